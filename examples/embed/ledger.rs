@@ -11,7 +11,7 @@ use ron_crypto::rand::OsRandom;
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
-use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
@@ -98,7 +98,7 @@ fn commit(engine: &mut Engine, op: Op) -> Result<Decision, Failure> {
     let now = Timestamp(SystemClock.unix_ms());
     let request = Request {
         ops: vec![op],
-        bond: Bond::Loose,
+        atomicity: Atomicity::Independent,
     };
     let decided = engine.commit(now, &[request])?;
     let first = decided.into_iter().flatten().next();

@@ -160,7 +160,7 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
 
 #[test]
 fn a_full_disk_loses_nothing_and_says_so() {
-    fault("f", "No space left", "disk_full", "make room");
+    fault("f", "No space left", "disk_full", "free space");
 }
 
 #[test]
@@ -169,6 +169,6 @@ fn a_failed_flush_loses_nothing_and_says_so() {
         "s",
         "Input/output error",
         "disk_failed",
-        "look after the ledger's disk",
+        "repair or replace the ledger's disk",
     );
 }

@@ -1,4 +1,18 @@
-//! [`RonAuthorizer`]: decides on each request from snapshots alone.
+//! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_http::{
+    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
+    Transport,
+};
+use ron_kernel::{
+    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
+    queue,
+};
+use ron_proto::Problem;
+use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
 
 use crate::cache::{SignedBy, TokenCache, Verified};
 use crate::caveats::{self, CaveatCtx};
@@ -16,24 +30,12 @@ use crate::revocation::RevocationView;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
-use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
-    Transport,
-};
-use ron_kernel::{
-    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
-    queue,
-};
-use ron_proto::Problem;
-use ron_proto::passport::{NARROWED_BYTES_MAX, PQ_NARROWED_BYTES_MAX};
-use std::path::Path;
-use std::sync::Arc;
 
-/// Tokens whose check is remembered.
-const TOKENS_REMEMBERED: usize = 16_384;
+/// Maximum verified tokens in the cache.
+const CACHED_TOKENS_MAX: usize = 16_384;
 
-/// The authorizer of one service. Make it with [`RonAuthorizer::from_section`], start its threads with
-/// [`RonAuthorizer::spawn`], give it to the HTTP front.
+/// The authorizer of one service. Create it with [`RonAuthorizer::from_section`], start its threads
+/// with [`RonAuthorizer::spawn`], and pass it to the HTTP front.
 pub struct RonAuthorizer {
     pub(crate) config: Snapshot<AuthConfig>,
     pub(crate) keys: Followed<IssuerConfig, JwksSnapshot>,
@@ -44,7 +46,7 @@ pub struct RonAuthorizer {
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
-    /// What the `htu` of a proof may begin with.
+    /// Base URLs that the `htu` of a proof may begin with.
     bases: Snapshot<Vec<String>>,
     pub(crate) refusals: Refusals,
     failures: ClosedCounter,
@@ -61,10 +63,11 @@ impl std::fmt::Debug for RonAuthorizer {
 }
 
 impl RonAuthorizer {
-    /// From the `auth` section of a service's configuration (see [`AuthConfig::from_section`]). `enforced_caveats`
-    /// names the caveats of [`caveats::BODY_KEYS`] that the service judges itself once it has read the body; `peers`
-    /// is how the service calls others, the issuer among them, and whether `insecure_loopback` is set; `data_dir` is
-    /// where the versions of the issuer's notes are remembered (`None` in amnesia).
+    /// Built from the `auth` section of a service's configuration (see
+    /// [`AuthConfig::from_section`]). `enforced_caveats` names the caveats of
+    /// [`caveats::BODY_KEYS`] that the service checks itself once it has read the body. `peers`
+    /// configures calls to other services, the issuer among them, and carries `insecure_loopback`.
+    /// `data_dir` holds the versions of the issuer's notes (`None` in amnesia mode).
     pub fn from_section(
         audience: &str,
         section: &serde_json::Value,
@@ -81,7 +84,8 @@ impl RonAuthorizer {
         Self::with_fetch(config, registry, clock, fetch, data_dir)
     }
 
-    /// With another source for what the issuer publishes than HTTP.
+    /// Like [`Self::from_section`], with another way to fetch what the issuer publishes; tests use
+    /// it.
     pub fn with_fetch(
         config: AuthConfig,
         registry: &Registry,
@@ -100,7 +104,7 @@ impl RonAuthorizer {
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             versions,
-            cache: TokenCache::new(TOKENS_REMEMBERED),
+            cache: TokenCache::new(CACHED_TOKENS_MAX),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
             bases: Snapshot::new(Vec::new()),
@@ -109,17 +113,22 @@ impl RonAuthorizer {
                 "Refused callers by reason.",
                 &[("reason", &AuthReject::ALL.map(AuthReject::reason))],
             ),
-            cache_hits: registry
-                .counter("auth_cache_hits_total", "Passports found already verified."),
-            verifications: registry
-                .counter("auth_verifications_total", "Passport signatures checked."),
+            cache_hits: registry.counter(
+                "auth_cache_hits_total",
+                "Passports found in the cache of verified tokens.",
+            ),
+            verifications: registry.counter(
+                "auth_verifications_total",
+                "Passports whose signatures were verified.",
+            ),
         }))
     }
 
-    /// Starts the two refresh threads; the topology must hold a `*-auth-keys` and a `*-auth-feed` row.
+    /// Starts the two refresh threads. The topology must have a `*-auth-keys` and a `*-auth-feed`
+    /// row.
     ///
     /// # Panics
-    /// When a row is missing: the topology is a constant, so this shows at the first start.
+    /// When a row is missing; the topology is a constant, so the first start shows it.
     pub fn spawn(self: &Arc<Self>, supervisor: &Supervisor, topology: &'static Topology) {
         let row = |suffix: &str| {
             let found = topology
@@ -143,15 +152,15 @@ impl RonAuthorizer {
         supervisor.spawn(feed, move |ctx| this.feed_body(ctx));
     }
 
-    /// `report(Some(why))` while passports cannot be (fully) judged, `report(None)` when they can. Called from the
-    /// refresh threads and once at once.
+    /// Registers `report`, which gets `Some(why)` while passports cannot be (fully) checked and
+    /// `None` when they can. Called once immediately, later from the refresh threads.
     pub fn on_state(&self, report: impl Fn(Option<String>) + Send + Sync + 'static) {
         self.refresher.on_state(Box::new(report));
         self.report_state();
     }
 
-    /// Takes on a changed `auth` section. A new issuer starts with no keys and no revocations, so its passports are
-    /// refused until both have been read.
+    /// Adopts a changed `auth` section. A new issuer starts with no keys and no revocations, so its
+    /// passports are refused until both have been read.
     pub fn reload(&self, section: &serde_json::Value) -> Result<(), String> {
         let old = self.config.load();
         let mut new = AuthConfig::from_section(&old.audience, section)?;
@@ -164,30 +173,30 @@ impl RonAuthorizer {
         Ok(())
     }
 
-    /// The present configuration.
     pub fn config(&self) -> Arc<AuthConfig> {
         self.config.load()
     }
 
-    /// Keys and revocations of the issuer that is configured now; nothing of another, and no keys that only a note key
-    /// vouched for which is pinned no more.
+    /// Keys and revocations of the currently configured issuer only. Keys whose note was signed by
+    /// a key that is no longer pinned are left out.
     pub(crate) fn keys_of(&self, issuer: &IssuerConfig) -> Option<Arc<JwksSnapshot>> {
         let keys = self.keys.of(|read| read.same_sources(issuer))?;
-        issuer.believes(keys.signers()).then_some(keys)
+        issuer.trusts_note_of(keys.signers()).then_some(keys)
     }
 
     pub(crate) fn revoked_of(&self, issuer: &IssuerConfig) -> Option<Arc<RevocationView>> {
         self.revoked.of(|read| read.same_sources(issuer))
     }
 
-    /// The keys that passports are verified with now.
+    /// The keys that passports are verified with now; empty without an issuer or before the first
+    /// read.
     pub fn keys_now(&self) -> Arc<JwksSnapshot> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref();
         issuer.and_then(|i| self.keys_of(i)).unwrap_or_default()
     }
 
-    /// The revocations that they are held against now.
+    /// The revocations that passports are checked against now; see [`Self::keys_now`].
     pub fn revoked_now(&self) -> Arc<RevocationView> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref();
@@ -203,13 +212,14 @@ impl RonAuthorizer {
         self.bases.load()
     }
 
-    /// Makes the series of reasons that a service has beside those of [`AuthReject`].
+    /// Declares the metric series of refusal reasons that a service has beside those of
+    /// [`AuthReject`].
     pub fn declare_reasons<'r>(&self, reasons: impl IntoIterator<Item = &'r str>) {
         self.failures.declare(reasons);
     }
 
-    /// Counts and logs a caller that was refused. `client` is named where it has proved its identity or is in the
-    /// configuration, and never as the caller has written it.
+    /// Counts and logs a refused caller. `client` is set only when it has proved its identity or
+    /// comes from the configuration, never from unverified input.
     pub fn refused(
         &self,
         reason: &'static str,
@@ -221,7 +231,8 @@ impl RonAuthorizer {
         self.refusals.refused(reason, peer, request_id, client);
     }
 
-    /// The principal; `client` is set as soon as it is known for sure, also when the answer is no.
+    /// The principal. `client` is set as soon as the identity is proved, also when the request is
+    /// refused.
     fn judge(
         &self,
         head: &RequestHead,
@@ -234,7 +245,7 @@ impl RonAuthorizer {
             Need::Scope(scope) => Some(*scope),
         };
         let (scheme, token) = match credential(head) {
-            // A certificate or a user id counts only where no token speaks.
+            // A certificate or a user id counts only when the request carries no token.
             Err(AuthReject::Missing) => {
                 let principal = self.by_transport(head).ok_or(AuthReject::Missing)?;
                 *client = Some(principal.name.clone());
@@ -243,17 +254,17 @@ impl RonAuthorizer {
             other => other?,
         };
         if scheme == Scheme::Bearer && service_token::looks_like(token) {
-            let principal = self.service(token, head)?;
+            let principal = self.service_caller(token, head)?;
             *client = Some(principal.name.clone());
             return scoped(principal, scope);
         }
         let verified = self.passport(token)?;
         client.clone_from(&verified.claims.client_id);
-        let proof = self.proved(&verified, scheme, token, head)?;
+        let proof = self.check_binding(&verified, scheme, token, head)?;
         let principal = scoped(principal_of(&verified), scope)?;
         self.check_caveats(&verified, &principal, head)?;
-        // What is used up by a request comes last, when nothing else refuses it: first the proof, so that one that
-        // is sent again does not take from the token's budget.
+        // Checks that consume something come last, when nothing else refuses the request: first the
+        // proof, so that a replayed request does not use up the token's budget.
         if let Some(proof) = proof {
             let claims = &verified.claims;
             let holder = claims.client_id.as_deref().unwrap_or(&claims.sub);
@@ -263,9 +274,11 @@ impl RonAuthorizer {
         Ok(principal)
     }
 
-    /// A token bound to a key needs the DPoP scheme and one proof of its key, which is not taken yet; a free one must
-    /// not come with the scheme. One bound to a certificate counts only on a connection that was made with it.
-    fn proved(
+    /// Checks the binding of a token. A token bound to a key requires the DPoP scheme and exactly
+    /// one proof by that key; the id of the proof is not recorded yet. An unbound token must not
+    /// use the scheme. A token bound to a certificate counts only on a connection made with that
+    /// certificate.
+    fn check_binding(
         &self,
         verified: &Verified,
         scheme: Scheme,
@@ -301,7 +314,7 @@ impl RonAuthorizer {
         Ok(Some(proof))
     }
 
-    fn service(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
+    fn service_caller(&self, token: &str, head: &RequestHead) -> Result<Principal, AuthReject> {
         let config = self.config.load();
         match head.transport {
             Transport::Tls | Transport::Unix { .. } => {}
@@ -311,14 +324,15 @@ impl RonAuthorizer {
         }
         let name = service_token::parse(token).ok_or(AuthReject::ServiceToken)?;
         let entry = config.principals.iter().find(|entry| entry.name == name);
-        // Unknown names cost the same as known ones.
+        // An unknown name takes the same time as a known one.
         let known = entry.and_then(|entry| entry.sha256);
         let good = service_token::matches(token, &known.unwrap_or_default());
         let entry = entry.filter(|_| good && known.is_some());
         Ok(service_principal(entry.ok_or(AuthReject::ServiceToken)?))
     }
 
-    /// Who the connection itself says the caller is: its client certificate, or the user its process runs as.
+    /// The caller as the connection identifies it: by client certificate, or by the user id of its
+    /// process.
     fn by_transport(&self, head: &RequestHead) -> Option<Principal> {
         let config = self.config.load();
         let mut entries = config.principals.iter();
@@ -330,7 +344,8 @@ impl RonAuthorizer {
         found.map(service_principal)
     }
 
-    /// Signature and claims from the cache or afresh; time and revocation on every use.
+    /// Signature and claims from the cache or verified now; time and revocation are checked on
+    /// every use.
     fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
@@ -358,7 +373,8 @@ impl RonAuthorizer {
         Ok(verified)
     }
 
-    /// A cached token counts only while its issuer and its very key are still the configured ones.
+    /// A cached token counts only while its issuer and its signing keys are still the configured
+    /// ones.
     fn cached(
         &self,
         hash: &[u8; 32],
@@ -390,7 +406,7 @@ impl RonAuthorizer {
         };
         let root = narrow::root(token);
         let claims = jwt::verify_jwt(root, keys, &expect).inspect_err(|reject| {
-            // The key may be newer than our copy; the refresh thread limits how often it looks.
+            // The key may be newer than our copy; the refresh thread limits how often it reads.
             if *reject == AuthReject::UnknownKid && jwt::unverified_kid(root).is_some() {
                 self.refresher.kick();
             }
@@ -460,7 +476,7 @@ impl Authorizer for RonAuthorizer {
                 client,
             );
             match (reject, need) {
-                // What is public in the OpenAPI document: which scope to ask for.
+                // The scope is public, it is in the OpenAPI document: the answer may name it.
                 (AuthReject::Scope, Need::Scope(scope)) => {
                     let mut problem = reject.problem();
                     problem.detail =
@@ -477,7 +493,7 @@ impl Authorizer for RonAuthorizer {
     }
 }
 
-/// Base64url of a certificate's SHA-256, as `cnf` has it (RFC 8705 section 3.1).
+/// Base64url of a certificate's SHA-256, as in `cnf` (RFC 8705 section 3.1).
 pub fn x5t_s256(cert: &ClientCert) -> Option<String> {
     let digest = hex::decode(&cert.sha256).ok()?;
     Some(ron_proto::b64::url(&digest))
@@ -496,7 +512,6 @@ enum Scheme {
     Dpop,
 }
 
-/// The one credential of `Authorization`.
 fn service_principal(entry: &ServicePrincipal) -> Principal {
     Principal {
         name: entry.name.clone(),
@@ -509,6 +524,7 @@ fn service_principal(entry: &ServicePrincipal) -> Principal {
     }
 }
 
+/// Scheme and token of the `Authorization` header, which must be present exactly once.
 fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
     let header = match head.headers.count("authorization") {
         0 => return Err(AuthReject::Missing),

@@ -1,4 +1,4 @@
-//! Bound tokens, narrowed ones; keys that the feed announces, and keys through outages.
+//! Bound and narrowed tokens; keys that the feed announces, and keys during outages.
 
 use super::*;
 use crate::narrow;
@@ -46,7 +46,7 @@ fn a_bound_token_works_with_a_fresh_proof_of_its_key_only() {
     let free = rig.token(|_| {});
     let needless = proof(&holder, &free, "p5");
     assert_eq!(ask("DPoP", &free, Some(&needless)), Err(AuthReject::Proof));
-    // Handed on, narrowed: the next holder's key counts, and the caveat that was added holds.
+    // Handed on, narrowed: the next holder's key counts, and the added caveat holds.
     let narrow = |caveat: &str| narrow::Narrow {
         caveats: vec![caveat.parse().unwrap()],
         jkt: Some(other.thumbprint()),
@@ -60,7 +60,7 @@ fn a_bound_token_works_with_a_fresh_proof_of_its_key_only() {
     let narrowed = narrow::attenuate(&bound, &holder, &narrow("method=POST"), NOW);
     let used = proof(&other, &narrowed, "p8");
     assert_eq!(ask("DPoP", &narrowed, Some(&used)), Err(AuthReject::Caveat));
-    // The caveat form of the binding asks for the same proof.
+    // The caveat form of the binding requires the same proof.
     let kept = format!("proof.bind={}", holder.thumbprint());
     let details = json!([{"type": "ron", "caveats": [kept]}]);
     let both = rig.token(|claims| {
@@ -141,7 +141,7 @@ fn a_token_bound_to_a_certificate_works_on_its_connections_only() {
         refused,
         "verified before, and cached"
     );
-    // Bound twice: both are asked for.
+    // Bound twice: both are required.
     let url = "https://ledger.example/v1/ledger/head";
     let proof =
         |jti: &str| crate::dpop::make_proof(&holder, "GET", url, Some(&both), None, NOW, jti);

@@ -1,16 +1,18 @@
 //! The whole authorizer against a source of keys and events that the test controls.
 
-use super::*;
-use crate::Holder;
-use crate::refresh::FetchError;
-use crate::service_token;
+use std::time::Duration;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Headers, Method};
 use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex};
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Timestamp, b64, scope};
 use serde_json::{Value, json};
-use std::time::Duration;
+
+use super::*;
+use crate::Holder;
+use crate::refresh::FetchError;
+use crate::service_token;
 
 #[path = "authorizer_transport_tests.rs"]
 mod transport;
@@ -23,7 +25,7 @@ static LOCK: LockSpec = LockSpec {
     guards: "the fake issuer",
 };
 
-/// What the issuer would answer; `None` is no answer.
+/// The issuer's answers; `None` means no answer.
 #[derive(Default)]
 struct State {
     jwks: Option<Value>,
@@ -352,7 +354,7 @@ fn service_tokens_work_while_the_issuer_is_away_and_passports_get_503() {
     let token = rig.token(|_| {});
     assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
     assert_eq!(AuthReject::NoKeys.problem().code, "unavailable");
-    // Keys alone are not enough: a revoked token must not slip in after a restart.
+    // Keys alone are not enough: a revoked token must not be accepted after a restart.
     rig.auth.refresh_keys_once().unwrap().unwrap();
     assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
     assert!(rig.auth.degraded().unwrap().contains("revocations"));
@@ -377,7 +379,7 @@ fn a_rotated_key_is_found_by_refresh_and_a_withdrawn_one_stops_counting_even_fro
     rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k2", &next)]}));
     rig.refresh();
     assert_eq!(rig.ask(&old), Err(AuthReject::UnknownKid));
-    // The same kid on another key is another key.
+    // The same kid with a different key is a different key.
     rig.fake.0.lock().jwks = Some(json!({"keys": [jwk("k2", &rig.key)]}));
     rig.refresh();
     assert_eq!(rig.ask(&new), Err(AuthReject::Signature));
@@ -450,7 +452,7 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
         Err(AuthReject::Revoked)
     );
-    // A shorter history: read again from the beginning, and not accepted half read.
+    // A shorter history: read again from the beginning, and not used before it is complete.
     rig.fake.0.lock().events = vec![jti(7)];
     rig.auth.read_feed_once(0).unwrap().unwrap();
     assert_eq!(rig.auth.revoked_now().after(), 1);
@@ -459,14 +461,14 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         Err(AuthReject::Revoked),
         "what was seen revoked stays so"
     );
-    // An outage keeps what is known.
+    // An outage keeps the known revocations.
     rig.fake.0.lock().events_up = false;
     assert!(rig.auth.read_feed_once(0).unwrap().is_err());
     assert_eq!(
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
         Err(AuthReject::Revoked)
     );
-    // A history that was replaced during the outage and is as long as the old one is noticed.
+    // A history that was replaced during the outage and has the same length is noticed.
     {
         let mut state = rig.fake.0.lock();
         state.events = vec![jti(8)];
@@ -507,7 +509,7 @@ fn caveats_are_enforced_on_the_head_and_counted_ones_over_time() {
     check(&["method=POST"], Err(AuthReject::Caveat));
     check(&["region=eu"], Err(AuthReject::Caveat));
     check(&["tenant=t2"], Err(AuthReject::Caveat));
-    check(&["asset=ron"], Ok(())); // declared as judged by the service
+    check(&["asset=ron"], Ok(())); // declared as enforced by the service
     check(&["account=a"], Err(AuthReject::CaveatUnsupported));
     check(
         &[&format!("proof.bind={}", "A".repeat(43))],
@@ -584,7 +586,7 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
         .filter(|url| url.contains("events"))
         .count();
     let passed = Deadline::within(Duration::ZERO).at() - began;
-    // One per 250 ms, whatever the pause became.
+    // One per 250 ms, whatever the backoff has reached.
     let most = usize::try_from(passed.as_millis()).expect("small") / 250 + 4;
     assert!((1..=most).contains(&polls), "{polls} polls in {passed:?}");
     let report = sup.drain(Duration::from_secs(5));

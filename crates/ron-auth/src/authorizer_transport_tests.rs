@@ -1,4 +1,4 @@
-//! Callers that the connection itself names.
+//! Callers identified by the connection itself.
 
 use super::*;
 

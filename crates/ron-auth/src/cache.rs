@@ -1,14 +1,17 @@
-//! Verified tokens by the hash of their text, so that an Ed25519 check is paid once per token. Bounded: two
-//! generations, the older is dropped when the younger is full.
+//! Verified tokens by the hash of their text, so that a signature check is paid once per token.
+//! Bounded: two generations; the older is dropped when the younger is full.
 //!
-//! What is remembered of a token is what cannot change: that its signatures were good, and by which keys. Whoever finds it
-//! here still asks whether those keys are the issuer's, and whether the token has ended or was taken back.
+//! The cache holds only what cannot change: that a token's signatures were valid, and under which
+//! keys. On every hit the caller still checks whether those keys are the issuer's, and whether the
+//! token has expired or was revoked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ron_kernel::{LockSpec, RankedMutex};
 
 use crate::jwks::{JwksSnapshot, PqRule, VerifyKey};
 use crate::jwt::Claims;
-use ron_kernel::{LockSpec, RankedMutex};
-use std::collections::HashMap;
-use std::sync::Arc;
 
 /// The cache's lock; every service lists it in its topology.
 pub const CACHE_LOCK: LockSpec = LockSpec {
@@ -20,17 +23,17 @@ static CACHE_LOCK_SPEC: LockSpec = CACHE_LOCK;
 
 const SHARDS: usize = 8;
 
-/// The keys a token's signatures were good under.
+/// The keys under which a token's signatures were valid.
 #[derive(Debug)]
 pub struct SignedBy {
-    /// The keys it names that were known: one, or two of a hybrid.
+    /// The keys that the token names: one, or two for a hybrid.
     keys: Vec<(String, VerifyKey)>,
-    /// The rule under which they were enough.
+    /// The rule under which they were sufficient.
     rule: PqRule,
 }
 
 impl SignedBy {
-    /// Of a token that was just verified with `keys`.
+    /// The keys of a token that was just verified with `keys`.
     pub fn of(claims: &Claims, keys: &JwksSnapshot) -> Self {
         let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
         let known = |kid: &String| Some((kid.clone(), keys.find(kid)?.clone()));
@@ -40,14 +43,14 @@ impl SignedBy {
         }
     }
 
-    /// Whether the very same keys would be enough now.
+    /// Whether exactly the same keys would be sufficient now.
     pub fn still(&self, keys: &JwksSnapshot) -> bool {
         let same = |(kid, key): &(String, _)| keys.still_holds(kid, key);
         keys.rule() == self.rule && self.keys.iter().all(same)
     }
 }
 
-/// A token whose signatures were good.
+/// A token whose signatures are valid.
 #[derive(Debug)]
 pub(crate) struct Verified {
     pub claims: Claims,
@@ -60,18 +63,18 @@ pub(crate) struct Verified {
 struct Generations<V> {
     young: HashMap<[u8; 32], Arc<V>>,
     old: HashMap<[u8; 32], Arc<V>>,
-    /// Most entries of each.
+    /// Maximum entries of each generation.
     most: usize,
 }
 
-/// The cache; shared by request threads.
+/// The cache; shared by the request threads.
 #[derive(Debug)]
 pub struct TokenCache<V> {
     shards: Vec<RankedMutex<Generations<V>>>,
 }
 
 impl<V> TokenCache<V> {
-    /// One that remembers at most about `tokens`, and keeps those that are asked for.
+    /// A cache of about `tokens` entries; recently used tokens stay.
     pub fn new(tokens: usize) -> Self {
         let shard = |_| {
             let empty = Generations {
@@ -90,7 +93,7 @@ impl<V> TokenCache<V> {
         &self.shards[usize::from(hash[0]) % SHARDS]
     }
 
-    /// What is known of the token with this hash.
+    /// A hit in the older generation moves to the younger one.
     fn find(&self, hash: &[u8; 32]) -> Option<Arc<V>> {
         let mut shard = self.shard(hash).lock();
         if let Some(found) = shard.young.get(hash) {
@@ -101,7 +104,7 @@ impl<V> TokenCache<V> {
         Some(found)
     }
 
-    /// The same, if it holds still; what does not is forgotten.
+    /// An entry for which `holds` is true; an entry for which it is false is removed.
     pub fn find_if(&self, hash: &[u8; 32], holds: impl FnOnce(&V) -> bool) -> Option<Arc<V>> {
         let found = self.find(hash)?;
         if holds(&found) {
@@ -111,12 +114,10 @@ impl<V> TokenCache<V> {
         None
     }
 
-    /// Remembers a token.
     pub fn insert(&self, hash: [u8; 32], verified: Arc<V>) {
         self.shard(&hash).lock().insert(hash, verified);
     }
 
-    /// Forgets a token.
     pub fn remove(&self, hash: &[u8; 32]) {
         let mut shard = self.shard(hash).lock();
         shard.young.remove(hash);
@@ -146,7 +147,7 @@ impl<V> Generations<V> {
 mod tests {
     use super::*;
 
-    /// Signed with the key `kid`, and by `pq_kid` beside it.
+    /// Signed with the key `kid`, and with `pq_kid` if given.
     fn claims(kid: &str, pq_kid: Option<&str>) -> Claims {
         Claims {
             iss: "i".into(),

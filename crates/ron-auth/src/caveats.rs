@@ -1,34 +1,37 @@
-//! Enforces caveats. Every caveat must hold; one whose facts are not at hand refuses.
+//! Enforces caveats. Every caveat must hold; a caveat whose facts are unknown refuses.
 
-use crate::reject::AuthReject;
-use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
 use std::net::IpAddr;
 
-/// The facts of a request. A fact that is `None` makes every caveat about it refuse.
+use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
+
+use crate::reject::AuthReject;
+
+/// The facts of a request. `None` makes every caveat about that fact refuse.
 #[derive(Clone, Copy, Debug)]
 pub struct CaveatCtx<'a> {
-    /// This service's name, as in `svc-wallet`.
+    /// This service's name, for example `svc-wallet`.
     pub service: &'a str,
     pub method: &'a str,
     /// The path as sent, without the query.
     pub path: &'a str,
     pub peer_ip: IpAddr,
     pub region: Option<&'a str>,
-    /// The account spent from or read.
+    /// The account that is debited or read.
     pub account: Option<&'a Account>,
     pub asset: Option<&'a Asset>,
-    /// Minor units of this one operation.
+    /// Minor units of this operation.
     pub amount: Option<Amount>,
     pub tenant: Option<&'a Tenant>,
-    /// Thumbprint of the key that the caller has proved.
+    /// Thumbprint of the key that the caller has proved possession of.
     pub proof: Option<&'a str>,
 }
 
-/// Caveats that only the service can judge, because their facts are in the body or in its own records.
+/// Caveats that only the service can check, because their facts are in the body or in its own
+/// records.
 pub const BODY_KEYS: [&str; 4] = ["account", "asset", "ceiling.per_op", "ceiling.daily"];
 
-/// Checks all caveats except those counted over time (`rate.rps`, `budget.*`: the authorizer; `ceiling.daily`: the
-/// service, see [`daily_ceiling`]).
+/// Checks all caveats except those counted over time: `rate.rps` and `budget.*` (the authorizer),
+/// `ceiling.daily` (the service, see [`daily_ceiling`]).
 pub fn check(caveats: &[Caveat], ctx: &CaveatCtx<'_>) -> Result<(), AuthReject> {
     caveats.iter().try_for_each(|caveat| {
         if holds(caveat, ctx)? {
@@ -39,8 +42,8 @@ pub fn check(caveats: &[Caveat], ctx: &CaveatCtx<'_>) -> Result<(), AuthReject> 
     })
 }
 
-/// The check a service makes once it knows what an operation is about: `account`, `asset` and `ceiling.per_op`.
-/// The authorizer has checked the rest when it saw the head.
+/// The check of a service once it knows the operation: `account`, `asset` and `ceiling.per_op`. The
+/// authorizer has already checked the other caveats on the request head.
 pub fn check_operation(
     caveats: &[Caveat],
     account: Option<&Account>,
@@ -60,7 +63,7 @@ pub fn check_operation(
     }
 }
 
-/// The tightest `ceiling.daily`, minor units, if the token has one.
+/// The lowest `ceiling.daily` in minor units, if the token has one.
 pub fn daily_ceiling(caveats: &[Caveat]) -> Option<Amount> {
     let daily = |caveat: &Caveat| {
         if let Caveat::CeilingDaily(most) = caveat {
@@ -72,8 +75,9 @@ pub fn daily_ceiling(caveats: &[Caveat]) -> Option<Amount> {
     caveats.iter().filter_map(daily).min()
 }
 
-/// The check on the head. `enforced` names the [`BODY_KEYS`] that the service itself will judge; a token that
-/// carries another of them is refused here, so none is ever silently ignored.
+/// The check on the request head. `enforced` names the [`BODY_KEYS`] that the service checks
+/// itself; a token that carries another of them is refused here, so that no caveat is ever ignored
+/// silently.
 pub(crate) fn check_head(
     caveats: &[Caveat],
     ctx: &CaveatCtx<'_>,
@@ -107,7 +111,7 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
         Caveat::Tenant(only) => ctx.tenant == Some(only),
         Caveat::ProofBind(_) if ctx.proof.is_none() => return Err(AuthReject::Binding),
         Caveat::ProofBind(only) => ctx.proof == Some(only),
-        // Counted over time by others, or a mark without a limit.
+        // Counted over time elsewhere, or a marker without a limit.
         Caveat::CeilingDaily(_)
         | Caveat::BudgetBytes(_)
         | Caveat::BudgetReqs(_)
@@ -116,7 +120,7 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
     })
 }
 
-/// Prefix by whole segments: `/v1/a` holds for `/v1/a` and `/v1/a/b`, not for `/v1/ab`.
+/// Prefix match on whole segments: `/v1/a` matches `/v1/a` and `/v1/a/b`, not `/v1/ab`.
 fn under(prefix: &str, path: &str) -> bool {
     match path.strip_prefix(prefix) {
         Some(rest) => prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
@@ -257,7 +261,7 @@ mod tests {
     }
 
     proptest! {
-        /// More caveats never allow more.
+        /// Adding caveats never allows more.
         #[test]
         fn adding_a_caveat_only_narrows(amount in 0u128..20, first in 0u128..20, second in 0u128..20) {
             let one = vec![Caveat::CeilingPerOp(Amount(first))];

@@ -1,11 +1,11 @@
-//! Secrets of OAuth clients, `ron_cs_<client>_<43 base64url>`: made by us from 256 random bits, so that the issuer
-//! keeps a plain SHA-256 and a check costs a microsecond. A secret that somebody chose could be guessed behind such a
-//! hash, which is why only this form counts.
+//! Secrets of OAuth clients, `ron_cs_<client>_<43 base64url>`. They are generated from 256 random
+//! bits, so the issuer can store a plain SHA-256 and a check costs a microsecond. A secret chosen
+//! by a person could be guessed from such a hash, therefore only this form is accepted.
 
-use crate::service_token::RANDOM_CHARS;
 use ron_proto::{Timestamp, b64};
 
-/// How each begins.
+use crate::service_token::RANDOM_CHARS;
+
 const PREFIX: &str = "ron_cs_";
 
 /// Makes a secret from 32 random bytes.
@@ -16,7 +16,7 @@ pub fn generate(client: &str, random: &[u8; 32]) -> String {
 /// The client in a well-formed secret; `None` for anything else.
 pub fn parse(secret: &str) -> Option<&str> {
     let rest = secret.strip_prefix(PREFIX)?;
-    // The random part may hold `_` itself, so it is taken by length.
+    // The random part may contain `_`, so it is split off by length.
     let at = rest.len().checked_sub(RANDOM_CHARS)?;
     let (client, random) = rest.split_at_checked(at)?;
     let client = client.strip_suffix('_')?;
@@ -24,7 +24,7 @@ pub fn parse(secret: &str) -> Option<&str> {
     (good && !client.is_empty()).then_some(client)
 }
 
-/// When a secret ends, as people write it: RFC 3339 in UTC, with or without milliseconds.
+/// Parses the expiry of a secret: RFC 3339 in UTC, with or without milliseconds.
 pub fn parse_end(text: &str) -> Result<Timestamp, String> {
     let end = match text.strip_suffix('Z') {
         Some(whole) if !whole.contains('.') => format!("{whole}.000Z").parse(),

@@ -1,51 +1,53 @@
-//! DPoP proofs (RFC 9449): the holder of a key shows it with every request. Verification is pure; the ids of proofs
-//! that were seen live in a bounded memory, [`ProofCache`].
+//! DPoP proofs (RFC 9449): the holder of a key proves possession with every request. Verification
+//! is pure; the ids of used proofs are kept in a bounded table, [`ProofCache`].
+
+use ron_proto::b64;
+use serde_json::{Value, json};
 
 use crate::jws::{Holder, self_signed};
 use crate::proofs::ProofCache;
 use crate::reject::AuthReject;
-use ron_proto::b64;
-use serde_json::{Value, json};
 
-/// How old a proof may be, in seconds.
+/// Maximum age of a proof, in seconds.
 pub const PROOF_AGE_S: u64 = 60;
-/// How far ahead of ours the clock of its maker may be, in seconds. Small, because an id is remembered for
-/// `PROOF_AGE_S` after `iat`.
+/// How far the clock of the proof's maker may be ahead of ours, in seconds. Small, because an id is
+/// kept for `PROOF_AGE_S` after `iat`.
 pub const PROOF_AHEAD_S: u64 = 10;
-/// Longest proof, in bytes.
+/// Maximum length of a proof, in bytes.
 const PROOF_BYTES_MAX: usize = 4096;
-/// Longest `jti`, in bytes.
+/// Maximum length of a `jti`, in bytes.
 const JTI_BYTES_MAX: usize = 256;
 
-/// The request a proof is for.
+/// The request that a proof must match.
 #[derive(Clone, Copy, Debug)]
 pub struct ProofAsk<'a> {
     pub method: &'a str,
-    /// Base URLs under which clients reach this service, from its configuration: scheme, host, port and a path
-    /// prefix, if any. Never the `Host` header, which whoever replays a proof writes as the proof needs it.
+    /// Base URLs under which clients reach this service, from its configuration: scheme, host, port
+    /// and an optional path prefix. Never the `Host` header, because an attacker who replays a
+    /// proof chooses it.
     pub bases: &'a [String],
     /// The path as sent, without the query.
     pub path: &'a str,
-    /// The token as presented; `None` where none is (at the token endpoint).
+    /// The token as presented; `None` when there is none (at the token endpoint).
     pub token: Option<&'a str>,
     /// Unix seconds.
     pub now_s: u64,
 }
 
-/// A proof that fits its request.
+/// A proof that matches its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Thumbprint of the key that made it.
+    /// Thumbprint of the key that signed it.
     pub jkt: String,
     pub jti: String,
     /// Unix seconds.
     pub iat: u64,
-    /// What the server gave, as the proof repeats it.
+    /// The server's nonce, as repeated in the proof.
     pub nonce: Option<String>,
 }
 
-/// Checks form, signature, `htm`, `htu`, `iat` and `ath` (RFC 9449 section 4.3). The caller compares `jkt`, checks
-/// the nonce where it gave one, and takes the id with [`ProofCache::take`].
+/// Checks form, signature, `htm`, `htu`, `iat` and `ath` (RFC 9449 section 4.3). The caller
+/// compares `jkt`, checks the nonce if it issued one, and records the id with [`ProofCache::take`].
 pub fn verify_proof(proof: &str, ask: &ProofAsk<'_>) -> Result<Proof, AuthReject> {
     let (jkt, claims) =
         self_signed(proof, "dpop+jwt", PROOF_BYTES_MAX).map_err(|_| AuthReject::Proof)?;
@@ -81,7 +83,8 @@ pub fn verify_proof(proof: &str, ask: &ProofAsk<'_>) -> Result<Proof, AuthReject
     })
 }
 
-/// Makes a proof for `method url` (query and fragment are left out), with `token` when one is presented.
+/// Makes a proof for `method url` (query and fragment are left out), and for `token` if one is
+/// presented.
 pub fn make_proof(
     holder: &Holder,
     method: &str,
@@ -108,15 +111,15 @@ pub fn token_hash(token: &str) -> String {
 }
 
 impl Proof {
-    /// Takes the id in `memory` on account of `holder`; refuses a proof that was used before.
+    /// Records the id in `memory` on account of `holder`; refuses a proof that was used before.
     pub fn take(&self, memory: &ProofCache, holder: &str, now_s: u64) -> Result<(), AuthReject> {
         let until_s = self.iat.saturating_add(PROOF_AGE_S);
         memory.take(holder, (&self.jkt, &self.jti), until_s, now_s)
     }
 }
 
-/// Whether `url` is `base` followed by `path`: scheme and host in any case, default ports left out, query and
-/// fragment ignored.
+/// Whether `url` is `base` followed by `path`. Scheme and host are case-insensitive, default ports
+/// are left out, query and fragment ignored.
 fn same_place(url: &str, base: &str, path: &str) -> bool {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let (Some((scheme, host, rest)), Some((own_scheme, own_host, prefix))) =
@@ -129,7 +132,7 @@ fn same_place(url: &str, base: &str, path: &str) -> bool {
     scheme == own_scheme && host == own_host && rest.strip_prefix(prefix) == Some(path)
 }
 
-/// Scheme, host with port, and path, which may be empty.
+/// Scheme, host with port, and path (possibly empty) of a URL.
 fn split(url: &str) -> Option<(String, String, &str)> {
     let (scheme, rest) = url.split_once("://")?;
     let scheme = scheme.to_ascii_lowercase();

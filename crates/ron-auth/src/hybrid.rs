@@ -1,15 +1,18 @@
-//! Tokens with two signatures: a JWS JSON serialization (RFC 7515 section 7.2.1) with one classical and one ML-DSA
-//! signature over the same payload. Because a credential in `Authorization` cannot hold JSON, it travels as the
-//! base64url of that JSON: no dots, so it cannot be taken for a compact JWS. In a body the JSON itself is read too. Pure.
+//! Tokens with two signatures: a JWS JSON serialization (RFC 7515 section 7.2.1) with one classical
+//! and one ML-DSA signature over the same payload. A credential in `Authorization` cannot contain
+//! JSON, so it travels as the base64url of that JSON; without dots it cannot be mistaken for a
+//! compact JWS. In a body the JSON itself is accepted too. Pure.
 //!
-//! **Invariant:** all signatures cover the same payload; what is not protected by a signature is refused.
+//! **Invariant:** all signatures cover the same payload; members that no signature protects are
+//! refused.
 
-use crate::jws::Jws;
-use crate::reject::AuthReject;
 use ron_proto::{b64, strict};
 use serde::{Deserialize, Serialize};
 
-/// The JSON serialization. Unprotected headers (`header`) are refused as unknown.
+use crate::jws::Jws;
+use crate::reject::AuthReject;
+
+/// The JSON serialization. Unprotected headers (`header`) are refused as unknown members.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct General {
@@ -39,7 +42,7 @@ pub(crate) fn split(token: &str, bytes_max: usize) -> Result<Vec<Jws<'_>>, AuthR
     }
 }
 
-/// The payload of a token in either form, believed or not.
+/// The payload of a token in either form, not verified.
 pub fn payload(token: &str) -> Result<Vec<u8>, AuthReject> {
     let text = match general(token)? {
         Some(general) => general.payload,
@@ -52,7 +55,7 @@ pub fn payload(token: &str) -> Result<Vec<u8>, AuthReject> {
     b64::from_url(&text).map_err(|_| AuthReject::Malformed)
 }
 
-/// The header of each signature of a token in either form, believed or not.
+/// The header of each signature of a token in either form, not verified.
 pub fn headers(token: &str) -> Result<Vec<Vec<u8>>, AuthReject> {
     let decode = |text: &str| b64::from_url(text).map_err(|_| AuthReject::Malformed);
     match general(token)? {
@@ -64,7 +67,7 @@ pub fn headers(token: &str) -> Result<Vec<Vec<u8>>, AuthReject> {
     }
 }
 
-/// Puts a token together from `(protected, signature)` pairs over one payload, all in base64url.
+/// Assembles a token from `(protected, signature)` pairs over one payload, all in base64url.
 pub fn join(payload: &str, signatures: impl IntoIterator<Item = (String, String)>) -> String {
     let general = General {
         payload: payload.to_owned(),
@@ -80,7 +83,7 @@ pub fn join(payload: &str, signatures: impl IntoIterator<Item = (String, String)
     b64::url(&json)
 }
 
-/// The JSON serialization, if the token is one: two signatures, no less and no more.
+/// The JSON serialization, if the token has that form; it must have exactly two signatures.
 fn general(token: &str) -> Result<Option<General>, AuthReject> {
     let general: General = if token.starts_with('{') {
         strict::from_slice(token.as_bytes()).map_err(|_| AuthReject::Malformed)?

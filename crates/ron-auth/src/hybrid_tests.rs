@@ -1,13 +1,14 @@
-//! Post-quantum and hybrid tokens under each rule, and what an attacker makes of them.
+//! Post-quantum and hybrid tokens under each rule, and attacks on them.
 
-use super::*;
-use crate::jwks::{JwksSnapshot, PqRule};
-use crate::jwt::{Claims, Expect, verify_jwt};
 use ron_crypto::jwk::thumbprint_okp;
 use ron_crypto::mldsa::{MlDsaKey, MlDsaSet};
 use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::Ed25519Key;
 use serde_json::{Value, json};
+
+use super::*;
+use crate::jwks::{JwksSnapshot, PqRule};
+use crate::jwt::{Claims, Expect, verify_jwt};
 
 const NOW: u64 = 1_800_000_000;
 
@@ -50,7 +51,7 @@ impl Rig {
         keys.with_pq(set.to_string().as_bytes(), rule).unwrap()
     }
 
-    /// `(protected, signature)` by the classical key or the other.
+    /// `(protected, signature)` by the classical or the ML-DSA key.
     fn signed(&self, pq: bool, payload: &str) -> (String, String) {
         let [kid, akp] = self.kids();
         let (alg, kid) = if pq {
@@ -74,7 +75,7 @@ impl Rig {
         format!("{protected}.{payload}.{signature}")
     }
 
-    /// Both signatures, of which some are spoilt.
+    /// Both signatures, of which some are invalid.
     fn hybrid(&self, classical_good: bool, pq_good: bool) -> String {
         let payload = part(&claims());
         let made = [(false, classical_good), (true, pq_good)].map(|(pq, good)| {
@@ -111,7 +112,7 @@ fn each_rule_takes_what_it_says() {
         claims["authorization_details"] = json!([{"type": "ron", "caveats": ["pq.fallback=true"]}]);
         rig.compact(false, &claims)
     };
-    // What is presented, and which of the rules (in the order of RULES) take it.
+    // The presented token, and which of the rules (in the order of RULES) accept it.
     let table = [
         ("classical", rig.compact(false, &claims()), [1, 1, 1, 0, 0]),
         ("marked as fallback", fallback, [1, 1, 1, 1, 0]),

@@ -1,20 +1,23 @@
-//! The issuer's public keys, parsed once per refresh, and the rule by which signatures of two kinds combine. Pure.
+//! The issuer's public keys, parsed once per refresh, and the rule by which classical and ML-DSA
+//! signatures combine. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
-/// Most keys in one set. An issuer that rotates has two or three; one that did so every quarter of a minute for as long as
-/// tokens live at most would have as many.
+/// Maximum keys in one set. A rotating issuer has two or three; one that rotated every quarter of a
+/// minute, for as long as the maximum token lifetime, would have this many.
 const KEYS_MAX: usize = 256;
-/// Longest key id, in bytes.
+/// Maximum length of a key id, in bytes.
 const KID_BYTES_MAX: usize = 128;
 
-/// How a key signs. There are no others, so `none` and the HMAC family cannot be asked for.
+/// Signature algorithm of a key. The list is closed, so `none` and the HMAC family cannot be
+/// requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JwsAlg {
     EdDsa,
@@ -24,7 +27,7 @@ pub enum JwsAlg {
 }
 
 impl JwsAlg {
-    /// The header's `alg`, exactly.
+    /// Parses the header's `alg`, exactly.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "EdDSA" => Some(Self::EdDsa),
@@ -36,30 +39,32 @@ impl JwsAlg {
         }
     }
 
-    /// Whether it withstands a quantum computer.
+    /// Whether it resists a quantum computer.
     pub const fn post_quantum(self) -> bool {
         matches!(self, Self::MlDsa(_))
     }
 }
 
-/// Which signatures of a passport must be good. A hybrid has a classical and an ML-DSA one.
+/// Which signatures of a passport must be valid. A hybrid token has a classical and an ML-DSA
+/// signature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PqRule {
     /// Classical tokens only; ML-DSA keys are not read.
     #[default]
     Off,
-    /// One good signature is enough.
+    /// One valid signature is sufficient.
     Or,
-    /// All signatures of a token must be good, whatever kinds it has.
+    /// All signatures of a token must be valid, whatever their kinds.
     And,
-    /// All must be good, and one must be ML-DSA, unless the issuer marked the token `pq.fallback=true`.
+    /// All must be valid and one must be ML-DSA, unless the issuer marked the token
+    /// `pq.fallback=true`.
     Require,
     /// The ML-DSA signature alone decides.
     PqOnly,
 }
 
 impl PqRule {
-    /// The word in a configuration.
+    /// Parses the value of the configuration key.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "off" => Some(Self::Off),
@@ -72,14 +77,14 @@ impl PqRule {
     }
 }
 
-/// A key for verification.
+/// A public key for verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VerifyKey {
     /// Ed25519, 32 bytes.
     Ed25519([u8; 32]),
     /// P-256, uncompressed SEC1: 0x04, x, y.
     P256([u8; 65]),
-    /// ML-DSA, as FIPS 204 writes it.
+    /// ML-DSA, encoded as in FIPS 204.
     MlDsa(MlDsaSet, Arc<[u8]>),
 }
 
@@ -92,7 +97,8 @@ impl VerifyKey {
         }
     }
 
-    /// A public JWK in JSON, as in the header of a proof: an Ed25519 or P-256 signature key, nothing private.
+    /// Parses a public JWK, as in the header of a proof: an Ed25519 or P-256 signature key, nothing
+    /// private.
     pub fn from_jwk(jwk: &serde_json::Value) -> Result<Self, JwksError> {
         let jwk: Jwk = serde_json::from_value(jwk.clone())
             .map_err(|_| JwksError::Key("it is not a JWK object"))?;
@@ -118,7 +124,7 @@ impl VerifyKey {
         }
     }
 
-    /// Strict verification of a JWS signature over `message`.
+    /// Verifies a JWS signature over `message` strictly.
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let fixed = || <&[u8; 64]>::try_from(signature).ok();
         match self {
@@ -146,11 +152,12 @@ const fn akp_name(set: MlDsaSet) -> &'static str {
 pub struct JwksSnapshot {
     keys: BTreeMap<String, VerifyKey>,
     rule: PqRule,
-    /// The pinned keys that signed the policy note which vouches for these; none of a set that was believed unseen.
+    /// The pinned keys that signed the policy note which vouches for these keys; empty when no note
+    /// was required.
     signers: Vec<VerifierKey>,
 }
 
-/// Why a document is no key set.
+/// Why a key set was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JwksError {
     #[error("the key set is not strict JSON of the form {{\"keys\": [...]}}: {0}")]
@@ -187,7 +194,7 @@ struct Jwk {
     y: Option<String>,
     #[serde(rename = "pub")]
     public: Option<String>,
-    // Seen only so that they can be refused.
+    // Parsed only so that private members can be refused.
     d: Option<serde::de::IgnoredAny>,
     k: Option<serde::de::IgnoredAny>,
     #[serde(rename = "priv")]
@@ -195,8 +202,9 @@ struct Jwk {
 }
 
 impl JwksSnapshot {
-    /// Reads a JWK set (RFC 7517). Keys of other kinds are passed over, as the RFC asks; a set that leaks private
-    /// material, repeats a kid or holds a broken key of ours is refused whole, so that the last good one stays.
+    /// Parses a JWK set (RFC 7517). Keys of other kinds are skipped, as the RFC requires. A set
+    /// that leaks private material, repeats a kid or contains a malformed supported key is refused
+    /// as a whole, so that the last good one stays in use.
     pub fn parse(bytes: &[u8]) -> Result<Self, JwksError> {
         let keys = read(bytes, Jwk::classical)?;
         if keys.is_empty() {
@@ -209,7 +217,7 @@ impl JwksSnapshot {
         })
     }
 
-    /// Adds the post-quantum set, which may be empty, and the rule for tokens that are signed with its keys.
+    /// Adds the post-quantum set, which may be empty, and the rule for tokens signed with its keys.
     pub fn with_pq(mut self, bytes: &[u8], rule: PqRule) -> Result<Self, JwksError> {
         for (kid, key) in read(bytes, Jwk::akp)? {
             if self.keys.insert(kid, key).is_some() {
@@ -220,7 +228,7 @@ impl JwksSnapshot {
         Ok(self)
     }
 
-    /// Takes the keys away for which `keep` does not speak.
+    /// Removes the keys that `keep` rejects.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&str, &VerifyKey) -> bool) {
         self.keys.retain(|kid, key| keep(kid, key));
     }
@@ -229,17 +237,17 @@ impl JwksSnapshot {
         self.signers = signers.to_vec();
     }
 
-    /// The pinned keys by whose word these keys are believed.
+    /// The pinned keys whose note vouches for these keys.
     pub(crate) fn signers(&self) -> &[VerifierKey] {
         &self.signers
     }
 
-    /// Which signatures count.
+    /// Which signatures must be valid.
     pub const fn rule(&self) -> PqRule {
         self.rule
     }
 
-    /// Longest token that is looked at, in bytes.
+    /// Maximum length of a token that is processed, in bytes.
     pub const fn token_bytes_max(&self) -> usize {
         match self.rule {
             PqRule::Off => TOKEN_BYTES_MAX,
@@ -256,7 +264,7 @@ impl JwksSnapshot {
     pub fn len(&self) -> usize {
         self.keys.len()
     }
-    /// Whether a token signed with this exact key would still find it here.
+    /// Whether the set still has exactly this key under this kid.
     pub fn still_holds(&self, kid: &str, key: &VerifyKey) -> bool {
         self.keys.get(kid) == Some(key)
     }

@@ -1,18 +1,21 @@
-//! Compact JWS taken apart: what tokens, DPoP proofs, narrowing statements and client assertions have in common. Pure.
+//! Parses compact JWS: the common form of tokens, DPoP proofs, narrowing statements and client
+//! assertions. Pure.
 //!
-//! **Invariant:** nothing of a JWS is believed before [`Jws::verified_by`] said yes.
+//! **Invariant:** no part of a JWS is trusted before [`Jws::verified_by`] succeeds.
 
-use crate::jwks::{JwsAlg, VerifyKey};
-use crate::reject::AuthReject;
+use std::borrow::Cow;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::{b64, strict};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 
-/// A compact JWS, decoded: the signing input, the three parts.
+use crate::jwks::{JwsAlg, VerifyKey};
+use crate::reject::AuthReject;
+
+/// A decoded compact JWS: the signing input and the three parts.
 #[derive(Debug)]
 pub struct Jws<'a> {
-    /// `header.payload` as sent: what the signature covers.
+    /// `header.payload` as sent: the bytes that the signature covers.
     signed: Cow<'a, [u8]>,
     pub(crate) header: Vec<u8>,
     pub(crate) payload: Vec<u8>,
@@ -20,7 +23,8 @@ pub struct Jws<'a> {
 }
 
 impl<'a> Jws<'a> {
-    /// Splits and decodes; refuses anything but three non-empty base64url parts of at most `bytes_max` bytes.
+    /// Splits and decodes. Refuses anything but three non-empty base64url parts with a total of at
+    /// most `bytes_max` bytes.
     pub fn split(text: &'a str, bytes_max: usize) -> Result<Self, AuthReject> {
         if text.len() > bytes_max {
             return Err(AuthReject::Oversize);
@@ -54,8 +58,8 @@ impl<'a> Jws<'a> {
         })
     }
 
-    /// The header's members: a strict JSON object of these names and no others (`crit`, `b64`, `jku`, `x5u`, `zip`
-    /// and the rest would change how it is to be read).
+    /// The header: a strict JSON object with these members and no others (`crit`, `b64`, `jku`,
+    /// `x5u`, `zip` and the like would change how it must be read).
     pub fn header(&self, names: &[&str]) -> Result<Map<String, Value>, AuthReject> {
         let header = object(&self.header)?;
         if header.keys().any(|name| !names.contains(&name.as_str())) {
@@ -69,7 +73,8 @@ impl<'a> Jws<'a> {
         object(&self.payload)
     }
 
-    /// Whether `key` made the signature, and `alg` (the header's) is what such a key does.
+    /// Checks that `key` made the signature and that the header's `alg` is the algorithm of such a
+    /// key.
     pub fn verified_by(&self, key: &VerifyKey, alg: JwsAlg) -> Result<(), AuthReject> {
         if key.alg() != alg {
             return Err(AuthReject::Alg);
@@ -82,7 +87,7 @@ impl<'a> Jws<'a> {
     }
 }
 
-/// A holder's key that signs a JWS with the public half in its header.
+/// A holder's key, which signs a JWS with its public half in the header.
 pub struct Holder(Ed25519Key);
 
 impl std::fmt::Debug for Holder {
@@ -96,7 +101,7 @@ impl Holder {
         Self(key)
     }
 
-    /// RFC 7638 thumbprint of the public key: what `cnf.jkt` and `proof.bind` hold.
+    /// RFC 7638 thumbprint of the public key: the value of `cnf.jkt` and `proof.bind`.
     pub fn thumbprint(&self) -> String {
         ron_crypto::jwk::thumbprint_okp(&self.0.public())
     }
@@ -113,8 +118,9 @@ impl Holder {
     }
 }
 
-/// A JWS whose header carries the signer's public key: checks `typ`, algorithm and signature, and gives the claims
-/// with the key's thumbprint. That the thumbprint is the right one is for the caller to say.
+/// Verifies a JWS whose header carries the signer's public key: checks `typ`, algorithm and
+/// signature. Returns the key's thumbprint and the claims; the caller must check that the
+/// thumbprint is the expected one.
 pub(crate) fn self_signed(
     text: &str,
     typ: &str,
@@ -133,10 +139,10 @@ pub(crate) fn self_signed(
     Ok((key.thumbprint(), jws.claims()?))
 }
 
-/// Strict JSON object: one value per name at every depth.
+/// Parses a strict JSON object: one value per name at every depth.
 pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, AuthReject> {
     strict::check(bytes).map_err(|_| {
-        // Told apart so that a probe with duplicate members shows up as such.
+        // A separate reason, so that a probe with duplicate members is visible as such.
         if serde_json::from_slice::<Value>(bytes).is_ok() {
             AuthReject::NotStrict
         } else {

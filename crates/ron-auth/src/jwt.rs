@@ -1,36 +1,38 @@
-//! Verifies a passport: a compact JWS JWT of one closed profile (RFC 9068 under the rules of RFC 8725). Pure: the
-//! time, the keys and what is expected all come in as arguments.
+//! Verifies a passport: a compact JWS JWT of one closed profile (RFC 9068 under the rules of RFC
+//! 8725). Pure: time, keys and expectations are arguments.
 //!
-//! **Invariants:** the algorithm comes from the key, the header only has to agree; nothing of a token is believed
-//! before its signature is; whatever the profile does not name is refused in the header and ignored in the claims.
+//! **Invariants:** the key determines the algorithm, the header only has to agree; no claim is
+//! trusted before the signature is verified; members that the profile does not name are refused in
+//! the header and ignored in the claims.
 
-use crate::hybrid;
-use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
-use crate::jws::Jws;
-use crate::reject::AuthReject;
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX};
 use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Clock difference that is forgiven, in seconds.
+use crate::hybrid;
+use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
+use crate::jws::Jws;
+use crate::reject::AuthReject;
+
+/// Tolerated clock difference, in seconds.
 pub const SKEW_S: u64 = 60;
-/// Longest `iss`, `sub`, `jti` and `client_id`, in bytes.
+/// Maximum length of `iss`, `sub`, `jti` and `client_id`, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
-/// Most audiences a token may list.
+/// Maximum audiences of a token.
 const AUDIENCES_MAX: usize = 8;
 
-/// What a verifier insists on.
+/// The values that a token must match.
 #[derive(Clone, Debug)]
 pub struct Expect<'a> {
     pub issuer: &'a str,
-    /// This service's own name, as in `svc-wallet`.
+    /// This service's own name, for example `svc-wallet`.
     pub audience: &'a str,
     /// Unix seconds.
     pub now_s: u64,
 }
 
-/// The believed content of a token.
+/// The verified claims of a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims {
     pub iss: String,
@@ -45,20 +47,20 @@ pub struct Claims {
     pub scopes: Vec<String>,
     pub epoch: u64,
     pub caveats: Vec<Caveat>,
-    /// The key that signed it; of a hybrid the classical one.
+    /// The key that signed it; for a hybrid the classical one.
     pub kid: String,
     /// The ML-DSA key of a hybrid.
     pub pq_kid: Option<String>,
-    /// Thumbprint of the key that its user must prove (RFC 9449). Whoever verifies tokens by [`verify_jwt`] alone
-    /// must ask for that proof, see [`crate::dpop`].
+    /// Thumbprint of the key that the user must prove possession of (RFC 9449). A caller that uses
+    /// [`verify_jwt`] alone must check that proof itself, see [`crate::dpop`].
     pub jkt: Option<String>,
-    /// Base64url of the SHA-256 of the client certificate that its user must show (RFC 8705); to be asked for
-    /// likewise.
+    /// Base64url of the SHA-256 of the client certificate that the user must present (RFC 8705);
+    /// the caller must check it likewise.
     pub x5t: Option<String>,
 }
 
 impl Claims {
-    /// The time checks, which have to be made on every use.
+    /// The time checks, which must be made on every use.
     pub fn check_time(&self, now_s: u64) -> Result<(), AuthReject> {
         if now_s >= self.exp.saturating_add(SKEW_S) {
             return Err(AuthReject::Expired);
@@ -70,8 +72,9 @@ impl Claims {
     }
 }
 
-/// Verifies signature, header, `iss`, `aud`, times and shape. Epoch, revocation and caveats are left to the caller,
-/// because they change during a token's life. Which signatures count is for [`JwksSnapshot::rule`] to say.
+/// Verifies signature, header, `iss`, `aud`, times and shape. Epoch, revocation and caveats are
+/// left to the caller, because they change during a token's life. [`JwksSnapshot::rule`] decides
+/// which signatures must be valid.
 pub fn verify_jwt(
     token: &str,
     keys: &JwksSnapshot,
@@ -87,7 +90,7 @@ pub fn verify_jwt(
     Ok(claims)
 }
 
-/// Who signed.
+/// The keys that signed a token.
 struct Signers {
     kid: String,
     pq_kid: Option<String>,
@@ -115,7 +118,7 @@ fn signers(token: &str, parts: &[Jws<'_>], keys: &JwksSnapshot) -> Result<Signer
             pq_kid: None,
         });
     }
-    // Exactly one of each kind: two classical signatures would pass for a hybrid.
+    // Exactly one of each kind: otherwise two classical signatures would pass for a hybrid.
     let (classical, pq) = match (headers[0].1.post_quantum(), headers[1].1.post_quantum()) {
         (false, true) => (0, 1),
         (true, false) => (1, 0),
@@ -143,26 +146,27 @@ impl Claims {
         self.pq_kid.is_some() || single()
     }
 
-    /// Whether the issuer says that it would have signed with ML-DSA and could not.
+    /// Whether the issuer states that it would have signed with ML-DSA but could not.
     fn fallback(&self) -> bool {
         self.caveats.contains(&Caveat::PqFallback(true))
     }
 }
 
-/// The `kid` of a token whose header is well formed, believed or not: to decide whether a refresh could help.
+/// The unverified `kid` of a token with a well-formed header, to decide whether a refresh could
+/// help.
 pub fn unverified_kid(token: &str) -> Option<String> {
     let parts = hybrid::split(token, PQ_TOKEN_BYTES_MAX).ok()?;
     let (kid, _) = read_header(parts.first()?).ok()?;
     Some(kid)
 }
 
-/// Exactly `alg`, `kid` and `typ`; anything else (`crit`, `b64`, `jwk`, `jku`, `x5u`, `zip`, ...) would change how
-/// the token is to be read, so it is refused rather than ignored.
+/// Exactly `alg`, `kid` and `typ`. Any other member (`crit`, `b64`, `jwk`, `jku`, `x5u`, `zip`,
+/// ...) would change how the token must be read, so it is refused and not ignored.
 fn read_header(jws: &Jws<'_>) -> Result<(String, JwsAlg), AuthReject> {
     let header = jws.header(&["alg", "kid", "typ"])?;
     let text = |name: &str| header.get(name).and_then(Value::as_str);
     let alg = text("alg").and_then(JwsAlg::parse).ok_or(AuthReject::Alg)?;
-    // RFC 9068 allows the media type with or without its tree, in any case.
+    // RFC 9068 allows the media type with or without `application/`, in any case.
     let typ = text("typ").unwrap_or_default().to_ascii_lowercase();
     if typ != "at+jwt" && typ != "application/at+jwt" {
         return Err(AuthReject::Typ);
@@ -230,7 +234,7 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
     {
         return Err(AuthReject::Claims);
     }
-    // The issuer never exceeds the maximum; revocations are remembered for that long.
+    // The issuer never exceeds the maximum lifetime, and revocations are kept for that long.
     if raw.exp <= raw.iat || raw.exp - raw.iat > TTL_S_MAX {
         return Err(AuthReject::Claims);
     }
@@ -262,7 +266,8 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
     })
 }
 
-/// A DPoP key, a certificate, or both, and nothing else: a binding of a kind that is not known could not be checked.
+/// A DPoP key, a certificate, or both, and nothing else: a binding of an unknown kind could not be
+/// checked.
 fn confirmation(cnf: &Value) -> Result<(Option<String>, Option<String>), AuthReject> {
     let members = cnf.as_object().map_or(0, Map::len);
     let hash = |name: &str| -> Result<Option<String>, AuthReject> {
@@ -281,8 +286,8 @@ fn confirmation(cnf: &Value) -> Result<(Option<String>, Option<String>), AuthRej
     Ok(found)
 }
 
-/// Reads `{"type": "ron", "caveats": ["key=value", ...]}` and `{"type": "ron", key: value, ...}`. A member that is
-/// not understood may be a limit, so it refuses the token.
+/// Reads `{"type": "ron", "caveats": ["key=value", ...]}` and `{"type": "ron", key: value, ...}`.
+/// An unknown member may be a limit, so it refuses the token.
 fn read_caveats(details: &[Value]) -> Result<Vec<Caveat>, AuthReject> {
     let mut caveats = Vec::new();
     for detail in details {

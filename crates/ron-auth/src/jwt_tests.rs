@@ -1,11 +1,12 @@
 //! Attacks on passports, each refused with its own reason, and properties of the verifier.
 
-use super::*;
-use crate::reject::AuthReject as R;
 use proptest::prelude::*;
 use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::{Ed25519Key, P256Key};
 use serde_json::json;
+
+use super::*;
+use crate::reject::AuthReject as R;
 
 const NOW: u64 = 1_800_000_000;
 const ISSUER: &str = "http://127.0.0.1:7450";
@@ -90,7 +91,7 @@ fn a_good_token_is_read_whole() {
     assert_eq!(claims.tenant.to_string(), "t1");
     assert_eq!(claims.caveats.len(), 1);
     assert_eq!(claims.kid, "ed");
-    // The other spelling of caveats, a list of audiences, unknown claims, the long typ.
+    // The other form of caveats, a list of audiences, unknown claims, the long typ.
     let typed = with(
         payload(),
         "authorization_details",
@@ -248,12 +249,12 @@ fn attacks_on_the_shape() {
         ),
         R::Signature,
     );
-    // A JWS in JSON serialisation is another format.
+    // A JWS in JSON serialization is a different format.
     check(
         json!({"payload": parts[1], "protected": parts[0], "signature": parts[2]}).to_string(),
         R::Malformed,
     );
-    // Signed, but not exact JSON.
+    // Signed, but not strict JSON.
     let text = payload().to_string();
     let twice = text.replacen('{', r#"{"sub":"admin","#, 1);
     check(
@@ -298,7 +299,7 @@ fn a_stranger_cannot_sign() {
     );
     let token = format!("{signed}.{}", b64::url(&stranger.sign(signed.as_bytes())));
     assert_eq!(issuer.verify(&token), Err(R::Signature));
-    // HMAC with the public key as secret, under each way of asking for it.
+    // HMAC with the public key as secret, under each way to request it.
     let mac = ron_crypto::hash::hmac_sha256(&issuer.ed.public(), signed.as_bytes());
     assert_eq!(
         issuer.verify(&format!("{signed}.{}", b64::url(&mac))),
@@ -442,7 +443,7 @@ fn the_unverified_kid_is_read_from_whole_tokens_only() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
-    /// Whatever one byte of a good token becomes, the token is refused.
+    /// Changing any byte of a good token makes it invalid.
     #[test]
     fn one_changed_byte_is_always_refused(at in any::<prop::sample::Index>(), byte in 0u8..128) {
         let issuer = issuer();

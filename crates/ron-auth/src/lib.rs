@@ -1,16 +1,17 @@
-//! ron-auth: who is calling, and may they. The `Authorizer` that every service uses.
+//! ron-auth: authenticates callers and authorizes requests. The `Authorizer` of every service.
 //!
 //! ```text
 //!  request head ──> bearer ──┬─ ron_<name>_... ──> service_token: SHA-256 against the configuration
 //!                            └─ anything else ───> cache ─miss─> jwt: signature, header, claims (pure)
 //!                                                    │           narrow: statements of holders (pure)
 //!                                                    └──> revocation view, dpop, caveats, scope, meter ──> Principal
-//!  refresh threads (never in the request path): keys <── jwks_url, as far as the signed note_url lists them     revocations <── events_url (long poll)
+//!  refresh threads (never in the request path): keys <── jwks_url, limited to those listed by the signed note_url     revocations <── events_url (long poll)
 //! ```
 //!
-//! **Invariants:** default deny: every path to a `Principal` goes through an explicit check. No request waits for
-//! the network. The last good keys are kept. Until keys and revocations have been read once, passports get 503 and
-//! service tokens work. No token, key or claim is ever logged or sent back.
+//! **Invariants:** default deny: every path to a `Principal` passes an explicit check. No request
+//! waits for the network. The last good keys stay in use. Until keys and revocations have been read
+//! once, passports get 503 and service tokens work. No token, key or claim is ever logged or sent
+//! back.
 
 mod authorizer;
 mod cache;

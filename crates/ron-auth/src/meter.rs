@@ -1,39 +1,43 @@
-//! What a token has used of its own rate and budgets, per service instance and in memory for the token's life.
+//! Use of a token's own rate and budgets, counted per service instance and in memory for the
+//! token's life.
+
+use std::collections::HashMap;
+
+use ron_kernel::{LockSpec, RankedMutex};
+use ron_proto::Caveat;
 
 use crate::jwt::SKEW_S;
 use crate::reject::AuthReject;
-use ron_kernel::{LockSpec, RankedMutex};
-use ron_proto::Caveat;
-use std::collections::HashMap;
 
 /// The meter's lock; every service lists it in its topology.
 pub const METER_LOCK: LockSpec = LockSpec {
     name: "auth.meter",
     rank: 903,
-    guards: "use of rate and budget caveats by token id; proofs seen; refusals to be logged",
+    guards: "use of rate and budget caveats by token id; used proofs; refusals to be logged",
 };
 pub(crate) static METER_LOCK_SPEC: LockSpec = METER_LOCK;
 
-/// Most tokens with counted caveats at one time; beyond it such tokens are refused, never let through uncounted.
+/// Maximum tokens with counted caveats at one time; beyond it such tokens are refused, never
+/// accepted uncounted.
 const TOKENS_MAX: usize = 65_536;
 
 #[derive(Debug, Default)]
-struct Use {
+struct TokenUse {
     /// Unix seconds after which the token is void.
     until_s: u64,
     requests: u64,
     bytes: u64,
-    /// The second the rate window began, and the requests in it.
+    /// The second in which the rate window began, and the requests in it.
     second: u64,
     in_second: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Meter {
-    tokens: RankedMutex<HashMap<String, Use>>,
+    tokens: RankedMutex<HashMap<String, TokenUse>>,
 }
 
-/// The tightest of each counted caveat.
+/// The lowest value of each counted caveat.
 #[derive(Debug, Default, PartialEq)]
 struct Limits {
     requests: Option<u64>,
@@ -66,8 +70,8 @@ impl Meter {
         }
     }
 
-    /// Counts one request of `body_bytes` (`None` when the length is not announced), or refuses it and counts
-    /// nothing. Tokens without counted caveats cost nothing.
+    /// Counts one request of `body_bytes` (`None` when the length is not announced), or refuses it
+    /// and counts nothing. Tokens without counted caveats cost nothing.
     pub fn take(
         &self,
         jti: &str,

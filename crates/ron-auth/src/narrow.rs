@@ -1,41 +1,44 @@
-//! Offline attenuation: the holder of a bound token signs a statement that narrows it, and hands token and statement
-//! to somebody with less rights, without asking the issuer. Pure.
+//! Offline attenuation: the holder of a bound token signs a statement that narrows it and hands
+//! both to a party with fewer rights, without contacting the issuer. Pure.
 //!
-//! A presented token is `token~statement~statement...`. Each statement is a JWS by the key that what stands before it
-//! is bound to, with `parent` (the hash of what stands before it), `iat` and any of `scope` (a part of the scopes),
-//! `caveats` (more of them), `exp` (earlier) and `jkt` (the next holder). A member that is not known refuses the
-//! whole. Whoever presents the result proves the last key with DPoP.
+//! A presented token is `token~statement~statement...`. Each statement is a JWS by the key to which
+//! the preceding part is bound, with `parent` (the hash of the preceding part), `iat` and any of
+//! `scope` (a subset of the scopes), `caveats` (additional ones), `exp` (earlier) and `jkt` (the
+//! next holder). An unknown member refuses the whole token. The final holder proves the last key
+//! with DPoP.
 //!
-//! **Invariant:** the rights of a chain are a part of the rights of each of its beginnings.
+//! **Invariant:** the rights of a chain are a subset of the rights of each of its prefixes.
+
+use ron_proto::{Caveat, caveat};
+use serde_json::{Value, json};
 
 use crate::dpop::token_hash;
 use crate::jws::{Holder, self_signed};
 use crate::jwt::{Claims, SKEW_S};
 use crate::reject::AuthReject;
-use ron_proto::{Caveat, caveat};
-use serde_json::{Value, json};
 
-/// Parts a token from its statements.
+/// Separates a token from its statements.
 pub const SEPARATOR: char = '~';
 /// Header `typ` of a statement.
 pub const STATEMENT_TYP: &str = "ron-narrow+jwt";
-/// Most statements on one token.
+/// Maximum statements on one token.
 pub const STATEMENTS_MAX: usize = 8;
 
-/// What a statement takes away; the default takes nothing.
+/// The restrictions of a statement; the default restricts nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Narrow {
     /// Keep only these scopes.
     pub scope: Option<String>,
     /// Add these caveats.
     pub caveats: Vec<Caveat>,
-    /// End then (unix seconds).
+    /// Expire at this time (Unix seconds).
     pub exp: Option<u64>,
     /// Bind to this key instead: only its holder can use or narrow the result.
     pub jkt: Option<String>,
 }
 
-/// Narrows a presented token. The result is refused by verifiers unless `holder` is the one that it is bound to.
+/// Narrows a presented token. Verifiers refuse the result unless the token is bound to the key of
+/// `holder`.
 pub fn attenuate(presented: &str, holder: &Holder, narrow: &Narrow, iat: u64) -> String {
     let mut claims = json!({ "parent": token_hash(presented), "iat": iat });
     if let Some(scope) = &narrow.scope {
@@ -57,7 +60,7 @@ pub fn attenuate(presented: &str, holder: &Holder, narrow: &Narrow, iat: u64) ->
     )
 }
 
-/// The issuer's token at the beginning of a presented one.
+/// The issuer's token at the start of a presented one.
 pub fn root(presented: &str) -> &str {
     presented.split(SEPARATOR).next().unwrap_or_default()
 }
@@ -73,15 +76,20 @@ pub fn apply(presented: &str, mut claims: Claims, now_s: u64) -> Result<Claims, 
         if count > STATEMENTS_MAX {
             return Err(AuthReject::Narrowing);
         }
-        one(&presented[..end], statement, &mut claims, now_s)?;
+        apply_statement(&presented[..end], statement, &mut claims, now_s)?;
         end += SEPARATOR.len_utf8() + statement.len();
     }
     Ok(claims)
 }
 
-fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result<(), AuthReject> {
+fn apply_statement(
+    before: &str,
+    statement: &str,
+    claims: &mut Claims,
+    now_s: u64,
+) -> Result<(), AuthReject> {
     let refuse = AuthReject::Narrowing;
-    let (signer, said) =
+    let (signer, members) =
         self_signed(statement, STATEMENT_TYP, statement.len()).map_err(|_| refuse)?;
     if claims.jkt.as_deref() != Some(signer.as_str()) {
         return Err(refuse);
@@ -89,7 +97,7 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
     let parent = token_hash(before);
     let mut bound = false;
     let mut dated = false;
-    for (name, value) in &said {
+    for (name, value) in &members {
         match (name.as_str(), value) {
             ("parent", Value::String(hash)) if *hash == parent => bound = true,
             ("iat", value) => {
@@ -106,8 +114,10 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
                 }
                 claims.exp = exp;
             }
-            ("scope", Value::String(scope)) => claims.scopes = fewer(&claims.scopes, scope)?,
-            ("caveats", Value::Array(list)) => more(&mut claims.caveats, list)?,
+            ("scope", Value::String(scope)) => {
+                claims.scopes = narrow_scopes(&claims.scopes, scope)?
+            }
+            ("caveats", Value::Array(list)) => add_caveats(&mut claims.caveats, list)?,
             ("jkt", Value::String(jkt)) if ron_proto::b64::from_url_array::<32>(jkt).is_ok() => {
                 claims.jkt = Some(jkt.clone());
             }
@@ -117,8 +127,8 @@ fn one(before: &str, statement: &str, claims: &mut Claims, now_s: u64) -> Result
     if bound && dated { Ok(()) } else { Err(refuse) }
 }
 
-/// The asked scopes, each of which must be held.
-fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
+/// The requested scopes, all of which must be held.
+fn narrow_scopes(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
     let asked: Vec<String> = scope
         .split(' ')
         .filter(|s| !s.is_empty())
@@ -131,7 +141,7 @@ fn fewer(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject> {
     }
 }
 
-fn more(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
+fn add_caveats(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
     for item in list {
         let text = item.as_str().ok_or(AuthReject::Narrowing)?;
         let caveat: Caveat = text.parse().map_err(|_| AuthReject::CaveatUnsupported)?;

@@ -1,8 +1,10 @@
-//! Narrowing: what holders may say, and that no chain ever widens a right (a model of rights decides).
+//! Narrowing: what holders may state, and that no chain ever widens a right (checked against a
+//! model of rights).
 
-use super::*;
 use proptest::prelude::*;
 use ron_crypto::sign::Ed25519Key;
+
+use super::*;
 
 const NOW: u64 = 1_800_000_000;
 const ROOT: &str = "aGVhZGVy.cGF5bG9hZA.c2lnbmF0dXJl";
@@ -51,7 +53,8 @@ fn a_holder_narrows_and_hands_on() {
     };
     let two = attenuate(&one, &holder(2), &second, NOW);
     assert_eq!(apply(&two, claims(), NOW).unwrap().caveats.len(), 3);
-    // The first holder has given the token away: it cannot narrow, or use, the second's.
+    // The first holder has handed the token on: it can neither narrow nor use the second holder's
+    // token.
     let again = attenuate(&one, &holder(1), &second, NOW);
     assert_eq!(apply(&again, claims(), NOW), Err(AuthReject::Narrowing));
     assert_eq!(apply(ROOT, claims(), NOW), Ok(claims()));
@@ -116,7 +119,7 @@ fn what_does_not_only_narrow_is_refused() {
             "{cut}"
         );
     }
-    // The order is part of what is signed.
+    // The order of statements is signed.
     let caveat = |text: &str| Narrow {
         caveats: vec![text.parse().unwrap()],
         ..Narrow::default()
@@ -134,7 +137,7 @@ fn what_does_not_only_narrow_is_refused() {
     assert_eq!(apply(&many, claims(), NOW), Err(narrowing));
 }
 
-/// One thing that somebody could want to do.
+/// One request that a caller could make.
 #[derive(Debug, Clone)]
 struct Deed {
     scope: &'static str,
@@ -145,7 +148,7 @@ struct Deed {
     key: u8,
 }
 
-/// The model: what a token's claims allow, read off by hand, without the code that enforces it.
+/// The model: what a token's claims allow, computed by hand, without the code that enforces it.
 fn may(claims: &Claims, deed: &Deed) -> bool {
     let held = |caveat: &Caveat| match caveat {
         Caveat::Method(only) => only == deed.method,
@@ -213,8 +216,8 @@ fn narrows() -> impl Strategy<Value = (Narrow, u8, u8)> {
 }
 
 proptest! {
-    /// Whatever any holder signs: the result allows nothing that its beginning does not, and is usable only by a
-    /// key that a holder named.
+    /// Whatever any holder signs: the result allows nothing that its prefix does not, and only a
+    /// key that a holder named can use it.
     #[test]
     fn no_chain_widens_a_right(chain in prop::collection::vec(narrows(), 1..4), wanted in prop::collection::vec(deeds(), 20)) {
         let mut presented = ROOT.to_owned();

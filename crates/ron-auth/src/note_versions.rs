@@ -1,27 +1,29 @@
-//! The highest version of each issuer's policy note that this service has seen, in one small file of its data
-//! directory: an older note that is signed just as well is refused, also after a restart.
+//! The highest version of each issuer's policy note that this service has accepted, in one small
+//! file of its data directory. An older note is refused even if it is correctly signed, also after
+//! a restart.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::strict;
 use ron_tlog::append::{OsDisk, read_small, write_atomic};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 /// Name of the file in a data directory.
 pub const VERSIONS_FILE: &str = "issuer-notes.json";
-/// Format of the file.
+/// Format version of the file.
 const FORMAT: u32 = 1;
-/// Issuers that are remembered; a service has one at a time.
+/// Maximum issuers in the file; a service has one at a time.
 const ISSUERS_MAX: usize = 64;
-/// Largest file that is read, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Not held while the file is read or written: a writer claims the file first ([`Seen::writing`]).
 pub const NOTE_LOCK: LockSpec = LockSpec {
     name: "auth.note",
     rank: 904,
-    guards: "the highest policy note version by issuer, and who writes its file; only *-auth-keys, *-auth-feed and a reload take it",
+    guards: "the highest policy note version by issuer, and the claim to write its file; only *-auth-keys, *-auth-feed and a reload take it",
 };
 static NOTE_LOCK_SPEC: LockSpec = NOTE_LOCK;
 
@@ -34,7 +36,7 @@ struct Document {
     versions: Versions,
 }
 
-/// Only the format, so that a newer file is told apart from a broken one.
+/// Only the format, so that a newer file is distinguished from a damaged one.
 #[derive(Deserialize)]
 struct Formatted {
     format: u32,
@@ -42,19 +44,19 @@ struct Formatted {
 
 /// The versions, in memory and in the file.
 pub(crate) struct NoteVersions {
-    /// `None` in amnesia.
+    /// `None` in amnesia mode.
     dir: Option<PathBuf>,
     seen: RankedMutex<Seen>,
 }
 
 struct Seen {
     versions: Versions,
-    /// A thread writes the file now; another must not write past it.
+    /// A thread is writing the file; no other may write at the same time.
     writing: bool,
 }
 
 impl NoteVersions {
-    /// Those that are kept in a data directory; without one they are kept in memory.
+    /// Loads the versions of a data directory; without one they are kept in memory only.
     pub fn open(dir: Option<&Path>) -> Result<Self, String> {
         let versions = dir.map_or_else(|| Ok(Versions::new()), read_versions)?;
         let seen = Seen {
@@ -67,14 +69,14 @@ impl NoteVersions {
         })
     }
 
-    /// The highest version that was seen of this issuer; 0 when none was.
+    /// The highest version accepted from this issuer; 0 if there is none.
     pub fn known(&self, issuer: &str) -> u64 {
         let seen = self.seen.lock();
         seen.versions.get(issuer).copied().unwrap_or(0)
     }
 
-    /// Remembers a version, durably when this returns; a lower one than is known changes nothing. Fails while another
-    /// thread does the same: the caller reads the note again soon.
+    /// Records a version, durably when this returns; a version that is not higher changes nothing.
+    /// Fails while another thread records one: the caller reads the note again soon.
     pub fn raise(&self, issuer: &str, version: u64) -> Result<(), String> {
         let Some(next) = self.claim(issuer, version)? else {
             return Ok(());
@@ -91,7 +93,8 @@ impl NoteVersions {
         written
     }
 
-    /// The versions with this one, and the right to write them; `None` when it is known already.
+    /// The versions including this one, and the claim to write them; `None` when it is already
+    /// recorded.
     fn claim(&self, issuer: &str, version: u64) -> Result<Option<Versions>, String> {
         let mut seen = self.seen.lock();
         let known = seen.versions.get(issuer);
@@ -112,7 +115,7 @@ impl NoteVersions {
         Ok(Some(next))
     }
 
-    /// Takes the file's word: an operator may have lowered a version (`ron issuer trust`).
+    /// Reloads the file: an operator may have lowered a version (`ron issuer trust`).
     pub fn read_again(&self) -> Result<(), String> {
         let Some(dir) = &self.dir else { return Ok(()) };
         let versions = read_versions(dir)?;
@@ -125,7 +128,7 @@ impl NoteVersions {
     }
 }
 
-/// The versions in a data directory, by issuer; none where there is no file.
+/// The versions in a data directory, by issuer; empty if there is no file.
 pub fn read_versions(dir: &Path) -> Result<Versions, String> {
     let path = dir.join(VERSIONS_FILE);
     let fail = |why: String| format!("{}: {why}", path.display());
@@ -136,7 +139,7 @@ pub fn read_versions(dir: &Path) -> Result<Versions, String> {
     };
     let damaged = |e: &dyn std::fmt::Display| {
         fail(format!(
-            "is damaged: {e}; `ron issuer trust` writes it anew, after showing the issuer's present note"
+            "is damaged: {e}; `ron issuer trust` rewrites it, after showing the issuer's current note"
         ))
     };
     let format = serde_json::from_slice::<Formatted>(&bytes).map_err(|e| damaged(&e))?;
@@ -150,7 +153,7 @@ pub fn read_versions(dir: &Path) -> Result<Versions, String> {
     Ok(document.versions)
 }
 
-/// Replaces the file as a whole; durable on return.
+/// Replaces the file atomically; durable on return.
 pub fn write_versions(dir: &Path, versions: &Versions) -> Result<(), String> {
     let document = Document {
         format: FORMAT,

@@ -1,15 +1,17 @@
-//! The issuer's policy note as a verifier reads it: a C2SP signed note under a pinned key, and which keys it vouches
-//! for. Pure.
+//! The issuer's policy note on the verifier's side: a C2SP signed note under a pinned key, and the
+//! keys that it vouches for. Pure.
 //!
-//! A key set is served by whoever holds the issuer's port; the note is signed by a key that was pinned beforehand. So a
-//! key counts only when the note lists its thumbprint.
+//! Any process that occupies the issuer's port can serve a key set; the note is signed by a key
+//! that was pinned beforehand. A key therefore counts only if the note lists its thumbprint.
+
+use std::collections::BTreeMap;
+
+use ron_tlog::note::{Note, NoteError, VerifierKey};
 
 use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
 use crate::jwt::SKEW_S;
-use ron_tlog::note::{Note, NoteError, VerifierKey};
-use std::collections::BTreeMap;
 
-/// Most keys that a note may list: more than a key set may hold, because revoked ones stay listed.
+/// Maximum keys in a note: more than in a key set, because revoked keys stay listed.
 const KEYS_MAX: usize = 1024;
 
 /// First line of an issuer's notes, and the name of the keys that sign them.
@@ -17,18 +19,18 @@ pub fn origin(issuer: &str) -> String {
     format!("{issuer}/policy")
 }
 
-/// Why a policy note is not believed.
+/// Why a policy note was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoteRefused {
     #[error("the policy note is no text")]
     NotText,
     #[error(
-        "the policy note is signed by no key of auth.note_vkey; if the issuer's note key has changed, look at it with `ron issuer trust`"
+        "the policy note is signed by no key of auth.note_vkey; if the issuer's note key has changed, review it with `ron issuer trust`"
     )]
     NotPinned,
     #[error("the policy note: {0}")]
     Note(NoteError),
-    #[error("the policy note is that of another issuer than auth.issuer")]
+    #[error("the policy note belongs to another issuer than auth.issuer")]
     OtherIssuer,
     #[error("the policy note cannot be read: {0}")]
     Text(&'static str),
@@ -38,36 +40,36 @@ pub enum NoteRefused {
     RolledBack { got: u64, kept: u64 },
 }
 
-/// What a note says, its signature checked.
+/// A note whose signature was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyNote {
     pub version: u64,
-    keys: BTreeMap<String, Listed>,
+    keys: BTreeMap<String, ListedKey>,
     /// The pinned keys that signed it.
     pub signers: Vec<VerifierKey>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Listed {
+struct ListedKey {
     alg: String,
     /// Unix seconds.
     until_s: Option<u64>,
     good: bool,
 }
 
-/// Keys of a set that its note does not vouch for, by reason.
+/// Number of keys of a set that its note does not vouch for, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ignored {
     /// The note does not list them under this thumbprint and algorithm.
     pub unlisted: u64,
-    /// It lists them as revoked.
+    /// The note lists them as revoked.
     pub revoked: u64,
-    /// The last of their tokens has ended.
+    /// The last of their tokens has expired.
     pub ended: u64,
 }
 
 impl PolicyNote {
-    /// A note that a key of `pins` signed, about `issuer`.
+    /// Opens a note about `issuer` that a key of `pins` must have signed.
     pub fn open(bytes: &[u8], issuer: &str, pins: &[VerifierKey]) -> Result<Self, NoteRefused> {
         let text = std::str::from_utf8(bytes).map_err(|_| NoteRefused::NotText)?;
         let note = Note::parse(text).map_err(NoteRefused::Note)?;
@@ -80,7 +82,7 @@ impl PolicyNote {
         Ok(read)
     }
 
-    /// The text alone; words that begin no line we know are passed over.
+    /// Parses the text without verifying it; lines with an unknown first word are skipped.
     pub fn read(text: &str, issuer: &str) -> Result<Self, NoteRefused> {
         let mut lines = text.lines();
         if lines.next() != Some(origin(issuer).as_str()) {
@@ -94,13 +96,15 @@ impl PolicyNote {
                 "version" => version.replace(number(rest)?).is_some(),
                 "issuer" => named.replace(rest).is_some(),
                 "key" => {
-                    let (kid, listed) = listed(rest)?;
+                    let (kid, listed) = parse_key_line(rest)?;
                     keys.insert(kid, listed).is_some()
                 }
                 _ => false,
             };
             if twice {
-                return Err(NoteRefused::Text("it says one thing twice"));
+                return Err(NoteRefused::Text(
+                    "it repeats a line that may appear only once",
+                ));
             }
             if keys.len() > KEYS_MAX {
                 return Err(NoteRefused::Text("it lists more than 1024 keys"));
@@ -121,13 +125,13 @@ impl PolicyNote {
         self.keys.keys().map(String::as_str)
     }
 
-    /// Takes the keys away that it does not vouch for. What counts is the thumbprint of the key itself, not the kid
-    /// that the set gives it.
+    /// Removes the keys that it does not vouch for. The thumbprint of the key itself counts, not
+    /// the kid that the set gives it.
     pub fn narrow(&self, keys: &mut JwksSnapshot, now_s: u64) -> Ignored {
         let mut ignored = Ignored::default();
         keys.retain(|kid, key| {
             let listed = self.keys.get(kid);
-            let same = |listed: &&Listed| kid == key.thumbprint() && listed.is_for(key);
+            let same = |listed: &&ListedKey| kid == key.thumbprint() && listed.is_for(key);
             let Some(listed) = listed.filter(same) else {
                 ignored.unlisted += 1;
                 return false;
@@ -142,7 +146,7 @@ impl PolicyNote {
     }
 }
 
-impl Listed {
+impl ListedKey {
     fn is_for(&self, key: &VerifyKey) -> bool {
         JwsAlg::parse(&self.alg) == Some(key.alg())
     }
@@ -154,11 +158,11 @@ fn number(text: &str) -> Result<u64, NoteRefused> {
     parsed.ok_or(NoteRefused::Text("a number is not plain decimal digits"))
 }
 
-/// `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
-fn listed(rest: &str) -> Result<(String, Listed), NoteRefused> {
+/// Parses `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
+fn parse_key_line(rest: &str) -> Result<(String, ListedKey), NoteRefused> {
     let words: Vec<&str> = rest.split(' ').collect();
     let [kid, alg, from, until, state] = words[..] else {
-        return Err(NoteRefused::Text("a key has not five words"));
+        return Err(NoteRefused::Text("a key line does not have five words"));
     };
     number(from)?;
     let until_s = match until {
@@ -170,7 +174,7 @@ fn listed(rest: &str) -> Result<(String, Listed), NoteRefused> {
         "revoked" => false,
         _ => return Err(NoteRefused::Text("a key is neither good nor revoked")),
     };
-    let listed = Listed {
+    let listed = ListedKey {
         alg: alg.to_owned(),
         until_s,
         good,
@@ -255,12 +259,12 @@ mod tests {
         let ignored = note.narrow(&mut all, NOW);
         assert!(all.find(kid(0)).is_some() && all.len() == 1, "{all:?}");
         let wanted = Ignored {
-            unlisted: 2, // one of another algorithm, one that is not there
+            unlisted: 2, // one with another algorithm, one that is not listed
             revoked: 1,
             ended: 1,
         };
         assert_eq!(ignored, wanted);
-        // The stranger's key under a kid that the note lists.
+        // A third party's key under a kid that the note lists.
         let mut forged = keys[4].1.clone();
         forged["kid"] = kid(0).as_str().into();
         let mut forged = set(&[forged]);

@@ -1,25 +1,29 @@
-//! The ids of proofs and client assertions that were used, remembered until they are too old to be used again.
+//! The ids of used proofs and client assertions, kept until they are too old to be used again.
 //!
-//! Full memory refuses and never forgets, or a proof could be used twice; so it is shared out: a holder (a client) is
-//! refused as soon as it has as many ids here as there are places free. Whoever fills its share is refused alone: N
-//! holders that take all they can leave one part in N + 1 free, and a holder with nothing here is always let in.
+//! A full table refuses new ids and never drops live ones, or a proof could be used twice. The
+//! space is shared out: a holder (a client) is refused as soon as it has as many ids here as there
+//! are places free. A holder that fills its share therefore locks out only itself: N holders that
+//! take all they can leave one part in N + 1 free, and a holder with no ids here is always
+//! accepted.
 //!
-//! Every call does a bounded amount of work under the lock: it forgets at most [`FORGET_MAX`] expired ids and adds
-//! one, so the memory empties faster than it fills and no call pays for the ids of others.
+//! Every call does a bounded amount of work under the lock: it drops at most [`FORGET_MAX`] expired
+//! ids and adds one, so the table empties faster than it fills and no call pays for the ids of
+//! others.
 
-use crate::reject::AuthReject;
-use ron_kernel::{LockSpec, RankedMutex};
 use std::collections::{BTreeMap, HashMap};
 
-/// Ids that are remembered at one time; about 10 MB.
+use ron_kernel::{LockSpec, RankedMutex};
+
+use crate::reject::AuthReject;
+
+/// Maximum ids at one time; about 10 MB.
 const PLACES: usize = 131_072;
-/// Expired ids that one call forgets.
+/// Maximum expired ids that one call drops.
 const FORGET_MAX: usize = 64;
 
-/// 128 bits of a SHA-256: of a holder's name, or of key and id.
-type Short = [u8; 16];
+/// 128 bits of a SHA-256 over a holder's name, or over key and id.
+type ShortHash = [u8; 16];
 
-/// See the module.
 #[derive(Debug)]
 pub struct ProofCache {
     places: usize,
@@ -28,15 +32,14 @@ pub struct ProofCache {
 
 #[derive(Debug, Default)]
 struct Memory {
-    /// Id -> unix second until which it counts as used.
-    seen: HashMap<Short, u64>,
-    /// The same by that second, with the holder whose share it is in.
-    by_end: BTreeMap<u64, Vec<(Short, Short)>>,
-    shares: HashMap<Short, usize>,
+    /// Id -> Unix second until which it counts as used.
+    seen: HashMap<ShortHash, u64>,
+    /// The same ids by that second, each with the holder that pays for it.
+    by_end: BTreeMap<u64, Vec<(ShortHash, ShortHash)>>,
+    shares: HashMap<ShortHash, usize>,
 }
 
 impl ProofCache {
-    /// Behind a lock with this rank.
     pub fn new(lock: &'static LockSpec) -> Self {
         Self::with_places(lock, PLACES)
     }
@@ -48,8 +51,9 @@ impl ProofCache {
         }
     }
 
-    /// Remembers the id of a key until `until_s`, in one step with the look whether it is there. Refuses one that is
-    /// (`ProofReplay`), and a new one of a holder whose share is full (`ProofsFull`).
+    /// Records the id of a key until `until_s`; check and insertion are one step under the lock.
+    /// Refuses an id that is present (`ProofReplay`), and a new one of a holder whose share is full
+    /// (`ProofsFull`).
     pub fn take(
         &self,
         holder: &str,
@@ -77,12 +81,12 @@ impl ProofCache {
 }
 
 impl Memory {
-    /// Places that are taken, by expired ids that are not forgotten yet too.
+    /// Occupied places, including expired ids that are not dropped yet.
     fn taken(&self) -> usize {
         self.seen.len()
     }
 
-    fn add(&mut self, holder: Short, id: Short, until_s: u64) {
+    fn add(&mut self, holder: ShortHash, id: ShortHash, until_s: u64) {
         self.seen.insert(id, until_s);
         self.by_end.entry(until_s).or_default().push((id, holder));
         *self.shares.entry(holder).or_default() += 1;
@@ -101,7 +105,7 @@ impl Memory {
                 first.remove();
                 continue;
             };
-            // An expired id may have been used anew meanwhile; then its later entry stands for it.
+            // An expired id may have been used again in the meantime; then its later entry counts.
             if self.seen.get(&id) == Some(&until_s) {
                 self.seen.remove(&id);
             }
@@ -115,9 +119,9 @@ impl Memory {
     }
 }
 
-fn short(bytes: &[u8]) -> Short {
+fn short(bytes: &[u8]) -> ShortHash {
     let hash = ron_crypto::hash::sha256(bytes);
-    let mut short = Short::default();
+    let mut short = ShortHash::default();
     short.copy_from_slice(&hash[..16]);
     short
 }

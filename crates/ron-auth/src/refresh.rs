@@ -1,11 +1,11 @@
-//! The two threads that keep an authorizer's snapshots fresh: the issuer's keys by interval (or at once when an
-//! unknown key turns up), its revocations by long poll. Neither is ever in a request's path.
+//! The two threads that keep an authorizer's snapshots current: the issuer's keys at an interval
+//! (or at once when an unknown key appears), its revocations by long poll. Neither is ever in a
+//! request's path.
 
-use crate::authorizer::RonAuthorizer;
-use crate::jwks::{JwksError, JwksSnapshot, PqRule};
-use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
-use crate::revocation::RevocationView;
-use crate::settings::IssuerConfig;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use ron_http::{Call, ClientConfig, HttpClient};
 use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
@@ -14,33 +14,37 @@ use ron_kernel::{
 };
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-/// Carries "look again now" from request threads to the key thread; one is enough.
+use crate::authorizer::RonAuthorizer;
+use crate::jwks::{JwksError, JwksSnapshot, PqRule};
+use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
+use crate::revocation::RevocationView;
+use crate::settings::IssuerConfig;
+
+/// Carries "read the keys now" from request threads to the key thread; one pending request is
+/// enough.
 pub const REFRESH_QUEUE: QueueSpec = QueueSpec {
     name: "auth_refresh",
     capacity: 1,
     overflow: Overflow::DropOldest,
     from: "request handlers",
     to: "auth-keys",
-    when_full: "a refresh is already asked for; nothing is lost",
+    when_full: "a refresh is already pending; nothing is lost",
 };
 pub(crate) static REFRESH_QUEUE_SPEC: QueueSpec = REFRESH_QUEUE;
 
-/// One read of keys or events, connect included.
+/// Maximum time of one read of keys or events, including the connect.
 const FETCH_DEADLINE: Duration = Duration::from_secs(3);
-/// Unknown keys trigger at most one read in this time.
+/// Minimum time between two reads that unknown keys trigger.
 const KICK_GAP: Duration = Duration::from_secs(5);
 /// How long the issuer may hold a poll open; a drain cuts it short by closing the client.
 const POLL_WAIT_S: u64 = 20;
-/// Least time between two polls.
+/// Minimum time between two polls.
 const FEED_GAP: Duration = Duration::from_millis(250);
 /// Events in a full page; a shorter page is the last.
 const PAGE_EVENTS: usize = 1000;
-/// Failures in a row after which the service says that it is degraded.
-const FAILURES_TOLD: u32 = 3;
+/// Consecutive failures after which the service reports that it is degraded.
+const DEGRADED_AFTER_FAILURES: u32 = 3;
 
 /// Why a read failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +57,11 @@ pub enum FetchError {
 /// Reads one small document.
 pub trait Fetch: Send + Sync {
     fn get(&self, url: &str, deadline: Deadline) -> Result<Vec<u8>, FetchError>;
-    /// Gives up what is being read and refuses from now on.
+    /// Aborts the read in progress and refuses all later ones.
     fn close(&self);
 }
 
-/// Over HTTP, with a client of its own so that closing it disturbs nobody.
+/// Reads over HTTP, with its own client, so that closing it affects nothing else.
 pub(crate) struct HttpFetch(HttpClient);
 
 impl HttpFetch {
@@ -65,7 +69,7 @@ impl HttpFetch {
         Self(HttpClient::new(ClientConfig {
             user_agent: format!("{service}/auth"),
             max_response_bytes: 1 << 20,
-            // The threads pace themselves; an open breaker would keep revocations away for 5 s more.
+            // The threads pace themselves; an open breaker would delay revocations by 5 s more.
             breaker: false,
             ..peers
         }))
@@ -93,7 +97,7 @@ impl Fetch for HttpFetch {
     }
 }
 
-/// Failed reads in a row, and why the last one failed.
+/// Consecutive failed reads, and the reason of the last one.
 struct Failures {
     count: AtomicU32,
     why: Snapshot<Option<String>>,
@@ -111,11 +115,11 @@ impl Failures {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn told(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= FAILURES_TOLD
+    fn is_degraded(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= DEGRADED_AFTER_FAILURES
     }
 
-    /// `: why`, for the end of a sentence.
+    /// `: why`, to append to a sentence.
     fn reason(&self) -> String {
         let why = self.why.load();
         why.as_ref()
@@ -126,7 +130,7 @@ impl Failures {
 
 type Report = Box<dyn Fn(Option<String>) + Send + Sync>;
 
-/// What the refresh threads share with the request threads.
+/// State shared by the refresh threads and the request threads.
 pub(crate) struct Refresher {
     fetch: Arc<dyn Fetch>,
     kick: Sender<()>,
@@ -148,12 +152,12 @@ impl Refresher {
     ) -> Self {
         let reads = registry.counter_closed(
             "auth_refreshes_total",
-            "Reads of issuer keys and revocations.",
+            "Reads of the issuer's keys and revocations, by result.",
             &[("what", &["keys", "events"]), ("result", &["ok", "failed"])],
         );
         let ignored = registry.counter_closed(
             "auth_keys_ignored_total",
-            "Keys of the issuer's set that were not taken, because its policy note does not vouch for them.",
+            "Keys of the issuer's set that were ignored because its policy note does not vouch for them, by reason.",
             &[("reason", &["unlisted", "revoked", "ended"])],
         );
         metrics.io_timeouts.declare(["auth_refresh"]);
@@ -175,9 +179,9 @@ impl Refresher {
         }
     }
 
-    /// Asks for a read of the keys; never waits.
+    /// Requests a read of the keys; never waits.
     pub fn kick(&self) {
-        let _ = self.kick.try_send(()); // drop-oldest: a pending request is as good as this one
+        let _ = self.kick.try_send(()); // drop-oldest: a pending request is sufficient
     }
 
     pub fn on_state(&self, report: Report) {
@@ -211,8 +215,8 @@ impl Refresher {
             })
     }
 
-    /// Counts the keys that were left out. One that the note does not list is a failed read, which is repeated soon:
-    /// either the note lags behind the keys, or somebody else serves them.
+    /// Counts the ignored keys. A key that the note does not list is a failed read, which is
+    /// repeated soon: either the note lags behind the keys, or a third party serves them.
     fn ignored(&self, keys: &Ignored, all: bool) -> Result<(), String> {
         let all_reasons = [
             ("unlisted", keys.unlisted),
@@ -226,18 +230,18 @@ impl Refresher {
             0 if all => Err("the policy note vouches for no key of the key set".into()),
             0 => Ok(()),
             n => Err(format!(
-                "{n} keys of the key set are not in the policy note, and were not taken"
+                "{n} keys of the key set are not in the policy note, and were ignored"
             )),
         }
     }
 
-    /// The issuer is asked again after a pause that grows.
+    /// Counts a retry after a failure.
     fn retried(&self) {
         let retries = &self.metrics.backoff_retries;
         retries.with_label_values(&["auth_refresh"]).inc();
     }
 
-    /// Counts the outcome and says whether it differs from the one before.
+    /// Counts the outcome, and logs it when it changes.
     fn note(&self, what: &str, failures: &Failures, outcome: &Result<(), String>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.reads.with_label_values(&[what, result]).inc();
@@ -250,10 +254,10 @@ impl Refresher {
                 }
             }
             Err(why) => {
-                // One failure is what every start of two services at once looks like.
+                // A single failure is normal when two services start at the same time.
                 match failed.fetch_add(1, Ordering::Relaxed) + 1 {
                     1 => tracing::info!(event = "auth_refresh_failed", what, reason = %why),
-                    FAILURES_TOLD => {
+                    DEGRADED_AFTER_FAILURES => {
                         tracing::warn!(event = "auth_refresh_failed", what, reason = %why);
                     }
                     _ => {}
@@ -264,7 +268,7 @@ impl Refresher {
 }
 
 impl RonAuthorizer {
-    /// Why passports cannot be fully judged now; `None` when they can.
+    /// Why passports cannot be fully checked now; `None` when they can.
     pub fn degraded(&self) -> Option<String> {
         self.config.load().issuer.as_ref()?;
         let (keys, feed) = (&self.refresher.keys_failed, &self.refresher.feed_failed);
@@ -278,12 +282,12 @@ impl RonAuthorizer {
                 "the issuer's revocations have not been read yet; passports get 503",
                 feed,
             )
-        } else if keys.told() {
+        } else if keys.is_degraded() {
             (
-                "the issuer's keys cannot be read again; the last good ones are in use",
+                "the issuer's keys cannot be refreshed; the last good ones are in use",
                 keys,
             )
-        } else if feed.told() {
+        } else if feed.is_degraded() {
             (
                 "the issuer's revocations cannot be read; recent ones may be missing",
                 feed,
@@ -323,7 +327,7 @@ impl RonAuthorizer {
         read_again(&self.refresher.kicks, &ctx.shutdown, &*self.clock, again);
     }
 
-    /// Reads the keys once. `None` when no issuer is configured, else the pause until the next read.
+    /// Reads the keys once. `None` without an issuer, else the pause until the next read.
     pub fn refresh_keys_once(&self) -> Option<Result<Duration, String>> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
@@ -331,7 +335,8 @@ impl RonAuthorizer {
         let outcome = self.read_keys(issuer).and_then(|(keys, ignored)| {
             let none = keys.is_empty();
             if !none {
-                // A reload may have named another issuer while we read: then nobody will ask for what is kept here.
+                // A reload may have configured another issuer in the meantime; then no lookup will
+                // match this source.
                 self.keys.finish(&reading, keys);
             }
             self.refresher.ignored(&ignored, none)
@@ -341,8 +346,9 @@ impl RonAuthorizer {
         Some(outcome.map(|()| issuer.refresh))
     }
 
-    /// Both key sets, or none: half of a hybrid's keys would let the rule be judged on less than it says. Then the
-    /// policy note, which says for which of these keys the issuer speaks.
+    /// Reads both key sets or fails: with half of a hybrid's keys the rule would be weaker than
+    /// configured. Then reads the policy note, which says which of these keys the issuer vouches
+    /// for.
     fn read_keys(&self, issuer: &IssuerConfig) -> Result<(JwksSnapshot, Ignored), String> {
         let parsed = |read: Result<JwksSnapshot, JwksError>| {
             read.map_err(|error| {
@@ -360,8 +366,9 @@ impl RonAuthorizer {
         if issuer.note_keys.is_empty() {
             return Ok((keys, Ignored::default())); // auth.unpinned
         }
-        // The note after the keys: a key that is published between the two reads is then in the note alone, and comes
-        // with the next read. The other way round it would look like a stranger's.
+        // The note is read after the keys: a key published between the two reads is then only in
+        // the note, and comes with the next read. In the other order it would look like a third
+        // party's key.
         let note = self.read_note(issuer)?;
         let ignored = note.narrow(&mut keys, self.now_s());
         Ok((keys, ignored))
@@ -369,7 +376,7 @@ impl RonAuthorizer {
 
     /// The note that is served now; its version is durable when this returns.
     fn read_note(&self, issuer: &IssuerConfig) -> Result<PolicyNote, String> {
-        // Looked up before the note is asked for: another read may raise it while this answer is on its way.
+        // Looked up before the request: another read may raise it while this response is in flight.
         let kept = self.versions.known(&issuer.issuer);
         let bytes = self
             .refresher
@@ -398,7 +405,7 @@ impl RonAuthorizer {
                 None => Duration::from_secs(1),
                 Some(Ok(())) => {
                     pause.reset();
-                    // An issuer that does not hold polls open must not be asked in a tight loop.
+                    // An issuer that does not hold polls open must not be polled in a tight loop.
                     FEED_GAP.saturating_sub(self.clock.now().saturating_duration_since(started))
                 }
                 Some(Err(_)) => {
@@ -413,16 +420,16 @@ impl RonAuthorizer {
         }
     }
 
-    /// Reads the feed up to its end; the last request may wait `wait_s` at the issuer for something new. `None`
-    /// when no issuer is configured.
+    /// Reads the feed up to its end; the last request may wait `wait_s` seconds at the issuer for
+    /// new events. `None` without an issuer.
     pub fn read_feed_once(&self, wait_s: u64) -> Option<Result<(), String>> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
-        // After an outage the issuer may have come back with another history that is as long: read all of it anew,
-        // while the present view stays in force.
+        // After an outage the issuer may have returned with a different history of the same length:
+        // read all of it again, while the current view stays in force.
         let after_outage = self.refresher.feed_failed.any();
-        // Looked up before the feed is asked: what the issuer answers afterwards goes at least that far.
-        let noted = self.noted(issuer);
+        // Looked up before the feed is read: every later response reaches at least that far.
+        let note_event = self.note_event(issuer);
         let reading = self.revoked.begin(issuer.clone());
         let old = self.revoked_of(issuer).unwrap_or_default();
         let mut view = if after_outage {
@@ -432,15 +439,16 @@ impl RonAuthorizer {
         };
         let outcome = self
             .follow_feed(&issuer.events_url, &mut view, wait_s)
-            .and_then(|()| reaches(&view, noted));
+            .and_then(|()| check_reaches_note(&view, note_event));
         if outcome.is_ok() {
             view.absorb(&old);
             let new_keys = view.key_changes() != old.key_changes();
             self.revoked.finish(&reading, view);
             if new_keys {
-                // The issuer holds its next signatures back until those who follow the feed have the new key. At the
-                // first read too: the keys may have been read before the change that it tells of.
-                let _ = self.refresh_keys_once(); // noted by itself; the interval tries again
+                // The issuer delays signing with its next key until services that follow the feed
+                // have it. Also after the first read: the keys may have been read before the change
+                // that it announces.
+                let _ = self.refresh_keys_once(); // it records its own outcome; the interval retries
             }
         }
         self.refresher
@@ -448,8 +456,8 @@ impl RonAuthorizer {
         Some(outcome)
     }
 
-    /// The feed's event that the newest policy note was about; 0 where none is asked for.
-    fn noted(&self, issuer: &IssuerConfig) -> u64 {
+    /// The feed event that the newest policy note covers; 0 when no note is required.
+    fn note_event(&self, issuer: &IssuerConfig) -> u64 {
         if issuer.note_keys.is_empty() {
             return 0;
         }
@@ -459,7 +467,7 @@ impl RonAuthorizer {
     fn follow_feed(&self, url: &str, view: &mut RevocationView, wait_s: u64) -> Result<(), String> {
         let mut restarted = false;
         loop {
-            // The first read must not wait: passports are refused until it is done.
+            // The first read must not wait: passports are refused until it is complete.
             let wait_s = if view.synced() { wait_s } else { 0 };
             let url = format!("{url}?after={}&wait={wait_s}", view.after());
             let bytes = self
@@ -478,7 +486,8 @@ impl RonAuthorizer {
                 if std::mem::replace(&mut restarted, true) {
                     return Err(gap.to_string());
                 }
-                // Start over beside the present view, which stays in force until the new one is complete.
+                // Start over beside the current view, which stays in force until the new one is
+                // complete.
                 tracing::warn!(event = "auth_feed_restarted", after = gap.after);
                 *view = RevocationView::default();
                 continue;
@@ -490,20 +499,22 @@ impl RonAuthorizer {
     }
 }
 
-/// A policy note's version is the number of the feed's last event when it was signed, so a feed that ends before it lacks
-/// revocations: it is a stranger's, or that of an issuer put back to an older state.
-fn reaches(view: &RevocationView, noted: u64) -> Result<(), String> {
-    if view.after() >= noted {
+/// A policy note's version is the number of the last feed event when it was signed, so a feed that
+/// ends before it lacks revocations: it comes from a third party, or from an issuer restored to an
+/// older state.
+fn check_reaches_note(view: &RevocationView, note_event: u64) -> Result<(), String> {
+    if view.after() >= note_event {
         return Ok(());
     }
     Err(format!(
-        "the feed ends at event {}, but the policy note was about event {noted}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
+        "the feed ends at event {}, but the policy note covers event {noted}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
         view.after()
     ))
 }
 
-/// 25 ms doubling to 1 s: an issuer that starts with us is found within a fraction of a second, and one that is back
-/// within a deadline and a pause, so that what was revoked meanwhile acts within five seconds.
+/// 25 ms doubling to 1 s: an issuer that starts at the same time is found within a fraction of a
+/// second, and one that returns within a deadline and a pause, so that revocations made in between
+/// take effect within five seconds.
 fn retry_pauses(seed: u64) -> Backoff {
     Backoff::new(
         Duration::from_millis(25),

@@ -1,14 +1,17 @@
-//! Keys are believed as far as the policy note goes: against an issuer whose documents the test writes.
+//! Keys are trusted only as far as the policy note vouches for them: against an issuer whose
+//! documents the test writes.
 
-use super::*;
-use crate::settings::AuthConfig;
+use std::path::Path;
+
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
 use ron_proto::b64;
 use ron_proto::passport::Revoked;
 use ron_tlog::note::{Ed25519NoteSigner, Note, NoteSigner};
 use serde_json::{Value, json};
-use std::path::Path;
+
+use super::*;
+use crate::settings::AuthConfig;
 
 const ISSUER: &str = "http://issuer:1";
 static LOCK: LockSpec = LockSpec {
@@ -17,12 +20,12 @@ static LOCK: LockSpec = LockSpec {
     guards: "the fake issuer",
 };
 
-/// What the port of the issuer answers; `None` is no answer.
+/// The answers on the issuer's port; `None` means no answer.
 #[derive(Clone, Default)]
 struct Served {
     jwks: Value,
     note: Option<String>,
-    /// Number of the feed's last event; they all say that the policy changed.
+    /// Number of the feed's last event; all events say that the policy changed.
     events: u64,
 }
 
@@ -146,7 +149,7 @@ fn a_stranger_on_the_issuers_port_is_believed_nothing() {
     rig.read().unwrap();
     assert!(rig.believes(1));
 
-    // The true note again, which anybody can fetch and serve, beside his own keys.
+    // The genuine note, which anybody can fetch and serve, beside the attacker's keys.
     let public = Some(note(1, &[1], &[100]));
     rig.serve(&[9], public.clone(), 0);
     rig.refused("1 keys of the key set are not in the policy note");
@@ -227,7 +230,7 @@ fn the_note_key_is_changed_without_a_moment_in_which_nothing_is_believed() {
     step(&[100, 101], &[100, 101]); // then the services pin both
     step(&[101], &[100, 101]); // the new one alone
     step(&[101], &[101]);
-    // A key that is pinned no more vouches for nothing.
+    // A key that is no longer pinned vouches for nothing.
     rig.auth.reload(&section(&[102])).unwrap();
     assert!(!rig.believes(1));
 }

@@ -1,32 +1,35 @@
-//! Refused callers in the log: the first of a kind at once, then one line a second with their number, so that a flood
-//! leaves a trace and cannot fill the disk.
+//! Refused callers in the log: the first of a kind at once, then one line per second with their
+//! number, so that a flood leaves a trace and cannot fill the disk.
 //!
-//! A kind is a reason and a peer. At most [`LINES_MAX`] kinds are told apart at one time; further peers share one
-//! line for each reason. There is no thread behind this: whatever is refused later, and whoever is judged later,
-//! brings the lines out that are due. Totals by reason are in `auth_failures_total`.
+//! A kind is a reason and a peer. At most [`LINES_MAX`] kinds are distinguished at one time;
+//! further peers share one line per reason. There is no thread behind this: the next refusal, or
+//! the next refresh of the issuer's keys or events, writes the lines that are due. Totals by reason
+//! are in `auth_failures_total`.
 
-use crate::meter::METER_LOCK_SPEC;
-use ron_http::Peer;
-use ron_kernel::{RankedMutex, SharedClock};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Kinds that get a line of their own.
+use ron_http::Peer;
+use ron_kernel::{RankedMutex, SharedClock};
+
+use crate::meter::METER_LOCK_SPEC;
+
+/// Maximum kinds with a line of their own.
 const LINES_MAX: usize = 64;
-/// Time that one line sums up.
+/// Time that one line summarizes.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// So many refusals within [`FLOOD_WITHIN`] are a warning, once in that time.
+/// This many refusals within [`FLOOD_WITHIN`] cause one warning in that time.
 const FLOOD: u64 = 100;
 const FLOOD_WITHIN: Duration = Duration::from_secs(60);
 
-/// One line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     reason: &'static str,
-    /// `None` for peers beyond those that are told apart.
+    /// `None` for peers beyond the limit.
     peer: Option<Peer>,
     count: u64,
-    /// Of the last of them. A client is named only where it has proved its identity, or is in the configuration.
+    /// Of the last refusal. A client is named only if it has proved its identity or is in the
+    /// configuration.
     client: Option<String>,
     request_id: String,
 }
@@ -34,30 +37,29 @@ struct Line {
 /// A kind that was refused within the last second.
 #[derive(Debug)]
 struct Recent {
-    said: Instant,
-    /// Refused since, and not in the log yet.
+    logged_at: Instant,
+    /// Refusals since then that are not in the log yet.
     more: u64,
     client: Option<String>,
     request_id: String,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct RefusalLog {
     recent: BTreeMap<(&'static str, Option<Peer>), Recent>,
-    /// Begin of the present minute, and the refusals in it.
+    /// Start of the current minute, and the refusals in it.
     minute: Option<(Instant, u64)>,
 }
 
-/// See the module.
 pub(crate) struct Refusals {
-    book: RankedMutex<Book>,
+    book: RankedMutex<RefusalLog>,
     clock: SharedClock,
 }
 
 impl Refusals {
     pub fn new(clock: SharedClock) -> Self {
         Self {
-            book: RankedMutex::new(&METER_LOCK_SPEC, Book::default()),
+            book: RankedMutex::new(&METER_LOCK_SPEC, RefusalLog::default()),
             clock,
         }
     }
@@ -70,14 +72,14 @@ impl Refusals {
         client: Option<&str>,
     ) {
         let now = self.clock.now();
-        // Decided under the lock, written without it.
+        // Decided under the lock, logged after its release.
         let (mut lines, flood) = {
             let mut book = self.book.lock();
             let mut lines = book.due(now);
             lines.extend(book.add(now, (reason, Some(peer)), request_id, client));
             (lines, book.flooded(now))
         };
-        say(&mut lines);
+        write_lines(&mut lines);
         if flood {
             tracing::warn!(
                 event = "auth_refusals_flood",
@@ -91,11 +93,11 @@ impl Refusals {
     pub fn flush(&self) {
         let now = self.clock.now();
         let mut lines = self.book.lock().due(now);
-        say(&mut lines);
+        write_lines(&mut lines);
     }
 }
 
-fn say(lines: &mut Vec<Line>) {
+fn write_lines(lines: &mut Vec<Line>) {
     for line in lines.drain(..) {
         tracing::info!(
             event = "auth_refused",
@@ -108,12 +110,12 @@ fn say(lines: &mut Vec<Line>) {
     }
 }
 
-impl Book {
-    /// Sums up what was refused since each kind's last line; kinds that have stopped are forgotten.
+impl RefusalLog {
+    /// Summarizes the refusals since each kind's last line; kinds without new refusals are dropped.
     fn due(&mut self, now: Instant) -> Vec<Line> {
         let mut lines = Vec::new();
         self.recent.retain(|(reason, peer), recent| {
-            if now.saturating_duration_since(recent.said) < LINE_EVERY {
+            if now.saturating_duration_since(recent.logged_at) < LINE_EVERY {
                 return true;
             }
             if recent.more == 0 {
@@ -126,13 +128,13 @@ impl Book {
                 client: recent.client.take(),
                 request_id: std::mem::take(&mut recent.request_id),
             });
-            recent.said = now;
+            recent.logged_at = now;
             true
         });
         lines
     }
 
-    /// The line of a kind's first refusal; later ones are counted.
+    /// The line of a kind's first refusal; later ones are only counted.
     fn add(
         &mut self,
         now: Instant,
@@ -151,7 +153,7 @@ impl Book {
             return None;
         }
         let first = Recent {
-            said: now,
+            logged_at: now,
             more: 0,
             client: None,
             request_id: String::new(),
@@ -166,7 +168,7 @@ impl Book {
         })
     }
 
-    /// Whether this refusal is the one that makes a flood of its minute.
+    /// Whether this refusal reaches the flood threshold of its minute.
     fn flooded(&mut self, now: Instant) -> bool {
         let (since, count) = self.minute.get_or_insert((now, 0));
         if now.saturating_duration_since(*since) >= FLOOD_WITHIN {
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_first_of_a_kind_is_told_at_once_and_the_rest_by_the_second() {
-        let (mut book, start) = (Book::default(), start());
+        let (mut book, start) = (RefusalLog::default(), start());
         let at = |ms| start + Duration::from_millis(ms);
         let first = book.add(at(0), ("scope", ip(1)), "r1", Some("c")).unwrap();
         assert_eq!((first.count, &*first.request_id), (1, "r1"));
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn lines_are_bounded_however_many_peers_there_are_and_none_is_lost() {
-        let (mut book, start) = (Book::default(), start());
+        let (mut book, start) = (RefusalLog::default(), start());
         let mut told = 0;
         for n in 0..10_000 {
             told += book
@@ -234,8 +236,9 @@ mod tests {
 
     #[test]
     fn a_flood_is_one_warning_a_minute() {
-        let (mut book, start) = (Book::default(), start());
-        let warned = |book: &mut Book, at: Instant| (0..1_000).filter(|_| book.flooded(at)).count();
+        let (mut book, start) = (RefusalLog::default(), start());
+        let warned =
+            |book: &mut RefusalLog, at: Instant| (0..1_000).filter(|_| book.flooded(at)).count();
         assert_eq!(warned(&mut book, start), 1);
         assert_eq!(warned(&mut book, start + Duration::from_secs(59)), 0);
         assert_eq!(warned(&mut book, start + Duration::from_secs(60)), 1);

@@ -1,8 +1,10 @@
-//! Why a caller was refused: a closed list, so that it can be a metric label and each attack has its own word.
+//! Why a caller was refused: a closed list, usable as a metric label, with a separate reason per
+//! attack.
 
 use ron_proto::Problem;
 
-/// One cause of refusal. `Display` is the sentence sent to the caller; it names a rule, never any input.
+/// One cause of refusal. `Display` is the sentence for the caller; it names a rule, never any
+/// input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum AuthReject {
     #[error(
@@ -25,13 +27,13 @@ pub enum AuthReject {
     Typ,
     #[error("the token's header carries a member that is not allowed; only alg, kid and typ are")]
     HeaderMember,
-    #[error("the token's key is not one of the issuer's (any more); get a new token")]
+    #[error("the token's key is not, or no longer, one of the issuer's; get a new token")]
     UnknownKid,
     #[error("the token's signature does not verify")]
     Signature,
     #[error("a claim of the token is missing or has the wrong type")]
     Claims,
-    #[error("the token was issued by someone else")]
+    #[error("the token was issued by another issuer")]
     Issuer,
     #[error("the token is for another service; get one whose audience is this service")]
     Audience,
@@ -60,7 +62,7 @@ pub enum AuthReject {
     #[error("the DPoP proof was used before")]
     ProofReplay,
     #[error(
-        "this client has shown more DPoP proofs within a minute than are remembered for it; send fewer"
+        "this client has sent more DPoP proofs within a minute than are kept for it; send fewer"
     )]
     ProofsFull,
     #[error(
@@ -68,7 +70,7 @@ pub enum AuthReject {
     )]
     Narrowing,
     #[error(
-        "the service token is not known here; its SHA-256 must stand in auth.principals of this service"
+        "the service token is not known here; its SHA-256 must be listed in auth.principals of this service"
     )]
     ServiceToken,
     #[error(
@@ -83,7 +85,7 @@ pub enum AuthReject {
     NoIssuer,
     #[error("the issuer's keys have not been read yet; service tokens work")]
     NoKeys,
-    #[error("the scope that this route needs is not among the caller's")]
+    #[error("the caller lacks the scope that this route requires")]
     Scope,
     #[error("a caveat of the token forbids this request")]
     Caveat,
@@ -175,8 +177,8 @@ impl AuthReject {
         }
     }
 
-    /// 401 when the identity is missing or invalid, 403 when it is not allowed, 429 when its own rate is used up,
-    /// 503 while the issuer's keys are not there yet.
+    /// 401 when the identity is missing or invalid, 403 when the request is not allowed, 429 when
+    /// the token's own rate is used up, 503 while the issuer's keys have not been read.
     pub const fn status(self) -> u16 {
         match self {
             Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => 403,
@@ -186,7 +188,7 @@ impl AuthReject {
         }
     }
 
-    /// The answer on the wire.
+    /// The problem document for the caller.
     pub fn problem(self) -> Problem {
         let details = serde_json::json!({ "reason": self.reason() });
         let problem = match self.status() {

@@ -1,30 +1,33 @@
-//! What the issuer has taken back: epochs, tokens, subjects, keys. Built from the issuer's ordered event feed; pure,
-//! the thread that reads the feed is in `refresh`.
+//! The issuer's revocations: epochs, tokens, subjects, keys. Built from the issuer's ordered event
+//! feed. Pure; the thread that reads the feed is in `refresh`.
 
-use crate::jwt::{Claims, SKEW_S};
-use crate::reject::AuthReject;
-use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Most remembered entries; beyond it passports are refused altogether until entries have expired.
+use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
+
+use crate::jwt::{Claims, SKEW_S};
+use crate::reject::AuthReject;
+
+/// Maximum entries; beyond it all passports are refused until entries have expired.
 const ENTRIES_MAX: usize = 1_000_000;
 
-/// All revocations up to one event. Passports are refused until `synced`, or a restart would let a revoked one in.
+/// All revocations up to one event. Passports are refused until `synced`, or a restart would accept
+/// a revoked one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RevocationView {
     synced: bool,
-    /// Number of the last event taken in.
+    /// Number of the last applied event.
     after: u64,
     epoch: u64,
-    /// Token id -> unix seconds after which no check can matter any more.
+    /// Token id -> Unix seconds after which no check can matter.
     jtis: BTreeMap<String, u64>,
-    /// Subject -> tokens issued until then (unix seconds) are void.
+    /// Subject -> tokens issued up to then (Unix seconds) are void.
     subjects: BTreeMap<String, u64>,
     kids: BTreeSet<String>,
-    /// How often the issuer said that its key set changed.
+    /// Number of announced changes of the issuer's key set.
     key_changes: u64,
-    /// The newest version of the issuer policy that was announced.
+    /// The highest announced version of the issuer policy.
     policy_version: u64,
 }
 
@@ -36,7 +39,7 @@ pub struct FeedGap {
 }
 
 impl RevocationView {
-    /// For verifiers without a feed, as in tests and offline tools.
+    /// For verifiers without a feed: tests and offline tools.
     pub fn unchecked() -> Self {
         Self {
             synced: true,
@@ -47,7 +50,7 @@ impl RevocationView {
     pub fn synced(&self) -> bool {
         self.synced
     }
-    /// The number to ask the feed to continue after.
+    /// The event number after which the feed must continue.
     pub fn after(&self) -> u64 {
         self.after
     }
@@ -55,7 +58,7 @@ impl RevocationView {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// Entries held.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.jtis.len() + self.subjects.len() + self.kids.len()
     }
@@ -63,19 +66,19 @@ impl RevocationView {
         self.len() == 0
     }
 
-    /// How often the issuer has said that its key set changed.
+    /// Number of announced changes of the issuer's key set.
     pub fn key_changes(&self) -> u64 {
         self.key_changes
     }
-    /// The newest version of the issuer policy that was announced; 0 before the first.
+    /// The highest announced version of the issuer policy; 0 before the first.
     pub fn policy_version(&self) -> u64 {
         self.policy_version
     }
-    /// Whether every token of this key is taken back.
+    /// Whether every token of this key is revoked.
     pub fn kid_revoked(&self, kid: &str) -> bool {
         self.kids.contains(kid)
     }
-    /// Revoked subjects, each with the second (unix) up to which tokens issued to it are void.
+    /// Revoked subjects, each with the Unix second up to which tokens issued to it are void.
     pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
         self.subjects
             .iter()
@@ -89,8 +92,8 @@ impl RevocationView {
             .take_while(move |jti| jti.starts_with(prefix))
     }
 
-    /// Keeps what another view of the same issuer knows: a revocation that was seen stays, also when the issuer
-    /// comes back with a history that lacks it.
+    /// Merges an earlier view of the same issuer: a revocation that was seen stays, even if the
+    /// issuer returns with a history that lacks it.
     pub fn absorb(&mut self, earlier: &Self) {
         self.epoch = self.epoch.max(earlier.epoch);
         self.policy_version = self.policy_version.max(earlier.policy_version);
@@ -104,7 +107,7 @@ impl RevocationView {
         }
     }
 
-    /// Refuses a token that has been taken back.
+    /// Refuses a revoked token.
     pub fn check(&self, claims: &Claims) -> Result<(), AuthReject> {
         if !self.synced || self.len() > ENTRIES_MAX {
             return Err(AuthReject::NoKeys);
@@ -127,7 +130,7 @@ impl RevocationView {
         Ok(())
     }
 
-    /// Takes in the next page. `last_page` says that the issuer had no more at that moment.
+    /// Applies the next page. `last_page` means that the issuer had no more events at that moment.
     pub fn apply(
         &mut self,
         page: &RevocationPage,
@@ -135,7 +138,8 @@ impl RevocationView {
         now_s: u64,
     ) -> Result<(), FeedGap> {
         let gap = FeedGap { after: self.after };
-        // A shorter history or a lower epoch than was seen: the issuer lost its store or is another one.
+        // A shorter history or a lower epoch than before: the issuer lost its store or is a
+        // different one.
         if page.next < self.after || (self.synced && page.current_epoch < self.epoch) {
             return Err(gap);
         }
@@ -171,7 +175,7 @@ impl RevocationView {
         Ok(())
     }
 
-    /// Drops entries that no unexpired token can meet.
+    /// Drops entries that no unexpired token can match.
     fn forget(&mut self, now_s: u64) {
         self.jtis
             .retain(|_, until| until.saturating_add(2 * SKEW_S) > now_s);

@@ -1,5 +1,5 @@
-//! Service tokens, `ron_<name>_<43 base64url>`: how services call each other without anything else running. The
-//! callee keeps only the SHA-256 of the whole token.
+//! Service tokens, `ron_<name>_<43 base64url>`: services call each other without any other service
+//! running. The callee stores only the SHA-256 of the whole token.
 
 use ron_crypto::{ct, hash};
 use ron_proto::b64;
@@ -11,7 +11,7 @@ const NAME_CHARS_MAX: usize = 64;
 /// Makes a token from 32 random bytes.
 ///
 /// # Panics
-/// When `name` is not 1 to 64 of `[a-z0-9-]`; names come from configuration that has been checked.
+/// When `name` is not 1 to 64 of `[a-z0-9-]`; names come from checked configuration.
 pub fn generate(name: &str, random: &[u8; 32]) -> String {
     assert!(
         good_name(name),
@@ -20,7 +20,8 @@ pub fn generate(name: &str, random: &[u8; 32]) -> String {
     format!("ron_{name}_{}", b64::url(random))
 }
 
-/// SHA-256 of the whole token as lower-case hex, for `auth.principals`; the same as `printf %s TOKEN | sha256sum`.
+/// SHA-256 of the whole token as lower-case hex, for `auth.principals`; the same as `printf %s
+/// TOKEN | sha256sum`.
 pub fn hash(token: &str) -> String {
     hex::encode(hash::sha256(token.as_bytes()))
 }
@@ -28,7 +29,7 @@ pub fn hash(token: &str) -> String {
 /// The name in a well-formed token; `None` for anything else.
 pub fn parse(token: &str) -> Option<&str> {
     let rest = token.strip_prefix("ron_")?;
-    // The random part may hold `_` itself, so it is taken by length.
+    // The random part may contain `_`, so it is split off by length.
     let at = rest.len().checked_sub(RANDOM_CHARS)?;
     if !rest.is_char_boundary(at) {
         return None;
@@ -39,12 +40,12 @@ pub fn parse(token: &str) -> Option<&str> {
     (good_name(name) && random_is_good).then_some(name)
 }
 
-/// Whether a bearer token claims to be a service token; then it is never tried as a passport.
+/// Whether a bearer token has the prefix of a service token; then it is never tried as a passport.
 pub fn looks_like(token: &str) -> bool {
     token.starts_with("ron_")
 }
 
-/// Whether `token` has this SHA-256, in constant time.
+/// Whether `token` has this SHA-256, compared in constant time.
 pub fn matches(token: &str, sha256: &[u8; 32]) -> bool {
     ct::eq(&hash::sha256(token.as_bytes()), sha256)
 }

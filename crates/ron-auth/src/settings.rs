@@ -1,53 +1,56 @@
 //! The `auth` section of a service's configuration, validated.
 
-use crate::jwks::PqRule;
-use crate::policy_note;
-use crate::service_token::good_name;
+use std::sync::Arc;
+use std::time::Duration;
+
 use ron_http::url_origin;
 use ron_proto::Tenant;
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
-use std::sync::Arc;
-use std::time::Duration;
 
-/// What an authorizer needs to know. Made from the `auth.*` keys, or in code.
+use crate::jwks::PqRule;
+use crate::policy_note;
+use crate::service_token::good_name;
+
+/// Settings of an authorizer, from the `auth.*` keys or from code.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuthConfig {
-    /// This service's name: the `aud` its passports must have, and what the caveat `svc` is compared with.
+    /// This service's name: the required `aud` of passports, and the value for the caveat `svc`.
     pub audience: String,
     /// The issuer; `None` refuses all passports.
     pub issuer: Option<IssuerConfig>,
     pub principals: Vec<ServicePrincipal>,
-    /// The region this instance runs in, for the caveat `region`; without one, tokens with that caveat are refused.
+    /// The region of this instance, for the caveat `region`; without one, tokens with that caveat
+    /// are refused.
     pub region: Option<String>,
-    /// Caveats of [`crate::caveats::BODY_KEYS`] that this service judges itself.
+    /// Caveats of [`crate::caveats::BODY_KEYS`] that this service checks itself.
     pub enforced_caveats: Vec<String>,
-    /// Take service tokens over plain TCP on loopback too.
+    /// Accept service tokens over plain TCP on loopback too.
     pub insecure_loopback: bool,
 }
 
-/// Where passports come from.
+/// The issuer of passports and its URLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerConfig {
     /// Compared with `iss`, byte for byte.
     pub issuer: String,
     pub jwks_url: String,
-    /// The post-quantum keys; by default beside the key set.
+    /// The post-quantum key set; by default on the host of `jwks_url`.
     pub pq_jwks_url: String,
-    /// Which signatures must be good.
+    /// Which signatures must be valid.
     pub pq: PqRule,
-    /// The policy note; by default beside the key set's host.
+    /// The policy note; by default on the host of `jwks_url`.
     pub note_url: String,
-    /// Who may sign the note. Empty (`auth.unpinned`): the key set is believed from whoever serves it.
+    /// Keys that may sign the note. Empty (`auth.unpinned`): any server of the key set is trusted.
     pub note_keys: Vec<VerifierKey>,
-    /// The revocation feed; by default beside the key set's host.
+    /// The revocation feed; by default on the host of `jwks_url`.
     pub events_url: String,
     /// Time between two reads of the keys.
     pub refresh: Duration,
 }
 
 impl IssuerConfig {
-    /// Whether keys and revocations that were read for one are good for the other.
+    /// Whether keys and revocations read for one configuration are valid for the other.
     pub fn same_sources(&self, other: &Self) -> bool {
         self.pq == other.pq
             && self.issuer == other.issuer
@@ -57,13 +60,13 @@ impl IssuerConfig {
             && self.events_url == other.events_url
     }
 
-    /// Whether keys that were believed by the word of `signers` are believed under the present pins.
-    pub fn believes(&self, signers: &[VerifierKey]) -> bool {
+    /// Whether keys whose note was signed by `signers` are trusted under the current pins.
+    pub fn trusts_note_of(&self, signers: &[VerifierKey]) -> bool {
         self.note_keys.is_empty() || self.note_keys.iter().any(|key| signers.contains(key))
     }
 }
 
-/// A caller known by a service token, a client certificate or the user id of its process.
+/// A caller identified by a service token, a client certificate or the user id of its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePrincipal {
     pub name: String,
@@ -75,11 +78,12 @@ pub struct ServicePrincipal {
     pub certs: Vec<String>,
     /// User ids on the Unix socket.
     pub uids: Vec<u32>,
-    /// If not empty, the only KMS keys it may use.
+    /// If not empty, the prefixes of the only KMS keys it may use.
     pub key_prefixes: Vec<String>,
 }
 
-/// Other members are the service's own `auth.*` keys; its configuration table has already refused unknown ones.
+/// Other members are the service's own `auth.*` keys; its configuration table has already refused
+/// unknown ones.
 #[derive(Deserialize)]
 struct Section {
     #[serde(default)]
@@ -136,8 +140,9 @@ impl AuthConfig {
         }
     }
 
-    /// From the section as JSON, durations in milliseconds: `{issuer, jwks_url, note_vkey, refresh_interval, principals:
-    /// [{name, tenant, scopes, sha256, certs, uids, key_prefixes}]}`. The error names the key and what to do.
+    /// Parses the section as JSON, durations in milliseconds: `{issuer, jwks_url, note_vkey,
+    /// refresh_interval, principals: [{name, tenant, scopes, sha256, certs, uids, key_prefixes}]}`.
+    /// The error names the key and what to do.
     pub fn from_section(audience: &str, section: &serde_json::Value) -> Result<Self, String> {
         let section: Section =
             serde_json::from_value(section.clone()).map_err(|error| format!("auth: {error}"))?;
@@ -152,12 +157,12 @@ impl AuthConfig {
                 .any(|other| other.name == principal.name)
             {
                 return Err(format!(
-                    "auth.principals: {} is there twice",
+                    "auth.principals: {} is listed twice",
                     principal.name
                 ));
             }
             for other in &config.principals {
-                one_meaning(other, &principal)?;
+                check_distinct(other, &principal)?;
             }
             config.principals.push(principal);
         }
@@ -208,7 +213,7 @@ fn pins(section: &Section) -> Result<Vec<VerifierKey>, String> {
         return Err(if section.unpinned {
             "auth.unpinned is true, but auth.note_vkey is set: drop one of the two".into()
         } else {
-            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true".into()
+            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it any process that occupies the issuer's port can make passports; an issuer without notes needs auth.unpinned = true".into()
         });
     }
     let name = policy_note::origin(&section.issuer);
@@ -252,7 +257,7 @@ fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
     let uids = uids.collect::<Result<Vec<u32>, String>>()?;
     if sha256.is_none() && certs.is_empty() && uids.is_empty() {
         return Err(fail(
-            "give sha256 (of a service token), certs or uids: nothing says who the caller is",
+            "set sha256 (of a service token), certs or uids: nothing identifies the caller",
         ));
     }
     for scope in &entry.scopes {
@@ -282,11 +287,11 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
     hex::decode(digits).ok()?.try_into().ok()
 }
 
-/// A certificate or a user id may name one principal only.
-fn one_meaning(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
+/// A certificate or a user id may identify one principal only.
+fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
     let (names, shared) = (
         format!("auth.principals: {} and {}", a.name, b.name),
-        "who would the caller be?",
+        "the caller would be ambiguous",
     );
     if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
         return Err(format!("{names} both have the user id {uid}; {shared}"));
@@ -390,7 +395,7 @@ mod tests {
         );
         check(
             json!({"principals": [{"name": "a"}]}),
-            "nothing says who the caller is",
+            "nothing identifies the caller",
         );
         check(
             json!({"principals": [{"name": "a", "certs": ["ab:cd"]}]}),

@@ -1,13 +1,15 @@
-//! What is followed of an issuer, each thing with the source it was read from: two threads read, a reload may name
-//! another issuer at any moment, and requests judge by it. Pure but for the kernel's snapshot.
+//! State followed from an issuer, each value with the source it was read from: two threads read, a
+//! reload may configure another issuer at any moment, and requests are decided by it. Pure but for
+//! the kernel's snapshot.
 //!
-//! **Invariants:** a reader gets nothing that came from another source than the one it asks for; a read that began
-//! earlier never replaces one that began later, whichever ends first.
+//! **Invariants:** a reader never gets a value from another source than the one it asks for; a read
+//! that began earlier never replaces one that began later, whichever ends first.
 
-use ron_kernel::Snapshot;
 use std::sync::Arc;
 
-/// The latest of one thing, with where it came from.
+use ron_kernel::Snapshot;
+
+/// The latest value of one kind, with its source.
 #[derive(Debug)]
 pub struct Followed<S, T> {
     held: Snapshot<Held<S, T>>,
@@ -15,14 +17,14 @@ pub struct Followed<S, T> {
 
 #[derive(Debug)]
 struct Held<S, T> {
-    /// Reads that have begun so far.
+    /// Number of reads begun so far.
     begun: u64,
-    /// The read whose outcome this is.
+    /// Number of the read that gave this value.
     of_read: u64,
     what: Option<(Arc<S>, Arc<T>)>,
 }
 
-/// A read that has begun.
+/// A read in progress.
 #[derive(Debug)]
 pub struct Reading<S> {
     number: u64,
@@ -55,7 +57,8 @@ impl<S, T> Followed<S, T> {
         }
     }
 
-    /// Puts in place what a read gave, unless a later one was faster. Says whether it did.
+    /// Stores the result of a read, unless a read that began later has already finished. Returns
+    /// whether it was stored.
     pub fn finish(&self, reading: &Reading<S>, value: T) -> bool {
         let value = Arc::new(value);
         let kept = self.held.try_update(|held| {
@@ -74,12 +77,12 @@ impl<S, T> Followed<S, T> {
         kept.is_ok()
     }
 
-    /// The latest, if it came from the source that is asked for.
+    /// The latest value, if it came from the requested source.
     pub fn of(&self, is: impl FnOnce(&S) -> bool) -> Option<Arc<T>> {
         let held = self.held.load();
         let (from, value) = held.what.as_ref()?;
         let same = is(from);
-        #[cfg(mutant = "source")] // what the issuer before said still counts
+        #[cfg(mutant = "source")] // the value of the previous issuer still counts
         let same = same || ron_kernel::mutant("source");
         same.then(|| value.clone())
     }

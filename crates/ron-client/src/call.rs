@@ -1,8 +1,9 @@
-//! One call: URL, credential, JSON both ways, and what its outcome means.
+//! One call: URL, credential, JSON both ways, and the meaning of its outcome.
 //!
 //! Reads are retried by the HTTP client itself. Mutations that carry their own operation id are
-//! retried here, because a retry changes what later answers mean: once a try may have been carried
-//! out, "I am busy" says nothing about it, and the outcome stays unknown until an answer settles it.
+//! retried here, because a retry changes the meaning of later answers: once an attempt may have
+//! been carried out, a "busy" answer says nothing about that attempt, and the outcome stays unknown
+//! until a definite answer arrives.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,37 +17,30 @@ use serde::de::DeserializeOwned;
 
 use crate::credential::Credential;
 
-/// Tries of a mutation that may be repeated, the first included.
+/// Maximum attempts of a mutation that may be repeated, including the first.
 const TRIES: u32 = 3;
-/// Pauses between them: 25 to 50 ms, then 50 to 75 ms. Short, because a client that is shut down
-/// notices at the next try.
+/// Pauses between attempts: 25 to 50 ms, then 50 to 75 ms. Short, because a client that is shut
+/// down notices it only at the next attempt.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_CAP: Duration = Duration::from_millis(75);
 /// Pause after a refusal that does not say how long to wait.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// A call that was not done, or whose outcome is unknown.
+/// A call that was not carried out, or whose outcome is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ClientError {
     /// The service refused: nothing changed.
     Refused {
         /// HTTP status.
         status: u16,
-        /// Its problem document.
         problem: Box<ProblemBody>,
-        /// Seconds to wait, where it said so.
+        /// Seconds to wait, from `Retry-After`.
         retry_after_s: Option<u32>,
     },
     /// The request was or may have been carried out.
-    Unknown {
-        /// What happened.
-        detail: String,
-    },
+    Unknown { detail: String },
     /// The request never reached the service: nothing changed.
-    NotSent {
-        /// What happened.
-        detail: String,
-    },
+    NotSent { detail: String },
 }
 
 impl ClientError {
@@ -66,7 +60,7 @@ impl ClientError {
         }
     }
 
-    /// Can the same request succeed later?
+    /// Whether the same request can succeed later.
     pub fn retryable(&self) -> bool {
         match self {
             Self::Refused { problem, .. } => problem.retryable,
@@ -74,8 +68,8 @@ impl ClientError {
         }
     }
 
-    /// How long to wait before the same request, if it was refused for the moment: the service is
-    /// busy or not ready, and nothing was done.
+    /// How long to wait before the same request, if it was refused only for the moment: the service
+    /// is busy or not ready, and nothing was done.
     fn wait_for(&self) -> Option<Duration> {
         match self {
             Self::Refused {
@@ -111,35 +105,33 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// The base URL of a service and how to call it; what every typed client is made of.
+/// The base URL and credential of a service; every typed client is built on it.
 #[derive(Debug, Clone)]
 pub struct Caller {
     base: Arc<str>,
     credential: Arc<Credential>,
     http: Arc<HttpClient>,
-    /// Never fired; what a pause waits on.
+    /// Never fired; only its timed wait is used.
     idle: Arc<(ShutdownTrigger, Shutdown)>,
 }
 
 /// One request before it is sent.
 pub struct Outgoing<'a> {
-    /// Method.
     pub method: Method,
     /// Path and query, from the slash on.
     pub path: &'a str,
     /// Body and its content type.
     pub body: Option<(Vec<u8>, &'a str)>,
-    /// More headers.
+    /// Additional headers.
     pub headers: &'a [(&'a str, &'a str)],
     /// Safe to send twice.
     pub idempotent: bool,
-    /// When the caller gives up.
     pub deadline: Deadline,
 }
 
 impl Caller {
-    /// A caller of the service at `base`, such as `http://127.0.0.1:7440`, `https://kms.example`
-    /// or, for a Unix socket, `unix:/run/ron/kms.sock`.
+    /// A caller of the service at `base`, for example `http://127.0.0.1:7440`,
+    /// `https://kms.example` or, for a Unix socket, `unix:/run/ron/kms.sock`.
     pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
         Self {
             base: base_url(base).into(),
@@ -149,7 +141,6 @@ impl Caller {
         }
     }
 
-    /// GET, JSON answer.
     pub fn get<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -158,13 +149,12 @@ impl Caller {
         read(&self.send(&Outgoing::get(path, deadline))?)
     }
 
-    /// GET, text answer.
     pub fn get_text(&self, path: &str, deadline: Deadline) -> Result<String, ClientError> {
         let reply = self.send(&Outgoing::get(path, deadline))?;
         String::from_utf8(reply.body).map_err(|_| bad_answer("the answer is not text"))
     }
 
-    /// POST, JSON both ways.
+    /// POST with JSON body and answer. `idempotent` means that it is safe to send twice.
     pub fn post<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
@@ -175,7 +165,7 @@ impl Caller {
         self.with_body(Method::POST, path, body, idempotent, deadline)
     }
 
-    /// A method with a JSON body and a JSON answer.
+    /// Any method with JSON body and answer.
     pub fn with_body<B: Serialize, T: DeserializeOwned>(
         &self,
         method: Method,
@@ -195,9 +185,10 @@ impl Caller {
         })?)
     }
 
-    /// Sends; anything but 2xx is an error. A mutation that may be repeated is, while its outcome
-    /// is unknown and tries and time are left. What is refused for the moment is sent again within
-    /// the client's patience ([`ron_http::ClientConfig`]).
+    /// Sends the request; any status but 2xx is an error. A mutation that may be repeated is
+    /// repeated while its outcome is unknown and attempts and time are left. A request that is
+    /// refused only for the moment is repeated within the client's patience
+    /// ([`ron_http::ClientConfig`]).
     pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
         let url = format!("{}{}", self.base, out.path);
         let patience = Deadline::within(self.http.patience().min(out.deadline.remaining()));
@@ -216,6 +207,7 @@ impl Caller {
                     _ => return Err(error),
                 },
                 (Verdict::Open(error), _) => error,
+                // An earlier attempt may have taken effect, which this refusal does not rule out.
                 (Verdict::Nothing(_), Some(earlier)) => earlier,
             };
             let pause = backoff.next_pause();
@@ -228,8 +220,7 @@ impl Caller {
         }
     }
 
-    /// Sends a file as the body, once; nothing of it is held in memory. `out` has no body of its
-    /// own.
+    /// Sends a file as the body, once, without holding it in memory. `out` has no body of its own.
     pub fn send_file(
         &self,
         out: &Outgoing<'_>,
@@ -280,7 +271,6 @@ impl Caller {
 }
 
 impl<'a> Outgoing<'a> {
-    /// A GET without a body.
     pub const fn get(path: &'a str, deadline: Deadline) -> Self {
         Self {
             method: Method::GET,
@@ -293,7 +283,6 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Reads a JSON answer.
 pub fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, ClientError> {
     reply.json().map_err(|e| failed(&e))
 }
@@ -313,16 +302,17 @@ fn bad_answer(detail: &str) -> ClientError {
     }
 }
 
-/// What one try means for the operation.
+/// What one attempt means for the operation.
 #[derive(Debug)]
 enum Verdict {
-    /// It is done.
+    /// Carried out.
     Done(Reply),
-    /// It is refused, whatever became of earlier tries: with one operation id they are one.
+    /// Refused, whatever happened to earlier attempts: with one operation id they are one
+    /// operation.
     Settled(ClientError),
-    /// This try did nothing, for a reason of the moment; earlier tries may have done something.
+    /// This attempt did nothing, for a temporary reason; earlier attempts may have done something.
     Nothing(ClientError),
-    /// This try may have been carried out.
+    /// This attempt may have been carried out.
     Open(ClientError),
 }
 
@@ -343,8 +333,8 @@ fn judge(outcome: Result<Reply, CallError>) -> Verdict {
         request_id: String::new(),
         details: None,
     });
-    // 500, 502 and 504 leave open what was done, and so does an operation that still runs; every
-    // other error promises that this request changed nothing.
+    // 500, 502 and 504 leave open what was done, and so does an operation that is still running;
+    // every other error guarantees that this request changed nothing.
     if matches!(reply.status, 500 | 502 | 504) || problem.code == "in_flight" {
         return Verdict::Open(ClientError::Unknown {
             detail: format!("{} {}: {}", reply.status, problem.code, problem.detail),
@@ -361,7 +351,7 @@ fn judge(outcome: Result<Reply, CallError>) -> Verdict {
     }
 }
 
-/// The text that request paths are put behind.
+/// The prefix of all request URLs.
 fn base_url(base: &str) -> String {
     match base.strip_prefix("unix:") {
         // A colon ends the socket's path in such a URL.

@@ -1,15 +1,15 @@
-//! What a caller shows: nothing, or a bearer token.
+//! The credential of a caller: a bearer token or none.
 
 use std::path::Path;
 
 use ron_crypto::secret::SecretBytes;
 
-/// Longest token file, in bytes.
+/// Maximum size of a token file, in bytes.
 const TOKEN_FILE_BYTES_MAX: u64 = 8 * 1024;
 const SCHEME: &[u8] = b"Bearer ";
 
-/// A bearer token, or none. Never printed; kept as the whole header value, so that no copy is made
-/// for a call.
+/// A bearer token, or none. Never printed; stored as the whole header value, so that no call makes
+/// a copy.
 pub struct Credential(Option<SecretBytes>);
 
 impl Credential {
@@ -18,7 +18,7 @@ impl Credential {
         Self(None)
     }
 
-    /// A token in hand.
+    /// A token in memory.
     pub fn bearer(token: &str) -> Self {
         let mut value = SecretBytes::zeroed(SCHEME.len() + token.len());
         let (scheme, rest) = value.expose_mut().split_at_mut(SCHEME.len());
@@ -27,7 +27,7 @@ impl Credential {
         Self(Some(value))
     }
 
-    /// A token from a file that only its owner may read.
+    /// A token from a file, which only its owner may be able to read.
     pub fn from_file(path: &Path) -> Result<Self, String> {
         let name = path.display();
         let meta = std::fs::metadata(path).map_err(|e| format!("token file {name}: {e}"))?;

@@ -1,4 +1,4 @@
-//! ron-kms.
+//! Client of ron-kms.
 
 use std::sync::Arc;
 
@@ -17,7 +17,6 @@ use serde::Serialize;
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
 
-/// A client of ron-kms.
 #[derive(Debug, Clone)]
 pub struct KmsClient(Caller);
 
@@ -31,7 +30,7 @@ impl KmsClient {
         Self(Caller::new(base, credential, http))
     }
 
-    /// Makes a key; safe to repeat with the same `op_id`.
+    /// Creates a key; safe to repeat with the same `op_id`.
     pub fn create_key(
         &self,
         request: &CreateKey,
@@ -40,7 +39,6 @@ impl KmsClient {
         self.0.post("/v1/kms/keys", request, true, deadline)
     }
 
-    /// One key.
     pub fn key(&self, kid: &Kid, deadline: Deadline) -> Result<KeyDoc, ClientError> {
         self.0.get(&path(kid), deadline)
     }
@@ -55,7 +53,7 @@ impl KmsClient {
         }
     }
 
-    /// Makes a new head version; safe to repeat when it carries an `op_id`.
+    /// Creates a new head version; safe to repeat when it carries an `op_id`.
     pub fn rotate(
         &self,
         kid: &Kid,
@@ -71,7 +69,7 @@ impl KmsClient {
         )
     }
 
-    /// Evidence of where a key is; safe to repeat.
+    /// Evidence of where a key is stored; safe to repeat.
     pub fn attest(
         &self,
         kid: &Kid,
@@ -103,7 +101,6 @@ impl KmsClient {
             .post("/v1/kms/sign_batch", request, idempotent, deadline)
     }
 
-    /// Verifies.
     pub fn verify(
         &self,
         request: &VerifyRequest,
@@ -128,7 +125,7 @@ impl KmsClient {
             .with_body(Method::PATCH, &path(kid), request, true, deadline)
     }
 
-    /// Ends a key's signing; safe to repeat when it carries an `op_id`.
+    /// Ends signing with a key; safe to repeat when it carries an `op_id`.
     pub fn retire(
         &self,
         kid: &Kid,
@@ -138,7 +135,7 @@ impl KmsClient {
         self.change(kid, "retire", request, request.op_id.is_some(), deadline)
     }
 
-    /// Orders a key's destruction; safe to repeat when it carries an `op_id`.
+    /// Schedules a key's destruction; safe to repeat when it carries an `op_id`.
     pub fn destroy(
         &self,
         kid: &Kid,
@@ -148,7 +145,7 @@ impl KmsClient {
         self.change(kid, "destroy", request, request.op_id.is_some(), deadline)
     }
 
-    /// Calls a key's destruction off; safe to repeat when it carries an `op_id`.
+    /// Cancels a scheduled destruction; safe to repeat when it carries an `op_id`.
     pub fn cancel_destroy(
         &self,
         kid: &Kid,
@@ -170,12 +167,13 @@ impl KmsClient {
             .get(&format!("/v1/kms/wrapping_key?alg={alg}"), deadline)
     }
 
-    /// Takes a wrapped key over; safe to repeat with the same `op_id`.
+    /// Imports a wrapped key; safe to repeat with the same `op_id`.
     pub fn import(&self, request: &ImportKey, deadline: Deadline) -> Result<KeyDoc, ClientError> {
         self.0.post("/v1/kms/keys/import", request, true, deadline)
     }
 
-    /// A version of an exportable key, wrapped to a recipient. Not repeated: each is an event.
+    /// Exports a version of an exportable key, wrapped to a recipient. Not repeated, because each
+    /// export is an audited event.
     pub fn export(
         &self,
         kid: &Kid,
@@ -208,7 +206,7 @@ impl KmsClient {
         self.0.get_text("/audit/v1/keys", deadline)
     }
 
-    /// Makes a new signing key of the audit log (`kms:admin`).
+    /// Rotates the signing key of the audit log (`kms:admin`).
     pub fn rotate_log_key(
         &self,
         request: &RotateLogKey,

@@ -1,4 +1,4 @@
-//! ron-ledger.
+//! Client of ron-ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,6 @@ use ron_proto::{Account, EpochId, Tenant};
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
 
-/// A client of ron-ledger.
 #[derive(Debug, Clone)]
 pub struct LedgerClient(Caller);
 
@@ -24,7 +23,7 @@ impl LedgerClient {
         Self(Caller::new(base, credential, http))
     }
 
-    /// Commits; every entry is its own idempotency key, so this is safe to repeat.
+    /// Commits entries; every entry is its own idempotency key, so this is safe to repeat.
     pub fn commit(
         &self,
         request: &CommitRequest,
@@ -33,7 +32,7 @@ impl LedgerClient {
         self.0.post("/v1/ledger/commit", request, true, deadline)
     }
 
-    /// One try of [`LedgerClient::commit`], for callers that pace their tries themselves.
+    /// One attempt of [`LedgerClient::commit`], for callers that pace their attempts themselves.
     pub fn commit_once(
         &self,
         request: &CommitRequest,
@@ -42,7 +41,7 @@ impl LedgerClient {
         self.0.post("/v1/ledger/commit", request, false, deadline)
     }
 
-    /// What became of a key; one that has no entry is refused for ever.
+    /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(
         &self,
         request: &ResolveRequest,
@@ -76,7 +75,7 @@ impl LedgerClient {
         self.0.get(&path, deadline)
     }
 
-    /// An open hold; 404 when there is none (any more).
+    /// An open hold; 404 when it does not exist or has ended.
     pub fn hold(&self, hold: TxId, deadline: Deadline) -> Result<HoldDoc, ClientError> {
         self.0.get(&format!("/v1/ledger/holds/{hold}"), deadline)
     }
@@ -96,12 +95,11 @@ impl LedgerClient {
         self.0.get(&path, deadline)
     }
 
-    /// One entry.
     pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Event, ClientError> {
         self.0.get(&format!("/v1/ledger/tx/{txid}"), deadline)
     }
 
-    /// Entries after a sequence, waiting up to `wait` for the next; the deadline must be later.
+    /// Entries after a sequence, waiting up to `wait` for the next one; the deadline must be later.
     pub fn events(
         &self,
         after: u64,
@@ -114,12 +112,12 @@ impl LedgerClient {
         )
     }
 
-    /// Where the log stands.
+    /// Head of the log: sequence, size, root.
     pub fn head(&self, deadline: Deadline) -> Result<Head, ClientError> {
         self.0.get("/v1/ledger/head", deadline)
     }
 
-    /// Where an epoch's settlement stands; 404 when it was never opened.
+    /// State of an epoch's settlement; 404 when it was never opened.
     pub fn epoch(
         &self,
         tenant: &Tenant,

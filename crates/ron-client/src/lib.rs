@@ -12,9 +12,9 @@
 //! let doc = kms.key(&key, Deadline::within(Duration::from_secs(1)));
 //! ```
 //!
-//! **Invariant**: every method says whether the request was carried out: `Ok` (done), `Refused` or
-//! `NotSent` (nothing changed), or `Unknown`. Retries and the breaker live in ron-http's client; a
-//! call is retried only when carrying it out twice is the same as once.
+//! **Invariant**: every method reports whether the request was carried out: `Ok` (carried out),
+//! `Refused` or `NotSent` (nothing changed), or `Unknown`. The retries of reads and the breaker are
+//! in ron-http's client; a call is retried only when carrying it out twice is the same as once.
 
 mod call;
 mod credential;

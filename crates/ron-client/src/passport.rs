@@ -1,4 +1,4 @@
-//! svc-passport.
+//! Client of svc-passport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,10 @@ use ron_proto::passport::{
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use crate::credential::Credential;
 
-/// A client of svc-passport.
 #[derive(Debug, Clone)]
 pub struct PassportClient(Caller);
 
-/// How a client proves who it is.
+/// How a client authenticates.
 #[derive(Clone, Copy)]
 pub enum ClientProof<'a> {
     /// With its secret, as HTTP Basic.
@@ -37,12 +36,12 @@ impl std::fmt::Debug for ClientProof<'_> {
     }
 }
 
-/// What a client asks the token endpoint for.
+/// The parameters of a token request.
 #[derive(Debug, Clone, Default)]
 pub struct TokenAsk<'a> {
-    /// Service the token is for; empty leaves it to the issuer.
+    /// Service that the token is for; empty leaves the choice to the issuer.
     pub audience: &'a str,
-    /// Scopes separated by spaces; absent asks for all that are allowed.
+    /// Scopes separated by spaces; `None` requests all that are allowed.
     pub scope: Option<&'a str>,
     /// Lifetime in seconds.
     pub ttl_s: Option<u64>,
@@ -56,7 +55,7 @@ impl PassportClient {
         Self(Caller::new(base, credential, http))
     }
 
-    /// Issues a token to the caller's own rule; not retried.
+    /// Issues a token under the caller's own rule; not retried.
     pub fn issue(
         &self,
         request: &IssueRequest,
@@ -66,7 +65,7 @@ impl PassportClient {
     }
 
     /// Gets a token as an OAuth client with a secret (client_credentials); safe to repeat, each
-    /// time gives another token.
+    /// call returns another token.
     pub fn token(
         &self,
         client_id: &str,
@@ -78,8 +77,8 @@ impl PassportClient {
         self.token_with(client_id, proof, ask, None, deadline)
     }
 
-    /// The same with any proof of the client, and a DPoP proof for `POST /oauth2/token` when the
-    /// token is to be bound to a key.
+    /// Like [`Self::token`], with any authentication of the client, and with a DPoP proof for `POST
+    /// /oauth2/token` when the token is to be bound to a key.
     pub fn token_with(
         &self,
         client_id: &str,
@@ -95,7 +94,7 @@ impl PassportClient {
             .and_then(|reply| read(&reply))
     }
 
-    /// Exchanges a token for a narrower one (RFC 8693). A bound token needs a DPoP proof of its
+    /// Exchanges a token for a narrower one (RFC 8693). A bound token requires a DPoP proof by its
     /// key.
     pub fn exchange(
         &self,
@@ -115,7 +114,7 @@ impl PassportClient {
             .and_then(|reply| read(&reply))
     }
 
-    /// What a token is worth now, asked as a client that may introspect (RFC 7662).
+    /// Current validity of a token, for a client that may introspect (RFC 7662).
     pub fn introspect(
         &self,
         client_id: &str,
@@ -130,7 +129,7 @@ impl PassportClient {
             .and_then(|reply| read(&reply))
     }
 
-    /// Gives a token back, asked as the client it was issued to (RFC 7009).
+    /// Revokes a token as the client that it was issued to (RFC 7009).
     pub fn give_back(
         &self,
         client_id: &str,
@@ -174,7 +173,7 @@ impl PassportClient {
         })
     }
 
-    /// What a token is worth now.
+    /// Current validity of a token.
     pub fn verify(&self, token: &str, deadline: Deadline) -> Result<VerifyVerdict, ClientError> {
         let body = VerifyToken {
             token: token.to_owned(),
@@ -182,7 +181,7 @@ impl PassportClient {
         self.0.post("/v1/passport/verify", &body, true, deadline)
     }
 
-    /// What many tokens are worth now; `results[n]` belongs to `tokens[n]`, at most 512.
+    /// Current validity of many tokens, at most 512; `results[n]` belongs to `tokens[n]`.
     pub fn verify_batch(
         &self,
         request: &VerifyTokenBatch,
@@ -201,7 +200,8 @@ impl PassportClient {
         self.0.post("/v1/passport/revoke", request, false, deadline)
     }
 
-    /// Revocations after a number, waiting up to `wait` for the next; the deadline must be later.
+    /// Revocations after a number, waiting up to `wait` for the next one; the deadline must be
+    /// later.
     pub fn events(
         &self,
         after: u64,
@@ -218,24 +218,22 @@ impl PassportClient {
             .get_text(&format!("/v1/passport/status/{list}"), deadline)
     }
 
-    /// The policy note.
     pub fn policy_note(&self, deadline: Deadline) -> Result<String, ClientError> {
         self.0.get_text("/v1/passport/policy", deadline)
     }
 
-    /// Where the issuer's endpoints are (RFC 8414).
+    /// The issuer's endpoints (RFC 8414).
     pub fn metadata(&self, deadline: Deadline) -> Result<ServerMetadata, ClientError> {
         self.0
             .get("/.well-known/oauth-authorization-server", deadline)
     }
 
-    /// The key set.
     pub fn jwks(&self, deadline: Deadline) -> Result<Jwks, ClientError> {
         self.0.get("/.well-known/jwks.json", deadline)
     }
 }
 
-/// A form being written.
+/// An `application/x-www-form-urlencoded` body.
 #[derive(Default)]
 struct Form(String);
 

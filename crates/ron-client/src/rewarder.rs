@@ -1,4 +1,4 @@
-//! svc-rewarder.
+//! Client of svc-rewarder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use serde::de::DeserializeOwned;
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use crate::credential::Credential;
 
-/// A client of svc-rewarder.
 #[derive(Debug, Clone)]
 pub struct RewarderClient(Caller);
 
@@ -88,8 +87,8 @@ impl RewarderClient {
         read(&reply)
     }
 
-    /// Asks for an epoch to be computed (and, with auto-settle on, settled); waits up to `wait` for
-    /// the end. Asking again with the same inputs answers with the same run.
+    /// Requests the computation of an epoch (and, with auto-settle on, its settlement) and waits up
+    /// to `wait` for the end. Repeating the request with the same inputs returns the same run.
     pub fn compute(
         &self,
         epoch: &EpochId,
@@ -119,7 +118,6 @@ impl RewarderClient {
         read(&reply)
     }
 
-    /// The state of an epoch.
     pub fn epoch(&self, epoch: &EpochId, deadline: Deadline) -> Result<EpochRun, ClientError> {
         self.0.get(&epoch_path(epoch), deadline)
     }

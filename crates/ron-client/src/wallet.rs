@@ -1,4 +1,4 @@
-//! svc-wallet.
+//! Client of svc-wallet.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use crate::credential::Credential;
 
-/// A client of svc-wallet. Every write carries its idempotency key, so all of them are retried.
+/// A client of svc-wallet. Every write carries its idempotency key, so all writes are retried.
 #[derive(Debug, Clone)]
 pub struct WalletClient(Caller);
 
@@ -26,7 +26,6 @@ impl WalletClient {
         Self(Caller::new(base, credential, http))
     }
 
-    /// Creates money.
     pub fn issue(
         &self,
         key: &IdemKey,
@@ -36,7 +35,6 @@ impl WalletClient {
         self.write("/v1/issue", key, request, deadline)
     }
 
-    /// Moves money.
     pub fn transfer(
         &self,
         key: &IdemKey,
@@ -46,7 +44,6 @@ impl WalletClient {
         self.write("/v1/transfer", key, request, deadline)
     }
 
-    /// Destroys money.
     pub fn burn(
         &self,
         key: &IdemKey,
@@ -56,7 +53,8 @@ impl WalletClient {
         self.write("/v1/burn", key, request, deadline)
     }
 
-    /// Many operations under one key; what became of each. A refused linked batch is an error.
+    /// Commits many operations under one key; returns one result per item. A refused linked batch
+    /// is an error.
     pub fn batch(
         &self,
         key: &IdemKey,
@@ -87,7 +85,6 @@ impl WalletClient {
         self.write(&format!("/v1/hold/{hold}/capture"), key, request, deadline)
     }
 
-    /// Ends a hold.
     pub fn release(
         &self,
         key: &IdemKey,
@@ -102,12 +99,12 @@ impl WalletClient {
         )
     }
 
-    /// A hold as it stands.
+    /// The current state of a hold.
     pub fn hold_state(&self, hold: TxId, deadline: Deadline) -> Result<Hold, ClientError> {
         self.0.get(&format!("/v1/hold/{hold}"), deadline)
     }
 
-    /// Makes an account refuse debits, or take them again.
+    /// Freezes an account (it refuses debits) or unfreezes it.
     pub fn set_frozen(
         &self,
         key: &IdemKey,
@@ -133,7 +130,7 @@ impl WalletClient {
         self.0.get(&path, deadline)
     }
 
-    /// What an account has.
+    /// Balance of an account in one asset.
     pub fn balance(
         &self,
         account: &Account,
@@ -158,7 +155,7 @@ impl WalletClient {
         self.0.get_text(&format!("/v1/tx/{txid}/proof"), deadline)
     }
 
-    /// What became of an operation.
+    /// The outcome of an operation, by its idempotency key.
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
         self.0
             .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)

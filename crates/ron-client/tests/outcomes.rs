@@ -1,4 +1,4 @@
-//! Done, refused or unknown: the typed clients against peers that answer by a script.
+//! Carried out, refused or unknown: the typed clients against scripted peers.
 #![allow(clippy::disallowed_methods)] // tests start their own peers
 
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use ron_proto::{Amount, IdemKey, Kid, OpId};
 enum Act {
     /// Answers with this status and body.
     Answer(u16, &'static str),
-    /// Reads the request and hangs up: it may have been carried out.
+    /// Reads the request and closes the connection: the request may have been carried out.
     HangUp,
 }
 
@@ -27,8 +27,8 @@ use Act::{Answer, HangUp};
 
 const RECEIPT: &str = r#"{"txid":"tx_00000000000000070000000000000001","op":"transfer","from":"a","to":"b","asset":"ron","amount_minor":"5","nonce":1,"idem":"k","ts":"2025-03-01T12:00:00.000Z","seq":7,"receipt_hash":"b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"}"#;
 
-/// A peer that acts by its script, one connection per request, and hangs up past its end; the
-/// count of requests it read.
+/// A peer that follows its script, one connection per request, and closes the connection past its
+/// end. Returns the count of requests it has read.
 fn peer(script: &'static [Act]) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
@@ -48,7 +48,7 @@ fn peer(script: &'static [Act]) -> (SocketAddr, Arc<AtomicUsize>) {
     (addr, count)
 }
 
-/// Reads one request with its body, so that hanging up is no reset.
+/// Reads one request with its body, so that closing the connection is no reset.
 fn read_request(stream: &mut TcpStream) {
     let mut seen = Vec::new();
     let mut part = [0; 4096];
@@ -164,7 +164,7 @@ fn a_mutation_with_a_key_ends_done_refused_or_unknown() {
     check(&[HangUp, DONE], "done 7", 2);
     check(&[LATE, RUNS, DONE], "done 7", 3);
     check(&[HangUp, POOR], "refused 409 insufficient_funds", 2);
-    // "Not now" after a try that may have been carried out settles nothing.
+    // "Not now" after an attempt that may have been carried out decides nothing.
     check(&[HangUp, BUSY, DONE], "done 7", 3);
     check(&[HangUp, BUSY, BUSY, DONE], "unknown", 3);
     check(&[HangUp, HangUp, HangUp, DONE], "unknown", 3);
@@ -190,7 +190,7 @@ fn a_patient_client_sends_again_what_was_refused_for_the_moment() {
     check(&[BUSY, HangUp, DONE], 4_000, "done 7", 3);
     check(&[BUSY, POOR], 4_000, "refused 409 insufficient_funds", 2);
     check(&[BUSY, DONE], 50, "refused 503 draining", 1);
-    // Somebody has to act first: it says so.
+    // The answer says that an operator has to act first.
     check(&[READ_ONLY, DONE], 4_000, "refused 503 read_only", 1);
 }
 

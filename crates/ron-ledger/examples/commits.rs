@@ -1,5 +1,6 @@
-//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one hot account; then how
-//! long it takes to open that ledger again, from its snapshot and from the log alone, and to check all of it offline.
+//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one
+//! hot account; then the time to reopen that ledger, from its snapshot and from the log alone, and
+//! to verify all of it offline.
 //!
 //! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there]`
 
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
-use ron_ledger::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
@@ -66,7 +67,7 @@ impl Load {
                 let to = (from + 1 + self.next() % (ACCOUNTS - 1)) % ACCOUNTS;
                 Request {
                     ops: vec![self.transfer(from, to)],
-                    bond: Bond::Loose,
+                    atomicity: Atomicity::Independent,
                 }
             })
             .collect()
@@ -89,7 +90,8 @@ impl Load {
         }
     }
 
-    /// Entries per second at one batch size; making the requests is not counted, because callers do that.
+    /// Entries per second at one batch size. Making the requests is not timed, because callers do
+    /// that.
     fn rate(&mut self, n: usize, hot: bool, time: Duration) -> f64 {
         let (mut entries, mut spent) = (0usize, Duration::ZERO);
         while spent < time {
@@ -139,7 +141,7 @@ fn main() {
         });
         let request = Request {
             ops: ops.collect(),
-            bond: Bond::Loose,
+            atomicity: Atomicity::Independent,
         };
         load.commit(&[request]);
     }

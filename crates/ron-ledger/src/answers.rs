@@ -1,11 +1,11 @@
-//! From decisions and leaves to what callers see: answers, receipts, events. Pure.
+//! Turns decisions and leaves into what callers see: answers, receipts, events. Pure.
 
 use ron_proto::ledger::{Entry, EntryAnswer, Event, Receipt, RefusalCode, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId, Timestamp};
 
 use crate::core::{Op, Verdict};
 
-/// The moved money as a receipt tells it.
+/// The accounts, asset, amount and nonce of a receipt.
 #[derive(Default)]
 struct Moved {
     from: Option<Account>,
@@ -35,7 +35,6 @@ impl Moved {
     }
 }
 
-/// The answer to a new entry at `seq`.
 pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswer {
     if let Some((code, expected)) = verdict.refusal() {
         return EntryAnswer::Refused {
@@ -64,7 +63,7 @@ pub fn replayed(op: &Op, seq: u64, first: (Timestamp, &Op, &Verdict)) -> EntryAn
     answer(first_op, seq, ts, verdict).as_replayed()
 }
 
-/// The answer to a request whose key (or epoch index) belongs to another.
+/// The refusal of a request whose key (or epoch index) belongs to a different request.
 pub fn mismatch(op: &Op) -> EntryAnswer {
     let code = if op.kind().is_settlement() {
         RefusalCode::EpochConflict
@@ -80,7 +79,7 @@ pub fn mismatch(op: &Op) -> EntryAnswer {
     }
 }
 
-/// The entry at `seq` as the feed shows it.
+/// The entry at `seq` as the event feed shows it.
 pub fn event(seq: u64, ts: Timestamp, op: &Op, verdict: &Verdict) -> Event {
     Event {
         seq,
@@ -90,7 +89,8 @@ pub fn event(seq: u64, ts: Timestamp, op: &Op, verdict: &Verdict) -> Event {
     }
 }
 
-/// The receipt of a done entry. Everything in it follows from the leaf and its place.
+/// The receipt of a committed entry. It depends only on the leaf and its sequence, so it can be
+/// made again at any time.
 pub fn receipt(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> Receipt {
     let moved = moved(op.entry(), verdict);
     Receipt {

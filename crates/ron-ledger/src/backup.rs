@@ -1,9 +1,10 @@
-//! Backup and restore of the ledger's data directory: the log and its key. Everything else is derived from the log
-//! and made again at the next start.
+//! Backup and restore of the ledger's data directory: the log and its key. Everything else is
+//! derived from the log and rebuilt at the next start.
 //!
-//! A backup may be taken while the ledger runs: the log only grows. The checkpoint is copied first, so that the
-//! segments copied after it hold at least what it covers; a write under way at the end of the copy is a torn tail,
-//! which opening cuts off. A copy is worth something once it is verified, so both directions verify.
+//! A backup may be taken while the ledger runs, because the log only grows. The checkpoint is
+//! copied first, so that the segments copied after it hold at least the entries that it covers. A
+//! write in progress at the end of the copy leaves a torn tail, which is cut off when the log is
+//! opened. Only a verified copy counts as a backup, so both directions verify.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,19 +16,16 @@ use ron_tlog::VerifierKey;
 use crate::note_key::{KEY_FILE, VKEY_FILE};
 use crate::verify::{Fault, Report, verify_dir};
 
-/// Why there is no backup, or no restored ledger.
+/// Why a backup or a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// A file or directory refused.
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    /// The target is in use.
+    /// The target already exists.
     #[error("{0} exists already; move it away first")]
     InTheWay(PathBuf),
-    /// The source is no ledger.
     #[error("{0} holds no ledger: it has no log directory")]
     NoLedger(PathBuf),
-    /// The copy does not verify.
     #[error("the copy does not verify: {0}")]
     NotWhole(#[from] Fault),
 }
@@ -41,8 +39,8 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Done<T> {
     })
 }
 
-/// Copies the ledger in `data` (its data directory) to `to`, which must not exist, and verifies the copy. The copy
-/// holds the secret key of the checkpoints: keep it as you keep the ledger.
+/// Copies the ledger in the data directory `data` to `to`, which must not exist, and verifies the
+/// copy. The copy includes the secret key of the checkpoints: protect it like the ledger itself.
 pub fn backup(
     data: &Path,
     to: &Path,
@@ -63,8 +61,8 @@ pub fn backup(
     Ok(verify_dir(to, vkey, progress)?)
 }
 
-/// Verifies the backup in `from` and makes it the ledger of `data`, which must have no log. The caller holds the lock of
-/// `data`. What was derived from another log is removed.
+/// Verifies the backup in `from` and installs it as the ledger of `data`, which must have no log.
+/// The caller holds the lock of `data`. Files derived from another log are removed.
 pub fn restore(
     from: &Path,
     data: &Path,
@@ -101,7 +99,7 @@ pub fn restore(
         }
     }
     sync_dir(data)?;
-    // The last step: until it is made there is no ledger here.
+    // The rename is the last step: before it there is no ledger here, after it a complete one.
     at(&log, std::fs::rename(&coming, &log))?;
     sync_dir(data)?;
     Ok(report)
@@ -116,8 +114,9 @@ fn source_log(data: &Path) -> Done<PathBuf> {
     }
 }
 
-/// The files of a log in the order that makes a live copy whole: what names the log and signs it, then the segments
-/// that were there at that moment (all but the last of them are full), then their indices.
+/// Copies the files of a log in the order that makes a live copy consistent: metadata and
+/// checkpoint, then the segments that existed at that moment (all but the last are full), then
+/// their indexes.
 fn copy_log(from: &Path, to: &Path) -> Done<()> {
     make_dir(to)?;
     for name in ["log.meta", "checkpoint"] {

@@ -1,4 +1,4 @@
-//! The ledger's configuration keys, and the checked settings made from them.
+//! The ledger's configuration keys, and the validated settings made from them.
 
 use ron_kernel::Topology;
 use ron_proto::Amount;
@@ -13,71 +13,71 @@ static OWN: [Key; 7] = [
     Key::text(
         "log.origin",
         "ron.local/ledger",
-        "The log's identity: first line of its checkpoints and name of its key. Never changes.",
+        "Identity of the log: the first line of its checkpoints and the name of its key. It cannot be changed later.",
     )
     .range("1", "200"),
     Key::list(
         "ledger.pool_prefixes",
         "pool:",
-        "Accounts that reward epochs may be funded from, by prefix. Whatever is here, an epoch is funded from a pool of its tenant alone: pool:<tenant>/<name>.",
+        "Prefixes of the accounts that may fund reward epochs. In any case an epoch is funded only from a pool of its own tenant: pool:<tenant>/<name>.",
     )
     .reloadable(),
     Key::count(
         "ledger.snapshot_every",
         "1000000",
-        "Entries between two snapshots of the state; a start replays at most these.",
+        "Number of entries between two snapshots of the state; a start replays at most this many.",
     )
     .range("1000", "100000000"),
     Key::count(
         "ledger.accounts_max",
         "4000000000",
-        "Accounts there may be; a request that would make one more is refused (limits_exceeded). Settlement is not bound by it.",
+        "Maximum number of accounts; a request that would create one more is refused (limits_exceeded). Settlement is exempt.",
     )
     .range("1", "4000000000"),
     Key::text(
         "ledger.account_total_max_minor",
         "340282366920938463463374607430768211455",
-        "Most minor units of one asset in one account; issue, transfer and capture that would bring it above are refused (limits_exceeded). Settlement is not bound by it. The default is as much as can ever be issued.",
+        "Maximum balance of one account in one asset, in minor units; an issue, transfer or capture that would exceed it is refused (limits_exceeded). Settlement is exempt. The default is above what can ever be issued.",
     ),
     Key::bool(
         "ledger.projection",
         true,
-        "Feed the SQLite projection (history endpoint, queries).",
+        "Maintain the SQLite projection, which serves the history endpoint and ad-hoc queries.",
     ),
     Key::count(
         "queues.commits",
         "1024",
-        "Commits waiting for the writer; the next gets 429.",
+        "Maximum number of commits waiting for the writer; further ones get 429.",
     )
     .range("1", "65536"),
 ];
 
-/// All keys.
+/// All configuration keys of ron-ledger.
 pub static TABLE: Table = Table {
     service: "ron-ledger",
     env_prefix: "RON_LEDGER_",
     keys: &[CHASSIS_KEYS, &LISTEN, &OWN, &WITNESS_KEYS],
 };
 
-/// The service's topology, for the docs.
+/// The service's topology, for the generated docs.
 pub static TOPOLOGY: &Topology = &crate::topology::TOPOLOGY;
 
-/// What the keys say, checked.
+/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub origin: String,
     pub pool_prefixes: Vec<String>,
     pub snapshot_every: u64,
     pub projection: bool,
-    /// What is refused beyond the bounds of the format.
+    /// The operator's limits, below those of the format.
     pub limits: Limits,
     pub commits: usize,
-    /// Who cosigns checkpoints.
+    /// Witnesses that cosign checkpoints.
     pub witness: Option<WitnessSettings>,
 }
 
 impl Settings {
-    /// Checks what one key alone cannot tell.
+    /// Checks what the key table cannot express.
     pub fn from_config(config: &Config) -> Result<Self, String> {
         let origin = config.str("log.origin").to_owned();
         if !ron_tlog::note::valid_name(&origin) {
@@ -109,7 +109,7 @@ fn limits(config: &Config) -> Result<Limits, String> {
     })
 }
 
-/// The reloadable part.
+/// The pool prefixes, which a reload may change.
 pub fn pool_prefixes(config: &Config) -> Result<Vec<String>, String> {
     let list = config.list("ledger.pool_prefixes").to_vec();
     let good = |p: &String| !p.is_empty() && p.parse::<ron_proto::Account>().is_ok();

@@ -1,7 +1,7 @@
 //! The ledger without threads: opens the store, decides batches, makes them durable, applies them.
 //!
-//! **Invariant:** a decision leaves [`Engine::commit`] only after its leaf is durable; readers see a state
-//! only after the leaves that lead to it are.
+//! **Invariant:** a decision leaves [`Engine::commit`] only after its leaf is durable; readers see
+//! a state only after its leaves are durable.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,30 +25,27 @@ use crate::store::segment::Segment;
 use crate::store::snapshot;
 use crate::topology;
 
-/// The principal of entries the ledger makes for itself; callers may not use it.
+/// The principal of entries that the ledger makes itself; callers may not use it.
 pub const OWN_PRINCIPAL: &str = "ron-ledger";
-/// Entries per log segment: a linked commit must lie within one, because a write is whole within one only.
+/// Entries per log segment. A linked commit must lie within one segment, because only writes within
+/// one segment are atomic.
 const SEGMENT_ENTRIES: u64 = 65_536;
 
-/// How a ledger is opened.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// The log's identity.
     pub origin: String,
-    /// The key that signs its checkpoints, when there is one already.
+    /// The key that signs its checkpoints, if there is one already.
     pub verifier: Option<VerifierKey>,
     /// Entries per log segment (tests use small ones).
     pub segment_entries: u64,
-    /// Entries between two snapshots of the state.
     pub snapshot_every: u64,
-    /// What is refused beyond the bounds of the format; may change from one opening to the next.
+    /// The operator's limits; may change between two starts.
     pub limits: Limits,
     /// Fixed salt of the log's checksums, for simulation.
     pub salt: Option<[u8; 16]>,
 }
 
 impl EngineOptions {
-    /// Defaults for a ledger of this origin.
     pub fn new(origin: impl Into<String>) -> Self {
         Self {
             origin: origin.into(),
@@ -64,24 +61,20 @@ impl EngineOptions {
 /// Why a ledger does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The log does not open.
     #[error("the ledger's log: {0}")]
     Log(#[from] OpenError),
-    /// The log cannot be read.
     #[error("reading the ledger's log: {0}")]
     Read(#[from] ReadError),
-    /// The first leaf could not be written.
     #[error("writing the ledger's first leaf: {0}")]
     Genesis(#[from] AppendError),
-    /// The directory refuses.
     #[error("the ledger's data directory: {0}")]
     Io(#[from] io::Error),
-    /// An entry contradicts those before it.
+    /// An entry contradicts the ones before it.
     #[error(
         "the ledger does not open: {0}; check it with the offline verification and restore a backup"
     )]
     Replay(#[from] ReplayError),
-    /// The log belongs to something else.
+    /// The log has a different origin, or is not a ledger's.
     #[error("the ledger does not open: {0}")]
     Foreign(String),
 }
@@ -89,7 +82,7 @@ pub enum EngineError {
 /// Why a batch was not committed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// Writing failed midway: whether it is in the log is known only when it is opened again.
+    /// The write failed midway: only reopening the log shows whether the batch is in it.
     #[error("the outcome is not known: {0}")]
     Unknown(AppendError),
     /// An earlier write failed; nothing was done.
@@ -98,57 +91,55 @@ pub enum CommitError {
     /// The key index could not be read; nothing was done.
     #[error("the key index cannot be read: {0}")]
     Keys(io::Error),
-    /// The result would break an invariant; nothing was done and nothing will be.
+    /// The result would break an invariant; nothing was done, and the ledger stops.
     #[error(transparent)]
     Broken(#[from] Broken),
 }
 
-/// Entries decided together.
+/// Entries that are decided together.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub ops: Vec<Op>,
-    /// How the entries belong together.
-    pub bond: Bond,
+    pub atomicity: Atomicity,
 }
 
-/// How the entries of a request belong together.
+/// Atomicity mode of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bond {
-    /// Not at all.
-    Loose,
+pub enum Atomicity {
+    /// Each entry is decided by itself.
+    Independent,
     /// One request: its keys are all new or all used, its entries are decided each by itself.
     Batch,
-    /// All take effect or none does.
+    /// All entries take effect or none.
     Linked,
 }
 
-impl Bond {
-    /// What the two flags of a commit ask for; `linked` says more than `batch`.
+impl Atomicity {
+    /// The mode for the two flags of a commit; `linked` takes precedence over `batch`.
     pub const fn of(linked: bool, batch: bool) -> Self {
         match (linked, batch) {
             (true, _) => Self::Linked,
             (false, true) => Self::Batch,
-            (false, false) => Self::Loose,
+            (false, false) => Self::Independent,
         }
     }
 }
 
-/// What became of one entry of a request.
+/// The durable outcome of one entry of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Its leaf is durable.
     Fresh {
         seq: u64,
         ts: Timestamp,
         verdict: Verdict,
     },
-    /// The entry at `seq` has its key, epoch or index.
+    /// The entry at `seq` already has this key, epoch or index.
     Known { seq: u64 },
-    /// A linked commit of which some keys are used and others are not.
+    /// A linked commit or batch with both used and unused keys.
     Mixed,
 }
 
-/// What readers share with the writer.
+/// State shared by readers and the writer.
 #[derive(Debug)]
 pub struct Shared {
     state: RankedRwLock<State>,
@@ -158,17 +149,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Looks at the durable state.
+    /// Reads the durable state under its lock; keep `look` short, because the writer waits for it.
     pub fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         look(&self.state.read())
     }
 
-    /// The key index.
     pub const fn keys(&self) -> &KeyIndex {
         &self.keys
     }
 
-    /// The log.
     pub const fn reader(&self) -> &LogReader {
         &self.reader
     }
@@ -179,7 +168,7 @@ impl Shared {
     }
 }
 
-/// What a snapshot is made of, taken at one moment, written at leisure.
+/// The input of a snapshot, taken at one moment and written later by another thread.
 #[derive(Debug)]
 pub struct SnapshotJob {
     frozen: Frozen,
@@ -189,18 +178,18 @@ pub struct SnapshotJob {
     root: Hash,
 }
 
-/// What opening found.
+/// Result of opening a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// The entry the snapshot was of; 0 without one.
+    /// Sequence of the loaded snapshot; 0 without one.
     pub snapshot_seq: u64,
-    /// Entries decided again after it.
+    /// Entries replayed after it.
     pub replayed: u64,
     /// Snapshots that were not used, with the reason.
     pub skipped: Vec<String>,
 }
 
-/// The writer.
+/// The only writer; owned by the writer thread.
 #[derive(Debug)]
 pub struct Engine {
     log: Log,
@@ -214,7 +203,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the ledger in `dir`, or makes one. `now` is the time of the first leaf of a new one.
+    /// Opens the ledger in `dir`, or creates one. `now` is the time of the first leaf of a new one.
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -260,17 +249,15 @@ impl Engine {
         })
     }
 
-    /// What readers share.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// What opening found.
     pub const fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// The right to sign checkpoints, once.
+    /// The checkpointer of the log; `None` when it was taken before.
     pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
         self.log.take_checkpointer()
     }
@@ -280,18 +267,18 @@ impl Engine {
         self.log.poisoned()
     }
 
-    /// The entry of the last snapshot begun; 0 before the first.
+    /// Sequence of the last snapshot that was started; 0 before the first.
     pub const fn snapshot_seq(&self) -> u64 {
         self.snapshot_seq
     }
 
-    /// When the next hold ends, if one is open.
+    /// The earliest expiry of an open hold.
     pub fn next_expiry(&self) -> Option<Timestamp> {
         self.shared.state.read().next_expiry()
     }
 
-    /// Decides requests in order, makes the result durable with one flush and shows it to readers. One list
-    /// of decisions per request. Holds that are due by `now` end first.
+    /// Decides requests in order, makes the result durable with one flush and publishes it to
+    /// readers. Returns one list of decisions per request. Holds that are due by `now` end first.
     pub fn commit(
         &mut self,
         now: Timestamp,
@@ -305,6 +292,7 @@ impl Engine {
             .flat_map(|r| r.ops.iter().map(Op::key))
             .collect();
         let priors = self.shared.keys.resolve(&keys).map_err(CommitError::Keys)?;
+        // A read lock suffices: this thread is the only one that writes the state.
         let (outcomes, batch) = {
             let state = self.shared.state.read();
             self.decide(&state, now, requests, &priors)?
@@ -337,14 +325,18 @@ impl Engine {
         for r in requests {
             let (mine, later) = rest.split_at(r.ops.len());
             rest = later;
-            let bond = if r.ops.len() > 1 { r.bond } else { Bond::Loose };
-            if bond != Bond::Loose {
-                self.pad(&mut step, r.ops.len() as u64);
+            let atomicity = if r.ops.len() > 1 {
+                r.atomicity
+            } else {
+                Atomicity::Independent
+            };
+            if atomicity != Atomicity::Independent {
+                self.fill_segment(&mut step, r.ops.len() as u64);
             }
-            outcomes.push(match bond {
-                Bond::Linked => step.linked(&r.ops, mine),
-                Bond::Batch => step.batch(&r.ops, mine),
-                Bond::Loose => r
+            outcomes.push(match atomicity {
+                Atomicity::Linked => step.linked(&r.ops, mine),
+                Atomicity::Batch => step.batch(&r.ops, mine),
+                Atomicity::Independent => r
                     .ops
                     .iter()
                     .zip(mine)
@@ -355,9 +347,10 @@ impl Engine {
         Ok((outcomes, step.finish()?))
     }
 
-    /// A commit that must be whole and would straddle two log segments could be torn between them; given-up keys of the
-    /// ledger's own fill the first segment instead.
-    fn pad(&self, step: &mut Step<'_>, entries: u64) {
+    /// Fills the current log segment with abandon entries (at most 65,535, of the ledger's own
+    /// principal) when a commit that must be atomic would straddle two segments and could be torn
+    /// between them.
+    fn fill_segment(&self, step: &mut Step<'_>, entries: u64) {
         let used = step.next_seq() % self.options.segment_entries;
         if used + entries <= self.options.segment_entries || used == 0 {
             return;
@@ -384,13 +377,14 @@ impl Engine {
             e => CommitError::Unknown(e),
         })?;
         assert_eq!(index, first, "sequence and log index are one number");
+        // Keys before state: a reader that sees an entry in the state also finds its key.
         self.shared.keys.insert(batch.delta.keys());
         self.shared.state.write().apply(batch.delta, last, ts);
         Ok(())
     }
 
-    /// Takes what a snapshot needs when one is due (or `force`d, when there is anything new) and none is
-    /// being written.
+    /// Collects what a snapshot needs when one is due (or, with `force`, when there is anything
+    /// new) and no other is being written.
     pub fn begin_snapshot(&mut self, force: bool) -> Option<SnapshotJob> {
         let seq = self.shared.head();
         let new = seq - self.snapshot_seq;
@@ -417,7 +411,7 @@ impl Engine {
         Some(job)
     }
 
-    /// What writes snapshots; for another thread.
+    /// The part that writes snapshots, for another thread.
     pub fn snapshotter(&self) -> Snapshotter {
         Snapshotter {
             shared: self.shared(),
@@ -427,7 +421,7 @@ impl Engine {
     }
 }
 
-/// Writes snapshots beside the writer.
+/// Writes snapshots, in parallel to the writer.
 #[derive(Clone, Debug)]
 pub struct Snapshotter {
     shared: Arc<Shared>,
@@ -436,7 +430,8 @@ pub struct Snapshotter {
 }
 
 impl Snapshotter {
-    /// Writes one. On an error the older snapshot stands, keys stay in memory, and the next one tries again.
+    /// Writes a snapshot. After an error the older snapshot remains, keys stay in memory, and the
+    /// next snapshot tries again.
     pub fn write(&self, job: &SnapshotJob) -> io::Result<()> {
         let done = self.try_write(job);
         if done.is_err() {
@@ -487,7 +482,7 @@ fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
     }
 }
 
-/// The newest snapshot that fits the log, and everything after it decided again.
+/// Loads the newest snapshot that fits the log and replays everything after it.
 fn recover(
     disk: &dyn Disk,
     dir: &Path,
@@ -496,7 +491,7 @@ fn recover(
     let mut opened = Opened::default();
     let mut start = (State::default(), Vec::new());
     for name in snapshot::list(disk, dir)? {
-        match fitting(disk, dir, &name, reader) {
+        match load_snapshot(disk, dir, &name, reader) {
             Ok(found) => {
                 opened.snapshot_seq = found.0.seq();
                 start = found;
@@ -520,19 +515,24 @@ fn recover(
     ))
 }
 
-type Fitting = (State, Vec<Arc<Segment>>);
+type LoadedSnapshot = (State, Vec<Arc<Segment>>);
 
-fn fitting(disk: &dyn Disk, dir: &Path, name: &str, reader: &LogReader) -> Result<Fitting, String> {
+fn load_snapshot(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    reader: &LogReader,
+) -> Result<LoadedSnapshot, String> {
     let loaded = snapshot::load(disk, dir, name).map_err(|e| e.to_string())?;
     if loaded.size > reader.size_durable() {
         return Err(format!(
-            "it is of {} leaves, the log has {}",
+            "it covers {} leaves, the log has {}",
             loaded.size,
             reader.size_durable()
         ));
     }
     if reader.root_at(loaded.size).map_err(|e| e.to_string())? != loaded.root {
-        return Err("its root is not the log's".to_owned());
+        return Err("its root differs from the log's".to_owned());
     }
     let open = |id| {
         Segment::open(disk, dir, id)
@@ -549,13 +549,13 @@ fn fitting(disk: &dyn Disk, dir: &Path, name: &str, reader: &LogReader) -> Resul
     ))
 }
 
-/// The entry recorded at `seq`, as an [`Op`] with its verdict and time.
+/// The entry at `seq`, as an [`Op`] with its time and verdict.
 pub fn read_entry(reader: &LogReader, seq: u64) -> Result<(Timestamp, Op, Verdict), ReadError> {
     let bytes = reader.entry(seq)?;
     decode_entry(seq, &bytes)
 }
 
-/// The same from leaf bytes.
+/// Like [`read_entry`], from leaf bytes.
 pub fn decode_entry(seq: u64, bytes: &[u8]) -> Result<(Timestamp, Op, Verdict), ReadError> {
     let damaged = |why: String| ReadError::Damaged { index: seq, why };
     match Leaf::decode(bytes) {
@@ -569,7 +569,7 @@ pub fn decode_entry(seq: u64, bytes: &[u8]) -> Result<(Timestamp, Op, Verdict), 
     }
 }
 
-/// True for entries only the ledger may make.
+/// True for entries that only the ledger itself may make.
 pub fn is_own(entry: &Entry) -> bool {
     matches!(entry, Entry::Expire { .. } | Entry::Abandon { .. })
         || entry

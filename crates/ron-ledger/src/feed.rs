@@ -1,4 +1,5 @@
-//! The event feed: long polls wait here until there is something after their place, or their time is over.
+//! The event feed: parks long polls until there is an entry after their position, or until their
+//! deadline.
 
 use std::time::Duration;
 
@@ -9,18 +10,17 @@ use ron_proto::Problem;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 
-/// Events in one page unless asked for fewer; with their receipts they stay well under 1 MiB.
+/// Default and maximum events of one page; with their receipts they stay well under 1 MiB.
 pub const PAGE: u64 = 500;
 
-/// What the thread behind the feed is told.
-pub enum Ask {
-    /// Somebody waits for news.
+/// A message to the feed thread.
+pub enum FeedMessage {
+    /// A new long poll.
     Poll(Poll),
-    /// Somebody who waited has gone away.
+    /// A polling client has disconnected.
     Gone,
 }
 
-/// A long poll.
 pub struct Poll {
     pub responder: Responder,
     pub after: u64,
@@ -29,7 +29,7 @@ pub struct Poll {
     pub until: Deadline,
 }
 
-/// Answers a page at once.
+/// Reads one page and renders the response, without waiting.
 pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem> {
     let page = ledger.events(after, limit).map_err(|e| {
         tracing::error!(event = "log_read_failed", error = %e);
@@ -38,47 +38,46 @@ pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem
     Ok(Response::json(200, &page))
 }
 
-/// Parks polls; the handler's end.
+/// The handlers' side of the feed: parks polls.
 #[derive(Clone)]
 pub struct Feed {
-    polls: Sender<Ask>,
+    polls: Sender<FeedMessage>,
 }
 
 impl Feed {
-    /// Hands polls to the thread behind `polls`.
-    pub const fn new(polls: Sender<Ask>) -> Self {
+    pub const fn new(polls: Sender<FeedMessage>) -> Self {
         Self { polls }
     }
 
-    /// Parks a poll; 429 when too many wait.
+    /// Parks a poll; 429 when too many are parked.
     pub fn park(&self, poll: Poll) {
         let polls = self.polls.clone();
         poll.responder.on_gone(move || {
-            let _ = polls.try_send(Ask::Gone); // full: looked for at what comes next
+            let _ = polls.try_send(FeedMessage::Gone); // full: the next event finds it
         });
-        match self.polls.try_send(Ask::Poll(poll)) {
-            Err(SendError::Full(Ask::Poll(p))) => {
+        match self.polls.try_send(FeedMessage::Poll(poll)) {
+            Err(SendError::Full(FeedMessage::Poll(p))) => {
                 p.responder.send(Problem::busy(self.polls.retry_after_s()));
             }
-            Err(SendError::Closed(Ask::Poll(p))) => p.responder.send(Problem::draining(1)),
+            Err(SendError::Closed(FeedMessage::Poll(p))) => p.responder.send(Problem::draining(1)),
             _ => {}
         }
     }
 }
 
-/// The thread's body.
+/// The thread's body. At a shutdown every parked poll is answered.
 pub fn run(
     ctx: &ThreadCtx,
-    polls: &Receiver<Ask>,
+    polls: &Receiver<FeedMessage>,
     news: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
 ) {
     let mut waiting: Vec<Poll> = Vec::new();
     while !ctx.shutdown.is_set() {
-        match next(ctx, polls, news, soonest(&waiting)) {
-            Next::Ask(ask) => take(ask, &mut waiting),
-            Next::News | Next::Time => {}
+        match next(ctx, polls, news, earliest_deadline(&waiting)) {
+            Next::FeedMessage(ask) => take(ask, &mut waiting),
+            Next::NewEntries | Next::Timeout => {}
             Next::Shutdown => break,
         }
         while let Some(ask) = polls.try_recv() {
@@ -98,36 +97,41 @@ pub fn run(
     }
 }
 
-fn take(ask: Ask, waiting: &mut Vec<Poll>) {
-    if let Ask::Poll(poll) = ask {
+fn take(ask: FeedMessage, waiting: &mut Vec<Poll>) {
+    if let FeedMessage::Poll(poll) = ask {
         waiting.push(poll);
-    } // who is gone is looked for after every event
+    } // `run` drops disconnected polls after every event
 }
 
 enum Next {
-    Ask(Ask),
-    News,
-    Time,
+    FeedMessage(FeedMessage),
+    NewEntries,
+    Timeout,
     Shutdown,
 }
 
-fn soonest(waiting: &[Poll]) -> Deadline {
+fn earliest_deadline(waiting: &[Poll]) -> Deadline {
     let idle = Deadline::within(Duration::from_secs(60));
     waiting
         .iter()
         .fold(idle, |soonest, p| soonest.earlier(p.until))
 }
 
-fn next(ctx: &ThreadCtx, polls: &Receiver<Ask>, news: &Receiver<()>, until: Deadline) -> Next {
+fn next(
+    ctx: &ThreadCtx,
+    polls: &Receiver<FeedMessage>,
+    news: &Receiver<()>,
+    until: Deadline,
+) -> Next {
     ron_kernel::select! {
-        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::Ask),
-        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::News),
+        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::FeedMessage),
+        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::NewEntries),
         recv(ctx.shutdown.raw()) -> _ => Next::Shutdown,
-        default(until.remaining()) => Next::Time,
+        default(until.remaining()) => Next::Timeout,
     }
 }
 
-/// Answers the polls that have news or whose time is over; the others.
+/// Answers the polls that have new entries or whose deadline is reached; returns the others.
 fn answer_due(waiting: Vec<Poll>, ledger: &Ledger) -> Vec<Poll> {
     let head = ledger.head_seq();
     let mut rest = Vec::with_capacity(waiting.len());
@@ -148,8 +152,8 @@ fn answer(poll: Poll, ledger: &Ledger) {
     }
 }
 
-/// Waits for news as the projection does: true at shutdown.
-pub fn wait_news(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
+/// Waits for new entries, at most `at_most`; true at shutdown. Used by the projection.
+pub fn wait_new_entries(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
     matches!(
         news.recv(&ctx.shutdown, Deadline::within(at_most)),
         Recv::Shutdown | Recv::Closed

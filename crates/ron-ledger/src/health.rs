@@ -1,14 +1,13 @@
-//! What the ledger's threads report: readiness for a service, nothing for an embedder.
+//! How the ledger's threads report their health: readiness for a service, nothing for an embedder.
 
-/// What the ledger's threads report to.
 pub trait Health: Send + Sync + 'static {
-    /// Writing is not possible any more.
+    /// Writing is no longer possible.
     fn store_failed(&self, why: &str);
-    /// A snapshot failed (`Some`) or worked again (`None`).
+    /// A snapshot failed (`Some`) or succeeded (`None`).
     fn snapshot(&self, why: Option<&str>);
 }
 
-/// Nobody listens: for embedders without readiness.
+/// Discards all reports, for embedders without readiness.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHealth;
 

@@ -1,4 +1,5 @@
-//! The ledger as other threads use it: commits go through the writer's queue, reads see the durable state.
+//! The handle of a running ledger: commits go through the writer's queue, reads see the durable
+//! state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,9 +14,9 @@ use ron_tlog::ReadError;
 
 use crate::answers;
 use crate::core::{BadEntry, HoldRow, Op, State, Verdict};
-use crate::engine::{Bond, Decision, Request, Shared, decode_entry, is_own, read_entry};
+use crate::engine::{Atomicity, Decision, Request, Shared, decode_entry, is_own, read_entry};
 
-/// Open holds an account document lists at most.
+/// Maximum open holds in an account document.
 const HOLDS_SHOWN: usize = 1_000;
 
 /// Why a request got no answers.
@@ -25,43 +26,44 @@ pub enum SubmitError {
     #[error("entries[{index}].{bad}")]
     Bad { index: usize, bad: BadEntry },
     /// The queue is full; nothing was done.
-    #[error("the commit queue is full; try again in {retry_after_s} s")]
+    #[error("the commit queue is full; retry in {retry_after_s} s")]
     Busy { retry_after_s: u32 },
     /// The deadline passed before work began; nothing was done.
-    #[error("the deadline passed before the entries were looked at; nothing was done")]
+    #[error("the deadline passed before the entries were processed; nothing was done")]
     Expired,
-    /// The ledger writes nothing until somebody has looked after it; nothing was done.
+    /// The ledger writes nothing until an operator has intervened; nothing was done.
     #[error("{}", .0.detail)]
     Closed(Closed),
-    /// The ledger is going down, or could not look a key up; nothing was done.
+    /// The ledger is stopping, or could not read its key index; nothing was done.
     #[error("{0}")]
     Unable(String),
-    /// Whether the entries are in the log is not known; the same request sent again tells.
+    /// It is unknown whether the entries are in the log; a repetition of the same request returns
+    /// the outcome.
     #[error("the outcome is not known: {0}; send the same request again")]
     Unknown(String),
 }
 
-/// What a job answers to.
+/// Called once with the answers of a job.
 pub(crate) type Reply = Box<dyn FnOnce(Result<Vec<EntryAnswer>, SubmitError>) + Send>;
 
-/// One request on its way to the writer.
+/// One request in the queue of the writer.
 pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) deadline: Deadline,
     pub(crate) reply: Reply,
 }
 
-/// Whether the writer takes work.
+/// Whether the writer accepts work; one state for all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(AtomicU8);
 
 impl Gate {
-    /// `why` is [`POISONED`] or [`BROKEN`]; the graver reason stays.
+    /// Closes the gate; `why` is [`POISONED`] or [`BROKEN`], and the graver reason wins.
     pub(crate) fn close(&self, why: u8) {
         self.0.fetch_max(why, Ordering::AcqRel);
     }
 
-    /// Why nothing is written, if so. What closed the log the log itself knows.
+    /// Why nothing is written, or `None`. The log itself knows what closed it.
     pub(crate) fn closed(&self, shared: &Shared) -> Option<Closed> {
         let log = shared.reader();
         let (cause, why) = match self.0.load(Ordering::Acquire) {
@@ -91,12 +93,12 @@ impl Gate {
     }
 }
 
-/// States of the gate: open, and shut for good because of the disk or of an invariant.
+/// States of the gate: open, and permanently closed because of the disk or of an invariant.
 const OPEN: u8 = 0;
 pub(crate) const POISONED: u8 = 1;
 pub(crate) const BROKEN: u8 = 2;
 
-/// A handle on a running ledger; clone it freely.
+/// A handle of a running ledger; cheap to clone.
 #[derive(Clone)]
 pub struct Ledger {
     pub(crate) shared: Arc<Shared>,
@@ -110,9 +112,9 @@ impl std::fmt::Debug for Ledger {
     }
 }
 
-/// Checks entries from outside and makes operations of them.
-pub fn ops_of(entries: Vec<Entry>, bond: Bond) -> Result<Vec<Op>, SubmitError> {
-    let bound = bond != Bond::Loose;
+/// Checks entries from outside and turns them into operations.
+pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, SubmitError> {
+    let bound = atomicity != Atomicity::Independent;
     let bad = |index, field, why| SubmitError::Bad {
         index,
         bad: BadEntry { field, why },
@@ -155,19 +157,19 @@ impl Ledger {
     pub fn commit(
         &self,
         entries: Vec<Entry>,
-        bond: Bond,
+        atomicity: Atomicity,
         deadline: Deadline,
     ) -> Result<Vec<EntryAnswer>, SubmitError> {
         self.wait(
             Request {
-                ops: ops_of(entries, bond)?,
-                bond,
+                ops: ops_of(entries, atomicity)?,
+                atomicity,
             },
             deadline,
         )
     }
 
-    /// What became of a key; one without an entry is given up for ever.
+    /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(
         &self,
         principal: PrincipalName,
@@ -179,7 +181,7 @@ impl Ledger {
             .wait(
                 Request {
                     ops,
-                    bond: Bond::Loose,
+                    atomicity: Atomicity::Independent,
                 },
                 deadline,
             )?
@@ -190,7 +192,8 @@ impl Ledger {
 
     fn wait(&self, request: Request, deadline: Deadline) -> Result<Vec<EntryAnswer>, SubmitError> {
         let (tx, rx) = reply();
-        // Nobody waiting any more is not an error: the entries are in the log, and asking again tells.
+        // A caller that stopped waiting is not an error: the entries are in the log, and a repeated
+        // request is answered from there.
         self.submit(
             request,
             deadline,
@@ -203,8 +206,8 @@ impl Ledger {
         }
     }
 
-    /// Hands a request to the writer. `reply` is called exactly once: by the thread that makes the answers, or
-    /// here and now when the request is not taken.
+    /// Hands a request to the writer. `reply` is called exactly once: by the thread that makes the
+    /// answers, or immediately when the request is not accepted.
     pub(crate) fn submit(&self, request: Request, deadline: Deadline, reply: Reply) {
         if let Some(why) = self.gate.closed(&self.shared) {
             let first = self.replay(&request.ops);
@@ -227,7 +230,7 @@ impl Ledger {
         }
     }
 
-    /// The first answers, when every entry has one already; for times when nothing new can be written.
+    /// The first answers, if every entry already has one; used while nothing new can be written.
     pub fn replay(&self, ops: &[Op]) -> Option<Vec<EntryAnswer>> {
         let keys: Vec<_> = ops.iter().map(Op::key).collect();
         let found = self.shared.keys().resolve(&keys).ok()?;
@@ -242,7 +245,6 @@ impl Ledger {
         self.shared.head()
     }
 
-    /// Where the log stands.
     pub fn head(&self) -> Head {
         let reader = self.shared.reader();
         let head = reader.head();
@@ -257,7 +259,7 @@ impl Ledger {
         }
     }
 
-    /// An account; one never used reads as empty.
+    /// An account; an account that was never used reads as empty.
     pub fn account(&self, account: &Account) -> AccountDoc {
         self.shared.state(|s| {
             let row = s.account(account);
@@ -289,13 +291,12 @@ impl Ledger {
         })
     }
 
-    /// An open hold.
     pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
         self.shared
             .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))
     }
 
-    /// Where an epoch's settlement stands.
+    /// State of an epoch's settlement.
     pub fn epoch(&self, tenant: &Tenant, epoch: &EpochId) -> Option<EpochDoc> {
         self.shared.state(|s| {
             let e = s.epoch(&(tenant.clone(), epoch.clone()))?;
@@ -333,7 +334,6 @@ impl Ledger {
         Ok(Some(answers::event(seq, ts, &op, &verdict)))
     }
 
-    /// The entry with this id.
     pub fn tx(&self, txid: TxId) -> Result<Option<Event>, ReadError> {
         if txid.seq() == 0 || txid.seq() > self.shared.head() {
             return Ok(None);
@@ -342,7 +342,7 @@ impl Ledger {
         Ok((op.txid(txid.seq()) == txid).then(|| answers::event(txid.seq(), ts, &op, &verdict)))
     }
 
-    /// The entry of a key.
+    /// The entry committed under a key.
     pub fn by_key(
         &self,
         principal: &PrincipalName,
@@ -358,7 +358,7 @@ impl Ledger {
         found.map_or(Ok(None), |seq| self.event(seq))
     }
 
-    /// Entries after `after`, at most `limit`, in order.
+    /// At most `limit` entries after `after`, in order.
     pub fn events(&self, after: u64, limit: u64) -> Result<EventPage, ReadError> {
         let head = self.shared.head();
         let mut events = Vec::new();
@@ -390,17 +390,17 @@ fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
     })
 }
 
-/// The answer to `op` whose key (or epoch, or index) has the entry at `seq`.
+/// The answer to `op` whose key (or epoch, or index) belongs to the entry at `seq`.
 fn known_answer(shared: &Shared, op: &Op, seq: u64) -> Result<EntryAnswer, ReadError> {
     let (ts, first, verdict) = read_entry(shared.reader(), seq)?;
-    // A resolve asks what became of the key, whatever request it was.
+    // A resolve asks for the outcome of the key, whatever its request was.
     if matches!(op.entry(), Entry::Abandon { .. }) {
         return Ok(answers::replayed(&first, seq, (ts, &first, &verdict)));
     }
     Ok(answers::replayed(op, seq, (ts, &first, &verdict)))
 }
 
-/// Answers for decisions that are durable.
+/// Makes the answers for durable decisions.
 pub(crate) fn answer_all(
     shared: &Shared,
     ops: &[Op],
@@ -416,7 +416,7 @@ pub(crate) fn answer_all(
     ops.iter().zip(decisions).map(one).collect()
 }
 
-/// `done`, `refused` or `replayed`, for counting.
+/// `done`, `refused` or `replayed`, as a metric label.
 pub(crate) const fn outcome_label(d: &Decision) -> &'static str {
     match d {
         Decision::Fresh {

@@ -1,25 +1,28 @@
-//! ron-ledger: durable truth for value. Double entry, nonces, idempotency, holds, reward settlement, receipts
+//! ron-ledger: durable double-entry ledger. Nonces, idempotency, holds, reward settlement, receipts
 //! with proofs.
 //!
 //! ```text
-//!  api/ ──> commits queue ──> writer: core decides ──> log: one append, one fdatasync ──> state shown ──> answers
+//!  api/ ──> commits queue ──> writer: core decides ──> log: one append, one fdatasync ──> state applied ──> answers
 //!                               │                        │                                   │
 //!                               │ keys: memory, files    ├─> event feed, proofs, checkpoints │ reads
 //!                               └ snapshots beside       └─> projection (SQLite), behind the acknowledgement
 //! ```
 //!
-//! The rooms: `core` (pure state machine and leaf format), `replay` (leaves decided again), `store` (snapshots,
-//! key index), `engine` (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`,
-//! `verify` (offline), `api`, `service`.
+//! The modules: `core` (pure state machine and leaf format), `replay` (decides leaves again),
+//! `store` (snapshots, key index), `engine` (all of these without threads), `writer`, `ledger` (the
+//! handle), `feed`, `projection`, `verify` (offline), `api`, `service`.
 //!
-//! **Invariant:** one thread changes anything; what it answers is durable; readers never see more than that.
-//! **Invariant:** the log alone is the truth: `derived/` and the projection may be deleted at any time.
-//! **Invariant:** at every commit, also in release: per asset issued - burned = sum of balances; nothing below
-//! zero; nonces without gaps; one entry per (principal, key).
+//! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
+//! that.
+//! **Invariant:** the log alone is the truth: `derived/` and the projection may be deleted at any
+//! time.
+//! **Invariant:** at every commit, also in release builds: per asset issued - burned = sum of
+//! balances; nothing below zero; nonces without gaps; one entry per (principal, key).
 //!
 //! Formats: `docs/formats/ledger.md`.
 
-// SQLite's integers are signed, a decided operation is large by nature, and handlers share one shape.
+// SQLite's integers are signed, a decided operation is large by nature, and handlers share one
+// signature.
 #![allow(
     clippy::cast_sign_loss,
     clippy::large_enum_variant,

@@ -1,4 +1,5 @@
-//! The key that signs the log's checkpoints when no KMS does: 32 random bytes in a file of mode 0600.
+//! The key that signs the log's checkpoints when no KMS does: 32 random bytes in a file of mode
+//! 0600.
 
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -8,12 +9,13 @@ use ron_crypto::{Ed25519Key, Random, Secret32, SecretBytes};
 use ron_service::config::read_secret_file;
 use ron_tlog::Ed25519NoteSigner;
 
-/// The name of the secret file in the data directory.
+/// Name of the secret key file in the data directory.
 pub const KEY_FILE: &str = "note.key";
-/// The name of the public file beside it: the line auditors pin.
+/// Name of the public key file beside it; auditors pin its line.
 pub const VKEY_FILE: &str = "log.vkey";
 
-/// Reads the key, or makes it on first use (`fresh`: there is no log yet that another key signed).
+/// Reads the key, or creates it on first use. `fresh` means that no log exists yet that another key
+/// has signed.
 pub fn load_or_make(
     dir: &Path,
     origin: &str,
@@ -74,6 +76,7 @@ fn make(dir: &Path, path: &Path, random: &dyn Random) -> Result<Secret32, String
         .open(&tmp)
         .map_err(fail)?;
     file.write_all(text.expose()).map_err(fail)?;
+    // The key is durable before its name exists: a crash leaves the old state or a complete key.
     file.sync_all().map_err(fail)?;
     std::fs::rename(&tmp, path).map_err(fail)?;
     std::fs::File::open(dir)

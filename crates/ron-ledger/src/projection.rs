@@ -1,7 +1,8 @@
-//! History and balances in an ordinary SQLite file, for people, auditors and the history endpoint.
+//! History and balances in a SQLite file, for operators, auditors and the history endpoint.
 //!
-//! Fed from the log behind the acknowledgement; never asked by the writer. It can be deleted at any time: the
-//! next start fills it again. Amounts are decimal text, because SQLite has no 128-bit integers.
+//! Fed from the log after the acknowledgement; the writer never reads it. The file can be deleted
+//! at any time: the next start rebuilds it. Amounts are decimal text, because SQLite has no 128-bit
+//! integers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use ron_proto::Account;
 use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, Receipt};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 
-use crate::feed::wait_news;
+use crate::feed::wait_new_entries;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 
-/// Entries in one transaction.
+/// Maximum entries in one transaction.
 const CHUNK: u64 = 2_000;
-/// A pause after each full chunk, so that catching up leaves the processor to the writer.
-const BREATH: Duration = Duration::from_millis(20);
+/// Pause after each full chunk, so that catching up leaves the CPU to the writer.
+const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
 const FORMAT: i64 = 1;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
@@ -35,21 +36,19 @@ CREATE TABLE IF NOT EXISTS balances (
 ) WITHOUT ROWID;
 ";
 
-/// Why the projection does not work.
+/// Why the projection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProjectionError {
-    /// SQLite refused.
     #[error("the projection: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// The log could not be read.
     #[error("the projection cannot read the log: {0}")]
     Read(#[from] ron_tlog::ReadError),
-    /// What is in it does not fit the log.
+    /// Its content does not fit the log.
     #[error("the projection does not fit the log: {0}")]
     Foreign(String),
 }
 
-/// The one writer of the file.
+/// The only writer of the file; owned by the projection thread.
 #[derive(Debug)]
 pub struct Projection {
     db: Connection,
@@ -57,7 +56,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Opens the file, or makes it; one that is damaged, foreign, newer or ahead of the log is made anew.
+    /// Opens the file, or creates it; a file that is damaged, foreign, newer or ahead of the log is
+    /// rebuilt.
     pub fn open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
         match Self::try_open(path, origin, head) {
             Ok(p) => Ok(p),
@@ -66,7 +66,8 @@ impl Projection {
                 for suffix in ["", "-wal", "-shm"] {
                     let mut name = path.as_os_str().to_owned();
                     name.push(suffix);
-                    // A file that is not there needs no removal; anything else shows in the second try.
+                    // A missing file needs no removal; any other failure shows in the second
+                    // attempt.
                     let _ = std::fs::remove_file(PathBuf::from(name));
                 }
                 Self::try_open(path, origin, head)
@@ -108,12 +109,12 @@ impl Projection {
         Ok(Self { db, applied })
     }
 
-    /// The last entry in it.
+    /// Sequence of the last entry in it.
     pub const fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Takes in the next entries in one transaction; how many.
+    /// Adds the next entries in one transaction; returns how many.
     pub fn advance(&mut self, ledger: &Ledger) -> Result<u64, ProjectionError> {
         let page = ledger.events(self.applied, CHUNK)?;
         let Some(last) = page.events.last().map(|e| e.seq) else {
@@ -134,7 +135,7 @@ impl Projection {
     }
 }
 
-/// Money that moved in one transaction of the projection, per (account, asset).
+/// Sums moved in one transaction of the projection, per (account, asset): (credited, debited).
 #[derive(Default)]
 struct Changes(BTreeMap<(String, String), (u128, u128)>);
 
@@ -152,7 +153,8 @@ impl Changes {
         let (Some(asset), Some(amount)) = (&receipt.asset, receipt.amount_minor) else {
             return;
         };
-        // Sums of one transaction may pass 128 bits where no balance ever did: modulo 2^128 it comes back right.
+        // The sums of one transaction may pass 128 bits where no balance does; modulo 2^128 the
+        // result is still right.
         if let Some(to) = &receipt.to {
             let key = (to.to_string(), asset.to_string());
             let (up, _) = self.0.entry(key).or_default();
@@ -195,7 +197,7 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
         EntryAnswer::Refused { code, .. } => ("refused", Some(code.as_str())),
     };
     let key = e.entry.principal_key();
-    let told = told(&e.entry, e.answer.receipt());
+    let columns = columns(&e.entry, e.answer.receipt());
     entry.execute(params![
         e.seq as i64,
         e.ts.to_string(),
@@ -204,24 +206,24 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
         code,
         key.map(|(p, _)| p.as_str()),
         key.map(|(_, k)| k.as_str()),
-        told.from.as_ref().map(Account::as_str),
-        told.to.as_ref().map(Account::as_str),
-        told.asset,
-        told.amount,
-        told.nonce.map(|n| n as i64),
-        told.memo,
-        told.reference,
+        columns.from.as_ref().map(Account::as_str),
+        columns.to.as_ref().map(Account::as_str),
+        columns.asset,
+        columns.amount,
+        columns.nonce.map(|n| n as i64),
+        columns.memo,
+        columns.reference,
         e.answer.receipt().map(|r| r.txid.to_string()),
     ])?;
-    for account in [&told.from, &told.to].into_iter().flatten() {
+    for account in [&columns.from, &columns.to].into_iter().flatten() {
         history.execute(params![account.as_str(), e.seq as i64])?;
     }
     Ok(())
 }
 
-/// The columns of an entry: from its receipt when done, from its request when refused.
+/// The columns of an entry: from its receipt when committed, from its request when refused.
 #[derive(Default)]
-struct Told {
+struct Columns {
     from: Option<Account>,
     to: Option<Account>,
     asset: Option<String>,
@@ -231,8 +233,8 @@ struct Told {
     reference: Option<String>,
 }
 
-fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
-    let mut t = Told::default();
+fn columns(entry: &Entry, receipt: Option<&Receipt>) -> Columns {
+    let mut t = Columns::default();
     if let Entry::Issue {
         memo, reference, ..
     }
@@ -258,12 +260,12 @@ fn told(entry: &Entry, receipt: Option<&Receipt>) -> Told {
         t.amount = r.amount_minor.map(|a| a.to_string());
         return t;
     }
-    asked(entry, &mut t);
+    fill_from_request(entry, &mut t);
     t
 }
 
-/// What a refused request asked for.
-fn asked(entry: &Entry, t: &mut Told) {
+/// Fills in what a refused request asked for.
+fn fill_from_request(entry: &Entry, t: &mut Columns) {
     let (from, to, money) = match entry {
         Entry::Issue {
             to,
@@ -312,19 +314,18 @@ fn asked(entry: &Entry, t: &mut Told) {
     t.amount = money.map(|(_, a)| a.to_string());
 }
 
-/// Where readers find the file.
+/// Read access for the history endpoint; opens the file for each request.
 #[derive(Clone, Debug)]
 pub struct ProjectionReader {
     path: PathBuf,
 }
 
 impl ProjectionReader {
-    /// Of the file at `path`.
     pub const fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Sequences of an account's entries after `after`, ascending, and the last entry the file has.
+    /// Sequences of an account's entries after `after`, ascending, and the last entry in the file.
     pub fn history(
         &self,
         account: &Account,
@@ -348,7 +349,7 @@ impl ProjectionReader {
     }
 }
 
-/// The thread's body: takes in what is new until shutdown. `Err` when the file has to be looked at.
+/// The thread's body: adds new entries until shutdown. `Err` when the file has to be reopened.
 pub fn run(
     ctx: &ThreadCtx,
     mut p: Projection,
@@ -363,9 +364,10 @@ pub fn run(
             .projection_lag
             .set(i64::try_from(lag).unwrap_or(i64::MAX));
         let stop = if done == 0 {
-            wait_news(ctx, news, Duration::from_secs(1))
+            wait_new_entries(ctx, news, Duration::from_secs(1))
         } else {
-            ctx.shutdown.wait(ron_kernel::Deadline::within(BREATH))
+            ctx.shutdown
+                .wait(ron_kernel::Deadline::within(FULL_CHUNK_PAUSE))
         };
         if stop {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Rebuilding the state from leaves: every leaf is decided again and must come out byte for byte the same.
+//! Rebuilds the state from leaves: every leaf is decided again and must come out byte for byte the
+//! same.
 //!
 //! Used at start (the tail after a snapshot) and by the offline check (everything).
 
@@ -7,23 +8,20 @@ use ron_proto::Timestamp;
 use crate::core::{Body, KeyHash, Leaf, Limit, Limits, Link, Op, State, Step, Verdict};
 use crate::table::{ByHash, Table};
 
-/// Why a leaf is not what the entries before it lead to.
+/// Why a leaf contradicts the entries before it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("entry {seq}: {why}")]
 pub struct ReplayError {
-    /// The entry at fault.
     pub seq: u64,
-    /// What is wrong with it.
     pub why: String,
 }
 
-/// Keys used, by hash.
+/// Sequences of used keys, by hash.
 pub type Keys = ByHash<KeyHash, u64>;
 
-/// Leaves decided together, to spare the cost of a batch per leaf.
+/// Maximum leaves decided in one step, to avoid the cost of a batch per leaf.
 const TOGETHER: usize = 256;
 
-/// A replay under way.
 #[derive(Debug, Default)]
 pub struct Replay {
     state: State,
@@ -37,18 +35,18 @@ struct Waiting {
     ts: Timestamp,
     link: Option<Link>,
     op: Op,
-    /// The limit that refused it then, whatever the limits are now.
+    /// The limit that refused it when it was written; the current limits do not matter.
     limit: Option<Limit>,
     bytes: Vec<u8>,
 }
 
 impl Replay {
-    /// From the first entry.
+    /// Starts with the first entry.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From a state that is known to be right; `keys` are those used after it was taken, none at first.
+    /// Starts from a trusted state; only keys used after it are known.
     pub fn from_state(state: State) -> Self {
         Self {
             state,
@@ -62,7 +60,8 @@ impl Replay {
         &self.state
     }
 
-    /// Takes the next leaf.
+    /// Adds the next leaf. Errors may concern an earlier leaf, because leaves are decided in
+    /// groups.
     pub fn leaf(&mut self, seq: u64, bytes: &[u8]) -> Result<(), ReplayError> {
         let fail = |why: String| Err(ReplayError { seq, why });
         let next = self.state.seq() + 1 + self.waiting.len() as u64;
@@ -81,6 +80,7 @@ impl Replay {
         if leaf.ts < last_ts {
             return fail("its time is before the entry before it".to_owned());
         }
+        // All leaves of one step share a timestamp, and a linked commit is never split.
         if starts_group && (leaf.ts != last_ts || self.waiting.len() >= TOGETHER) {
             self.decide()?;
         }
@@ -97,7 +97,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Decides what is left and adds everything up.
+    /// Decides the remaining leaves and checks all sums.
     pub fn finish(mut self) -> Result<(State, Keys), ReplayError> {
         self.decide()?;
         let seq = self.state.seq();
@@ -134,6 +134,8 @@ impl Replay {
                 }
             }
             let limit = group.iter().find_map(|w| w.limit);
+            // A recorded limit applies to its whole linked commit; without one, only the limits of
+            // the format apply.
             step.set_limits(limit.map_or_else(Limits::default, Limits::only));
             if n == 1 {
                 step.entry(&group[0].op, None);

@@ -1,4 +1,4 @@
-//! Puts the service together: directory, key, engine, threads, routes.
+//! Assembles the service: directory, key, engine, threads, routes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
 use crate::witness;
 use crate::writer::{self, WriterParts};
 
-/// Pause before the projection is tried again after it failed.
-const PROJECTION_AGAIN: Duration = Duration::from_secs(1);
+/// Pause before the projection is reopened after a failure.
+const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Starts the service. Returns once its ports answer and the ledger takes commits.
+/// Starts the service. Returns once its ports answer and the ledger accepts commits.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config).map_err(StartError::config_text)?;
     let data = DataDir::open(&config)?;
@@ -92,7 +92,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
 }
 
-/// Believes the passports of the configured issuer.
+/// Accepts the passports of the configured issuer.
 fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, StartError> {
     let auth = RonAuthorizer::from_section(
         TOPOLOGY.service,
@@ -185,7 +185,7 @@ fn spawn_checkpoints(chassis: &Chassis, room: &Arc<CheckpointRoom>) {
     chassis.sup.spawn(&CHECKPOINT, move |ctx| run.run(ctx));
 }
 
-/// The ledger's state as readiness causes.
+/// Reports the ledger's health as readiness causes.
 struct Readiness(ReadyBoard, ClosedCounter);
 
 impl Readiness {
@@ -232,7 +232,7 @@ fn spawn_projection(
     let (ledger, metrics, ready) = (ledger.clone(), metrics.clone(), chassis.ready.clone());
     chassis.sup.spawn(&PROJECT, move |ctx| match &path {
         Some(path) => project(ctx, path, &news, &ledger, &metrics, &ready),
-        // Without a file the thread only keeps its row in the table true.
+        // Without a file the thread only idles, so that the topology table stays true.
         None => while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {},
     });
     reader
@@ -256,7 +256,7 @@ fn project(
         if let Err(e) = ended {
             tracing::warn!(event = "projection_failed", error = %e);
             ready.degrade("projection", e.to_string());
-            ctx.shutdown.wait(Deadline::within(PROJECTION_AGAIN));
+            ctx.shutdown.wait(Deadline::within(PROJECTION_RETRY_PAUSE));
         }
     }
 }

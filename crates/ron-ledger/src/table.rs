@@ -1,10 +1,11 @@
-//! Hash tables that can be asked but not walked: no hash order can reach an output.
+//! Hash tables without iteration, so that no hash order can reach an output.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
-/// A map for look-ups only. `S` is how keys are hashed; names from outside keep the seeded default.
+/// A map for lookups only. `S` hashes the keys; names from outside keep the randomly seeded
+/// default.
 #[derive(Debug, Clone)]
 pub struct Table<K, V, S = RandomState> {
     map: HashMap<K, V, S>,
@@ -19,14 +20,12 @@ impl<K: Eq + Hash, V, S: BuildHasher + Default> Default for Table<K, V, S> {
 }
 
 impl<K: Eq + Hash, V, S: BuildHasher + Default> Table<K, V, S> {
-    /// An empty table with room for `n`.
     pub fn with_capacity(n: usize) -> Self {
         Self {
             map: HashMap::with_capacity_and_hasher(n, S::default()),
         }
     }
 
-    /// The value of `key`.
     pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -38,22 +37,20 @@ impl<K: Eq + Hash, V, S: BuildHasher + Default> Table<K, V, S> {
         }
     }
 
-    /// Sets `key`; the value it had before, if any.
+    /// Sets `key`; returns its previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.map.insert(key, value)
     }
 
-    /// How many keys there are.
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// True without any key.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
-    /// Makes room for `n` more.
+    /// Reserves space for `n` more.
     pub fn reserve(&mut self, n: usize) {
         self.map.reserve(n);
     }
@@ -68,7 +65,7 @@ impl<K: Ord + Eq + Hash + Copy, V: Copy, S: BuildHasher + Default> Table<K, V, S
     }
 }
 
-/// Spreads dense small numbers (Fibonacci hashing).
+/// Spreads small dense numbers (Fibonacci hashing).
 #[derive(Debug, Default, Clone)]
 pub struct DenseHasher(u64);
 
@@ -86,7 +83,7 @@ impl Hasher for DenseHasher {
     }
 }
 
-/// Takes keys that are hashes already at their word.
+/// Uses the first eight bytes of a key that is already a hash.
 #[derive(Debug, Default, Clone)]
 pub struct HashedHasher(u64);
 
@@ -103,20 +100,20 @@ impl Hasher for HashedHasher {
     fn write_usize(&mut self, _len: usize) {}
 }
 
-/// By dense row number.
+/// Keyed by dense row number.
 pub type ByRow<V> = Table<u32, V, BuildHasherDefault<DenseHasher>>;
-/// By a key that is a hash.
+/// Keyed by a hash.
 pub type ByHash<K, V> = Table<K, V, BuildHasherDefault<HashedHasher>>;
 
-/// Rows by number in shared chunks: a frozen copy costs one reference per chunk, and a row written while a
-/// copy is alive clones its chunk first.
+/// Rows by number in shared chunks: a frozen copy costs one reference per chunk, and a write while
+/// a copy is alive clones the chunk first.
 #[derive(Debug, Clone)]
 pub struct Rows<T> {
     chunks: Vec<std::sync::Arc<Vec<T>>>,
     len: usize,
 }
 
-/// Rows in one chunk: small, because a write after a freeze copies one.
+/// Rows in one chunk: small, because a write after a freeze copies one chunk.
 const CHUNK: usize = 32;
 
 impl<T> Default for Rows<T> {
@@ -129,17 +126,14 @@ impl<T> Default for Rows<T> {
 }
 
 impl<T: Clone> Rows<T> {
-    /// How many rows there are.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// True without any row.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Row `i`.
     pub fn get(&self, i: usize) -> Option<&T> {
         self.chunks.get(i / CHUNK).and_then(|c| c.get(i % CHUNK))
     }
@@ -153,7 +147,7 @@ impl<T: Clone> Rows<T> {
         std::sync::Arc::make_mut(chunk)[i % CHUNK] = row;
     }
 
-    /// Appends a row; its number.
+    /// Appends a row; returns its number.
     pub fn push(&mut self, row: T) -> usize {
         if self.len.is_multiple_of(CHUNK) {
             self.chunks
@@ -165,7 +159,6 @@ impl<T: Clone> Rows<T> {
         self.len - 1
     }
 
-    /// All rows in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flat_map(|c| c.iter())
     }

@@ -1,16 +1,17 @@
-//! The ledger's threads, queues and locks. What runs is built from this table.
+//! The ledger's threads, queues and locks. The supervisor refuses anything that is not in these
+//! tables.
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Decides, makes durable; the only one that changes anything.
+/// Decides and makes durable; the only thread that changes state.
 pub static WRITER: ThreadSpec = ThreadSpec {
     name: "led-writer",
     count: Count::One,
     stage: Stage::Write,
     critical: true,
-    job: "drains the commit queue, decides a batch, makes it durable with one flush, shows it, passes the answers on",
+    job: "drains the commit queue, decides a batch, makes it durable with one flush, applies it, passes the decisions on",
 };
-/// Turns decisions into answers.
+/// Makes answers from decisions.
 pub static ANSWER: ThreadSpec = ThreadSpec {
     name: "led-answer",
     count: Count::One,
@@ -18,7 +19,6 @@ pub static ANSWER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "makes receipts and answers from durable decisions, so that the writer does not wait for it",
 };
-/// Parks the long polls of the event feed.
 pub static EVENTS: ThreadSpec = ThreadSpec {
     name: "led-events",
     count: Count::One,
@@ -26,7 +26,6 @@ pub static EVENTS: ThreadSpec = ThreadSpec {
     critical: false,
     job: "answers long polls of the event feed when entries become durable or their wait ends",
 };
-/// Writes snapshots.
 pub static SNAPSHOT: ThreadSpec = ThreadSpec {
     name: "led-snapshot",
     count: Count::One,
@@ -34,15 +33,13 @@ pub static SNAPSHOT: ThreadSpec = ThreadSpec {
     critical: false,
     job: "writes snapshots of the state and moves keys from memory to files",
 };
-/// Feeds the projection.
 pub static PROJECT: ThreadSpec = ThreadSpec {
     name: "led-project",
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "feeds the SQLite projection behind the acknowledgement",
+    job: "writes the SQLite projection after the acknowledgement",
 };
-/// Signs checkpoints.
 pub static CHECKPOINT: ThreadSpec = ThreadSpec {
     name: "led-checkpt",
     count: Count::One,
@@ -51,7 +48,6 @@ pub static CHECKPOINT: ThreadSpec = ThreadSpec {
     job: "signs and publishes the log's checkpoint every second or 5,000 entries",
 };
 
-/// Asks witnesses.
 pub static WITNESS: ThreadSpec = ThreadSpec {
     name: "led-witness",
     count: Count::One,
@@ -78,7 +74,6 @@ pub static ANSWERS: QueueSpec = QueueSpec {
     to: "led-answer",
     when_full: "the writer waits up to 1 s, then answers itself",
 };
-/// Long polls.
 pub static POLLS: QueueSpec = QueueSpec {
     name: "event_polls",
     capacity: 256,
@@ -94,7 +89,7 @@ pub static NEWS_EVENTS: QueueSpec = QueueSpec {
     overflow: Overflow::DropOldest,
     from: "led-writer",
     to: "led-events",
-    when_full: "one note is as good as two",
+    when_full: "one pending notification is enough",
 };
 /// "There are new entries", for the projection.
 pub static NEWS_PROJECT: QueueSpec = QueueSpec {
@@ -103,19 +98,18 @@ pub static NEWS_PROJECT: QueueSpec = QueueSpec {
     overflow: Overflow::DropOldest,
     from: "led-writer",
     to: "led-project",
-    when_full: "one note is as good as two",
+    when_full: "one pending notification is enough",
 };
-/// Snapshots to be written.
 pub static SNAPSHOTS: QueueSpec = QueueSpec {
     name: "snapshots",
     capacity: 1,
     overflow: Overflow::RejectNew,
     from: "led-writer",
     to: "led-snapshot",
-    when_full: "cannot be: one is taken at a time",
+    when_full: "cannot happen: only one is taken at a time",
 };
 
-/// "There is a new checkpoint", for the thread that asks witnesses.
+/// "There is a new checkpoint", for the witness thread.
 pub static WITNESS_WAKES: QueueSpec = QueueSpec {
     name: "witness",
     capacity: 2,
@@ -124,42 +118,38 @@ pub static WITNESS_WAKES: QueueSpec = QueueSpec {
     to: "led-witness",
     when_full: "nothing: a wake is already waiting",
 };
-/// Cosignatures to be stored.
 pub static COSIGNED: QueueSpec = QueueSpec {
     name: "cosigned",
     capacity: 4,
     overflow: Overflow::RejectNew,
     from: "led-witness",
     to: "led-checkpt",
-    when_full: "they are not stored; the next checkpoint is asked for again",
+    when_full: "they are not stored; the next checkpoint is submitted to the witnesses again",
 };
 
-/// The durable state.
 pub static STATE_LOCK: LockSpec = LockSpec {
     name: "state",
     rank: 10,
     guards: "accounts, holds, epochs; written by led-writer after each flush",
 };
-/// The engine between two runs of the writer's body.
+/// Carries the engine to the writer thread.
 pub static WRITER_LOCK: LockSpec = LockSpec {
     name: "writer",
     rank: 5,
     guards: "the engine while no thread runs it",
 };
-/// What asks witnesses, between two runs of its thread's body.
+/// Carries the witness state to its thread.
 pub static WITNESS_LOCK: LockSpec = LockSpec {
     name: "witness",
     rank: 6,
-    guards: "the thread that asks witnesses while it does not run",
+    guards: "the state of the witness thread while it does not run",
 };
-/// Recent keys.
 pub static KEYS_LOCK: LockSpec = LockSpec {
     name: "recent_keys",
     rank: 20,
     guards: "keys not yet in a key file",
 };
 
-/// The table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-ledger",
     prefix: "led",

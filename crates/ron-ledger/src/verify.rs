@@ -1,5 +1,6 @@
-//! The offline check: every leaf of a log directory is read, proved against the signed checkpoint and decided
-//! again. Takes no lock and writes nothing, so it works on a copy and beside a running ledger.
+//! The offline check: every leaf of a log directory is read, proved against the signed checkpoint
+//! and decided again. It takes no lock and writes nothing, so it works on a copy and beside a
+//! running ledger.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use crate::core::{AssetRow, Body, Leaf, State};
 use crate::engine::decode_entry;
 use crate::replay::{Replay, ReplayError};
 
-/// One asset of a verified ledger, in minor units.
+/// Totals of one asset of a verified ledger, in minor units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetTotal {
     pub asset: String,
@@ -21,7 +22,7 @@ pub struct AssetTotal {
     pub circulating: u128,
 }
 
-/// What a log holds, once everything in it is known to be right.
+/// Contents of a log that was verified completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub origin: String,
@@ -29,21 +30,20 @@ pub struct Report {
     pub entries: u64,
     /// Root over all leaves.
     pub root: [u8; 32],
-    /// Leaves the signed checkpoint covers; those after it are consistent but not signed yet.
+    /// Leaves that the signed checkpoint covers; later ones are consistent but not signed yet.
     pub checkpoint_size: u64,
     pub accounts: u64,
     pub keys: u64,
     pub assets: Vec<AssetTotal>,
-    /// Bytes after the last whole batch: a write under way, or torn and never acknowledged.
+    /// Bytes after the last whole batch: a write in progress, or torn and never acknowledged.
     pub tail_bytes: u64,
-    /// Oddities that do not touch the entries.
+    /// Oddities that do not concern the entries.
     pub notes: Vec<String>,
 }
 
-/// The first thing that is wrong.
+/// The first fault found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// One entry is at fault.
     #[error("entry {seq}: {why}")]
     Entry { seq: u64, why: String },
     /// The log as a whole.
@@ -51,7 +51,7 @@ pub enum Fault {
     Whole(String),
 }
 
-/// Where the log is: `dir` itself, or `dir/log` of a ledger's data directory.
+/// The log directory: `dir` itself, or `dir/log` of a ledger's data directory.
 pub fn log_dir(dir: &Path) -> PathBuf {
     let inner = dir.join("log");
     if inner.is_dir() {
@@ -61,8 +61,8 @@ pub fn log_dir(dir: &Path) -> PathBuf {
     }
 }
 
-/// Verifies the ledger in `dir` (its data directory or its log) against the pinned key. `progress` is told
-/// leaves done and how many the checkpoint covers.
+/// Verifies the ledger in `dir` (its data directory or its log) against the pinned key. `progress`
+/// receives the leaves done and the number that the checkpoint covers.
 pub fn verify_dir(
     dir: &Path,
     vkey: &VerifierKey,
@@ -71,8 +71,8 @@ pub fn verify_dir(
     check(dir, vkey, None, progress)
 }
 
-/// The same, showing every entry on the way. What is shown is worth something only once the whole is: wait for the
-/// report before it is used. An error of `show` ends the check.
+/// Like [`verify_dir`], and passes every entry to `show`. The entries are trustworthy only once the
+/// whole log is verified: use them after the report is returned. An error of `show` ends the check.
 pub fn verify_each(
     dir: &Path,
     vkey: &VerifierKey,
@@ -82,7 +82,7 @@ pub fn verify_each(
     check(dir, vkey, Some(show), progress)
 }
 
-/// Told every entry.
+/// Called with every entry.
 type Show<'a> = &'a mut dyn FnMut(Event) -> Result<(), String>;
 
 fn check(
@@ -93,7 +93,7 @@ fn check(
 ) -> Result<Report, Fault> {
     let mut replay = Replay::new();
     let mut genesis: Option<String> = None;
-    let mut guilty: Option<ReplayError> = None;
+    let mut faulty: Option<ReplayError> = None;
     let mut on_entry = |index: u64, bytes: &[u8]| -> Result<(), String> {
         if index == 0 {
             return match Leaf::decode(bytes) {
@@ -108,7 +108,7 @@ fn check(
             };
         }
         replay.leaf(index, bytes).map_err(|e| {
-            guilty = Some(e.clone());
+            faulty = Some(e.clone());
             e.why
         })?;
         let Some(show) = &mut show else { return Ok(()) };
@@ -118,9 +118,9 @@ fn check(
     let checked = ron_tlog::verify_dir(&log_dir(dir), vkey, &mut on_entry, progress);
     let checked = match checked {
         Ok(v) => v,
-        // Entries are decided in groups; the replay knows which of them is at fault.
+        // Entries are decided in groups; the replay knows which one is at fault.
         Err(e) => {
-            return Err(match guilty {
+            return Err(match faulty {
                 Some(g) => Fault::Entry {
                     seq: g.seq,
                     why: g.why,

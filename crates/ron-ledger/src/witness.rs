@@ -1,4 +1,5 @@
-//! The ledger's log and its witnesses: who asks, where cosignatures go, and what stops when a witness remembers another history.
+//! The ledger's log and its witnesses: the thread that submits checkpoints, where cosignatures go,
+//! and what stops when a witness contradicts the log.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use ron_tlog::note::NoteSignature;
 
 use crate::topology::{COSIGNED, WITNESS, WITNESS_LOCK, WITNESS_WAKES};
 
-/// What the thread that asks knows of the ledger.
+/// The ledger's side of the witness thread.
 struct Log {
     reader: LogReader,
     ready: ReadyBoard,
@@ -43,9 +44,9 @@ impl Witnessed for Log {
     fn shown(&self) {}
 }
 
-/// Compares the log with what its witnesses remember, before anything is written, and starts the thread that has checkpoints
-/// cosigned. A log that a witness contradicts stays readable and takes no entries. The last checkpoint of a run is cosigned at
-/// the beginning of the next one.
+/// Compares the log with what its witnesses remember, before anything is written, and starts the
+/// thread that has checkpoints cosigned. A log that a witness contradicts stays readable and takes
+/// no entries. The last checkpoint of a run is cosigned at the start of the next one.
 pub fn spawn(
     chassis: &Chassis,
     settings: Option<&WitnessSettings>,
@@ -55,7 +56,7 @@ pub fn spawn(
 ) -> Result<CosignedView, StartError> {
     let view = CosignedView::default();
     let Some(settings) = settings else {
-        // The thread only keeps its row in the table true.
+        // The thread only idles, so that the topology table stays true.
         chassis.sup.spawn(&WITNESS, idle);
         return Ok(view);
     };
@@ -92,7 +93,7 @@ pub fn spawn(
         let taken = slot.lock().take();
         match taken {
             Some(mut asker) => asker.run(ctx),
-            // Gone in a panic; what it knew it learns again at the next start.
+            // The state was lost in a panic; the next start rebuilds it.
             None => idle(ctx),
         }
     });

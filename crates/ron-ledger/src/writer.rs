@@ -1,8 +1,8 @@
-//! The writer thread and the two that work for it: answers and snapshots.
+//! The writer thread, and the two threads that work for it: answers and snapshots.
 //!
 //! ```text
-//!  commits ──> led-writer: take what waits, decide, one flush, show ──> led-answer: receipts, replies
-//!                   │ due?                                        └──> news to the event feed and the projection
+//!  commits ──> led-writer: take queued jobs, decide, one flush, apply ──> led-answer: receipts, replies
+//!                   │ due?                                        └──> notifies event feed and projection
 //!                   └──> led-snapshot: state image, keys to a file
 //! ```
 
@@ -26,32 +26,31 @@ use crate::topology::{
     ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER, WRITER_LOCK,
 };
 
-/// Entries in one flush, at most; jobs come whole, so one may pass it.
+/// Maximum entries in one flush; jobs are taken whole, so the last one may exceed it.
 const BATCH_ENTRIES: usize = 4_096;
-/// Jobs in one flush, at most.
+/// Maximum jobs in one flush.
 const BATCH_JOBS: usize = 1_024;
-/// The longest pause between two looks at due holds.
+/// Maximum pause between two checks for due holds.
 const IDLE: Duration = Duration::from_millis(250);
-/// How long the writer waits for room in the answers queue before it answers itself.
+/// How long the writer waits for space in the answers queue before it answers itself.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
-/// New entries from which a snapshot is worth taking when the service stops.
+/// Minimum number of new entries for a snapshot when the service stops.
 const LAST_SNAPSHOT_FROM: u64 = 20_000;
 
-/// A batch whose leaves are durable (or that failed), waiting for its answers to be made.
+/// A batch whose leaves are durable (or that failed), and whose answers have to be made.
 struct Decided {
     requests: Vec<Request>,
     replies: Vec<Reply>,
     result: Result<Vec<Vec<Decision>>, CommitError>,
 }
 
-/// "There are new entries", once for each reader of the log.
+/// Notifications of new entries, one queue per reader of the log.
 #[derive(Debug)]
 pub struct News {
     pub events: Receiver<()>,
     pub project: Receiver<()>,
 }
 
-/// What the threads are made with.
 pub struct WriterParts {
     pub sup: Supervisor,
     pub km: KernelMetrics,
@@ -62,9 +61,10 @@ pub struct WriterParts {
     pub commits: usize,
 }
 
-/// The writer's whole world.
+/// The state of the writer thread.
 struct Writer {
-    /// Taken by the thread; gone after a panic, because a state half applied must not be used again.
+    /// Taken by the thread; gone after a panic, because a half-applied state must not be used
+    /// again.
     engine: RankedMutex<Option<Engine>>,
     commits: Receiver<Job>,
     answers: Sender<Decided>,
@@ -79,7 +79,7 @@ struct Writer {
     sup: Supervisor,
 }
 
-/// Starts the writer, the answerer and the snapshotter.
+/// Starts the threads for writing, answers and snapshots.
 pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
     let lock: &'static LockSpec = &WRITER_LOCK;
     let (commits_tx, commits) = queue(&COMMITS, parts.commits, &parts.km);
@@ -146,11 +146,11 @@ impl Writer {
             self.tick(&mut engine, Some(job));
         }
         self.last_snapshot(&mut engine);
-        // Keep it: a second run of this body would take the empty slot for a panic.
+        // Put the engine back: a second run of this body would take the empty slot for a panic.
         *self.engine.lock() = Some(engine);
     }
 
-    /// Until the next hold ends, at most [`IDLE`].
+    /// Time until the next hold expires, at most [`IDLE`].
     fn pause(&self, engine: &Engine) -> Duration {
         let due = engine
             .next_expiry()
@@ -158,7 +158,7 @@ impl Writer {
         due.map_or(IDLE, |d| d.min(IDLE))
     }
 
-    /// One batch: the job at hand and what waits behind it, or only the holds that are due.
+    /// One batch: the first job and those queued behind it, or only the holds that are due.
     fn tick(&self, engine: &mut Engine, first: Option<Job>) {
         let now = Timestamp(self.clock.unix_ms());
         if first.is_none() && engine.next_expiry().is_none_or(|at| at > now) {
@@ -167,6 +167,8 @@ impl Writer {
         let (requests, replies) = self.gather(first);
         let started = self.clock.now();
         let before = self.shared.head();
+        // Blocks for one fdatasync; meanwhile further jobs queue up and form the next batch (group
+        // commit).
         let result = engine.commit(now, &requests);
         let new = self.shared.head() - before;
         if new > 0 {
@@ -176,7 +178,8 @@ impl Writer {
                 .commit_seconds
                 .observe(self.clock.now().duration_since(started).as_secs_f64());
             for news in &self.news {
-                // Drop-oldest: one note in the queue is enough, and a reader that ended needs none.
+                // The queue keeps one notification, which is enough; a reader that ended needs
+                // none.
                 let _ = news.try_send(());
             }
         }
@@ -184,7 +187,7 @@ impl Writer {
             self.failed(e);
         }
         if !replies.is_empty() {
-            self.pass_on(Decided {
+            self.hand_to_answerer(Decided {
                 requests,
                 replies,
                 result,
@@ -192,11 +195,11 @@ impl Writer {
         }
         self.report();
         if let Some(job) = engine.begin_snapshot(false) {
-            self.hand_over(job);
+            self.hand_to_snapshotter(job);
         }
     }
 
-    /// The job and those behind it, whose time is not over.
+    /// The first job and those queued behind it; jobs whose deadline has passed are answered here.
     fn gather(&self, first: Option<Job>) -> (Vec<Request>, Vec<Reply>) {
         let (mut requests, mut replies, mut entries) = (Vec::new(), Vec::new(), 0);
         let mut next = first;
@@ -234,7 +237,7 @@ impl Writer {
         }
     }
 
-    fn pass_on(&self, decided: Decided) {
+    fn hand_to_answerer(&self, decided: Decided) {
         self.count(&decided);
         match self.answers.send(decided, Deadline::within(ANSWER_WAIT)) {
             Ok(()) => {}
@@ -280,16 +283,17 @@ impl Writer {
         self.metrics.keys_bytes.set(as_i64(bytes));
     }
 
-    fn hand_over(&self, job: SnapshotJob) {
+    fn hand_to_snapshotter(&self, job: SnapshotJob) {
         if let Err(ron_kernel::SendError::Full(job) | ron_kernel::SendError::Closed(job)) =
             self.snapshots.try_send(job)
         {
-            // One is taken at a time, so this is a thread that has ended; the keys must not stay aside.
+            // Only one snapshot is taken at a time, so the snapshot thread has ended; the keys must
+            // not stay set aside.
             write_snapshot(&self.snapshotter, &job, &self.metrics, &*self.health);
         }
     }
 
-    /// The last act: a start after a clean stop reads a snapshot instead of the log's tail.
+    /// At a clean stop: the next start reads this snapshot instead of the log's tail.
     fn last_snapshot(&self, engine: &mut Engine) {
         if self.shared.head() - engine.snapshot_seq() < LAST_SNAPSHOT_FROM {
             return;
@@ -300,7 +304,7 @@ impl Writer {
     }
 }
 
-/// Stops after the writer (one stage later), so that nothing decided stays unanswered.
+/// The thread's body. It stops one stage after the writer, so that no decision stays unanswered.
 fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared, gate: &Gate) {
     loop {
         match answers.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {

@@ -1,31 +1,31 @@
 //! API types of svc-admin, the operator console. The only camelCase JSON of the system.
 //!
-//! Every answer carries `asOf`, the moment its content was put together. A value that a node does not
-//! report is `null`, never zero: the page then says "not reported".
+//! Every response carries `asOf`, the time at which its content was assembled. A value that a node
+//! does not report is `null`, never zero; the page then shows "not reported".
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::values::Timestamp;
 
-/// The four health words. Ordered by how much attention they ask for: the greatest is the worst.
+/// Health state of a node, ordered by severity: the greatest is the worst.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum NodeState {
-    /// Ready, and nothing to report.
+    /// Ready, with no degraded plane.
     Healthy,
-    /// Never looked at, or the last look is too old to be believed.
+    /// Not polled yet, or the last successful poll is too old to be relied upon.
     Unknown,
-    /// It answers, but something is wrong or missing.
+    /// Responds, but a dependency or a plane is impaired.
     Degraded,
-    /// It does not answer, is draining, or a critical part of it is down.
+    /// Does not respond, is draining, or a critical plane is down.
     Down,
 }
 
 impl NodeState {
-    /// The word on the wire and on the page.
+    /// The name on the wire and on the page.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "healthy",
@@ -36,18 +36,18 @@ impl NodeState {
     }
 }
 
-/// Why a node is in its state, once as a closed code for scripts and once in words for people.
+/// Why a node is in its state: a code from a closed list for programs and a text for people.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Reason {
     /// One of a closed list, such as `connection_refused` or `not_ready`.
     pub code: String,
-    /// One sentence fragment for people; names the plane or cause where there is one.
+    /// A sentence fragment for people; names the plane or the cause where there is one.
     pub text: String,
 }
 
-/// One plane of a node (listener, worker pool, writer, ...), as the node itself reports it; of a node that does not
-/// answer, the last known planes with health `unknown`.
+/// One plane of a node (listener, worker pool, writer, ...) as the node reports it; for a node that
+/// does not respond, the last known planes with health `unknown`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodePlane {
@@ -55,19 +55,20 @@ pub struct NodePlane {
     pub health: NodeState,
     pub ready: bool,
     pub restart_count: u64,
-    /// The node's own words; `null` when it gives none.
+    /// The explanation given by the node; `null` when there is none.
     pub reason: Option<String>,
 }
 
-/// The latest figures of a node. Rates are over the last sampling interval.
+/// The latest request figures of a node. Rates are over the last sampling interval.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeRates {
-    /// Requests per second, without health checks and metric scrapes.
+    /// Requests per second, excluding health checks and metric scrapes.
     pub request_rate: Option<f64>,
-    /// Share of 5xx answers, 0 to 1; `null` when there were no requests.
+    /// Share of 5xx responses, 0 to 1; `null` when there were no requests.
     pub error_ratio: Option<f64>,
-    /// Request time quantiles in seconds; `null` when there were no requests.
+    /// Median request time in seconds; `null` when there were no requests. The same holds for the
+    /// other quantiles.
     pub p50_seconds: Option<f64>,
     pub p95_seconds: Option<f64>,
     pub p99_seconds: Option<f64>,
@@ -87,7 +88,7 @@ pub struct TinySeries {
     pub p99_seconds: Vec<Option<f64>>,
 }
 
-/// One node as the list knows it: who it is and how it is.
+/// One node as the list shows it: identity and state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeSummary {
@@ -95,7 +96,7 @@ pub struct NodeSummary {
     pub display_name: String,
     /// As configured: `dev`, `staging`, `prod` or another word.
     pub environment: String,
-    /// The service name the node reports; `null` before its first answer.
+    /// The service name the node reports; `null` before its first response.
     pub service: Option<String>,
     pub instance: Option<String>,
     pub version: Option<String>,
@@ -105,15 +106,15 @@ pub struct NodeSummary {
     pub state: NodeState,
     /// Never empty unless the node is healthy; worst first.
     pub reasons: Vec<Reason>,
-    /// Since when the node is in this state.
+    /// When the node entered this state.
     pub since: Timestamp,
-    /// When the node last answered; `null` when it never did.
+    /// When the node last responded; `null` when it never did.
     pub sampled_at: Option<Timestamp>,
-    /// When the node was last asked; `null` when it never was.
+    /// When the node was last polled; `null` when it never was.
     pub polled_at: Option<Timestamp>,
     /// True when the figures are older than three sampling intervals.
     pub stale: bool,
-    /// Restarts of the node's threads since it started, and of its process within the window.
+    /// Thread restarts since the node started, plus process restarts within the window.
     pub restarts: u64,
 }
 
@@ -125,7 +126,7 @@ pub struct NodeList {
     pub nodes: Vec<NodeSummary>,
 }
 
-/// How many nodes are in each state.
+/// Number of nodes in each state.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StateCounts {
@@ -145,7 +146,7 @@ pub struct OverviewNode {
     pub series: TinySeries,
 }
 
-/// `GET /api/overview`: everything the fleet view shows, in one answer, problems first.
+/// `GET /api/overview`: the content of the fleet view in one response, problems first.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Overview {
@@ -165,9 +166,12 @@ pub struct Overview {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeThread {
     pub name: String,
+    /// Threads running now.
     pub live: Option<u64>,
+    /// Threads started.
     pub total: Option<u64>,
     pub restarts: Option<u64>,
+    /// Purpose of the thread.
     pub job: Option<String>,
 }
 
@@ -176,15 +180,19 @@ pub struct NodeThread {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeQueue {
     pub name: String,
+    /// Maximum number of items.
     pub capacity: Option<u64>,
-    /// What happens when it is full: `reject_new`, `drop_oldest` or `wait_deadline`.
+    /// Behaviour when full: `reject_new`, `drop_oldest` or `wait_deadline`.
     pub overflow: Option<String>,
+    /// Threads that put items in.
     pub from: Option<String>,
+    /// Threads that take items out.
     pub to: Option<String>,
+    /// Current number of items.
     pub depth: Option<f64>,
     /// Items dropped since the node started.
     pub dropped: Option<f64>,
-    /// Callers turned away since the node started.
+    /// Requests rejected since the node started.
     pub rejected: Option<f64>,
 }
 
@@ -197,34 +205,34 @@ pub struct NodeStatus {
     pub health_url: String,
     pub api_url: Option<String>,
     pub ready: Option<bool>,
-    /// What the node says it lacks to be ready.
+    /// Conditions that keep the node from being ready, as it reports them.
     pub missing: Vec<String>,
-    /// What the node says works less well than it should.
+    /// Conditions that impair the node without stopping it, as it reports them.
     pub degraded: Vec<String>,
     pub planes: Vec<NodePlane>,
     pub capabilities: Vec<String>,
     pub queues: Vec<NodeQueue>,
     pub threads: Vec<NodeThread>,
-    /// How the console fares when it asks this node.
+    /// The console's polling of this node.
     pub polling: PollingStats,
 }
 
-/// How the sampler fares with one node.
+/// Statistics of the sampler for one node, since the console started.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PollingStats {
     pub polls: u64,
     pub failures: u64,
     pub consecutive_failures: u32,
-    /// What went wrong in the last failed poll, in words.
+    /// Description of the last failed poll.
     pub last_error: Option<String>,
-    /// How long the last successful poll took, in seconds.
+    /// Duration of the last successful poll, in seconds.
     pub last_poll_seconds: Option<f64>,
-    /// Series held for this node.
+    /// Series stored for this node.
     pub series: u64,
-    /// Series refused because the node's limit was reached.
+    /// Series rejected because the node's limit was reached.
     pub series_refused: u64,
-    /// Lines of the last scrape that were skipped as unreadable.
+    /// Lines of the last scrape that were skipped because they could not be parsed.
     pub lines_skipped: u64,
 }
 
@@ -253,9 +261,9 @@ pub struct Facet {
     pub facet: String,
     /// Requests per second over the window.
     pub request_rate: Option<f64>,
-    /// Share of 5xx answers over the window, 0 to 1.
+    /// Share of 5xx responses over the window, 0 to 1.
     pub error_ratio: Option<f64>,
-    /// Share of 4xx answers over the window, 0 to 1.
+    /// Share of 4xx responses over the window, 0 to 1.
     pub refused_ratio: Option<f64>,
     pub p50_seconds: Option<f64>,
     pub p95_seconds: Option<f64>,
@@ -264,8 +272,8 @@ pub struct Facet {
     pub requests_total: f64,
 }
 
-/// `GET /api/nodes/{id}/metrics/facets`: the node's routes, busiest first; of a node that does not answer, as they
-/// were at its last answer.
+/// `GET /api/nodes/{id}/metrics/facets`: the node's routes, busiest first; for a node that does not
+/// respond, the figures of its last response.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FacetList {
@@ -275,17 +283,17 @@ pub struct FacetList {
     pub facets: Vec<Facet>,
 }
 
-/// How the points of a query were made.
+/// How the points of a query were derived.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueryKind {
     /// The value as scraped.
     Value,
-    /// Increase per second since the sample before, aware of counter resets.
+    /// Increase per second since the previous sample; counter resets are handled.
     Rate,
 }
 
-/// One series of a query answer.
+/// One series of a query result.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QuerySeries {
@@ -304,11 +312,11 @@ pub struct QueryAnswer {
     pub kind: QueryKind,
     pub times_ms: Vec<u64>,
     pub series: Vec<QuerySeries>,
-    /// True when more series matched than one answer carries.
+    /// True when more series matched than one response carries.
     pub truncated: bool,
 }
 
-/// `GET /api/ui-config`: what the page needs before anything else. Public.
+/// `GET /api/ui-config`: what the page needs before it can show anything. Public.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UiConfig {
@@ -317,11 +325,12 @@ pub struct UiConfig {
     pub instance: String,
     /// `none`, `ingress` or `passport`.
     pub auth_mode: String,
-    /// True when this caller may look; false when the page has to ask for a passport first.
+    /// True when this caller may view the console; false when the page must request a passport
+    /// first.
     pub signed_in: bool,
-    /// True: no action is possible, whatever else is configured.
+    /// True when no action is possible, whatever else is configured.
     pub read_only: bool,
-    /// Actions that the configuration allows, from `reload` and `shutdown`; empty when read-only.
+    /// Actions allowed by the configuration (`reload`, `shutdown`); empty when read-only.
     pub actions: Vec<String>,
     pub interval_seconds: f64,
     pub window_seconds: f64,
@@ -331,7 +340,7 @@ pub struct UiConfig {
     pub languages: Vec<String>,
 }
 
-/// `GET /api/me`: who the console thinks is looking.
+/// `GET /api/me`: the identity and roles the console derived from the caller's credential.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Me {
@@ -343,7 +352,7 @@ pub struct Me {
     pub auth_mode: String,
 }
 
-/// `POST /api/session`: a pasted passport, exchanged for a cookie that scripts cannot read.
+/// `POST /api/session`: exchanges a pasted passport for a cookie that scripts cannot read.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRequest {
@@ -361,11 +370,11 @@ impl std::fmt::Debug for SessionRequest {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActionRequest {
-    /// The id of the node once more, so that no click acts on the wrong one.
+    /// The node's id again, which guards against acting on the wrong node.
     pub confirm: String,
 }
 
-/// The answer to an action that the node accepted.
+/// The result of an action that the node accepted.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ActionAnswer {
@@ -373,13 +382,14 @@ pub struct ActionAnswer {
     pub id: String,
     /// `reload` or `shutdown`.
     pub action: String,
-    /// The node's own word: `reloaded`, `unchanged`, `stopping`; `accepted` when it gave none.
+    /// The result reported by the node: `reloaded`, `unchanged` or `stopping`; `accepted` when it
+    /// reported none.
     pub result: String,
-    /// What the reload changed, as the node says it.
+    /// What the reload changed, as the node reports it.
     pub changes: Vec<String>,
 }
 
-/// The answer to `POST /api/nodes/{id}/refresh`: the node is asked next.
+/// Response of `POST /api/nodes/{id}/refresh`: the node is polled next.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RefreshAnswer {
@@ -387,45 +397,45 @@ pub struct RefreshAnswer {
     pub id: String,
 }
 
-/// One line of the audit: who wanted what, and what came of it.
+/// One record of the audit log: the caller, the action and its result.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditEntry {
-    /// Grows by one with each line.
+    /// Increases by one with each record.
     pub seq: u64,
     pub at: Timestamp,
     /// `reload`, `shutdown`, `refresh`, `session`, `config` or `read`.
     pub action: String,
-    /// The node, where there is one.
+    /// The node, for actions on a node.
     pub node: Option<String>,
-    /// Who; `anonymous` when nobody could be told.
+    /// Subject of the caller; `anonymous` when it is not known.
     pub subject: String,
     pub roles: Vec<String>,
     /// `started`, `done`, `denied`, `failed` or `unknown`.
     pub result: String,
-    /// A closed code of why, for what was not done.
+    /// Code from a closed list that says why the action was not performed.
     pub reason: Option<String>,
-    /// What the node or the gate said, in words.
+    /// The explanation given by the node or by the console's access check.
     pub detail: Option<String>,
-    /// Joins the lines of one request, and the logs of console and node.
+    /// Correlates the records of one request with the logs of console and node.
     pub request_id: String,
-    /// Address of the caller, without port.
+    /// IP address of the caller, without port.
     pub peer: String,
 }
 
-/// `GET /api/audit`: the last lines, newest first.
+/// `GET /api/audit`: the latest records, newest first.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuditList {
     pub as_of: Timestamp,
-    /// True when the lines outlive a restart of the console.
+    /// True when the records survive a restart of the console.
     pub durable: bool,
-    /// Lines that could not be kept because too many came at once; they are in the log.
+    /// Records not stored because too many arrived at once; they are in the service log.
     pub dropped: u64,
     pub entries: Vec<AuditEntry>,
 }
 
-/// One reward epoch, as its rewarder tells it. Amounts are decimal strings of minor units.
+/// One reward epoch as its rewarder reports it. Amounts are decimal strings of minor units.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpochView {
@@ -447,27 +457,29 @@ pub struct EpochView {
     pub shares_computed: u64,
     pub intents_total: u64,
     pub intents_settled: u64,
+    /// Estimated milliseconds until settlement ends.
     pub eta_ms: Option<u64>,
+    /// Number of settlement attempts.
     pub attempts: u32,
     pub commitment: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// How reading the epochs of one node went.
+/// Result of reading the epochs of one node.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpochSource {
     pub node: String,
     /// When they were last read; `null` when they never were.
     pub read_at: Option<Timestamp>,
-    /// Why they could not be read the last time.
+    /// Why the last attempt to read them failed.
     pub problem: Option<String>,
-    /// True when there are more epochs than the console reads.
+    /// True when the node has more epochs than the console reads.
     pub truncated: bool,
 }
 
-/// `GET /api/epochs`: the epochs of every rewarder of the fleet, those that need somebody first.
+/// `GET /api/epochs`: the epochs of every rewarder of the fleet, those that need attention first.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpochList {
@@ -476,42 +488,42 @@ pub struct EpochList {
     pub epochs: Vec<EpochView>,
 }
 
-/// Whether a log's head was checked against a key this console holds.
+/// Result of checking a log's head against the key pinned by this console.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LogVerdict {
-    /// The signature is that of the pinned key.
+    /// The signature is by the pinned key.
     Verified,
-    /// No key is pinned, so the signature was not checked.
+    /// No key is pinned; the signature was not checked.
     Unverified,
-    /// The signature is wrong, or the log shrank or forked since the last look.
+    /// The signature is invalid, or the log shrank or forked since the previous check.
     Failed,
     /// The log could not be read.
     Unreachable,
 }
 
-/// What is known about the present head continuing the one seen before.
+/// Whether the current head is known to extend the one seen before.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LogConsistency {
     /// There is no earlier head to compare with.
     FirstLook,
-    /// Size and root are those of the last look.
+    /// Size and root equal those of the previous check.
     Unchanged,
-    /// The log's own tiles prove that it only grew.
+    /// The log's own tiles prove that it was only appended to.
     Proven,
-    /// The log grew, but its tiles could not be read, so nothing is proven yet.
+    /// The log grew, but its tiles could not be read; nothing is proven yet.
     NotProven,
-    /// The log's past changed.
+    /// Earlier entries of the log were changed.
     Broken,
 }
 
-/// A witness that is configured for a log.
+/// A witness configured for a log.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogWitness {
     pub name: String,
-    /// True when its signature is on the present head and holds.
+    /// True when the current head carries a valid signature of this witness.
     pub signed: bool,
 }
 
@@ -519,21 +531,21 @@ pub struct LogWitness {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogHead {
-    /// The node whose log it is.
+    /// The node that keeps the log.
     pub id: String,
     pub origin: Option<String>,
     pub size: Option<u64>,
     /// Root hash, base64 as in the checkpoint.
     pub root: Option<String>,
     pub verdict: LogVerdict,
-    /// What the verdict rests on, in words.
+    /// What the verdict is based on, in words.
     pub reason: String,
-    /// When the head was read; `null` when it never was.
+    /// When the head was last read; `null` when it never was.
     pub read_at: Option<Timestamp>,
-    /// Since when size and root are what they are, as far as this console saw: the age of the checkpoint.
+    /// When this console first saw the current size and root: the age of the checkpoint.
     pub unchanged_since: Option<Timestamp>,
     pub consistency: LogConsistency,
-    /// The size that `consistency` compares with.
+    /// The earlier size that `consistency` refers to.
     pub compared_with: Option<u64>,
     /// Empty when no witness is configured.
     pub witnesses: Vec<LogWitness>,

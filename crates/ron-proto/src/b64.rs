@@ -1,5 +1,5 @@
-//! Base64 in the two alphabets we speak, decoded strictly: no padding where none belongs, no
-//! spaces, no stray trailing bits.
+//! Base64 in the two alphabets in use, decoded strictly: no padding where none is expected, no
+//! whitespace, no non-zero trailing bits.
 
 use base64::{
     Engine,
@@ -43,15 +43,11 @@ pub fn from_std_array<const N: usize>(text: &str) -> Result<[u8; N], ValueError>
 }
 
 fn exact<const N: usize>(what: &'static str, bytes: &[u8]) -> Result<[u8; N], ValueError> {
-    <[u8; N]>::try_from(bytes).map_err(|_| {
-        ValueError::new(
-            what,
-            format!("it holds {} bytes; {N} are needed", bytes.len()),
-        )
-    })
+    <[u8; N]>::try_from(bytes)
+        .map_err(|_| ValueError::new(what, format!("it has {} bytes, expected {N}", bytes.len())))
 }
 
-/// For `#[serde(with = "ron_proto::b64::b64url_bytes")]` on a `Vec<u8>`; pair it with
+/// For `#[serde(with = "ron_proto::b64::b64url_bytes")]` on a `Vec<u8>`; combine it with
 /// `#[schemars(with = "ron_proto::b64::B64Url")]`.
 pub mod b64url_bytes {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -93,7 +89,7 @@ pub mod b64url_option {
     }
 }
 
-/// The JSON schema of bytes carried as URL-safe base64.
+/// JSON schema of bytes encoded as URL-safe base64.
 pub struct B64Url;
 
 impl schemars::JsonSchema for B64Url {

@@ -1,8 +1,9 @@
-//! The ledger's wire types: entries, answers, receipts, account and epoch documents, events and the head.
+//! The ledger's wire types: entries, responses, receipts, account and epoch documents, events and
+//! the head.
 //!
-//! Amounts are decimal strings of minor units, times RFC 3339 UTC with milliseconds, `seq` and nonces plain
-//! JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log; leaf 0 is the
-//! genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
+//! Amounts are decimal strings of minor units, times are RFC 3339 UTC with milliseconds, `seq` and
+//! nonces are JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log;
+//! leaf 0 is the genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,21 +18,25 @@ use crate::values::{
     Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp, ValueError, string_value,
 };
 
-/// Entries in one commit, at most.
+/// Maximum number of entries in one commit.
 pub const MAX_ENTRIES: usize = 1_000;
-/// Bytes of one commit body, at most.
+/// Maximum size of one commit body, in bytes.
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
-/// Bytes of a memo, at most.
+/// Maximum size of a memo, in bytes.
 pub const MAX_MEMO_BYTES: usize = 256;
-/// Integers on the wire (nonce, index, recipients, seq) stay at or below this, so that every JSON reader keeps them exact.
+/// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
+/// them exactly.
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
-/// Accounts under this prefix belong to the ledger: only `epoch_open`, `payout` and `epoch_close` touch them.
+/// Accounts with this prefix are reserved for the ledger: only `epoch_open`, `payout` and
+/// `epoch_close` change them.
 pub const ESCROW_PREFIX: &str = "escrow:";
-/// Pools of reward epochs are accounts under this prefix, each below its tenant: `pool:<tenant>/<name>`.
+/// Prefix of the accounts that are pools of reward epochs; a tenant's pools are
+/// `pool:<tenant>/<name>`.
 pub const POOL_PREFIX: &str = "pool:";
 
-/// True when `account` is a pool of `tenant`: `pool:`, the tenant, a slash and a name. A dot of the tenant's name is a
-/// colon there, because accounts have no dots and tenants no colons; so no two tenants share a pool.
+/// True when `account` is a pool of `tenant`: `pool:`, the tenant, a slash and a name. A dot in the
+/// tenant's name is written as a colon, because accounts have no dots; tenants have no colons, so
+/// no two tenants share a pool.
 pub fn is_pool_of(tenant: &Tenant, account: &Account) -> bool {
     let below = account.as_str().strip_prefix(POOL_PREFIX);
     let Some((owner, name)) = below.and_then(|below| below.split_once('/')) else {
@@ -44,7 +49,8 @@ pub fn is_pool_of(tenant: &Tenant, account: &Account) -> bool {
     !name.is_empty() && owner.bytes().eq(spelt)
 }
 
-/// A text with a checked form: `FromStr`, `TryFrom`, `Display`, serde as a string, a schema with its rule.
+/// A string type with a validity rule: `FromStr`, `TryFrom`, `Display`, serde as a string, and a
+/// schema.
 macro_rules! text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:expr, $schema:tt) => {
         $(#[$doc])*
@@ -81,35 +87,37 @@ fn printable(s: &str, max: usize) -> bool {
 }
 
 text!(
-    /// Who an entry is made for: 1..160 printable ASCII characters without spaces.
+    /// Principal an entry is made for: 1 to 160 printable ASCII characters without spaces.
     PrincipalName, "principal", "1..160 printable ASCII characters without spaces",
     |s| printable(s, 160),
     { "type": "string", "minLength": 1, "maxLength": 160, "pattern": "^[!-~]+$" }
 );
 
 text!(
-    /// The idempotency key of an entry, unique for ever per principal: 1..128 of `[A-Za-z0-9._:/#-]`.
-    /// Callers' own keys have no `#`, so `key#3` is free for item 3 of a batch.
+    /// Idempotency key of an entry, never reused by its principal: 1 to 128 of `[A-Za-z0-9._:/#-]`.
+    /// Keys given by callers contain no `#`, which reserves `key#3` for item 3 of a batch.
     EntryKey, "key", "1..128 of [A-Za-z0-9._:/#-]",
     |s| (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/#-".contains(&b)),
     { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[A-Za-z0-9._:/#-]+$" }
 );
 
 text!(
-    /// Free text kept with an entry: at most 256 bytes of UTF-8 without control characters.
+    /// Free text stored with an entry: at most 256 bytes of UTF-8 without control characters.
     Memo, "memo", "at most 256 bytes without control characters",
     |s| s.len() <= MAX_MEMO_BYTES && !s.chars().any(char::is_control),
     { "type": "string", "maxLength": 256 }
 );
 
 text!(
-    /// The caller's own reference (an order, an invoice): 1..128 printable ASCII characters without spaces.
+    /// The caller's own reference (an order, an invoice): 1 to 128 printable ASCII characters
+    /// without spaces.
     Reference, "ref", "1..128 printable ASCII characters without spaces",
     |s| printable(s, 128),
     { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$" }
 );
 
-/// Transaction id: `tx_` and 32 hex digits, 16 of the sequence and 16 of a hash over sequence and request.
+/// Transaction id: `tx_` and 32 hex digits, 16 of the sequence number and 16 of a hash over
+/// sequence number and request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u128);
 
@@ -126,7 +134,7 @@ impl TxId {
         Self((u128::from(seq) << 64) | u128::from(tag))
     }
 
-    /// The sequence the id claims; the entry found there must derive the same id.
+    /// The sequence number encoded in the id; the entry found there must derive the same id.
     pub const fn seq(self) -> u64 {
         (self.0 >> 64) as u64
     }
@@ -156,7 +164,7 @@ impl FromStr for TxId {
     }
 }
 
-/// What an entry does.
+/// Kind of an entry.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -172,13 +180,13 @@ pub enum EntryKind {
     Hold,
     /// Pays out of a hold, in part or whole.
     Capture,
-    /// Ends a hold; what remains is available again.
+    /// Ends a hold; the remaining amount becomes available again.
     Release,
-    /// As release, written by the ledger when a hold's time has come.
+    /// As `release`, written by the ledger when a hold expires.
     Expire,
-    /// From now on the account refuses debits.
+    /// The account refuses debits from now on.
     Freeze,
-    /// Undoes a freeze.
+    /// Revokes a freeze.
     Unfreeze,
     /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
     EpochOpen,
@@ -186,7 +194,7 @@ pub enum EntryKind {
     Payout,
     /// Ends the epoch once every recipient is paid.
     EpochClose,
-    /// A key given up by `resolve`: a refusal without a request.
+    /// Abandons a key for which `resolve` found no entry: a refusal without a request.
     Abandon,
 }
 
@@ -210,7 +218,7 @@ impl EntryKind {
         }
     }
 
-    /// True for the kinds that need scope `ledger:settle` (all others need `ledger:commit`).
+    /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
     pub const fn is_settlement(self) -> bool {
         matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
     }
@@ -222,14 +230,15 @@ impl fmt::Display for EntryKind {
     }
 }
 
-/// One entry of a commit. All but the settlement kinds carry a `key`, unique for ever per principal.
+/// One entry of a commit. All kinds except settlement carry a `key`, which is never reused by its
+/// principal.
 ///
-/// Settlement entries are their own key: an epoch is opened and closed once, a payout is unique by
-/// (tenant, epoch, index). Sent again unchanged they answer with their first receipt and change nothing.
+/// Settlement entries identify themselves: an epoch is opened and closed once, a payout is unique
+/// by (tenant, epoch, index). A repetition returns the first receipt and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Entry {
-    /// Creates money. No nonce.
+    /// Creates money in `to`. Has no nonce.
     Issue {
         principal: PrincipalName,
         key: EntryKey,
@@ -240,11 +249,12 @@ pub enum Entry {
         memo: Option<Memo>,
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<Reference>,
-        /// Refused when the day's total of this account and asset would pass it.
+        /// Maximum of the account's total in this asset per UTC day, in minor units; refused when
+        /// the entry would exceed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
-    /// Moves money. `nonce` must be the account's next (1, 2, 3 ...).
+    /// Moves money. `nonce` must be the next of the debited account (1, 2, 3 ...).
     Transfer {
         principal: PrincipalName,
         key: EntryKey,
@@ -260,7 +270,7 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
-    /// Destroys money.
+    /// Destroys money of `from`.
     Burn {
         principal: PrincipalName,
         key: EntryKey,
@@ -275,7 +285,8 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
-    /// Reserves money until captured, released or expired. Its txid is the hold's id.
+    /// Reserves money until it is captured, released or expired. The txid of the entry identifies
+    /// the hold.
     Hold {
         principal: PrincipalName,
         key: EntryKey,
@@ -291,7 +302,7 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
-    /// Pays `amount_minor` of the hold to `to`; what remains stays held.
+    /// Pays `amount_minor` of the hold to `to`; the remaining amount stays reserved.
     Capture {
         principal: PrincipalName,
         key: EntryKey,
@@ -303,13 +314,13 @@ pub enum Entry {
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<Reference>,
     },
-    /// Ends the hold.
+    /// Ends the hold; the remaining amount becomes available again.
     Release {
         principal: PrincipalName,
         key: EntryKey,
         hold: TxId,
     },
-    /// Written by the ledger itself; refused in requests.
+    /// Written by the ledger when a hold expires; refused in requests.
     Expire { hold: TxId },
     /// The account refuses debits from now on.
     Freeze {
@@ -317,35 +328,37 @@ pub enum Entry {
         key: EntryKey,
         account: Account,
     },
-    /// The account takes debits again.
+    /// The account accepts debits again.
     Unfreeze {
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
     },
-    /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's escrow.
+    /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's
+    /// escrow.
     EpochOpen {
         principal: PrincipalName,
         tenant: Tenant,
         epoch: EpochId,
-        /// The pool account, below `pool:<tenant>/`.
+        /// The pool account, `pool:<tenant>/<name>`.
         from: Account,
         asset: Asset,
-        /// The sum of all payouts.
+        /// The sum of all payouts, in minor units.
         amount_minor: Amount,
         /// The manifest's commitment.
         commitment: ContentId,
-        /// The Merkle-sum root over the payouts.
+        /// Root of the Merkle-sum tree over the payouts.
         sum_root: ContentId,
         /// Number of payouts; indices are 0..recipients.
         recipients: u64,
-        /// What is paid for: names tenant, policy and usage. A tenant pays a source once, whatever its epochs are called.
+        /// Identifies what is paid for, by tenant, policy and usage. A tenant pays a source once,
+        /// whatever its epochs are called.
         source: ContentId,
-        /// The earlier epoch that this one corrects: the only way to pay a source again.
+        /// The earlier epoch that this one corrects; required to pay a source again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         adjusts: Option<EpochId>,
     },
-    /// Pays recipient `index` (the epoch's next) out of escrow.
+    /// Pays recipient `index`, which must be the epoch's next, out of escrow.
     Payout {
         principal: PrincipalName,
         tenant: Tenant,
@@ -363,7 +376,7 @@ pub enum Entry {
         epoch: EpochId,
         commitment: ContentId,
     },
-    /// Only in events: what `resolve` wrote for a key that had no entry.
+    /// Only in events: written by `resolve` for a key that had no entry.
     Abandon {
         principal: PrincipalName,
         key: EntryKey,
@@ -371,7 +384,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// What the entry does.
+    /// The kind of the entry.
     pub const fn kind(&self) -> EntryKind {
         match self {
             Self::Issue { .. } => EntryKind::Issue,
@@ -390,7 +403,7 @@ impl Entry {
         }
     }
 
-    /// (principal, key), where the entry has one.
+    /// (principal, key), for the kinds that have a key.
     pub const fn principal_key(&self) -> Option<(&PrincipalName, &EntryKey)> {
         match self {
             Self::Issue { principal, key, .. }
@@ -409,7 +422,7 @@ impl Entry {
         }
     }
 
-    /// The entry without the daily ceiling, which is set from the policy of the moment: what the caller asked for.
+    /// The entry as the caller sent it: without the daily ceiling, which the policy in force sets.
     #[must_use]
     pub fn without_ceiling(mut self) -> Self {
         if let Self::Issue { daily_ceiling, .. }
@@ -427,56 +440,63 @@ impl Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommitRequest {
-    /// 1..1,000 entries, decided in this order.
+    /// Entries, 1 to 1,000, decided in this order.
     pub entries: Vec<Entry>,
-    /// All or nothing: one refusal refuses them all, and every key is consumed.
+    /// All or nothing: when one entry is refused, all are, and every key is consumed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub linked: bool,
-    /// One request under many keys: each entry is decided by itself, but when some of the keys are used
-    /// already and others are not, nothing is decided and each entry answers `idempotency_mismatch`.
+    /// One request with several keys: each entry is decided on its own, but when only some of the
+    /// keys were used before, nothing is decided and each entry returns `idempotency_mismatch`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub batch: bool,
 }
 
-/// Answer of `POST /v1/ledger/commit`: one result per entry, in order.
+/// Response of `POST /v1/ledger/commit`: one result per entry, in the order of the entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommitAnswer {
     pub results: Vec<EntryAnswer>,
 }
 
-/// What became of one entry.
+/// Outcome of one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
 pub enum EntryAnswer {
-    /// Done and durable.
+    /// The entry took effect and is durable.
     Done {
+        /// Index of the entry's leaf in the ledger's log.
         seq: u64,
+        /// Transaction id of the entry.
         txid: TxId,
+        /// Receipt of the entry.
         receipt: Receipt,
-        /// True when this request had been answered before and changed nothing now.
+        /// True when the request had been decided before; nothing changed now.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
-    /// Nothing changed, except that the key (where there is one) is consumed.
+    /// Nothing changed, except that the key (if any) is consumed.
     Refused {
+        /// Why the entry was refused.
         code: RefusalCode,
-        /// The refusal's own leaf; absent for `idempotency_mismatch`, which writes none.
+        /// Index of the leaf that records the refusal; absent for `idempotency_mismatch`, which
+        /// writes none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
-        /// `nonce_conflict`: the nonce that would have been accepted; `index_gap`: the epoch's next index.
+        /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
+        /// epoch's next index.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected: Option<u64>,
-        /// `usage_paid`: the epoch that paid this usage.
+        /// For `usage_paid` the epoch that paid this usage.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         paid_by: Option<EpochId>,
+        /// True when the request had been decided before; nothing changed now.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
 }
 
 impl EntryAnswer {
-    /// The receipt, when done.
+    /// The receipt, if the entry took effect.
     pub const fn receipt(&self) -> Option<&Receipt> {
         match self {
             Self::Done { receipt, .. } => Some(receipt),
@@ -484,7 +504,7 @@ impl EntryAnswer {
         }
     }
 
-    /// The same answer, marked as given before.
+    /// The same outcome, marked as decided before.
     #[must_use]
     pub fn as_replayed(mut self) -> Self {
         let (Self::Done { replayed, .. } | Self::Refused { replayed, .. }) = &mut self;
@@ -492,7 +512,7 @@ impl EntryAnswer {
         self
     }
 
-    /// Whether it was given before.
+    /// Whether the request had been decided before.
     pub const fn is_replayed(&self) -> bool {
         match self {
             Self::Done { replayed, .. } | Self::Refused { replayed, .. } => *replayed,
@@ -506,23 +526,24 @@ impl EntryAnswer {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalCode {
-    /// The available balance (or the pool) is too small.
+    /// The available balance (or the pool) is smaller than the amount.
     InsufficientFunds,
-    /// The nonce is not the account's next; `expected` tells it.
+    /// The nonce is not the account's next; `expected` contains the next one.
     NonceConflict,
-    /// A daily ceiling would be passed.
+    /// A limit would be exceeded: a daily ceiling, the operator's limit on accounts or on an
+    /// account's total, or the maximum ever issued of an asset.
     LimitsExceeded,
-    /// A total would not fit in 128 bits.
+    /// A total would exceed 128 bits.
     AmountOverflow,
     /// The debited account is frozen.
     AccountFrozen,
-    /// The account belongs to the ledger (escrow).
+    /// The account is reserved for the ledger (escrow).
     ReservedAccount,
-    /// There is no such open hold.
+    /// No open hold has this id.
     HoldNotFound,
-    /// The hold has less left than asked for.
+    /// The remaining amount of the hold is smaller than the requested one.
     HoldTooSmall,
-    /// The hold's end is not in the future.
+    /// The hold's `expires_at` is not in the future.
     HoldExpired,
     /// The epoch is bound to another manifest, or the payout differs from the one already made.
     EpochConflict,
@@ -530,17 +551,17 @@ pub enum RefusalCode {
     EpochUnknown,
     /// The epoch is closed.
     EpochClosed,
-    /// The payout is not the epoch's next; `expected` tells it.
+    /// The payout is not the epoch's next; `expected` contains the next index.
     IndexGap,
     /// Not every index is paid, or the escrow is not empty.
     EpochIncomplete,
     /// Another entry of the same linked commit was refused.
     LinkedFailed,
-    /// The key was given up by `resolve` before the entry arrived.
+    /// The key was abandoned by `resolve` before the entry arrived.
     Abandoned,
-    /// The key belongs to another request.
+    /// The key was used for another request.
     IdempotencyMismatch,
-    /// Another epoch of the tenant paid this usage; `paid_by` names it.
+    /// Another epoch of the tenant paid this usage; `paid_by` contains it.
     UsagePaid,
 }
 
@@ -567,7 +588,7 @@ impl RefusalCode {
         Self::UsagePaid,
     ];
 
-    /// The code on the wire, also the `code` of a problem made from it.
+    /// The code on the wire, also the `code` of the problem derived from it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::InsufficientFunds => "insufficient_funds",
@@ -591,26 +612,28 @@ impl RefusalCode {
         }
     }
 
-    /// One sentence for people.
+    /// Explanation in one sentence, for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::InsufficientFunds => "the available balance is smaller than the amount",
             Self::NonceConflict => "the nonce is not the account's next",
-            Self::LimitsExceeded => "a daily ceiling would be passed",
-            Self::AmountOverflow => "a total would not fit in 128 bits",
+            Self::LimitsExceeded => "a daily ceiling or another limit would be exceeded",
+            Self::AmountOverflow => "a total would exceed 128 bits",
             Self::AccountFrozen => "the account is frozen and refuses debits",
-            Self::ReservedAccount => "the account belongs to the ledger and takes no such entry",
-            Self::HoldNotFound => "there is no such open hold",
-            Self::HoldTooSmall => "the hold has less left than the amount",
-            Self::HoldExpired => "the hold would end before it begins",
+            Self::ReservedAccount => "the account is reserved for the ledger",
+            Self::HoldNotFound => "no open hold has this id",
+            Self::HoldTooSmall => {
+                "the remaining amount of the hold is smaller than the requested one"
+            }
+            Self::HoldExpired => "the hold's expires_at is not in the future",
             Self::EpochConflict => "the epoch is bound to another manifest or payout",
             Self::EpochUnknown => "the epoch was never opened",
             Self::EpochClosed => "the epoch is closed",
             Self::IndexGap => "the payout is not the epoch's next",
-            Self::EpochIncomplete => "not every payout of the epoch is made",
+            Self::EpochIncomplete => "not every index of the epoch is paid",
             Self::LinkedFailed => "another entry of the same linked commit was refused",
-            Self::Abandoned => "the key was given up before the entry arrived",
-            Self::IdempotencyMismatch => "the key belongs to another request",
+            Self::Abandoned => "the key was abandoned before the entry arrived",
+            Self::IdempotencyMismatch => "the key was used for another request",
             Self::UsagePaid => "another epoch paid this usage",
         }
     }
@@ -622,36 +645,41 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// What a done entry leaves in the caller's hands. Everything in it follows from the request, the ledger's
-/// time and its sequence, so a replay cannot differ.
+/// Receipt of an entry that took effect. Its content follows from the request, the ledger's time
+/// and the sequence number, so a repetition returns the same receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
+    /// Transaction id of the entry.
     pub txid: TxId,
+    /// Kind of the entry.
     pub op: EntryKind,
-    /// The debited account (for freeze and unfreeze: the account itself).
+    /// The debited account; for freeze and unfreeze the account itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Account>,
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// Absent only for freeze, unfreeze and epoch_close.
+    /// Asset; absent only for freeze, unfreeze and epoch_close.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
+    /// Amount moved, in minor units; absent together with `asset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
+    /// Nonce of the debited account, for the kinds that have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
-    /// The entry's key; for settlement entries a text made of epoch and index.
+    /// The entry's key; for settlement entries a text derived from epoch and index.
     pub idem: String,
+    /// The ledger's time of the entry.
     pub ts: Timestamp,
     /// Index of the entry's leaf in the ledger's log.
     pub seq: u64,
-    /// `b3:` of the JCS form of all fields before.
+    /// `b3:` of the canonical JSON of all preceding fields.
     pub receipt_hash: ContentId,
 }
 
-/// The hashed part of a receipt, in the same order.
+/// The hashed fields of a receipt, in the same order.
 #[derive(Serialize)]
 struct ReceiptBody<'a> {
     txid: TxId,
@@ -672,7 +700,8 @@ struct ReceiptBody<'a> {
 }
 
 impl Receipt {
-    /// The hash the receipt must carry: `b3:` of the JCS form of every field but `receipt_hash`.
+    /// The hash the receipt must contain: `b3:` of the canonical JSON of every field except
+    /// `receipt_hash`.
     pub fn expected_hash(&self) -> Result<ContentId, JcsError> {
         let body = ReceiptBody {
             txid: self.txid,
@@ -696,38 +725,45 @@ impl Receipt {
     }
 }
 
-/// Body of `POST /v1/ledger/resolve`: what became of this key? If nothing, it is given up for ever.
+/// Body of `POST /v1/ledger/resolve`: look up the outcome of a key. A key without an entry is
+/// permanently abandoned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResolveRequest {
+    /// Principal the key belongs to.
     pub principal: PrincipalName,
+    /// Idempotency key to resolve.
     pub key: EntryKey,
 }
 
-/// `GET /v1/ledger/accounts/{a}`. An account nobody has used yet reads as empty, never as 404.
+/// `GET /v1/ledger/accounts/{a}`. An account that was never used is returned as empty, not as 404.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccountDoc {
+    /// The account asked for.
     pub account: Account,
-    /// The last nonce used; the next debit carries `nonce + 1`.
+    /// The last nonce used; the next debit must carry `nonce + 1`.
     pub nonce: u64,
+    /// Whether the account refuses debits.
     pub frozen: bool,
-    /// Sorted by asset; assets never touched are absent.
+    /// Balances, sorted by asset; assets the account never had are absent.
     pub balances: Vec<BalanceDoc>,
     /// Open holds on the account, oldest first, at most 1,000.
     pub holds: Vec<HoldDoc>,
-    /// The state is exact as of this sequence and time.
+    /// Sequence number up to which the state is exact.
     pub seq: u64,
+    /// The ledger's time of that entry.
     pub ts: Timestamp,
 }
 
-/// One asset of an account.
+/// Balance of an account in one asset, in minor units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BalanceDoc {
     pub asset: Asset,
+    /// Balance, including held amounts.
     pub amount_minor: Amount,
-    /// `amount_minor` less what is held.
+    /// `amount_minor` less the held amounts.
     pub available_minor: Amount,
 }
 
@@ -735,87 +771,94 @@ pub struct BalanceDoc {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldDoc {
+    /// Id of the hold: the txid of the entry that made it.
     pub hold: TxId,
+    /// The account whose money is reserved.
     pub from: Account,
     pub asset: Asset,
-    /// What is left of it.
+    /// Remaining amount, in minor units.
     pub amount_minor: Amount,
+    /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
 }
 
-/// One entry as the log has it: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
+/// One entry as recorded in the log: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
+    /// Index of the entry's leaf in the ledger's log.
     pub seq: u64,
+    /// The ledger's time of the entry.
     pub ts: Timestamp,
+    /// The entry as requested.
     pub entry: Entry,
-    /// The first answer the entry got (`replayed` is false).
+    /// The first outcome returned for the entry (`replayed` is false).
     pub answer: EntryAnswer,
 }
 
-/// `GET /v1/ledger/events?after=N&wait=S`: ordered and gap-free.
+/// `GET /v1/ledger/events?after=N&wait=S`: entries in order, without gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventPage {
-    /// Entries with `seq > after`, ascending without gaps; at most 1,000.
+    /// Entries with `seq > after`, ascending without gaps; at most 500.
     pub events: Vec<Event>,
-    /// Use as the next `after`.
+    /// Value of `after` for the next page.
     pub next: u64,
-    /// The last durable sequence when the page was made.
+    /// The last durable sequence number when the page was made.
     pub head: u64,
 }
 
-/// `GET /v1/ledger/head`: where the log stands.
+/// `GET /v1/ledger/head`: current state of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// The log's origin line, which its verifier key is named after.
+    /// The log's origin line, which is also the name in its verifier key.
     pub origin: String,
-    /// The last durable sequence; 0 when there is no entry yet.
+    /// The last durable sequence number; 0 when there is no entry yet.
     pub seq: u64,
-    /// Leaves in the log: `seq + 1`.
+    /// Number of leaves in the log: `seq + 1`.
     pub size: u64,
     /// RFC 6962 root over these leaves, base64.
     pub root: String,
-    /// The time of the last entry.
+    /// The ledger's time of the last entry.
     pub ts: Timestamp,
-    /// Leaves covered by the last signed checkpoint.
+    /// Number of leaves covered by the last signed checkpoint.
     pub checkpoint_size: u64,
-    /// Set while the ledger writes nothing; it goes on answering reads.
+    /// Present while the ledger is closed for writing; reads are still served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Closed>,
 }
 
-/// Why a ledger writes nothing.
+/// Why a ledger is closed for writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Closed {
+    /// Kind of the failure.
     pub cause: ClosedCause,
-    /// What failed, and what the operator is to do.
+    /// What failed, and what the operator must do.
     pub detail: String,
 }
 
-/// What kind of failure closed a ledger for writing.
+/// Kind of the failure that closed a ledger for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ClosedCause {
-    /// There was no room on its disk.
+    /// No space was left on its disk.
     DiskFull,
     /// Its disk failed a write or a flush.
     DiskFailed,
-    /// An invariant did not hold.
+    /// An invariant was violated.
     Broken,
 }
 
-/// The code of the answer (503) to a write that a closed ledger, or the wallet before it, refuses. `details` is the
-/// reason, a [`Closed`].
+/// Code of the response (503) to a write while the ledger is closed, given by the ledger or by the
+/// wallet. `details` contains the reason, a [`Closed`].
 pub const LEDGER_CLOSED: &str = "ledger_closed";
 
 impl Closed {
-    /// The answer to a write: nothing was done.
+    /// The response to a write that was rejected; nothing was done.
     pub fn problem(&self) -> Problem {
-        // Somebody has to act first, so the next try is not soon; but the request itself is good.
+        // Needs action by the operator, so the retry delay is long; the request itself is valid.
         Problem::new(
             503,
             LEDGER_CLOSED,
@@ -828,12 +871,12 @@ impl Closed {
 }
 
 impl ClosedCause {
-    /// What the operator is to do.
+    /// What the operator must do.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::DiskFull => "make room on the ledger's disk, then restart the ledger",
+            Self::DiskFull => "free space on the ledger's disk, then restart the ledger",
             Self::DiskFailed => {
-                "look after the ledger's disk, check the log with `ron ledger verify`, then restart the ledger"
+                "repair or replace the ledger's disk, check the log with `ron ledger verify`, then restart the ledger"
             }
             Self::Broken => {
                 "keep the ledger's files as they are, check the log with `ron ledger verify`, and report it"
@@ -842,44 +885,53 @@ impl ClosedCause {
     }
 }
 
-/// Where an epoch's settlement stands.
+/// State of an epoch's settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EpochState {
+    /// Payouts are being made.
     Open,
+    /// Every payout is made.
     Closed,
 }
 
-/// `GET /v1/ledger/epochs/{tenant}/{epoch}`.
+/// `GET /v1/ledger/epochs/{tenant}/{epoch}`: settlement of one epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpochDoc {
     pub tenant: Tenant,
     pub epoch: EpochId,
     pub state: EpochState,
+    /// The manifest's commitment.
     pub commitment: ContentId,
+    /// Root of the Merkle-sum tree over the payouts.
     pub sum_root: ContentId,
     pub asset: Asset,
+    /// The pool account the total was taken from.
     pub from: Account,
+    /// The escrow account the payouts are made from.
     pub escrow: Account,
+    /// Number of payouts.
     pub recipients: u64,
-    /// What the epoch pays for.
+    /// Identifies what the epoch pays for.
     pub source: ContentId,
-    /// The earlier epoch that it corrects.
+    /// The earlier epoch that this one corrects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adjusts: Option<EpochId>,
-    /// The sum of all payouts.
+    /// The sum of all payouts, in minor units.
     pub amount_minor: Amount,
-    /// What has been paid so far.
+    /// Amount paid so far, in minor units.
     pub paid_minor: Amount,
     /// The index of the next payout.
     pub next_index: u64,
+    /// Sequence number of `epoch_open`.
     pub opened_seq: u64,
+    /// Sequence number of `epoch_close`; absent while the epoch is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_seq: Option<u64>,
 }
 
-/// The escrow account of an epoch: `escrow:` and 64 hex digits that depend on tenant and epoch only.
+/// The escrow account of an epoch: `escrow:` and 64 hex digits derived from tenant and epoch only.
 pub fn escrow_account(tenant: &Tenant, epoch: &EpochId) -> Account {
     let mut h = blake3::Hasher::new();
     h.update(b"ron-ledger/v1/escrow\0");

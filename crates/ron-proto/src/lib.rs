@@ -1,8 +1,8 @@
-//! What crosses a border: value types, canonical JSON, problems, scopes, caveats, and the
-//! request and answer types of every API.
+//! Types shared across process boundaries: value types, canonical JSON, problems, scopes, caveats,
+//! and the request and response types of every API.
 //!
-//! **Invariant:** this crate is pure. It reads no clock, no file, no socket and no environment,
-//! and nothing in it depends on the iteration order of a hash map.
+//! **Invariant:** this crate is pure. It accesses no clock, file, socket or environment variable,
+//! and no output depends on the iteration order of a hash map.
 
 pub mod admin;
 pub mod b64;

@@ -1,8 +1,8 @@
-//! Request and answer types of the svc-passport API, the JWKS, the issuer metadata, the
+//! Request and response types of the svc-passport API, the JWKS, the issuer metadata, the
 //! revocation feed, and the issuer policy.
 //!
-//! Caveats travel as strings `key=value`, see [`crate::caveat`]; times inside tokens and answers
-//! about tokens are whole seconds since 1970-01-01 UTC, as in JWT.
+//! Caveats are strings `key=value`, see [`crate::caveat`]; times in tokens and in responses about
+//! tokens are whole seconds since 1970-01-01 UTC, as in JWT.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,45 +11,46 @@ use crate::kms::Jwk;
 use crate::receipt::LogReceipt;
 use crate::values::{Tenant, Timestamp};
 
-/// Lifetime of a token when none is asked for, in seconds.
+/// Default lifetime of a token, in seconds.
 pub const TTL_S_DEFAULT: u64 = 15 * 60;
-/// Longest lifetime of a token, in seconds.
+/// Maximum lifetime of a token, in seconds.
 pub const TTL_S_MAX: u64 = 60 * 60;
-/// Longest token with a classical signature, in bytes. A token with an ML-DSA signature has the same room for its
-/// claims and is as much longer as that signature is.
+/// Maximum size of a token with a classical signature, in bytes. A token with an ML-DSA signature
+/// may be larger by the size of that signature.
 pub const TOKEN_BYTES_MAX: usize = 4 * 1024;
-/// Longest token with an ML-DSA signature, in bytes: a hybrid one with ML-DSA-87 in base64url.
+/// Maximum size of a token with an ML-DSA signature, in bytes: a hybrid one with ML-DSA-87 in
+/// base64url.
 pub const PQ_TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Most caveats of one token.
+/// Maximum number of caveats in one token.
 pub const CAVEATS_MAX: usize = 32;
-/// Longest caveat, in bytes.
+/// Maximum size of a caveat, in bytes.
 pub const CAVEAT_BYTES_MAX: usize = 256;
-/// Longest `subject_ref`, in bytes.
+/// Maximum size of `subject_ref`, in bytes.
 pub const SUBJECT_BYTES_MAX: usize = 256;
-/// Most items of one `verify_batch`.
+/// Maximum number of tokens in one `verify_batch`.
 pub const VERIFY_BATCH_MAX: usize = 512;
-/// Longest `reason` of a revocation, in bytes.
+/// Maximum size of the `reason` of a revocation, in bytes.
 pub const REASON_BYTES_MAX: usize = 256;
 
 /// `POST /v1/passport/issue`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssueRequest {
-    /// Opaque reference to the holder, 1..=256 printable ASCII bytes without spaces; no personal
+    /// Opaque reference to the holder, 1 to 256 printable ASCII bytes without spaces; no personal
     /// data.
     pub subject_ref: String,
-    /// The one service the token is for, such as `svc-wallet`.
+    /// The one service that accepts the token, such as `svc-wallet`.
     pub audience: String,
-    /// Lifetime in seconds; more than the maximum is refused, never clamped.
+    /// Lifetime in seconds; a value above the maximum is rejected, not reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_s: Option<u64>,
-    /// Scopes separated by spaces; absent means all the policy allows for this audience.
+    /// Scopes separated by spaces; when absent, all that the policy allows for this audience.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Narrowing conditions, all of which must hold.
+    /// Restrictions on the token, all of which must be satisfied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<CaveatInput>,
-    /// JWS algorithms the caller's verifiers accept, best first; absent means the audience's
+    /// JWS algorithms the audience accepts, in order of preference; when absent, the audience's
     /// default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub accept_algs: Vec<String>,
@@ -58,8 +59,8 @@ pub struct IssueRequest {
     pub proof: Option<serde_json::Value>,
 }
 
-/// A caveat as a caller writes it: `"key=value"`, or `{"key": ..., "value": ...}`. Kept as text;
-/// whether the key is known and the value fits is for the issuer to say, with its own error codes.
+/// A caveat in a request: `"key=value"`, or `{"key": ..., "value": ...}`. Kept as text: the issuer
+/// checks key and value and reports errors with its own codes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaveatInput(pub String);
 
@@ -110,7 +111,7 @@ impl JsonSchema for CaveatInput {
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "A limit: key=value, or an object of key and value",
+            "description": "A restriction: key=value, or an object of key and value",
             "anyOf": [
                 { "type": "string", "maxLength": CAVEAT_BYTES_MAX },
                 {
@@ -124,21 +125,23 @@ impl JsonSchema for CaveatInput {
     }
 }
 
-/// Answer of issue.
+/// Response of issue.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssueAnswer {
-    /// The token, a JWS compact JWT; of a hybrid, the base64url of a JWS JSON serialization with two signatures.
+    /// The token: a JWT in JWS compact form; for a hybrid algorithm, base64url of a JWS JSON
+    /// serialization with two signatures.
     pub token: String,
-    /// RFC 7638 thumbprint of the key that signed it; of a hybrid, the classical key.
+    /// RFC 7638 thumbprint of the signing key; for a hybrid algorithm, of the classical key.
     pub kid: String,
-    /// `EdDSA`, `ES256`, `ML-DSA-44`, `-65`, `-87`, or a hybrid such as `EdDSA+ML-DSA-65`.
+    /// Signature algorithm: `EdDSA`, `ES256`, `ML-DSA-44`, `-65`, `-87`, or a hybrid such as
+    /// `EdDSA+ML-DSA-65`.
     pub alg: String,
-    /// When it expires (unix seconds).
+    /// Expiry, in Unix seconds.
     pub exp: u64,
-    /// The caveats it carries.
+    /// The caveats of the token.
     pub caveats: Vec<String>,
-    /// The epoch it belongs to.
+    /// Revocation epoch of the token.
     pub epoch: u64,
     /// Leaf of the KMS audit log that records the signature.
     pub receipt: LogReceipt,
@@ -148,7 +151,7 @@ pub struct IssueAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyToken {
-    /// The token.
+    /// The token to verify.
     pub token: String,
 }
 
@@ -156,98 +159,100 @@ pub struct VerifyToken {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyTokenBatch {
-    /// 1..=512 tokens.
+    /// Tokens to verify, 1 to 512.
     pub tokens: Vec<String>,
 }
 
-/// What the issuer says of one token. A bad token is an answer, not an error.
+/// The issuer's verdict on one token. An invalid token is a result, not an error.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyVerdict {
-    /// True when it would be accepted by its audience now.
+    /// True when its audience would accept it now.
     pub ok: bool,
-    /// Closed word for why not, such as `expired` or `revoked`.
+    /// Reason from a closed list when not, such as `expired` or `revoked`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Its claims, once the signature is good.
+    /// Its claims, when the signature is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parsed: Option<TokenClaims>,
 }
 
-/// Answer of verify_batch; `results[n]` belongs to `tokens[n]`.
+/// Response of verify_batch; `results[n]` belongs to `tokens[n]`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyBatchAnswer {
-    /// One verdict per token.
+    /// One verdict per token, in the order of the tokens.
     pub results: Vec<VerifyVerdict>,
 }
 
-/// The claims of a token (profile RFC 9068). Unknown claims are allowed in a token and not shown.
+/// The claims of a token (profile RFC 9068). A token may contain further claims, which are not
+/// returned.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct TokenClaims {
     /// Issuer URL.
     pub iss: String,
-    /// The holder.
+    /// Subject: the holder.
     pub sub: String,
-    /// The one audience.
+    /// The one service that accepts the token.
     pub aud: String,
-    /// Issued at (unix seconds).
+    /// Time of issue, in Unix seconds.
     pub iat: u64,
-    /// Not before (unix seconds).
+    /// Start of validity, in Unix seconds.
     pub nbf: u64,
-    /// Expires at (unix seconds).
+    /// Expiry, in Unix seconds.
     pub exp: u64,
     /// Token id.
     pub jti: String,
-    /// The client it was issued to.
+    /// `client_id` of the client it was issued to.
     pub client_id: String,
     /// The holder's tenant.
     pub tenant: Tenant,
     /// Scopes separated by spaces.
     pub scope: String,
-    /// Epoch of the issuer when it was issued.
+    /// Revocation epoch of the issuer at the time of issue.
     pub ron_epoch: u64,
-    /// Typed caveats: one object of type `ron` (RFC 9396), see [`crate::caveat::to_detail`].
+    /// Caveats: one object of type `ron` (RFC 9396), see [`crate::caveat::to_detail`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorization_details: Vec<serde_json::Value>,
-    /// The key whose holder alone may use the token (RFC 7800).
+    /// The key the token is bound to (RFC 7800): only its holder may use the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cnf: Option<Confirmation>,
-    /// Who acts for the holder (RFC 8693).
+    /// The client that acts for the holder (RFC 8693).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<Actor>,
-    /// Where its revocation bit is (Token Status List).
+    /// Location of its revocation bit (Token Status List).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<TokenStatus>,
 }
 
-/// Claim `cnf`: a DPoP key (RFC 9449), a client certificate (RFC 8705), or both; all that is named must be proved.
+/// Claim `cnf`: a DPoP key (RFC 9449), a client certificate (RFC 8705), or both; possession of each
+/// must be proved.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Confirmation {
     /// RFC 7638 SHA-256 thumbprint of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jkt: Option<String>,
-    /// Base64url of the certificate's SHA-256 (of its DER form).
+    /// SHA-256 of the certificate in DER form, base64url.
     #[serde(rename = "x5t#S256", default, skip_serializing_if = "Option::is_none")]
     pub x5t_s256: Option<String>,
 }
 
 impl Confirmation {
-    /// The claim of a token that is bound to a key, a certificate or both; none for one that is not bound.
+    /// The claim of a token bound to a key, a certificate or both; `None` for an unbound token.
     pub fn of(jkt: Option<String>, x5t_s256: Option<String>) -> Option<Self> {
         let bound = jkt.is_some() || x5t_s256.is_some();
         bound.then_some(Self { jkt, x5t_s256 })
     }
 }
 
-/// Claim `act`: the present actor, and those before it inside.
+/// Claim `act`: the current actor, with earlier actors nested inside.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Actor {
     /// `client_id` of the actor.
     pub sub: String,
-    /// The actor before it.
+    /// The previous actor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<Box<Actor>>,
 }
@@ -256,7 +261,7 @@ pub struct Actor {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenStatus {
-    /// The only mechanism in use.
+    /// Reference to a status list, the only mechanism in use.
     pub status_list: StatusRef,
 }
 
@@ -264,7 +269,7 @@ pub struct TokenStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StatusRef {
-    /// Position in the list.
+    /// Index of the bit in the list.
     pub idx: u32,
     /// URL of the list.
     pub uri: String,
@@ -277,35 +282,35 @@ pub struct StatusListClaims {
     pub iss: String,
     /// URL of the list, equal to `uri` in tokens.
     pub sub: String,
-    /// Made at (unix seconds).
+    /// Time of issue, in Unix seconds.
     pub iat: u64,
-    /// Not to be used after (unix seconds).
+    /// Expiry, in Unix seconds; not to be used afterwards.
     pub exp: u64,
-    /// Seconds after which a fresh one should be fetched.
+    /// Seconds after which a new list should be fetched.
     pub ttl: u64,
-    /// The bits.
+    /// The status bits.
     pub status_list: StatusBits,
 }
 
-/// The compressed bits.
+/// The compressed status bits.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct StatusBits {
-    /// Bits of one status, always 1: 0 valid, 1 revoked.
+    /// Bits per token, always 1: 0 valid, 1 revoked.
     pub bits: u8,
-    /// base64url of the ZLIB form of the bits, the lowest bit of each byte first.
+    /// Base64url of the ZLIB-compressed bits, the lowest bit of each byte first.
     pub lst: String,
 }
 
-/// Answer of `POST /oauth2/introspect` (RFC 7662). Of an inactive token nothing but `active` is
-/// said.
+/// Response of `POST /oauth2/introspect` (RFC 7662). For an inactive token it contains `active`
+/// only.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 pub struct IntrospectAnswer {
-    /// True when its audience would accept it now (with a proof, when `cnf` is there).
+    /// True when its audience would accept it now (with proof of possession if `cnf` is present).
     pub active: bool,
     /// `Bearer` or `DPoP`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_type: Option<String>,
-    /// Its claims.
+    /// Claims of an active token.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<TokenClaims>,
 }
@@ -314,29 +319,29 @@ pub struct IntrospectAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// One token.
+    /// Id of one token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jti: Option<String>,
-    /// Every token of a holder issued so far.
+    /// All tokens of a holder issued so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_ref: Option<String>,
-    /// Every token signed by a key.
+    /// All tokens signed by a key (RFC 7638 thumbprint).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kid: Option<String>,
-    /// Every token of an older epoch; must be greater than the current one.
+    /// All tokens of an older revocation epoch; must be greater than the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// Why, 1..=256 bytes, for the audit trail.
+    /// Reason, 1 to 256 bytes, for the audit trail.
     pub reason: String,
 }
 
-/// Answer of revoke; durable before it was sent.
+/// Response of revoke; the revocation was durable before it was sent.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeAnswer {
-    /// The epoch after the revocation.
+    /// The revocation epoch after the revocation.
     pub current_epoch: u64,
-    /// Number of the event in the feed.
+    /// Number of the event in the revocation feed.
     pub event: u64,
 }
 
@@ -344,75 +349,75 @@ pub struct RevokeAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevocationEvent {
-    /// Its number.
+    /// Number of the event.
     pub seq: u64,
     /// When it became durable.
     pub ts: Timestamp,
-    /// What was revoked.
+    /// What the event revokes or announces.
     pub revoked: Revoked,
 }
 
-/// What an event of the feed says: a revocation, or that keys or policy have changed.
+/// Content of an event: a revocation, or a change of keys or policy.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Revoked {
-    /// One token, until it would have expired anyway.
+    /// One token, until its expiry.
     Jti {
         /// Token id.
         jti: String,
-        /// After this moment (unix seconds) the entry may be forgotten.
+        /// Unix seconds after which the entry may be dropped.
         until: u64,
     },
-    /// Tokens of a holder issued at or before a moment.
+    /// Tokens of a holder issued up to a time.
     Subject {
         /// The holder.
         subject_ref: String,
-        /// Unix seconds.
+        /// Latest time of issue that is revoked, in Unix seconds.
         issued_until: u64,
     },
     /// Tokens signed by a key.
     Kid {
-        /// RFC 7638 thumbprint.
+        /// RFC 7638 thumbprint of the key.
         kid: String,
     },
-    /// Tokens of an epoch older than this.
+    /// Tokens of an earlier revocation epoch.
     Epoch {
-        /// The current epoch.
+        /// The current revocation epoch.
         epoch: u64,
     },
-    /// Revokes nothing: the published key set has changed; read it again.
+    /// Revokes nothing: the published key set has changed and must be fetched again.
     Keys {
-        /// Number of keys in it.
+        /// Number of keys in the set.
         count: u64,
     },
     /// Revokes nothing: another version of the issuer policy is in force.
     Policy {
-        /// Its version.
+        /// Version of the policy.
         version: u64,
     },
 }
 
-/// Answer of `GET /v1/passport/events?after=N&wait=S`.
+/// Response of `GET /v1/passport/events?after=N&wait=S`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevocationPage {
     /// Events after `after`, oldest first, at most 1,000.
     pub events: Vec<RevocationEvent>,
-    /// Pass as `after` next time.
+    /// Value of `after` for the next page.
     pub next: u64,
-    /// The epoch now.
+    /// The current revocation epoch.
     pub current_epoch: u64,
 }
 
-/// Answer of `GET /.well-known/jwks.json` (RFC 7517).
+/// Response of `GET /.well-known/jwks.json` (RFC 7517).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwks {
-    /// Every key whose tokens may still be valid.
+    /// Every key that may have signed a still valid token.
     pub keys: Vec<Jwk>,
 }
 
-/// Answer of `GET /.well-known/oauth-authorization-server` (RFC 8414).
+/// Response of `GET /.well-known/oauth-authorization-server` (RFC 8414).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct ServerMetadata {
     /// Issuer URL, equal to `iss` in tokens.
@@ -421,7 +426,7 @@ pub struct ServerMetadata {
     pub token_endpoint: String,
     /// JWKS URL.
     pub jwks_uri: String,
-    /// URL of the post-quantum keys, which several clients could not read in the first set.
+    /// URL of the post-quantum keys; separate, because some clients cannot parse them in the JWKS.
     #[serde(default)]
     pub pq_jwks_uri: String,
     /// Introspection URL (RFC 7662).
@@ -430,46 +435,47 @@ pub struct ServerMetadata {
     /// Revocation URL (RFC 7009).
     #[serde(default)]
     pub revocation_endpoint: String,
-    /// Grants offered.
+    /// Supported grant types.
     pub grant_types_supported: Vec<String>,
-    /// Client authentication methods offered.
+    /// Supported client authentication methods.
     pub token_endpoint_auth_methods_supported: Vec<String>,
-    /// Algorithms of client assertions.
+    /// Supported algorithms of client assertions.
     #[serde(default)]
     pub token_endpoint_auth_signing_alg_values_supported: Vec<String>,
-    /// Client authentication methods of the introspection endpoint.
+    /// Supported client authentication methods of the introspection endpoint.
     #[serde(default)]
     pub introspection_endpoint_auth_methods_supported: Vec<String>,
-    /// Client authentication methods of the revocation endpoint.
+    /// Supported client authentication methods of the revocation endpoint.
     #[serde(default)]
     pub revocation_endpoint_auth_methods_supported: Vec<String>,
-    /// Algorithms of DPoP proofs (RFC 9449).
+    /// Supported algorithms of DPoP proofs (RFC 9449).
     #[serde(default)]
     pub dpop_signing_alg_values_supported: Vec<String>,
-    /// Tokens are bound to the certificate of a client that proved itself with one (RFC 8705).
+    /// Whether tokens are bound to the certificate of a client that authenticated with one (RFC
+    /// 8705).
     #[serde(default)]
     pub tls_client_certificate_bound_access_tokens: bool,
-    /// Types of `authorization_details` understood (RFC 9396).
+    /// Supported types of `authorization_details` (RFC 9396).
     #[serde(default)]
     pub authorization_details_types_supported: Vec<String>,
     /// Always empty: there is no authorization endpoint.
     pub response_types_supported: Vec<String>,
-    /// Scopes there are.
+    /// Every scope that may be granted.
     pub scopes_supported: Vec<String>,
 }
 
-/// Success of `POST /oauth2/token` (RFC 6749 section 5.1).
+/// Successful response of `POST /oauth2/token` (RFC 6749 section 5.1).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct TokenAnswer {
-    /// The token.
+    /// The access token.
     pub access_token: String,
-    /// `Bearer`, or `DPoP` when it is bound to a key.
+    /// `Bearer`, or `DPoP` for a token bound to a key.
     pub token_type: String,
-    /// Seconds until it expires.
+    /// Remaining lifetime in seconds.
     pub expires_in: u64,
-    /// The scopes granted.
+    /// The granted scopes, separated by spaces.
     pub scope: String,
-    /// After an exchange (RFC 8693): always an access token.
+    /// After a token exchange (RFC 8693): always the type of an access token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub issued_token_type: Option<String>,
 }
@@ -480,54 +486,57 @@ pub const ACCESS_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:access_tok
 pub const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 /// `client_assertion_type` of a signed client assertion (RFC 7523).
 pub const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-/// Longest token with its narrowing statements, in bytes.
+/// Maximum size of a token with its narrowing statements, in bytes.
 pub const NARROWED_BYTES_MAX: usize = 8 * 1024;
-/// The same where the token has an ML-DSA signature.
+/// The same for a token with an ML-DSA signature.
 pub const PQ_NARROWED_BYTES_MAX: usize = 20 * 1024;
 
-/// Refusal of `POST /oauth2/token` (RFC 6749 section 5.2).
+/// Error response of `POST /oauth2/token` (RFC 6749 section 5.2).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct OauthError {
-    /// Closed word, such as `invalid_client`.
+    /// Error code from a closed list, such as `invalid_client`.
     pub error: String,
-    /// For people.
+    /// Explanation for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_description: Option<String>,
 }
 
-/// The issuer policy: who may have which token. Signed, kind `issuer`; versions only grow.
+/// The issuer policy: which client may obtain which tokens. Signed, kind `issuer`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssuerPolicy {
-    /// Grows with every change; an older one is refused.
+    /// Increases with every change; an older version is rejected.
     pub version: u64,
     /// One rule per client.
     pub clients: Vec<ClientRule>,
 }
 
-/// What one client may be issued.
+/// The tokens one client may obtain.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClientRule {
     /// `client_id` of the OAuth client, or the name of a principal with `passport:issue`.
     pub client_id: String,
-    /// Tenant of its tokens.
+    /// Tenant of the client's tokens.
     pub tenant: Tenant,
-    /// Subjects it may name: exact, or a prefix ending in `*`. Its own `client_id` is always
-    /// allowed.
+    /// Subjects the client may name: exact, or a prefix ending in `*`. Its own `client_id` is
+    /// always allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
-    /// Audiences and their scopes.
+    /// Allowed audiences and their scopes.
     pub audiences: Vec<AudienceRule>,
-    /// Longest lifetime in seconds, at most one hour.
+    /// Maximum lifetime in seconds, at most one hour.
     pub max_ttl_s: u64,
-    /// May exchange tokens that were issued to other clients (delegation, RFC 8693); its own it
-    /// always may.
+    /// Whether the client may exchange tokens issued to other clients (delegation, RFC 8693); its
+    /// own it may always exchange.
     #[serde(default, skip_serializing_if = "is_false")]
     pub exchange: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 const fn is_false(flag: &bool) -> bool {
     !*flag
 }
@@ -540,13 +549,14 @@ pub struct AudienceRule {
     pub audience: String,
     /// Scopes that may be granted.
     pub scopes: Vec<String>,
-    /// `EdDSA` (default), `ES256`, or with a post-quantum key `ML-DSA-65` (-44, -87) or `EdDSA+ML-DSA-65`.
+    /// Default algorithm: `EdDSA` (when absent), `ES256`, or with a post-quantum key `ML-DSA-65`
+    /// (-44, -87) or `EdDSA+ML-DSA-65`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
-    /// Further algorithms that a caller may ask for with `accept_algs`.
+    /// Further algorithms that callers may request with `accept_algs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub algs: Vec<String>,
-    /// Caveats that every such token carries.
+    /// Caveats added to every token of this audience.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
 }

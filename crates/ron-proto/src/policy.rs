@@ -1,10 +1,10 @@
-//! Signed policies: the one envelope for issuer, wallet and reward policy, and the exact bytes
-//! that a digest signature covers.
+//! Signed policies: the signature format shared by issuer, wallet and reward policy, and the exact
+//! bytes that a digest signature covers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The detached signature that lies beside a policy as `<kind>.json.sig`.
+/// Detached signature of a policy, stored beside it as `<kind>.json.sig`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySig {
@@ -18,7 +18,7 @@ pub struct PolicySig {
 }
 
 /// The digest that a policy's signature covers. `kind` is `issuer`, `wallet` or `reward`;
-/// `jcs_bytes` is the policy in canonical JSON. A signature over one kind is none over another.
+/// `jcs_bytes` is the policy in canonical JSON. A signature is valid for one kind only.
 pub fn policy_digest(kind: &str, jcs_bytes: &[u8]) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"ron-policy/v1\0");
@@ -28,8 +28,8 @@ pub fn policy_digest(kind: &str, jcs_bytes: &[u8]) -> [u8; 32] {
     *hasher.finalize().as_bytes()
 }
 
-/// The bytes the KMS signs when asked to sign a digest. `alg` is the name of the hash, `blake3`
-/// or `sha256`; the prefix keeps a digest apart from every message.
+/// The bytes the KMS signs for a digest request. `alg` is the name of the hash, `blake3` or
+/// `sha256`; the prefix distinguishes a digest from any message.
 pub fn digest_message(alg: &str, digest: &[u8; 32]) -> Vec<u8> {
     let prefix = b"ron-kms/v1/digest\0";
     let mut message = Vec::with_capacity(prefix.len() + alg.len() + 1 + digest.len());
@@ -40,7 +40,7 @@ pub fn digest_message(alg: &str, digest: &[u8; 32]) -> Vec<u8> {
     message
 }
 
-/// The bytes under a policy's Ed25519 signature: [`digest_message`] of [`policy_digest`].
+/// The bytes signed by a policy's Ed25519 signature: [`digest_message`] of [`policy_digest`].
 pub fn policy_message(kind: &str, jcs_bytes: &[u8]) -> Vec<u8> {
     digest_message("blake3", &policy_digest(kind, jcs_bytes))
 }

@@ -1,5 +1,5 @@
-//! Errors on the wire: RFC 9457 problems with a closed, stable code, and the table of the codes
-//! every service shares.
+//! Errors on the wire: RFC 9457 problems with a stable code from a closed list, and the table of
+//! the codes that all services share.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use crate::{CaveatError, ValueError, strict::StrictError};
 
-/// One row of the table of codes; the documentation is made from it.
+/// One row of the table of codes; the documentation is generated from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProblemKind {
-    /// The stable name, snake case.
+    /// The stable name in snake case.
     pub code: &'static str,
     /// The HTTP status.
     pub status: u16,
-    /// A short text for people, the same every time.
+    /// A short text for people, always the same for a code.
     pub title: &'static str,
     /// True when the same request may succeed later.
     pub retryable: bool,
@@ -45,60 +45,60 @@ macro_rules! common {
             $(pub(super) const $name: ProblemKind = $kind;)*
         }
 
-        /// The codes that mean the same in every service.
+        /// The codes with the same meaning in every service.
         pub const COMMON: &[ProblemKind] = &[$(kinds::$name),*];
     };
 }
 
 common! {
     BAD_REQUEST = kind("bad_request", 400, "The request is malformed", false,
-        "The request breaks a rule that the detail names; change it.");
+        "The request violates the rule named in the detail and must be changed.");
     UNAUTHORIZED = kind("unauthorized", 401, "No valid credential", false,
         "The credential is missing, malformed, expired, revoked or not for this service.");
     FORBIDDEN = kind("forbidden", 403, "Not allowed", false,
-        "The credential is valid but lacks the scope, tenant or caveat for this.");
+        "The credential is valid, but its scopes, tenant or caveats do not permit this request.");
     NOT_FOUND = kind("not_found", 404, "Not found", false,
-        "Nothing is there, or nothing the caller may see.");
+        "The resource does not exist, or the caller may not see it.");
     METHOD_NOT_ALLOWED = kind("method_not_allowed", 405, "Method not allowed", false,
         "The path exists; the Allow header lists its methods.");
-    REQUEST_TIMEOUT = kind("request_timeout", 408, "The request came too slowly", true,
-        "Head or body were not complete in time; nothing was done.");
-    CONFLICT = kind("conflict", 409, "Conflict with the present state", false,
-        "The request contradicts what is; read the state again and decide.");
+    REQUEST_TIMEOUT = kind("request_timeout", 408, "The request arrived too slowly", true,
+        "The head or body was not complete in time; nothing was done.");
+    CONFLICT = kind("conflict", 409, "Conflict with the current state", false,
+        "The request conflicts with the current state; read the state again before retrying.");
     IN_FLIGHT = kind("in_flight", 409, "The same operation is still running", true,
-        "An operation with this id is under way; ask again for its outcome.");
+        "An operation with this id has not finished; retry the request to get its outcome.");
     TOO_LARGE = kind("too_large", 413, "Too large", false,
-        "The body, or what it unpacks to, is above its limit.");
+        "The body exceeds its size limit, compressed or decompressed.");
     URI_TOO_LONG = kind("uri_too_long", 414, "Request line too long", false,
-        "The request line is above its limit.");
+        "The request line exceeds its size limit.");
     UNSUPPORTED_MEDIA_TYPE = kind("unsupported_media_type", 415, "Unsupported media type", false,
-        "The content type or encoding is not one this route reads.");
+        "The route does not accept this content type or encoding.");
     EXPECTATION_FAILED = kind("expectation_failed", 417, "Expectation failed", false,
-        "Only Expect: 100-continue is understood.");
+        "Only Expect: 100-continue is supported.");
     IDEMPOTENCY_MISMATCH = kind("idempotency_mismatch", 422,
         "The operation id was used with another body", false,
-        "This id belongs to an earlier, different request; use a new id.");
+        "The id was used for a different request; use a new one.");
     BUSY = kind("busy", 429, "Busy", true,
         "A bounded queue is full; nothing was done. Wait Retry-After seconds.");
     RATE_LIMITED = kind("rate_limited", 429, "Too many requests", true,
-        "The caller's own allowance is used up; nothing was done. Wait Retry-After seconds.");
+        "The caller's rate limit is exceeded; nothing was done. Wait Retry-After seconds.");
     HEADERS_TOO_LARGE = kind("headers_too_large", 431, "Header block too large", false,
-        "The header block or its number of fields is above the limit.");
+        "The header block exceeds its size limit or has too many fields.");
     INTERNAL = kind("internal", 500, "Internal error", false,
-        "A fault of the service; the request id finds it in the log.");
+        "The service failed; the request id identifies the failure in its log.");
     NOT_IMPLEMENTED = kind("not_implemented", 501, "Not implemented", false,
-        "The service does not do this, or not in this build.");
+        "The service, or this build of it, does not support the operation.");
     UPSTREAM_ERROR = kind("upstream_error", 502, "An upstream service failed", true,
-        "A service this one depends on gave an unusable answer.");
+        "A service this one depends on failed or returned an invalid response.");
     UNAVAILABLE = kind("unavailable", 503, "Unavailable", true,
-        "The service cannot do this now; the detail says what is missing.");
+        "The service cannot process the request now; the detail says what is missing.");
     DRAINING = kind("draining", 503, "Shutting down", true,
-        "The service is stopping and takes no new work.");
+        "The service is shutting down and accepts no new requests.");
     DEADLINE_EXCEEDED = kind("deadline_exceeded", 504, "Deadline exceeded", true,
-        "Time ran out. For a mutation the outcome is unknown: send it again with the same id.");
+        "The deadline passed. The outcome of a mutation is unknown: repeat it with the same id.");
 }
 
-/// An error answer. Never holds secrets or parts of the request.
+/// An error response. Contains no secrets and no parts of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// The HTTP status.
@@ -107,15 +107,15 @@ pub struct Problem {
     pub code: &'static str,
     /// A short text for people.
     pub title: &'static str,
-    /// What happened this time and what to do about it.
+    /// What happened and what to do about it.
     pub detail: String,
     /// True when the same request may succeed later.
     pub retryable: bool,
-    /// More, for programs.
+    /// Further data for programs.
     pub details: Option<Box<Value>>,
-    /// Seconds for the `Retry-After` header.
+    /// Value of the `Retry-After` header, in seconds.
     pub retry_after_s: Option<u32>,
-    /// The `Location` header: where the outcome of an unfinished operation can be read.
+    /// Value of the `Location` header: where the outcome of an unfinished operation can be read.
     pub location: Option<String>,
     /// The RFC 6749 error code, on OAuth endpoints only.
     pub oauth: Option<&'static str>,
@@ -131,8 +131,8 @@ macro_rules! with_detail {
 }
 
 impl Problem {
-    /// A problem with a service's own code. `retryable` follows the status (429 and 503 are);
-    /// change it with [`Problem::retryable`].
+    /// A problem with a service's own code. `retryable` follows from the status (true for 429 and
+    /// 503); [`Problem::retryable`] overrides it.
     pub fn new(
         status: u16,
         code: &'static str,
@@ -152,7 +152,7 @@ impl Problem {
         }
     }
 
-    /// A problem of a table's row.
+    /// A problem of one row of the table.
     pub fn of(kind: &ProblemKind, detail: impl Into<String>) -> Self {
         Self {
             retryable: kind.retryable,
@@ -161,43 +161,43 @@ impl Problem {
     }
 
     with_detail! {
-        /// 400: the detail names the broken rule.
+        /// 400: the detail names the violated rule.
         bad_request = BAD_REQUEST;
         /// 401: no valid credential.
         unauthorized = UNAUTHORIZED;
-        /// 403: the credential does not allow this.
+        /// 403: the credential does not permit this.
         forbidden = FORBIDDEN;
-        /// 404: nothing there.
+        /// 404: no such resource.
         not_found = NOT_FOUND;
-        /// 405: the path has other methods.
+        /// 405: the path supports other methods only.
         method_not_allowed = METHOD_NOT_ALLOWED;
-        /// 408: head or body came too slowly.
+        /// 408: head or body arrived too slowly.
         request_timeout = REQUEST_TIMEOUT;
-        /// 409: contradicts the present state.
+        /// 409: conflicts with the current state.
         conflict = CONFLICT;
-        /// 413: above a size limit.
+        /// 413: exceeds a size limit.
         too_large = TOO_LARGE;
-        /// 414: request line above its limit.
+        /// 414: the request line exceeds its size limit.
         uri_too_long = URI_TOO_LONG;
-        /// 415: content type or encoding not understood.
+        /// 415: content type or encoding not supported.
         unsupported_media_type = UNSUPPORTED_MEDIA_TYPE;
         /// 417: an expectation other than 100-continue.
         expectation_failed = EXPECTATION_FAILED;
-        /// 422: the operation id came before with another body.
+        /// 422: the operation id was used with another body.
         idempotency_mismatch = IDEMPOTENCY_MISMATCH;
-        /// 431: header block above its limit.
+        /// 431: the header block exceeds its limit.
         headers_too_large = HEADERS_TOO_LARGE;
-        /// 500: a fault of ours.
+        /// 500: a failure of the service.
         internal = INTERNAL;
-        /// 501: not done by this service.
+        /// 501: not supported by this service.
         not_implemented = NOT_IMPLEMENTED;
-        /// 502: an upstream service gave an unusable answer.
+        /// 502: an upstream service failed or returned an invalid response.
         upstream_error = UPSTREAM_ERROR;
-        /// 504: time ran out; the outcome of a mutation is unknown.
+        /// 504: the deadline passed; the outcome of a mutation is unknown.
         deadline_exceeded = DEADLINE_EXCEEDED;
     }
 
-    /// 409: an operation with this id is under way; ask again in a second.
+    /// 409: an operation with this id has not finished; retry after a second.
     pub fn in_flight(detail: impl Into<String>) -> Self {
         Self::of(&kinds::IN_FLIGHT, detail).with_retry_after(1)
     }
@@ -207,54 +207,54 @@ impl Problem {
         Self::of(&kinds::BUSY, "a queue is full; nothing was done").with_retry_after(retry_after_s)
     }
 
-    /// 429: the caller's own allowance is used up.
+    /// 429: the caller's rate limit is exceeded.
     pub fn rate_limited(retry_after_s: u32) -> Self {
         Self::of(
             &kinds::RATE_LIMITED,
-            "the caller's rate is used up; nothing was done",
+            "the caller's rate limit is exceeded; nothing was done",
         )
         .with_retry_after(retry_after_s)
     }
 
-    /// 503: cannot be done now; the detail says what is missing.
+    /// 503: cannot be processed now; the detail says what is missing.
     pub fn unavailable(detail: impl Into<String>, retry_after_s: u32) -> Self {
         Self::of(&kinds::UNAVAILABLE, detail).with_retry_after(retry_after_s)
     }
 
-    /// 503: the service is stopping.
+    /// 503: the service is shutting down.
     pub fn draining(retry_after_s: u32) -> Self {
         Self::of(
             &kinds::DRAINING,
-            "the service is stopping and takes no new work",
+            "the service is shutting down and accepts no new requests",
         )
         .with_retry_after(retry_after_s)
     }
 
-    /// Adds `details` for programs.
+    /// Sets `details` for programs.
     pub fn with_details(mut self, details: Value) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// Adds the `Location` header.
+    /// Sets the `Location` header.
     pub fn with_location(mut self, location: impl Into<String>) -> Self {
         self.location = Some(location.into());
         self
     }
 
-    /// Adds the `Retry-After` header, in seconds.
+    /// Sets the `Retry-After` header, in seconds.
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// Says whether the same request may succeed later.
+    /// Sets whether the same request may succeed later.
     pub fn retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
         self
     }
 
-    /// Makes it an OAuth error (RFC 6749) with this `error` code.
+    /// Converts to an OAuth error (RFC 6749) with this `error` code.
     pub fn with_oauth(mut self, error: &'static str) -> Self {
         self.oauth = Some(error);
         self
@@ -269,7 +269,7 @@ impl Problem {
         }
     }
 
-    /// The body: a problem document, or the OAuth form where one was asked for.
+    /// The body: a problem document, or the OAuth form after [`Problem::with_oauth`].
     pub fn to_json(&self, request_id: &str) -> Vec<u8> {
         if let Some(error) = self.oauth {
             let body = json!({
@@ -318,11 +318,11 @@ impl From<StrictError> for Problem {
 
 impl From<CaveatError> for Problem {
     fn from(error: CaveatError) -> Self {
-        Self::new(400, error.code, "A caveat is not acceptable", error.detail)
+        Self::new(400, error.code, "Invalid caveat", error.detail)
     }
 }
 
-/// A problem as a client reads it; members it does not know are passed over, as RFC 9457 asks.
+/// A problem as a client reads it; unknown members are ignored, as RFC 9457 requires.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct ProblemBody {
     /// `urn:ron:error:<code>`.
@@ -331,22 +331,22 @@ pub struct ProblemBody {
     /// A short text for people.
     #[serde(default)]
     pub title: String,
-    /// The HTTP status, again.
+    /// The HTTP status of the response.
     #[serde(default)]
     pub status: u16,
-    /// What happened this time; in OAuth's form under its name there.
+    /// What happened and what to do about it; `error_description` in the OAuth form.
     #[serde(default, alias = "error_description")]
     pub detail: String,
-    /// The stable code.
+    /// The stable code in snake case.
     #[serde(default)]
     pub code: String,
     /// True when the same request may succeed later.
     #[serde(default)]
     pub retryable: bool,
-    /// Finds the request in the service's log.
+    /// Identifies the request in the service's log.
     #[serde(default)]
     pub request_id: String,
-    /// More, for programs.
+    /// Further data for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!(with_detail.len() + 4, COMMON.len());
     }
 
-    /// A larger error would be moved about in every `Result`.
+    /// A larger error would make every `Result` larger.
     #[test]
     fn a_problem_is_small() {
         assert!(size_of::<Problem>() <= 120, "{}", size_of::<Problem>());

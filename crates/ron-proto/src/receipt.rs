@@ -1,15 +1,15 @@
-//! The receipt of a durable log entry.
+//! Reference to a durable entry of a log.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Says where a durable entry is: a stranger who fetches the log's proof for `index` can check
-/// that it is there.
+/// Position of a durable log entry. Third parties can fetch the log's proof for `index` and verify
+/// that the entry is included.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogReceipt {
-    /// The log's origin line, which names it in checkpoints.
+    /// The log's origin line, which identifies it in checkpoints.
     pub log: String,
-    /// The entry's index in that log, from 0.
+    /// Index of the entry in that log, from 0.
     pub index: u64,
 }

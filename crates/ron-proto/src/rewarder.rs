@@ -1,8 +1,8 @@
-//! Documents and API types of svc-rewarder (base `/rewarder`): the reward policy, the run
-//! manifest `run.json`, payouts, their proofs, and the state of a run.
+//! Documents and API types of svc-rewarder (base `/rewarder`): the reward policy, the run manifest
+//! `run.json`, payouts, their proofs, and the state of a run.
 //!
-//! The byte formats beside these documents (snapshot, payout table, Merkle-sum tree, run key and
-//! commitment) are described in `docs/formats/rewarder.md`.
+//! The related byte formats (snapshot, payout table, Merkle-sum tree, run key and commitment) are
+//! described in `docs/formats/rewarder.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,32 +18,32 @@ use crate::values::{
     string_value,
 };
 
-/// Version of the policy document this crate describes.
+/// Format version of the policy document.
 pub const POLICY_FORMAT: u32 = 1;
-/// Version of the manifest document this crate describes.
+/// Format version of the manifest document.
 pub const MANIFEST_VERSION: u32 = 1;
-/// Most metrics in one policy or one snapshot.
+/// Maximum number of metrics in one policy or snapshot.
 pub const METRICS_MAX: usize = 64;
-/// Most capped categories in one policy.
+/// Maximum number of capped categories in one policy.
 pub const CATEGORIES_MAX: usize = 8;
-/// Most accounts or prefixes in each list of [`Eligibility`].
+/// Maximum number of accounts or prefixes in each list of [`Eligibility`].
 pub const ELIGIBILITY_LIST_MAX: usize = 10_000;
-/// Most payouts on one page of `GET /rewarder/epochs/{id}/payouts`.
+/// Maximum number of payouts on one page of `GET /rewarder/epochs/{id}/payouts`.
 pub const PAYOUT_PAGE_MAX: u64 = 1_000;
-/// Most epochs on one page of `GET /rewarder/epochs`.
+/// Maximum number of epochs on one page of `GET /rewarder/epochs`.
 pub const EPOCH_PAGE_MAX: usize = 500;
 /// The `kind` under which reward policies are signed.
 pub const POLICY_KIND: &str = "reward";
 
-/// Names one thing that is measured, such as `collateral`: the alphabet of a purpose.
+/// Name of a measured quantity, such as `collateral`; same alphabet as a purpose.
 pub type Metric = Purpose;
-/// Names a line of policies of which each version replaces the last.
+/// Name of a sequence of policy versions, each of which replaces the previous one.
 pub type PolicyId = Purpose;
-/// Names the time that usage was measured in, such as `2026-11`: the alphabet of an epoch's id.
+/// Name of the period in which usage was measured, such as `2026-11`; same alphabet as an epoch id.
 pub type UsagePeriod = EpochId;
 
-/// An exact non-negative rational in lowest terms: `"3/2"`, or `"2"` when the denominator is 1.
-/// Both parts fit 64 bits. One number has one spelling, so one policy has one hash.
+/// An exact non-negative rational number in lowest terms: `"3/2"`, or just `"2"` for a denominator
+/// of 1. Both parts fit 64 bits. Each number has one spelling, so that a policy has one hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ratio {
     numerator: u64,
@@ -74,12 +74,12 @@ impl Ratio {
         })
     }
 
-    /// The part above the line.
+    /// The numerator.
     pub const fn numerator(self) -> u64 {
         self.numerator
     }
 
-    /// The part below the line; never zero.
+    /// The denominator; never zero.
     pub const fn denominator(self) -> u64 {
         self.denominator
     }
@@ -152,30 +152,30 @@ string_value!(Ratio, "ratio", {
     "pattern": "^(0|[1-9][0-9]{0,19})(/[1-9][0-9]{0,19})?$"
 });
 
-/// What a measured event is worth as evidence. Only classes that a policy allows may carry
-/// weight, and `analytics_only` never does.
+/// Evidence class of a measured event. Only classes allowed by the policy may carry weight;
+/// `analytics_only` never does.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum EventClass {
-    /// Somebody paid and a receipt says so.
+    /// Payment documented by a receipt.
     EconomicReceipt,
     /// Metered use of a resource.
     Metering,
-    /// Use that carries a proof of its own.
+    /// Use that carries its own proof.
     ProofEligible,
     /// Paid from an advertiser's budget.
     AdBudgeted,
-    /// Counted for statistics; never paid.
+    /// Counted for statistics; never rewarded.
     AnalyticsOnly,
 }
 
-/// How one metric counts.
+/// Weight and class of one metric.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricRule {
-    /// Weight units per unit of the metric; zero means known and not paid.
+    /// Weight units per unit of the metric; zero for a metric that is known but not rewarded.
     pub weight: Ratio,
     /// The evidence class of the metric's events.
     pub class: EventClass,
@@ -184,65 +184,66 @@ pub struct MetricRule {
     pub category: Option<Purpose>,
 }
 
-/// Where a pool comes from.
+/// Source and size of the pool.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolRule {
     /// The account that funds every epoch of this policy, below `pool:<tenant>/`.
     pub account: Account,
-    /// What one epoch may pay, in minor units.
+    /// Maximum paid in one epoch, in minor units.
     pub amount_minor: Amount,
 }
 
-/// Upper bounds. A bound that bites moves the excess to the others in proportion to their
-/// weights (water-filling); what no one may take stays in the residual.
+/// Upper bounds. The amount above a bound is redistributed to the other accounts in proportion to
+/// their weights (water-filling); what no account may receive remains in the residual.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CapRule {
-    /// Most that one account may get in an epoch, in minor units.
+    /// Maximum per account and epoch, in minor units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account_minor: Option<Amount>,
-    /// Most of the pool that each category's metrics may bring in, in minor units, before
+    /// Maximum that each category's metrics may contribute from the pool, in minor units, before
     /// account caps and rounding.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub category_minor: BTreeMap<Purpose, Amount>,
 }
 
-/// Who takes part. An account that does not weighs nothing.
+/// Which accounts participate. Other accounts have weight zero.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Eligibility {
-    /// Accounts that are never paid.
+    /// Accounts that never participate.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub exclude: BTreeSet<Account>,
-    /// If not empty: an account must begin with one of these.
+    /// Unless empty: an account must begin with one of these prefixes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub prefixes: BTreeSet<Account>,
-    /// Least amount of each named metric that an account must have.
+    /// Minimum amount of each named metric that an account must have.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub minimum: BTreeMap<Metric, Amount>,
 }
 
-/// Who keeps what is not paid: rounding never leaves any, caps, minimum payouts and epochs
-/// without activity do.
+/// Owner of the residual: the unpaid part that results from caps, minimum payouts and epochs
+/// without activity (rounding leaves none).
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResidualRule {
-    /// The owner. If it is the pool account, the residual simply stays there; any other account
-    /// is paid the residual as the last payout of the epoch.
+    /// Owner of the residual. For the pool account, the residual stays there; any other account
+    /// receives it as the last payout of the epoch.
     pub owner: Account,
 }
 
-/// The rule sets that can be run. Old ones stay runnable for ever.
+/// The supported rule sets. Old ones remain supported permanently.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]
 pub enum RuleSet {
-    /// Largest remainder (Hamilton) over rational weights; ties by account bytes, ascending.
+    /// Largest remainder (Hamilton) over rational weights; ties are resolved by account bytes,
+    /// ascending.
     #[serde(rename = "hamilton/1")]
     Hamilton1,
-    /// The floor of each exact share; the units left over stay in the residual. The plainer way
-    /// that came before `hamilton/1`.
+    /// The floor of each exact share; the remaining units stay in the residual. Predecessor of
+    /// `hamilton/1`.
     #[serde(rename = "floor/1")]
     Floor1,
 }
@@ -260,42 +261,42 @@ impl RuleSet {
     }
 }
 
-/// A reward policy. Its canonical JSON (RFC 8785) is what is hashed and signed.
+/// A reward policy. Its canonical JSON (RFC 8785) is hashed and signed.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RewardPolicy {
-    /// [`POLICY_FORMAT`].
+    /// Format version, [`POLICY_FORMAT`].
     pub format: u32,
-    /// Whose policy it is: no other tenant sees it or pays by it.
+    /// Tenant of the policy: no other tenant can see or use it.
     pub tenant: Tenant,
-    /// The line of policies this one belongs to.
+    /// Name of the policy.
     pub id: PolicyId,
-    /// Grows by each change; an older version never replaces a newer one.
+    /// Increases with each change; an older version never replaces a newer one.
     pub version: u64,
-    /// How shares are computed.
+    /// Algorithm that computes the shares.
     pub rule_set: RuleSet,
-    /// What is paid.
+    /// Asset that is paid.
     pub asset: Asset,
-    /// Where it comes from, and how much of it.
+    /// Source and size of the pool.
     pub pool: PoolRule,
     /// Every metric that may appear in a snapshot, with its weight.
     pub metrics: BTreeMap<Metric, MetricRule>,
-    /// Classes that may carry weight.
+    /// Evidence classes that may carry weight.
     pub classes_allowed: BTreeSet<EventClass>,
-    /// Payouts below this go to the residual, in minor units.
+    /// Minimum payout, in minor units; smaller payouts go to the residual.
     #[serde(default)]
     pub min_payout_minor: Amount,
-    /// Upper bounds.
+    /// Upper bounds per account and category.
     #[serde(default)]
     pub caps: CapRule,
-    /// Who takes part.
+    /// Which accounts participate.
     #[serde(default)]
     pub eligibility: Eligibility,
-    /// Who keeps what is not paid.
+    /// Owner of the residual.
     pub residual: ResidualRule,
 }
 
-/// Body of `PUT` and answer of `GET /rewarder/policy/{id}`.
+/// Body of `PUT` and response of `GET /rewarder/policy/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignedPolicy {
@@ -305,55 +306,56 @@ pub struct SignedPolicy {
     pub signature: PolicySig,
 }
 
-/// Answer of `PUT /rewarder/policy/{id}`.
+/// Response of `PUT /rewarder/policy/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyStored {
-    /// The policy's id.
+    /// Name of the policy.
     pub id: PolicyId,
-    /// Its version.
+    /// Version of the policy.
     pub version: u64,
-    /// Content id of its canonical JSON; what a compute request must name.
+    /// Content id of the policy's canonical JSON; required in compute requests.
     pub hash: ContentId,
 }
 
-/// How the rows of an import are read.
+/// Interpretation of the rows of an import.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ImportKind {
-    /// One row per account and metric; a second one is refused.
+    /// One row per account and metric; a second one is rejected.
     #[default]
     Totals,
-    /// Any number of rows per account and metric; they are added up.
+    /// Any number of rows per account and metric, which are added up.
     Events,
 }
 
-/// What a snapshot holds of one metric.
+/// Totals of one metric in a snapshot.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MetricTotal {
-    /// The metric.
+    /// Name of the metric.
     pub metric: Metric,
-    /// How many accounts have more than zero of it.
+    /// Number of accounts with more than zero of it.
     pub accounts: u64,
-    /// Their sum.
+    /// Sum over all accounts.
     pub sum: Amount,
 }
 
-/// Answer of `PUT` and `POST` of a snapshot, and of `GET` with `Accept: application/json`.
+/// Response of `PUT` and `POST` of a snapshot, and of `GET` with `Accept: application/json`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SnapshotInfo {
     /// Content id of the sealed file.
     pub cid: ContentId,
-    /// The time the usage was measured in, where the import named it. The same usage of two periods has two content ids.
+    /// The period in which usage was measured, if the import named it. The same usage in two
+    /// periods has two content ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<UsagePeriod>,
     /// Number of accounts.
     pub accounts: u64,
     /// Length of the sealed file in bytes.
     pub bytes: u64,
-    /// The metrics it holds, in byte order of their names.
+    /// The metrics of the snapshot, in byte order of their names.
     pub metrics: Vec<MetricTotal>,
 }
 
@@ -361,22 +363,22 @@ pub struct SnapshotInfo {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ComputeRequest {
-    /// The sealed usage to pay for.
+    /// Content id of the sealed snapshot to reward.
     pub snapshot: ContentId,
-    /// The policy to pay by.
+    /// Name of the policy to apply.
     pub policy_id: PolicyId,
-    /// Its hash; must be the hash of a stored, signed version.
+    /// Content id of the policy; must be that of a stored, signed version.
     pub policy_hash: ContentId,
-    /// Compute and keep the manifest, but never pay, and leave the epoch free.
+    /// Compute and keep the manifest, but never pay; the epoch remains available.
     #[serde(default)]
     pub dry_run: bool,
-    /// The epoch that this one corrects, and whose usage it may therefore pay again. Such a run is settled only when that
-    /// is asked for.
+    /// The epoch that this one corrects, whose usage may be paid again. Such a run is settled only
+    /// on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adjusts: Option<EpochId>,
 }
 
-/// Where a run is.
+/// State of a run.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
 )]
@@ -384,7 +386,7 @@ pub struct ComputeRequest {
 pub enum RunState {
     /// Durable, waiting for a worker.
     Queued,
-    /// A worker has it.
+    /// A worker is computing it.
     Computing,
     /// The manifest is on disk; nothing is paid yet.
     Sealed,
@@ -392,16 +394,16 @@ pub enum RunState {
     Settling,
     /// Everything is paid and the epoch is closed in the ledger.
     Settled,
-    /// Settlement waits for the reason given and is tried again by itself.
+    /// Settlement waits for the given reason and is retried automatically.
     Held,
-    /// An invariant broke. Nothing is paid.
+    /// An invariant was violated. Nothing is paid.
     Quarantined,
-    /// Cannot be computed or settled as asked; nothing was paid by this run.
+    /// Cannot be computed or settled as requested; this run paid nothing.
     Failed,
 }
 
 impl RunState {
-    /// Every state, in the order a run passes them.
+    /// Every state, in the order a run passes through them.
     pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::Computing,
@@ -439,17 +441,17 @@ impl RunState {
 pub struct RunReason {
     /// A stable code, such as `pool_short`, `ledger_unavailable` or `epoch_conflict`.
     pub code: String,
-    /// What happened and what to do.
+    /// What happened and what to do about it.
     pub detail: String,
 }
 
-/// How far a run is. Counters of finished stages keep their final values.
+/// Progress of a run. Counters of finished stages keep their final values.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunProgress {
     /// Accounts in the snapshot; 0 until it is opened.
     pub rows_total: u64,
-    /// Accounts weighed so far.
+    /// Accounts processed so far.
     pub rows_read: u64,
     /// Shares computed so far.
     pub shares_computed: u64,
@@ -457,62 +459,62 @@ pub struct RunProgress {
     pub intents_total: u64,
     /// Payouts the ledger has acknowledged.
     pub intents_settled: u64,
-    /// Milliseconds until settlement ends at the rate so far, while settling.
+    /// Estimated milliseconds until settlement ends; present while settling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eta_ms: Option<u64>,
 }
 
-/// What the ledger said about an epoch's settlement.
+/// Ledger sequence numbers of an epoch's settlement.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettlementSeqs {
-    /// Ledger sequence of `epoch_open`.
+    /// Sequence number of `epoch_open`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_seq: Option<u64>,
-    /// Ledger sequence of `epoch_close`.
+    /// Sequence number of `epoch_close`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub close_seq: Option<u64>,
 }
 
-/// Answer of `GET /rewarder/epochs/{id}` and of compute and settle.
+/// Response of `GET /rewarder/epochs/{id}` and of compute and settle.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpochRun {
-    /// Whose epoch it is.
+    /// Tenant of the epoch.
     pub tenant: Tenant,
-    /// Which epoch.
+    /// Id of the epoch.
     pub epoch_id: EpochId,
-    /// Where the run is.
+    /// State of the run.
     pub state: RunState,
-    /// Why, for `held`, `quarantined` and `failed`.
+    /// Reason of `held`, `quarantined` and `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RunReason>,
     /// True if this run never pays.
     pub dry_run: bool,
-    /// True if settlement was asked for, by configuration or by a caller.
+    /// True if settlement was requested, by configuration or by a caller.
     pub settles: bool,
-    /// The usage it pays for.
+    /// Content id of the snapshot it rewards.
     pub snapshot: ContentId,
-    /// The policy it pays by.
+    /// Name of the policy it applies.
     pub policy_id: PolicyId,
-    /// The policy's hash.
+    /// Content id of the policy.
     pub policy_hash: ContentId,
-    /// The epoch that it corrects.
+    /// The epoch that this one corrects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adjusts: Option<EpochId>,
-    /// Names these inputs for this epoch.
+    /// Identifies the combination of these inputs and the epoch.
     pub run_key: ContentId,
-    /// The manifest's commitment, once computed.
+    /// The manifest's commitment; present once computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commitment: Option<ContentId>,
-    /// The manifest's totals, once computed.
+    /// The manifest's totals; present once computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub totals: Option<RunTotals>,
-    /// How far it is.
+    /// Progress of the run.
     pub progress: RunProgress,
-    /// What the ledger said.
+    /// Ledger sequence numbers of the settlement.
     pub settlement: SettlementSeqs,
-    /// How often settlement was tried since the service started.
+    /// Number of settlement attempts since the service started.
     pub attempts: u32,
     /// When the request was accepted.
     pub created_at: Timestamp,
@@ -520,28 +522,28 @@ pub struct EpochRun {
     pub updated_at: Timestamp,
 }
 
-/// Answer of `GET /rewarder/epochs`.
+/// Response of `GET /rewarder/epochs`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpochList {
-    /// In byte order of their ids.
+    /// Runs, in byte order of their epoch ids.
     pub epochs: Vec<EpochRun>,
-    /// Pass as `after` for the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<EpochId>,
 }
 
-/// What went into a run, by content.
+/// Inputs of a run, by content id.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunInputs {
     /// Content id of the sealed snapshot.
     pub snapshot: ContentId,
-    /// Number of accounts in it.
+    /// Number of accounts in the snapshot.
     pub accounts: u64,
-    /// The policy's id.
+    /// Name of the policy.
     pub policy_id: PolicyId,
-    /// The policy's version.
+    /// Version of the policy.
     pub policy_version: u64,
     /// Content id of the policy's canonical JSON.
     pub policy_hash: ContentId,
@@ -551,13 +553,13 @@ pub struct RunInputs {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunTotals {
-    /// What the epoch could pay.
+    /// Maximum the epoch could pay.
     pub pool_minor: Amount,
-    /// What the accounts of the snapshot get.
+    /// Sum of the payouts to accounts of the snapshot.
     pub payout_minor: Amount,
-    /// What is left for the residual's owner.
+    /// Residual, which belongs to its owner.
     pub residual_minor: Amount,
-    /// How many accounts get something.
+    /// Number of accounts that receive a payout.
     pub recipients: u64,
 }
 
@@ -565,90 +567,90 @@ pub struct RunTotals {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PayoutsRoot {
-    /// Binds the count, the total and the top node.
+    /// Root hash; covers the count, the total and the top node.
     pub root: ContentId,
     /// Rows of the table: the recipients, and the residual's row if it is paid out.
     pub count: u64,
-    /// Their sum: what the ledger moves for this epoch, in minor units.
+    /// Sum of the rows, in minor units: the amount the ledger moves for this epoch.
     pub total_minor: Amount,
 }
 
-/// Whether a run may be paid.
+/// Whether the payouts of a run may be made.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Computed, and every invariant held.
+    /// Computed, and every invariant holds.
     Ok,
-    /// An invariant broke; no payouts exist.
+    /// An invariant was violated; no payouts exist.
     Quarantined,
 }
 
-/// The manifest, `run.json`. `commitment` covers every field but `status` and itself; a
-/// quarantined run is the one without `payouts`, so the status cannot be turned around either.
+/// The manifest, `run.json`. `commitment` covers every field except `status` and itself; a
+/// quarantined run has no `payouts`, so the status cannot be changed unnoticed.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunManifest {
-    /// [`MANIFEST_VERSION`].
+    /// Format version, [`MANIFEST_VERSION`].
     pub version: u32,
-    /// Whose epoch it is.
+    /// Tenant of the epoch.
     pub tenant: Tenant,
-    /// Which epoch.
+    /// Id of the epoch.
     pub epoch_id: EpochId,
-    /// The earlier epoch that it corrects.
+    /// The earlier epoch that this one corrects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adjusts: Option<EpochId>,
-    /// Names the inputs for this epoch.
+    /// Identifies the combination of inputs and epoch.
     pub run_key: ContentId,
-    /// What went in.
+    /// Inputs of the run.
     pub inputs: RunInputs,
-    /// How shares were computed.
+    /// Algorithm that computed the shares.
     pub rule_set: RuleSet,
-    /// What is paid.
+    /// Asset that is paid.
     pub asset: Asset,
-    /// Which account funds it.
+    /// Account that funds the epoch.
     pub pool_account: Account,
-    /// Who keeps the residual.
+    /// Owner of the residual.
     pub residual_owner: Account,
-    /// The sums.
+    /// Sums of the run, in minor units.
     pub totals: RunTotals,
-    /// The payouts; null for a quarantined run.
+    /// Root of the payout table; null for a quarantined run.
     pub payouts: Option<PayoutsRoot>,
-    /// Whether it may be paid.
+    /// Whether the payouts may be made.
     pub status: RunStatus,
-    /// Hash over the canonical JSON of all fields above but `status`.
+    /// Hash over the canonical JSON of all fields above except `status`.
     pub commitment: ContentId,
 }
 
-/// The manifest's signature, `run.sig.json`; lives beside the manifest, never in it. Signed are
-/// the bytes of a KMS digest signature over the commitment.
+/// The manifest's signature, `run.sig.json`; stored beside the manifest. A KMS digest signature
+/// over the commitment.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ManifestSig {
-    /// `ed25519`.
+    /// Signature algorithm, `ed25519`.
     pub alg: String,
-    /// Key and version, `tenant/purpose/alg/uuid#vN`.
+    /// Key version that signed, `tenant/purpose/alg/uuid#vN`.
     pub key: String,
     /// The signature, base64url without padding.
     pub value: String,
-    /// Where the KMS logged the signature.
+    /// Leaf of the KMS audit log that records the signature.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<LogReceipt>,
 }
 
-/// Evidence taken from the ledger when the run was sealed, `ledger.json`. Neither run key nor
-/// commitment depends on it.
+/// Ledger state read when the run was sealed, `ledger.json`. Neither run key nor commitment depends
+/// on it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LedgerEvidence {
-    /// The funding account.
+    /// Account that funds the epoch.
     pub account: Account,
-    /// The asset.
+    /// Asset of the balance.
     pub asset: Asset,
-    /// Its balance then, in minor units.
+    /// Balance of the account, in minor units.
     pub balance_minor: Amount,
-    /// The ledger's sequence then.
+    /// The ledger's last sequence number.
     pub head_seq: u64,
-    /// When it was read.
+    /// When the balance was read.
     pub at: Timestamp,
 }
 
@@ -656,65 +658,65 @@ pub struct LedgerEvidence {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Payout {
-    /// Position in the table and in the ledger's settlement of the epoch.
+    /// Index of the row in the table and of the payout in the ledger's settlement.
     pub index: u64,
-    /// Who gets it.
+    /// Account that receives the payout.
     pub account: Account,
-    /// How much, in minor units; never zero.
+    /// Amount in minor units; never zero.
     pub amount_minor: Amount,
 }
 
-/// Answer of `GET /rewarder/epochs/{id}/payouts`.
+/// Response of `GET /rewarder/epochs/{id}/payouts`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PayoutPage {
     /// Rows in table order.
     pub payouts: Vec<Payout>,
-    /// Rows of the whole table.
+    /// Number of rows of the whole table.
     pub count: u64,
-    /// Pass as `from` for the next page; absent on the last one.
+    /// Value of `from` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
 }
 
-/// One neighbour on the way from a payout to the root.
+/// One sibling node on the path from a payout to the root.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProofStep {
-    /// Which side the neighbour is on.
+    /// Side of the sibling.
     pub side: ProofSide,
-    /// The neighbour's hash.
+    /// Hash of the sibling.
     pub hash: ContentId,
-    /// What the payouts under it add up to, in minor units.
+    /// Sum of the payouts below the sibling, in minor units.
     pub sum_minor: Amount,
 }
 
-/// A side of a Merkle-sum node.
+/// Side of a sibling in the Merkle-sum tree.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ProofSide {
-    /// The neighbour comes first.
+    /// The sibling comes first.
     Left,
-    /// The neighbour comes second.
+    /// The sibling comes second.
     Right,
 }
 
-/// Proof that an account's payout is in the manifest and that all payouts together make its
-/// total. Answer of `GET /rewarder/epochs/{id}/proof/{account}` and of `ron rewarder prove`.
+/// Proof that an account's payout is in the manifest and that the payouts add up to its total.
+/// Response of `GET /rewarder/epochs/{id}/proof/{account}` and output of `ron rewarder prove`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PayoutProof {
-    /// Whose epoch it is.
+    /// Tenant of the epoch.
     pub tenant: Tenant,
-    /// Which epoch.
+    /// Id of the epoch.
     pub epoch_id: EpochId,
-    /// The manifest this proof belongs to.
+    /// Commitment of the manifest this proof belongs to.
     pub commitment: ContentId,
-    /// The proven row.
+    /// The proven row of the payout table.
     pub payout: Payout,
-    /// From the row's neighbour up to the top node's child.
+    /// Siblings from the row up to the child of the top node.
     pub path: Vec<ProofStep>,
-    /// The root the path must end in.
+    /// The root that the path must result in.
     pub payouts: PayoutsRoot,
 }
 

@@ -1,4 +1,4 @@
-//! The closed list of scopes: what a credential may be allowed to do, as `<service>:<verb>`.
+//! The closed list of scopes: what a credential can permit, as `<service>:<verb>`.
 
 use crate::ValueError;
 
@@ -12,7 +12,7 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Read keys, their public halves and audit entries; ask for attestation.
+    /// Read keys, their public keys and audit entries; request attestation.
     KMS_READ = "kms:read";
     /// Sign and make MACs.
     KMS_SIGN = "kms:sign";
@@ -22,7 +22,7 @@ scopes! {
     KMS_CREATE = "kms:create";
     /// Rotate keys.
     KMS_ROTATE = "kms:rotate";
-    /// Wrap, make data keys, draw random bytes.
+    /// Wrap, generate data keys and random bytes.
     KMS_WRAP = "kms:wrap";
     /// Unwrap.
     KMS_UNWRAP = "kms:unwrap";
@@ -32,17 +32,17 @@ scopes! {
     PASSPORT_ISSUE = "passport:issue";
     /// Revoke passports and raise epochs.
     PASSPORT_REVOKE = "passport:revoke";
-    /// Ask what a token is worth.
+    /// Introspect tokens.
     PASSPORT_INTROSPECT = "passport:introspect";
     /// Read balances, holds and receipts.
     WALLET_READ = "wallet:read";
-    /// Bring value into being.
+    /// Create money.
     WALLET_ISSUE = "wallet:issue";
-    /// Move value.
+    /// Transfer money.
     WALLET_TRANSFER = "wallet:transfer";
-    /// Destroy value.
+    /// Destroy money.
     WALLET_BURN = "wallet:burn";
-    /// Set value aside, capture and release it.
+    /// Reserve money, capture and release holds.
     WALLET_HOLD = "wallet:hold";
     /// Freeze accounts and change limits.
     WALLET_ADMIN = "wallet:admin";
@@ -50,13 +50,13 @@ scopes! {
     LEDGER_READ = "ledger:read";
     /// Commit issue, transfer, burn and hold entries.
     LEDGER_COMMIT = "ledger:commit";
-    /// Open epochs, pay them out and close them.
+    /// Open, pay out and close reward epochs.
     LEDGER_SETTLE = "ledger:settle";
     /// Read runs, manifests and proofs.
     REWARDER_READ = "rewarder:read";
-    /// Upload usage, compute and settle.
+    /// Upload usage, compute and settle epochs.
     REWARDER_RUN = "rewarder:run";
-    /// See the console.
+    /// View the console.
     ADMIN_VIEW = "admin:view";
     /// Reload, drain and stop services.
     ADMIN_OPERATE = "admin:operate";
@@ -64,13 +64,13 @@ scopes! {
     ADMIN_ADMIN = "admin:admin";
 }
 
-/// The list's own text for a scope, or `None` for an unknown one.
+/// The static text of a scope, or `None` for an unknown one.
 pub fn known(text: &str) -> Option<&'static str> {
     ALL.iter().copied().find(|scope| *scope == text)
 }
 
-/// Reads a space-separated list as OAuth writes it: known scopes, each once, in the order given.
-/// The empty text is the empty list.
+/// Parses a space-separated list in OAuth form: known scopes, each once, in the given order. The
+/// empty text is the empty list.
 pub fn parse_list(text: &str) -> Result<Vec<&'static str>, ValueError> {
     let refuse = |why| Err(ValueError::new("scope list", why));
     let mut scopes = Vec::new();

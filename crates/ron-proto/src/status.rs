@@ -1,45 +1,45 @@
-//! What every service says about itself on its health port: status, readiness, topology.
+//! What every service reports on its health port: status, readiness, topology.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How well something works.
+/// Health of a service or of a part of it.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// As it should.
+    /// Works normally.
     Healthy,
-    /// It serves, but something named in a reason is missing.
+    /// Works, but a dependency or function named in the reason is impaired.
     Degraded,
-    /// It does not serve.
+    /// Does not work.
     Down,
 }
 
-/// The answer of `GET /api/v1/status`; the one contract the console reads from all services.
+/// Response of `GET /api/v1/status`; the console relies on it for every service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceStatus {
-    /// The binary's name, as in `ron-kms`.
+    /// Name of the binary, such as `ron-kms`.
     pub service: String,
-    /// Which of several: host and port, or a configured name.
+    /// Identifies the instance: host and port, or a configured name.
     pub instance: String,
-    /// The version of the build.
+    /// Version of the build.
     pub version: String,
     /// `durable` or `amnesia`, or a configured profile.
     pub profile: String,
     /// Seconds since start.
     pub uptime_seconds: u64,
-    /// The same as in [`Readiness`].
+    /// As in [`Readiness`].
     pub ready: bool,
-    /// The worst health of its planes, `down` when not ready.
+    /// The worst health of its planes; `down` when not ready.
     pub health: Health,
     /// True when nothing is written to disk.
     pub amnesia: bool,
-    /// Its threads and pools, and what else may fail apart.
+    /// Its threads and pools, and other parts that can fail on their own.
     pub planes: Vec<Plane>,
-    /// What this build and configuration can do, sorted.
+    /// Functions available in this build and configuration, sorted.
     pub capabilities: Vec<String>,
 }
 
@@ -47,37 +47,37 @@ pub struct ServiceStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Plane {
-    /// Its name in the topology.
+    /// Name of the plane in the topology.
     pub name: String,
-    /// How it is.
+    /// Health of the plane.
     pub health: Health,
-    /// True while it does its job.
+    /// True while the plane does its work.
     pub ready: bool,
-    /// Restarts since the service started.
+    /// Number of restarts since the service started.
     pub restart_count: u64,
-    /// Why it is not healthy; null when it is.
+    /// Reason when it is not healthy; null otherwise.
     pub reason: Option<String>,
 }
 
-/// The body of `GET /readyz`: 503 when not ready, else 200.
+/// Response of `GET /readyz`: status 200 when ready, 503 otherwise.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Readiness {
     /// True when writes can be served.
     pub ready: bool,
-    /// Causes that weaken the service without stopping it, sorted.
+    /// Conditions that impair the service without stopping it, sorted.
     pub degraded: Vec<String>,
-    /// Causes that stop it, sorted; empty when ready.
+    /// Conditions that stop it, sorted; empty when ready.
     pub missing: Vec<String>,
-    /// Seconds after which asking again makes sense; null when ready.
+    /// Suggested retry delay in seconds; null when ready.
     pub retry_after: Option<u32>,
 }
 
-/// The answer of `GET /api/v1/topology`: the table the service was built from, with live figures.
+/// Response of `GET /api/v1/topology`: the table the service was built from, with current figures.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TopologyDoc {
-    /// The binary's name.
+    /// Name of the binary.
     pub service: String,
     /// One row per thread or pool.
     pub threads: Vec<ThreadDoc>,
@@ -91,17 +91,17 @@ pub struct TopologyDoc {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ThreadDoc {
-    /// The thread's name; members of a pool add their index.
+    /// Name of the thread; members of a pool add their index.
     pub name: String,
-    /// How many were started.
+    /// Number of threads started.
     pub count: u32,
-    /// How many run now.
+    /// Number of threads running now.
     pub live: u32,
-    /// When it stops in a drain: `intake`, `background`, `work` or `write`.
+    /// Stage of the shutdown in which it stops: `front`, `intake`, `background`, `work` or `write`.
     pub stage: String,
-    /// True when its flapping ends the process.
+    /// True when repeated failure of the thread ends the process.
     pub critical: bool,
-    /// What it does.
+    /// Purpose of the thread.
     pub job: String,
 }
 
@@ -109,19 +109,19 @@ pub struct ThreadDoc {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueDoc {
-    /// The queue's name, also its metric label.
+    /// Name of the queue, also its metric label.
     pub name: String,
-    /// Most items it holds.
+    /// Maximum number of items.
     pub capacity: u64,
-    /// Items in it now.
+    /// Current number of items.
     pub depth: u64,
-    /// `reject_new`, `drop_oldest` or `wait_deadline`.
+    /// Behaviour when full: `reject_new`, `drop_oldest` or `wait_deadline`.
     pub overflow: String,
-    /// Who puts in.
+    /// Threads that put items in.
     pub from: String,
-    /// Who takes out.
+    /// Threads that take items out.
     pub to: String,
-    /// What the outside sees when it is full.
+    /// What callers observe when it is full.
     pub when_full: String,
 }
 
@@ -129,10 +129,10 @@ pub struct QueueDoc {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LockDoc {
-    /// The lock's name.
+    /// Name of the lock.
     pub name: String,
-    /// Locks are taken in ascending rank only.
+    /// Rank; locks are acquired in ascending rank only.
     pub rank: u16,
-    /// What it guards.
+    /// Data the lock protects.
     pub guards: String,
 }

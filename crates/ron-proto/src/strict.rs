@@ -1,5 +1,5 @@
-//! Reading JSON from outside: bounded depth, no duplicate keys anywhere, exact integers, and
-//! errors that say where and why but never repeat what was sent.
+//! Strict JSON parsing for untrusted input: bounded depth, no duplicate keys, exact integers, and
+//! errors that name the position and the rule but never repeat the input.
 
 use std::{borrow::Cow, collections::BTreeSet, fmt};
 
@@ -8,33 +8,33 @@ use serde::{
     de::{self, DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
 };
 
-/// Deepest accepted nesting of arrays and objects.
+/// Maximum nesting depth of arrays and objects.
 pub const MAX_DEPTH: u32 = 32;
 
-/// The largest integer that every JSON reader takes exactly, 2^53.
+/// The largest integer that every JSON reader represents exactly, 2^53.
 pub const MAX_SAFE_INTEGER: u64 = 1 << 53;
 
-/// Why a text was refused. `line` and `column` count from 1; both are 0 when the place is not
-/// known.
+/// Why a text was rejected. `line` and `column` count from 1; both are 0 when the position is
+/// unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} (line {line}, column {column})")]
 pub struct StrictError {
     /// The line, from 1.
     pub line: usize,
-    /// The byte in the line, from 1.
+    /// Byte in the line, from 1.
     pub column: usize,
-    /// The broken rule; holds no input.
+    /// The violated rule; contains no input.
     pub reason: String,
 }
 
-/// Reads one JSON document. Refuses duplicate keys at any depth, also inside free-form values,
-/// nesting beyond [`MAX_DEPTH`], integers beyond 2^53 and anything after the document.
+/// Parses one JSON document. Rejects duplicate keys at any depth, also inside free-form values,
+/// nesting beyond [`MAX_DEPTH`], integers beyond 2^53 and data after the document.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
     check(bytes)?;
     serde_json::from_slice(bytes).map_err(|error| StrictError::from(&error))
 }
 
-/// Only the rules, without making a value.
+/// Checks the rules without building a value.
 pub fn check(bytes: &[u8]) -> Result<(), StrictError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     Rules { depth: 0 }
@@ -43,13 +43,13 @@ pub fn check(bytes: &[u8]) -> Result<(), StrictError> {
         .map_err(|error| StrictError::from(&error))
 }
 
-/// Walks a document and checks the rules; `depth` is the number of open arrays and objects.
+/// Visits a document and checks the rules; `depth` is the number of open arrays and objects.
 #[derive(Clone, Copy)]
 struct Rules {
     depth: u32,
 }
 
-/// Marks our own messages, which hold no input; everything serde words itself is reworded.
+/// Marks messages of this module, which contain no input; messages of serde are reworded.
 const OURS: &str = "rule: ";
 
 impl Rules {
@@ -131,7 +131,7 @@ impl<'de> Visitor<'de> for Rules {
     }
 }
 
-/// A key after escapes are resolved; borrowed from the input when it has none.
+/// A key with escapes resolved; borrowed from the input when it has none.
 struct Key<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -153,8 +153,8 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// The keys of one object: a list while it is short, a set when it grows, so that an object with
-/// very many keys costs no quadratic time.
+/// The keys of one object: a list while there are few, a set when there are many, which avoids
+/// quadratic time for objects with very many keys.
 #[derive(Default)]
 struct Seen<'de> {
     few: Vec<Cow<'de, str>>,
@@ -164,7 +164,7 @@ struct Seen<'de> {
 impl<'de> Seen<'de> {
     const FEW: usize = 16;
 
-    /// False when the key was there already.
+    /// False when the key was already present.
     fn insert(&mut self, key: Cow<'de, str>) -> bool {
         if !self.many.is_empty() {
             return self.many.insert(key);
@@ -190,8 +190,8 @@ impl From<&serde_json::Error> for StrictError {
     }
 }
 
-/// The reason without input. serde's own messages quote the offending field or value between
-/// their first word and `, expected`; what stands before and after is ours or fixed.
+/// The reason without input. serde's messages quote the offending field or value between their
+/// first words and `, expected`; the rest is fixed text.
 fn reword(error: &serde_json::Error) -> String {
     use serde_json::error::Category;
     let text = error.to_string();
@@ -208,7 +208,7 @@ fn reword_data(text: &str) -> String {
     if let Some(rule) = text.strip_prefix(OURS) {
         return rule.to_owned();
     }
-    // These quote nothing but names from our own types.
+    // These quote only names of our own types.
     let safe = [
         "not a valid ",
         "missing field ",
@@ -246,7 +246,7 @@ fn reword_data(text: &str) -> String {
             .unwrap_or("value");
         return format!("invalid type: {found}{expected}");
     }
-    "a value does not have the form this field needs".to_owned()
+    "a value does not have the form required here".to_owned()
 }
 
 #[cfg(test)]
@@ -387,7 +387,7 @@ mod tests {
         assert!(!error.reason.contains(MARK), "{error}");
     }
 
-    /// A foreign type whose messages repeat what they read.
+    /// A foreign type whose messages repeat the input.
     mod uuid_like {
         #[derive(Debug)]
         pub struct Id;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     proptest! {
-        /// A marked text somewhere in a wrong document never shows in the error.
+        /// A marker somewhere in an invalid document never appears in the error.
         #[test]
         fn no_error_repeats_its_input(
             shape in 0..8_usize,
@@ -421,7 +421,7 @@ mod tests {
             prop_assert!(!error.unwrap_err().to_string().contains(MARK));
         }
 
-        /// Arbitrary bytes are answered, never a panic; what passes is what serde_json reads.
+        /// Arbitrary bytes never cause a panic; accepted documents parse with serde_json too.
         #[test]
         fn arbitrary_bytes_are_answered(text in "[\\[\\]{}\",:0-9a-b\\\\u .eE+-]{0,40}") {
             if let Ok(value) = from_slice::<Value>(text.as_bytes()) {

@@ -1,6 +1,6 @@
-//! Request and answer types of the svc-wallet API (base `/v1`), and the wallet policy.
+//! Request and response types of the svc-wallet API (base `/v1`), and the wallet policy.
 //!
-//! Every POST carries an `Idempotency-Key` header; amounts are decimal strings of minor units.
+//! Every POST requires an `Idempotency-Key` header; amounts are decimal strings of minor units.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 use crate::ledger::{EntryKind, Memo, Receipt, RefusalCode, TxId};
 use crate::values::{Account, Amount, Asset, Timestamp};
 
-/// Items of one batch, at most.
+/// Maximum number of items in one batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// `POST /issue`: creates money. No nonce.
+/// `POST /issue`: creates money. Has no nonce.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssueMoney {
     /// The credited account.
     pub to: Account,
-    /// The asset.
+    /// Asset to create.
     pub asset: Asset,
-    /// Minor units, more than zero.
+    /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// Kept with the entry.
+    /// Text stored with the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
@@ -32,15 +32,15 @@ pub struct IssueMoney {
 pub struct Transfer {
     /// The debited account.
     pub from: Account,
-    /// The credited account, another than `from`.
+    /// The credited account; must differ from `from`.
     pub to: Account,
-    /// The asset.
+    /// Asset to move.
     pub asset: Asset,
-    /// Minor units, more than zero.
+    /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The account's next: 1, 2, 3 ...
+    /// The next nonce of `from`: 1, 2, 3 ...
     pub nonce: u64,
-    /// Kept with the entry.
+    /// Text stored with the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
@@ -51,13 +51,13 @@ pub struct Transfer {
 pub struct Burn {
     /// The debited account.
     pub from: Account,
-    /// The asset.
+    /// Asset to destroy.
     pub asset: Asset,
-    /// Minor units, more than zero.
+    /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The account's next: 1, 2, 3 ...
+    /// The next nonce of `from`: 1, 2, 3 ...
     pub nonce: u64,
-    /// Kept with the entry.
+    /// Text stored with the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
@@ -66,9 +66,9 @@ pub struct Burn {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
-    /// Decided in this order.
+    /// Operations, 1 to 1,000, decided in this order.
     pub items: Vec<BatchItem>,
-    /// All or nothing.
+    /// All or nothing: when one operation is refused, all are.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub linked: bool,
 }
@@ -81,11 +81,11 @@ pub enum BatchItem {
     Issue {
         /// The credited account.
         to: Account,
-        /// The asset.
+        /// Asset to create.
         asset: Asset,
-        /// Minor units, more than zero.
+        /// Amount in minor units, more than zero.
         amount_minor: Amount,
-        /// Kept with the entry.
+        /// Text stored with the entry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memo: Option<Memo>,
     },
@@ -93,15 +93,15 @@ pub enum BatchItem {
     Transfer {
         /// The debited account.
         from: Account,
-        /// The credited account, another than `from`.
+        /// The credited account; must differ from `from`.
         to: Account,
-        /// The asset.
+        /// Asset to move.
         asset: Asset,
-        /// Minor units, more than zero.
+        /// Amount in minor units, more than zero.
         amount_minor: Amount,
-        /// The account's next, counting the items before.
+        /// The next nonce of `from`, counting the preceding items.
         nonce: u64,
-        /// Kept with the entry.
+        /// Text stored with the entry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memo: Option<Memo>,
     },
@@ -109,99 +109,99 @@ pub enum BatchItem {
     Burn {
         /// The debited account.
         from: Account,
-        /// The asset.
+        /// Asset to destroy.
         asset: Asset,
-        /// Minor units, more than zero.
+        /// Amount in minor units, more than zero.
         amount_minor: Amount,
-        /// The account's next, counting the items before.
+        /// The next nonce of `from`, counting the preceding items.
         nonce: u64,
-        /// Kept with the entry.
+        /// Text stored with the entry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memo: Option<Memo>,
     },
 }
 
-/// Answer of `POST /batch`: one result per item, in order.
+/// Response of `POST /batch`: one result per item, in the order of the items.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchAnswer {
-    /// What became of each item.
+    /// Outcome of each item.
     pub results: Vec<ItemOutcome>,
 }
 
-/// What became of one item of a batch.
+/// Outcome of one item of a batch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ItemOutcome {
-    /// It is in the ledger.
+    /// The item took effect and is in the ledger.
     Done {
-        /// Its receipt.
+        /// Receipt of the entry.
         receipt: Receipt,
     },
-    /// It is refused for ever; nothing changed.
+    /// The item is refused permanently; nothing changed.
     Refused {
-        /// Why.
+        /// Why the item was refused.
         code: RefusalCode,
-        /// The nonce that would have been accepted, for callers who may read the account.
+        /// The nonce that would have been accepted; only for callers who may read the account.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected: Option<u64>,
     },
 }
 
-/// `POST /hold`: reserves money until it is captured, released or `expires_at` has come.
+/// `POST /hold`: reserves money until it is captured, released or expired.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldMoney {
     /// The account whose money is reserved.
     pub from: Account,
-    /// The asset.
+    /// Asset to reserve.
     pub asset: Asset,
-    /// Minor units, more than zero.
+    /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The account's next: 1, 2, 3 ...
+    /// The next nonce of `from`: 1, 2, 3 ...
     pub nonce: u64,
-    /// When what is left becomes available again.
+    /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
-    /// Kept with the entry.
+    /// Text stored with the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
 
-/// `POST /hold/{id}/capture`: pays out of a hold; what is left stays held.
+/// `POST /hold/{id}/capture`: pays out of a hold; the remaining amount stays reserved.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     /// The credited account.
     pub to: Account,
-    /// Minor units, more than zero and no more than the hold has left.
+    /// Amount in minor units, more than zero and at most the remaining amount of the hold.
     pub amount_minor: Amount,
-    /// Kept with the entry.
+    /// Text stored with the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
 
-/// Body of requests that say everything in their path: `{}`, or no body at all.
+/// Body of requests that are fully specified by their path: `{}`, or no body.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-/// Answer of `GET /hold/{id}`.
+/// Response of `GET /hold/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// Its id: the txid of the entry that made it.
+    /// Id of the hold: the txid of the entry that made it.
     pub hold: TxId,
-    /// Whether anything is reserved still.
+    /// Whether the hold is open.
     pub state: HoldState,
     /// The account whose money is reserved.
     pub from: Account,
-    /// The asset.
+    /// Asset of the hold.
     pub asset: Asset,
-    /// What was reserved at first.
+    /// Amount reserved initially, in minor units.
     pub amount_minor: Amount,
-    /// What is reserved now.
+    /// Amount still reserved, in minor units.
     pub remaining_minor: Amount,
-    /// When what is left becomes available again.
+    /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
 }
 
@@ -209,13 +209,13 @@ pub struct Hold {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldState {
-    /// Something is reserved.
+    /// Some money is still reserved.
     Open,
-    /// Captured whole, released or expired.
+    /// Captured completely, released or expired.
     Ended,
 }
 
-/// Answer of `GET /balance?account&asset`.
+/// Response of `GET /balance?account&asset`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Balance {
@@ -223,48 +223,49 @@ pub struct Balance {
     pub account: Account,
     /// The asset asked for.
     pub asset: Asset,
-    /// What the account has.
+    /// Balance in minor units, including held amounts.
     pub amount_minor: Amount,
-    /// The same less what is held.
+    /// Balance less the held amounts, in minor units.
     pub available_minor: Amount,
     /// The ledger's time of this state.
     pub as_of: Timestamp,
-    /// The ledger's sequence of this state.
+    /// The ledger's sequence number of this state.
     pub as_of_seq: u64,
-    /// How long ago the ledger was asked, in milliseconds; 0 when it was asked for this answer.
+    /// Age of the state in milliseconds; 0 when it was read from the ledger for this request.
     pub stale_ms: u64,
-    /// The last nonce used; the next debit carries `nonce + 1`.
+    /// The last nonce used; the next debit must carry `nonce + 1`.
     pub nonce: u64,
 }
 
-/// Answer of `GET /account/{a}/history?after&limit`.
+/// Response of `GET /account/{a}/history?after&limit`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryPage {
     /// The account asked for.
     pub account: Account,
-    /// Its entries with `seq > after`, oldest first.
+    /// Entries of the account with `seq > after`, oldest first.
     pub entries: Vec<HistoryEntry>,
-    /// Use as the next `after`.
+    /// Value of `after` for the next page.
     pub next: u64,
-    /// The ledger's last sequence when the page was made; history may lag behind it for a moment.
+    /// The ledger's last sequence number when the page was made; the history may lag slightly
+    /// behind it.
     pub head: u64,
 }
 
-/// One entry that touched an account, or was refused.
+/// One entry that concerned an account, including refused ones.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryEntry {
-    /// Its place in the ledger.
+    /// Index of the entry's leaf in the ledger's log.
     pub seq: u64,
-    /// The ledger's time.
+    /// The ledger's time of the entry.
     pub ts: Timestamp,
-    /// What it does.
+    /// Kind of the entry.
     pub op: EntryKind,
-    /// Its id, when it was done.
+    /// Transaction id; present when the entry took effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub txid: Option<TxId>,
-    /// Why it was refused, when it was.
+    /// Why it was refused; absent when it took effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusalCode>,
     /// The debited account.
@@ -273,53 +274,54 @@ pub struct HistoryEntry {
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// The asset.
+    /// Asset of the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
-    /// Minor units moved, reserved or made available again (asked for, when refused).
+    /// Amount moved, reserved or made available again, in minor units (the requested amount when
+    /// refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
-    /// The nonce it used.
+    /// Nonce of the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
-    /// The caller's text.
+    /// Text given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
 }
 
-/// Answer of `GET /ops/{idempotency_key}`: the outcome of an operation.
+/// Response of `GET /ops/{idempotency_key}`: the outcome of an operation.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
-    /// It is in the ledger.
+    /// The operation took effect and is in the ledger.
     Done {
-        /// Its receipt.
+        /// Receipt of the entry.
         receipt: Receipt,
     },
-    /// It is refused for ever; nothing changed.
+    /// The operation is refused permanently; nothing changed.
     Refused {
-        /// Why.
+        /// Why it was refused.
         code: RefusalCode,
     },
-    /// It was a batch: every item by itself.
+    /// The operation was a batch; each item has its own outcome.
     Batch {
-        /// One per item, in order.
+        /// One outcome per item, in the order of the items.
         results: Vec<ItemOutcome>,
     },
 }
 
-/// The wallet policy: who may do what with which accounts. Signed, kind `wallet`; versions only
-/// grow. No rule, no access, reads included.
+/// The wallet policy: which principal may perform which actions on which accounts. Signed, kind
+/// `wallet`. Without a matching rule there is no access, reads included.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalletPolicy {
-    /// Grows with every change; an older one is refused.
+    /// Increases with every change; an older version is rejected.
     pub version: u64,
-    /// The first rule that matches principal, action, account and asset decides.
+    /// Rules; the first that matches principal, action, account and asset decides.
     pub rules: Vec<WalletRule>,
 }
 
-/// One rule.
+/// One rule of the wallet policy.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalletRule {
@@ -327,20 +329,20 @@ pub struct WalletRule {
     pub principal: String,
     /// Allowed actions.
     pub actions: Vec<WalletAction>,
-    /// Accounts: exact, or a prefix ending in `*`. For a transfer the debited account counts, for
-    /// an issue the credited one, for a capture or release the one the hold is on.
+    /// Accounts: exact, or a prefix ending in `*`. Decisive is the debited account of a transfer,
+    /// the credited account of an issue, the account of the hold for a capture or release.
     pub accounts: Vec<String>,
     /// Assets: exact, or `*`.
     pub assets: Vec<String>,
-    /// Most minor units of one operation.
+    /// Maximum of one operation, in minor units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_op: Option<Amount>,
-    /// Most minor units per account and UTC day.
+    /// Maximum per account and UTC day, in minor units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily: Option<Amount>,
 }
 
-/// What a rule can allow.
+/// Actions a rule can allow.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WalletAction {

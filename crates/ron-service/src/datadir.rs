@@ -1,13 +1,15 @@
-//! The data directory: made with mode 0700, used by one process at a time.
+//! The data directory: created with mode 0700, used by one process at a time.
 
-use crate::config::Config;
-use crate::error::StartError;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::config::Config;
+use crate::error::StartError;
 
 /// A locked data directory; the lock is held until this is dropped.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// The directory that `data_dir` names; `None` under `amnesia = true`, when nothing may be written.
+    /// The directory of `data_dir`; `None` with `amnesia = true`, when nothing may be written.
     pub fn open(config: &Config) -> Result<Option<Self>, StartError> {
         if config.bool("amnesia") {
             return Ok(None);
@@ -30,7 +32,7 @@ impl DataDir {
         Self::at(path).map(Some)
     }
 
-    /// Makes the directory if need be and locks it.
+    /// Creates the directory if needed and locks it.
     pub fn at(path: &Path) -> Result<Self, StartError> {
         let shown = path.display();
         let fail = |error: &std::io::Error| {
@@ -52,7 +54,8 @@ impl DataDir {
             ));
         }
         if meta.mode() & 0o077 != 0 {
-            // Others could read what is inside; tightening it is what every operator would do next.
+            // Other users could read the content; restricting the mode is what every operator would
+            // do next.
             std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|e| {
                 StartError::io(
                     format!("data directory {shown} is open to others and cannot be closed: {e}"),
@@ -75,7 +78,7 @@ impl DataDir {
         &self.path
     }
 
-    /// A path inside.
+    /// A path inside the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -106,7 +109,8 @@ fn lock(path: &Path, fail: &dyn Fn(&std::io::Error) -> StartError) -> Result<Fil
         }
         Err(error) => return Err(fail(&error.into())),
     }
-    // For the message above only; the lock itself is the kernel's and ends with the process.
+    // Only for the message above; the kernel holds the lock itself and releases it when the process
+    // ends.
     let note = || -> std::io::Result<()> {
         file.set_len(0)?;
         file.rewind()?;

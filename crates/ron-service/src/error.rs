@@ -1,26 +1,26 @@
-//! Why a service did not start, each with the exit code it becomes.
+//! Why a service did not start, with the exit code of each cause.
 
-use crate::config::ConfigProblem;
-use ron_kernel::exit;
 use std::fmt;
 
-/// A start that failed. `Display` has one line per problem, ready for standard error.
+use ron_kernel::exit;
+
+use crate::config::ConfigProblem;
+
+/// A failed start. `Display` has one line per problem, ready for standard error.
 #[derive(Debug)]
 pub enum StartError {
-    /// The configuration is not acceptable.
     Config(Vec<ConfigProblem>),
-    /// The machine is not as needed: port in use, directory in use or not writable.
+    /// The host lacks something: port in use, directory in use or not writable.
     Io {
         what: String,
         /// What to do about it.
         hint: String,
     },
-    /// Anything else.
     Failed(String),
 }
 
 impl StartError {
-    /// A configuration problem that is known by its text only.
+    /// A configuration problem of which only the text is known.
     pub fn config_text(why: impl Into<String>) -> Self {
         let problem = ConfigProblem {
             origin: crate::config::Origin::Default,
@@ -38,7 +38,7 @@ impl StartError {
     pub fn failed(why: impl fmt::Display) -> Self {
         Self::Failed(why.to_string())
     }
-    /// The process's exit code.
+    /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Io { .. } => exit::CONFIG,

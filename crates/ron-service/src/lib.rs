@@ -1,4 +1,4 @@
-//! ron-service: the chassis every service stands on.
+//! ron-service: the chassis of every service.
 //!
 //! ```text
 //!  main_with ── arguments, environment, file ──> config ──┐
@@ -8,9 +8,9 @@
 //!                                                                      │ store, log_host, topology rows
 //! ```
 //!
-//! **Invariants:** nothing here is global except the logger, and only `main_with` sets that: six services start in
-//! one process. A reload is taken on whole or not at all. The drain runs once, in one order. This crate knows no
-//! service and takes its authorizer as a trait object.
+//! **Invariants:** nothing here is global except the logger, and only `main_with` sets that: six
+//! services can start in one process. A reload is applied completely or not at all. The drain runs
+//! once, in one order. This crate knows no service and takes its authorizer as a trait object.
 
 pub mod chassis;
 pub mod config;

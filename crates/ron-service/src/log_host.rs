@@ -1,12 +1,16 @@
-//! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its checkpoints in time.
+//! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its
+//! checkpoints in time.
 
 pub mod asker;
 pub mod cosign;
+mod failure_log;
 pub mod keys;
-mod quiet;
 pub mod witness;
 
-use crate::ready::ReadyBoard;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{
     Counter, Deadline, LockSpec, RankedMutex, Receiver, Registry, Sender, SharedClock, ThreadCtx,
@@ -16,16 +20,14 @@ use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader, ProofError, ReadError};
 use ron_tlog::note::{NoteSignature, NoteSigner};
 use ron_tlog::tile::{TILE_WIDTH, TilePath};
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
+use crate::ready::ReadyBoard;
 use asker::Published;
 pub use cosign::CosignedView;
+use failure_log::FailureLog;
 pub use keys::KeyView;
-use quiet::Quiet;
 
-/// The lock row of [`CheckpointRoom`].
+/// The lock of [`CheckpointRoom`].
 pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
     name: "log.checkpointer",
     rank: 911,
@@ -33,7 +35,7 @@ pub const CHECKPOINT_LOCK: LockSpec = LockSpec {
 };
 static CHECKPOINT_LOCK_SPEC: LockSpec = CHECKPOINT_LOCK;
 
-/// Where the routes live.
+/// The path prefix of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// `/audit/v1`, the KMS audit log.
@@ -42,20 +44,21 @@ pub enum Base {
     Log,
 }
 
-/// What the routes serve.
+/// The log behind the routes.
 #[derive(Clone, Debug)]
 pub struct LogHost {
     pub reader: LogReader,
-    /// The log's keys.
     pub keys: KeyView,
-    /// Scope that entry bundles need; everything else is public.
+    /// Scope required for entry bundles; everything else is public.
     pub entries_scope: &'static str,
-    /// The newest checkpoint that the witnesses of a policy have cosigned; proofs lead to it where it covers them.
+    /// The newest checkpoint cosigned by the witnesses of a policy; proofs refer to it when it
+    /// covers the entry.
     pub cosigned: CosignedView,
 }
 
 impl LogHost {
-    /// The proof that an entry is in the log: under the cosigned checkpoint where that covers it, else under the published one.
+    /// The proof that an entry is in the log: under the cosigned checkpoint if that covers it, else
+    /// under the published one.
     pub fn proof(&self, index: u64) -> Result<String, ProofError> {
         match self.cosigned.note().filter(|note| index < note.size) {
             Some(note) => self.reader.proof_under(index, &note.text),
@@ -78,7 +81,7 @@ macro_rules! paths {
 }
 
 /// The routes `checkpoint`, `vkey`, `keys`, `proof/{index}`, `tile/<level>/<index>[.p/<width>]` and
-/// `tile/entries/<index>[.p/<width>]` under the base. Reads go on while the service drains.
+/// `tile/entries/<index>[.p/<width>]` under the base. Reads continue while the service drains.
 pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
     const TEXT: &str = "text/plain; charset=utf-8";
     const BYTES: &str = "application/octet-stream";
@@ -92,16 +95,16 @@ pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
     };
     vec![
         Route::get(checkpoint, Need::Public, with(serve_checkpoint))
-            .summary("The last checkpoint, a C2SP signed note")
+            .summary("Latest checkpoint, a C2SP signed note")
             .returns_bytes(200, TEXT)
             .errors(&[404])
             .while_draining(),
         Route::get(vkey, Need::Public, with(serve_vkey))
-            .summary("The verifier key of the log's checkpoints")
+            .summary("Verifier key of the log's checkpoints")
             .returns_bytes(200, TEXT)
             .while_draining(),
         Route::get(keys, Need::Public, with(serve_keys))
-            .summary("All keys of the log: the first one's verifier key, and the cross-signed rotations that lead to the newest")
+            .summary("All keys of the log: the verifier key of the first one, and the cross-signed rotations up to the newest")
             .returns_bytes(200, TEXT)
             .while_draining(),
         Route::get(proof, Need::Public, with(serve_proof))
@@ -110,12 +113,12 @@ pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
             .errors(&[400, 404, 409])
             .while_draining(),
         Route::get(tile, Need::Public, with(serve_tile))
-            .summary("A tile of hashes, C2SP tlog-tiles")
+            .summary("Tile of hashes, C2SP tlog-tiles")
             .returns_bytes(200, BYTES)
             .errors(&[404])
             .while_draining(),
         Route::get(bundle, Need::Scope(host.entries_scope), with(serve_bundle))
-            .summary("A bundle of entries, C2SP tlog-tiles")
+            .summary("Bundle of entries, C2SP tlog-tiles")
             .returns_bytes(200, BYTES)
             .errors(&[404])
             .while_draining(),
@@ -130,12 +133,12 @@ fn serve_checkpoint(host: &LogHost, _: &Request) -> Result<Response, Problem> {
     Ok(Response::text(200, text.to_string()).cache("no-cache"))
 }
 
-#[allow(clippy::unnecessary_wraps)] // the shape of a handler
+#[allow(clippy::unnecessary_wraps)] // the signature of a handler
 fn serve_vkey(host: &LogHost, _: &Request) -> Result<Response, Problem> {
     Ok(Response::text(200, format!("{}\n", host.keys.vkey())).cache("public, max-age=60"))
 }
 
-#[allow(clippy::unnecessary_wraps)] // the shape of a handler
+#[allow(clippy::unnecessary_wraps)] // the signature of a handler
 fn serve_keys(host: &LogHost, _: &Request) -> Result<Response, Problem> {
     Ok(Response::text(200, host.keys.chain().to_string()).cache("public, max-age=60"))
 }
@@ -164,7 +167,7 @@ fn serve_proof(host: &LogHost, request: &Request) -> Result<Response, Problem> {
 }
 
 fn serve_tile(host: &LogHost, request: &Request) -> Result<Response, Problem> {
-    // Only hashes: whatever spelling of `entries` comes this way stays behind its scope.
+    // Hashes only: any spelling of `entries` in this path must not bypass its scope.
     match TilePath::parse(&format!("tile/{}", request.param("tile"))) {
         Some(TilePath::Hashes {
             level,
@@ -188,7 +191,8 @@ fn tile(read: Result<Vec<u8>, ReadError>, width: u16) -> Result<Response, Proble
     match read {
         Ok(bytes) => {
             let response = Response::bytes(200, "application/octet-stream", bytes);
-            // A full tile never changes; a partial one of a given width does not either, but goes away.
+            // A full tile never changes; a partial one of a given width does not change either, but
+            // is removed later.
             let full = u64::from(width) == TILE_WIDTH;
             Ok(response.cache(if full {
                 "private, max-age=31536000, immutable"
@@ -209,11 +213,11 @@ fn broken(error: &dyn std::fmt::Display) -> Problem {
 /// When checkpoints are due.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointPlan {
-    /// Longest time from a new entry to the checkpoint that covers it.
+    /// Maximum time from a new entry to the checkpoint that covers it.
     pub every: Duration,
-    /// Entries after which it is made sooner.
+    /// Number of entries after which it is made sooner.
     pub entries: u64,
-    /// Later than this after the entry, readiness goes off.
+    /// Readiness goes off when no checkpoint covers an entry for this long.
     pub late: Duration,
 }
 
@@ -227,10 +231,12 @@ impl Default for CheckpointPlan {
     }
 }
 
-/// Publishes checkpoints from a thread of its own: the body is [`CheckpointRoom::run`], the last one is made by
-/// [`CheckpointRoom::finish`] once all writers have ended. An idle log gets none.
+/// Publishes checkpoints from its own thread, whose body is [`CheckpointRoom::run`].
+/// [`CheckpointRoom::finish`] makes the last one after all writers have ended. An idle log gets
+/// none.
 pub struct CheckpointRoom {
-    /// Here while no thread works with it; taken out, because publishing does I/O and no lock may be held over that.
+    /// `Some` while no thread uses it. A thread takes it out, because publishing does I/O and no
+    /// lock may be held over that.
     idle: RankedMutex<Option<Checkpointer>>,
     signer: Arc<dyn NoteSigner>,
     reader: LogReader,
@@ -242,19 +248,19 @@ pub struct CheckpointRoom {
     witnesses: OnceLock<ToWitnesses>,
 }
 
-/// Cosignatures for a published checkpoint, on their way to be stored with it.
+/// Cosignatures for a published checkpoint, to be stored with it.
 pub type CosignedLines = (Arc<str>, Vec<NoteSignature>);
 
-/// The thread that asks witnesses, as a [`CheckpointRoom`] knows it.
+/// The channels to the witness thread.
 #[derive(Debug)]
 pub struct ToWitnesses {
-    /// Wakes it.
+    /// Wakes the thread after a publication.
     pub wake: Sender<Published>,
-    /// What it found.
+    /// Cosignatures from the thread.
     pub lines: Receiver<CosignedLines>,
 }
 
-/// How often the thread looks for new entries.
+/// How often the thread checks for new entries.
 const TICK: Duration = Duration::from_millis(100);
 
 impl CheckpointRoom {
@@ -288,14 +294,15 @@ impl CheckpointRoom {
             clock,
             late: registry.counter(
                 "checkpoint_late_total",
-                "Checkpoints later than their deadline.",
+                "Checkpoints published later than their deadline.",
             ),
             published_ms,
             witnesses: OnceLock::new(),
         })
     }
 
-    /// Tells of each checkpoint, and stores what comes back; to be called once, before the threads start.
+    /// Connects the witness thread: it is notified of each checkpoint, and its cosignatures are
+    /// stored. Call it once, before the threads start.
     pub fn ask(&self, witnesses: ToWitnesses) {
         assert!(self.witnesses.set(witnesses).is_ok(), "called once");
     }
@@ -310,7 +317,7 @@ impl CheckpointRoom {
             room: self,
             checkpointer: Some(checkpointer),
             pacer: Pacer::default(),
-            quiet: Quiet::default(),
+            failures: FailureLog::default(),
         };
         while !ctx.shutdown.wait(Deadline::within(TICK)) {
             held.cosign();
@@ -318,7 +325,8 @@ impl CheckpointRoom {
         }
     }
 
-    /// Publishes what is not covered yet; the last act of a drain, after every writer has ended.
+    /// Publishes what no checkpoint covers yet; the last step of a drain, after every writer has
+    /// ended.
     pub fn finish(&self) {
         let taken = self.idle.lock().take();
         if let Some(checkpointer) = taken {
@@ -326,7 +334,7 @@ impl CheckpointRoom {
                 room: self,
                 checkpointer: Some(checkpointer),
                 pacer: Pacer::default(),
-                quiet: Quiet::default(),
+                failures: FailureLog::default(),
             };
             held.publish();
         }
@@ -337,12 +345,13 @@ fn now_ms(clock: &SharedClock) -> i64 {
     i64::try_from(clock.unix_ms()).unwrap_or(i64::MAX)
 }
 
-/// The checkpointer on loan; goes back also when the thread panics, so that its restart finds it.
+/// The checkpointer on loan to a thread. `Drop` returns it also after a panic, so that the
+/// restarted thread finds it.
 struct Held<'a> {
     room: &'a CheckpointRoom,
     checkpointer: Option<Checkpointer>,
     pacer: Pacer,
-    quiet: Quiet,
+    failures: FailureLog,
 }
 
 impl Drop for Held<'_> {
@@ -367,10 +376,10 @@ impl Held<'_> {
             room.published_ms
                 .store(i64::try_from(now_ms).unwrap_or(i64::MAX), Ordering::Relaxed);
         }
-        match self.pacer.look(uncovered, now_ms, &room.plan) {
-            Look::Nothing => {}
-            Look::Due => self.publish(),
-            Look::Late { first } => {
+        match self.pacer.pace(uncovered, now_ms, &room.plan) {
+            Pace::Nothing => {}
+            Pace::Due => self.publish(),
+            Pace::Late { first } => {
                 if first {
                     room.late.inc();
                     room.ready
@@ -381,7 +390,7 @@ impl Held<'_> {
         }
     }
 
-    /// Stores cosignatures with the checkpoint they were made for; a newer one may have come meanwhile.
+    /// Stores cosignatures with their checkpoint, unless a newer one was published in the meantime.
     fn cosign(&mut self) {
         let (Some(to), Some(checkpointer)) = (self.room.witnesses.get(), &mut self.checkpointer)
         else {
@@ -409,16 +418,16 @@ impl Held<'_> {
                     room.clock.unix_ms(),
                 );
                 room.ready.present("checkpoint");
-                if self.quiet.well() {
+                if self.failures.recovered() {
                     tracing::info!(event = "checkpoint_published_again");
                 }
                 if let Some(to) = room.witnesses.get() {
-                    let _ = to.wake.try_send(Published); // full: it is awake and will look
+                    let _ = to.wake.try_send(Published); // full: a wake-up is already pending
                 }
             }
             Err(error) => {
                 let (error, now_ms) = (error.to_string(), room.clock.unix_ms());
-                if let Some(repeats) = self.quiet.failed(&error, now_ms) {
+                if let Some(repeats) = self.failures.failed(&error, now_ms) {
                     tracing::error!(event = "checkpoint_failed", error, repeats);
                 }
             }
@@ -429,43 +438,43 @@ impl Held<'_> {
 /// Decides when a checkpoint is due. Pure.
 #[derive(Debug, Default)]
 struct Pacer {
-    /// When the oldest uncovered entry was first seen, unix ms.
+    /// When the oldest uncovered entry was first seen, Unix milliseconds.
     since_ms: Option<u64>,
-    told_late: bool,
+    late_reported: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Look {
+enum Pace {
     Nothing,
     Due,
     Late { first: bool },
 }
 
 impl Pacer {
-    fn look(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Look {
+    fn pace(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Pace {
         if uncovered == 0 {
             *self = Self::default();
-            return Look::Nothing;
+            return Pace::Nothing;
         }
         let since = *self.since_ms.get_or_insert(now_ms);
         let age = Duration::from_millis(now_ms.saturating_sub(since));
         if age >= plan.late {
-            let first = !std::mem::replace(&mut self.told_late, true);
-            return Look::Late { first };
+            let first = !std::mem::replace(&mut self.late_reported, true);
+            return Pace::Late { first };
         }
-        // One tick early, so that it is published by then.
+        // Two ticks early, so that it is published in time.
         if uncovered >= plan.entries || age + 2 * TICK >= plan.every {
-            Look::Due
+            Pace::Due
         } else {
-            Look::Nothing
+            Pace::Nothing
         }
     }
 
-    /// Entries that came while the checkpoint was being made start a new term.
+    /// Starts a new period for entries that were added while the checkpoint was made.
     fn published(&mut self, uncovered: u64, now_ms: u64) {
         *self = Self {
             since_ms: (uncovered > 0).then_some(now_ms),
-            told_late: false,
+            late_reported: false,
         };
     }
 }

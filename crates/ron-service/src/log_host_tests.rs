@@ -1,11 +1,13 @@
 //! The routes against a real log, and the pacing of checkpoints as a table.
 
-use super::*;
+use std::path::Path;
+
 use ron_http::{Headers, Method, Principal, Responder};
 use ron_kernel::{Clock, Shutdown, SystemClock};
 use ron_tlog::append::{Log, LogOptions, SimDisk};
 use ron_tlog::note::Ed25519NoteSigner;
-use std::path::Path;
+
+use super::*;
 
 struct Rig {
     log: Log,
@@ -138,7 +140,7 @@ fn what_is_not_there_or_not_spelt_so_is_refused() {
             .status,
         404
     );
-    // The public route serves hashes only, whatever is spelt.
+    // The public route serves hashes only, in every spelling of the path.
     for tile in [
         "entries/000.p/1",
         "0/000",
@@ -252,25 +254,25 @@ fn the_thread_publishes_in_time_and_an_idle_log_gets_nothing() {
 fn pacing() {
     let plan = CheckpointPlan::default();
     let mut pacer = Pacer::default();
-    let mut check = |uncovered: u64, now_ms: u64, wanted: Look| {
+    let mut check = |uncovered: u64, now_ms: u64, wanted: Pace| {
         assert_eq!(
-            pacer.look(uncovered, now_ms, &plan),
+            pacer.pace(uncovered, now_ms, &plan),
             wanted,
             "{uncovered} at {now_ms}"
         );
     };
-    check(0, 0, Look::Nothing);
-    check(0, 60_000, Look::Nothing);
-    check(1, 60_000, Look::Nothing);
-    check(4_999, 60_700, Look::Nothing);
-    check(4_999, 60_800, Look::Due);
-    check(5_000, 60_801, Look::Due);
-    check(5_001, 61_999, Look::Due);
-    check(5_001, 62_000, Look::Late { first: true });
-    check(5_001, 62_100, Look::Late { first: false });
-    check(0, 62_200, Look::Nothing);
-    check(5_000, 62_300, Look::Due);
+    check(0, 0, Pace::Nothing);
+    check(0, 60_000, Pace::Nothing);
+    check(1, 60_000, Pace::Nothing);
+    check(4_999, 60_700, Pace::Nothing);
+    check(4_999, 60_800, Pace::Due);
+    check(5_000, 60_801, Pace::Due);
+    check(5_001, 61_999, Pace::Due);
+    check(5_001, 62_000, Pace::Late { first: true });
+    check(5_001, 62_100, Pace::Late { first: false });
+    check(0, 62_200, Pace::Nothing);
+    check(5_000, 62_300, Pace::Due);
     pacer.published(1, 62_400);
-    assert_eq!(pacer.look(1, 63_100, &plan), Look::Nothing);
-    assert_eq!(pacer.look(1, 63_200, &plan), Look::Due);
+    assert_eq!(pacer.pace(1, 63_100, &plan), Pace::Nothing);
+    assert_eq!(pacer.pace(1, 63_200, &plan), Pace::Due);
 }

@@ -1,24 +1,27 @@
-//! Log lines on standard error: JSON or compact text, one line per event, with `ts level service event request_id`.
+//! Log lines on standard error: JSON or compact text, one line per event, with `ts level service
+//! event request_id`.
 //!
-//! Several services may share a process, so `service` belongs to the event: its own `service` field if it has one,
-//! else the service whose thread logs (thread names carry a prefix), else the process's name.
+//! Several services may share a process, so `service` belongs to the event: its own `service` field
+//! if it has one, else the service of the logging thread (thread names carry a prefix), else the
+//! process's name.
 
-use crate::config::Config;
-use ron_kernel::{Clock, SystemClock};
-use ron_proto::Timestamp;
-use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use ron_kernel::{Clock, SystemClock};
+use ron_proto::Timestamp;
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// How lines look.
+use crate::config::Config;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Json,
@@ -26,7 +29,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// `json` or `compact`.
+    /// Parses `json` or `compact`; anything else counts as `json`.
     pub fn parse(text: &str) -> Self {
         if text == "compact" {
             Self::Compact
@@ -46,19 +49,19 @@ const PREFIXES: [(&str, &str); 6] = [
     ("adm-", "svc-admin"),
 ];
 
-/// Longest value of one field, in bytes; the rest is cut.
+/// Maximum length of one field value, in bytes; longer values are cut.
 const VALUE_BYTES_MAX: usize = 2048;
 
 thread_local! {
     static SPEAKS_FOR: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// While this lives, lines of the current thread are those of `service`: for the thread that starts
-/// several services one after the other.
+/// While this value lives, log lines of the current thread belong to `service`: for the thread that
+/// starts several services one after the other.
 #[derive(Debug)]
 pub struct SpeaksFor(());
 
-/// See [`SpeaksFor`].
+/// Attributes the current thread's log lines to `service`; see [`SpeaksFor`].
 pub fn speak_for(service: &'static str) -> SpeaksFor {
     SPEAKS_FOR.set(Some(service));
     SpeaksFor(())
@@ -88,7 +91,7 @@ fn current_thread_name() -> Option<String> {
         .map(|name| name.to_string_lossy().into_owned())
 }
 
-/// Changes the level of a running process.
+/// Changes the log level of a running process.
 #[derive(Clone, Debug)]
 pub struct LevelHandle(Arc<AtomicU8>);
 
@@ -119,8 +122,8 @@ const fn rank(level: Level) -> u8 {
     }
 }
 
-/// Installs the process's logger; only binaries call this. A second call changes nothing and returns a handle that
-/// has no effect.
+/// Installs the process's logger; only binaries call this. A second call changes nothing and
+/// returns a handle without effect.
 pub fn init(process: &'static str, format: Format, level: &str) -> LevelHandle {
     let handle = LevelHandle(Arc::new(AtomicU8::new(rank(parse_level(level)))));
     let lines = Lines {
@@ -133,12 +136,13 @@ pub fn init(process: &'static str, format: Format, level: &str) -> LevelHandle {
     handle
 }
 
-/// One write per line, so that lines of different threads do not mix. A closed standard error is nobody's fault.
+/// One write per line, so that lines of different threads do not mix. Errors are ignored: standard
+/// error may be closed.
 fn to_stderr(line: &[u8]) {
     let _ = std::io::stderr().write_all(line);
 }
 
-/// Installs the logger as `log.format` and `log.level` say.
+/// Installs the logger according to `log.format` and `log.level`.
 pub fn init_from(config: &Config) -> LevelHandle {
     init(
         config.service(),
@@ -165,8 +169,8 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        // Standard error may be a full pipe. Only where a debugger looks on: a line is not worth a
-        // thread elsewhere.
+        // Standard error may be a full pipe, and a blocked writer must not hold a lock. Checked in
+        // debug builds only: a log line is not worth a dead thread in production.
         #[cfg(debug_assertions)]
         ron_kernel::assert_no_locks("a log line");
         let mut fields = Fields::default();
@@ -233,7 +237,7 @@ impl Visit for Fields {
     }
 }
 
-/// One line with its line end. The event's name is its `event` field, else its message.
+/// Renders one line with its line end. The event's name is its `event` field, else its message.
 fn render(
     format: Format,
     process: &'static str,
@@ -312,7 +316,7 @@ fn plain(text: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'=')
 }
 
-/// A log line is one line, whatever it quotes.
+/// Replaces control characters, so that a log line stays one line.
 fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })

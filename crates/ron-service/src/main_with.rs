@@ -1,16 +1,18 @@
-//! The `main` of the thin binaries: arguments, logging, signals, reload, drain, exit codes. The only room here that
-//! touches the process.
+//! The `main` of the thin binaries: arguments, logging, signals, reload, drain, exit codes. The
+//! only module that touches the process.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
 
 use crate::chassis::{Inherited, Parts, Running};
 use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
-use clap::{Arg, ArgAction, ArgMatches, Command};
-use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Duration;
 
 /// A service's `start`.
 pub type Start = fn(Config, Parts) -> Result<Running, StartError>;
@@ -33,8 +35,8 @@ fn run(table: &'static Table, start: Start) -> u8 {
         }
     };
     match matches.subcommand_name() {
-        Some("print-example") => return say(&config::render_example(table)),
-        Some("print-docs") => return say(&config::render_markdown(table)),
+        Some("print-example") => return print(&config::render_example(table)),
+        Some("print-docs") => return print(&config::render_markdown(table)),
         _ => {}
     }
     let config = match load(table, &matches) {
@@ -42,9 +44,9 @@ fn run(table: &'static Table, start: Start) -> u8 {
         Err(problems) => return refuse(table, &StartError::Config(problems)),
     };
     if matches.subcommand_name() == Some("check-config") {
-        return say(&config.render_effective());
+        return print(&config.render_effective());
     }
-    let inherited = Inherited::from_env(); // it changes the environment: before there are threads
+    let inherited = Inherited::from_env(); // changes the environment, so before any thread starts
     let level = logging::init_from(&config);
     if let Err(error) = ron_crypto::process_hardening() {
         tracing::warn!(event = "hardening_incomplete", error = %error);
@@ -61,13 +63,13 @@ fn run(table: &'static Table, start: Start) -> u8 {
     let parts = inherited.and_then(|sockets| Parts::bind_beside(&config, sockets));
     let started = parts.and_then(|parts| start(config, parts));
     match started {
-        Ok(running) => attend(running, &signals, &level),
+        Ok(running) => run_until_stopped(running, &signals, &level),
         Err(error) => refuse(table, &error),
     }
 }
 
-/// Waits for signals and for the service's own wish to end.
-fn attend(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
+/// Waits for signals, a stop request or a fatal error, then drains.
+fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
     loop {
         if let Some(why) = running.fatal() {
             tracing::error!(service = running.service(), event = "fatal", reason = %why);
@@ -76,7 +78,7 @@ fn attend(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> 
         if running.stop_requested() {
             break;
         }
-        // The wait is short because a stop by request or a fatal plane wakes nobody here.
+        // The wait is short because a stop request or a fatal plane does not wake this thread.
         match signals.recv(Deadline::within(Duration::from_millis(100))) {
             Some(Signal::Terminate) => break,
             Some(Signal::Reload) => drop(running.reload_from_file()), // its outcome is in the log
@@ -89,7 +91,7 @@ fn attend(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> 
     running.exit_code(&report)
 }
 
-/// One line per problem on standard error.
+/// Prints one line per problem on standard error.
 fn refuse(table: &Table, error: &StartError) -> u8 {
     let mut out = std::io::stderr().lock();
     for line in error.to_string().lines() {
@@ -98,8 +100,8 @@ fn refuse(table: &Table, error: &StartError) -> u8 {
     error.exit_code()
 }
 
-fn say(text: &str) -> u8 {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes()); // a closed pipe is the reader's choice
+fn print(text: &str) -> u8 {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes()); // the reader may close the pipe
     exit::OK
 }
 
@@ -117,7 +119,7 @@ pub fn command(table: &'static Table) -> Command {
         .value_name("KEY=VALUE")
         .action(ArgAction::Append)
         .global(true)
-        .help("Sets one key; wins over environment and file; may be repeated");
+        .help("Set one key; takes precedence over environment and file; may be repeated");
     let name = table.service;
     let sub = |word: &'static str, about: &'static str, example: &str| {
         let example = format!("Examples:\n  {name} {word}{example}");
@@ -177,7 +179,8 @@ fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<Confi
     )
 }
 
-/// Loads, and refuses variables that carry the service's prefix but name no key: they are misspelt settings.
+/// Loads the configuration, and refuses variables with the service's prefix that name no key: they
+/// are misspelt settings.
 fn load_checked(
     table: &'static Table,
     path: Option<&Path>,
@@ -192,7 +195,7 @@ fn load_checked(
     let mut problems: Vec<ConfigProblem> = names
         .filter(|name| name.starts_with(table.env_prefix))
         .filter(|name| !rows.iter().any(|row| table.env_name(row.name) == *name))
-        // A variable that the configuration names as the place of a secret is no setting.
+        // A variable that the configuration names as the source of a secret is not a setting.
         .filter(|name| {
             !config
                 .values()

@@ -1,4 +1,4 @@
-//! Pinned public keys: who may sign policies and manifests.
+//! Pinned public keys, for signatures of policies and manifests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,10 @@ use ron_proto::b64;
 
 use crate::config::Config;
 
-/// A public key this service or an auditor trusts. Written `NAME=KEY` or just `KEY`, where `KEY`
-/// is a raw Ed25519 public key in base64url without padding and `NAME` the signing key's id and
-/// version, `tenant/purpose/alg/uuid#vN`. With a name, only signatures under that name pass.
+/// A public key that this service or an auditor trusts. Written `NAME=KEY` or just `KEY`, where
+/// `KEY` is a raw Ed25519 public key in base64url without padding and `NAME` the signing key's id
+/// and version, `tenant/purpose/alg/uuid#vN`. With a name, only signatures under that name are
+/// accepted.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PinnedKey {
     name: Option<String>,
@@ -47,11 +48,10 @@ impl FromStr for PinnedKey {
     }
 }
 
-/// A set of pinned keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing(Vec<PinnedKey>);
 
-/// The keys of a list in a configuration; what is wrong with them is added to `problems`.
+/// The keys of a list in a configuration; invalid entries are added to `problems`.
 pub fn key_ring(config: &Config, name: &str, problems: &mut Vec<String>) -> KeyRing {
     let mut keys: Vec<PinnedKey> = Vec::new();
     for (at, text) in config.list(name).iter().enumerate() {
@@ -63,7 +63,7 @@ pub fn key_ring(config: &Config, name: &str, problems: &mut Vec<String>) -> KeyR
     KeyRing::new(keys)
 }
 
-/// Why a signature does not count.
+/// Why a signature was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// Not `ed25519`.
@@ -72,13 +72,12 @@ pub enum SignatureError {
     /// No pinned key signs under that name.
     #[error("it is not signed by a pinned key")]
     UnknownKey,
-    /// Wrong shape or wrong bytes.
+    /// Malformed, or it does not verify.
     #[error("the signature does not match")]
     Mismatch,
 }
 
 impl KeyRing {
-    /// The keys in any order.
     pub fn new(keys: Vec<PinnedKey>) -> Self {
         Self(keys)
     }
@@ -88,7 +87,8 @@ impl KeyRing {
         self.0.is_empty()
     }
 
-    /// Checks an Ed25519 signature over `message`; `key` and `value` as in the signature document.
+    /// Verifies an Ed25519 signature over `message`; `alg`, `key` and `value` as in the signature
+    /// document.
     pub fn verify(
         &self,
         alg: &str,

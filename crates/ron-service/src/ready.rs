@@ -1,9 +1,10 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
-use ron_proto::status::{Health, Readiness};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
+use ron_proto::status::{Health, Readiness};
 
 /// The board's lock; every service lists it in its topology.
 pub const READY_LOCK: LockSpec = LockSpec {
@@ -13,13 +14,14 @@ pub const READY_LOCK: LockSpec = LockSpec {
 };
 static READY_LOCK_SPEC: LockSpec = READY_LOCK;
 
-/// The cause that stands until a service has started. What else is wrong meanwhile is news, not an alarm.
+/// The cause that is present until a service has started. Other causes in that time are logged as
+/// information, not as warnings.
 pub(crate) const STARTING: &str = "starting";
 
 const DRAINING: &str = "draining";
 const FATAL: &str = "fatal";
 
-/// Seconds after which asking again makes sense while not ready.
+/// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
 
 #[derive(Default)]
@@ -28,27 +30,27 @@ struct Causes {
     missing: BTreeMap<&'static str, String>,
 }
 
-/// What a new cause is logged as.
-enum Told {
-    Known,
-    AtStart,
-    Alarm,
+/// How a new cause is logged.
+enum LogLevel {
+    None,
+    Info,
+    Warn,
 }
 
 impl Causes {
-    fn told(&self, known: bool) -> Told {
+    fn log_level(&self, known: bool) -> LogLevel {
         if known {
-            Told::Known
+            LogLevel::None
         } else if self.missing.contains_key(STARTING) {
-            Told::AtStart
+            LogLevel::Info
         } else {
-            Told::Alarm
+            LogLevel::Warn
         }
     }
 }
 
-/// Shared by all rooms of a service; clones are the same board. Causes are words from a closed set, such as `kms` or
-/// `store`; the reason beside each is a sentence for people.
+/// Shared by all modules of a service; clones are the same board. Causes are words from a closed
+/// set, such as `kms` or `store`; the reason of each is a sentence for operators.
 #[derive(Clone)]
 pub struct ReadyBoard {
     causes: Arc<RankedMutex<Causes>>,
@@ -66,7 +68,7 @@ impl ReadyBoard {
     pub fn new(registry: &Registry) -> Self {
         let gauge = registry.gauge_closed(
             "readyz_degraded",
-            "1 for each cause that weakens or stops the service.",
+            "1 for each cause that currently weakens or stops the service, else 0.",
             &[("cause", &[STARTING, DRAINING, FATAL])],
         );
         let ready = registry.gauge(
@@ -80,12 +82,13 @@ impl ReadyBoard {
         }
     }
 
-    /// Names causes that may come: `readyz_degraded{cause}` shows them at 0 until then.
+    /// Declares possible causes: `readyz_degraded{cause}` exports them as 0 until they occur.
     pub fn declare(&self, causes: &[&str]) {
         self.gauge.declare(causes.iter().copied());
     }
 
-    /// The board of a service that is starting. Threads that may be gone are causes, under the names of their planes.
+    /// The board of a service that is starting. Threads that may fail are causes, under the names
+    /// of their planes.
     pub(crate) fn starting(registry: &Registry, topology: &Topology) -> Self {
         let board = Self::new(registry);
         for row in topology.threads {
@@ -95,23 +98,23 @@ impl ReadyBoard {
         board
     }
 
-    /// Weakens the service; it stays ready.
+    /// Adds a cause of weakness; the service stays ready.
     pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
         let told = {
             let mut causes = self.causes.lock();
             let known = causes.degraded.insert(cause, why.clone()).is_some();
-            causes.told(known)
+            causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
         match told {
-            Told::Known => {}
-            Told::AtStart => tracing::info!(event = "degraded", cause, why),
-            Told::Alarm => tracing::warn!(event = "degraded", cause, why),
+            LogLevel::None => {}
+            LogLevel::Info => tracing::info!(event = "degraded", cause, why),
+            LogLevel::Warn => tracing::warn!(event = "degraded", cause, why),
         }
     }
 
-    /// Takes a weakness back.
+    /// Removes a cause of weakness.
     pub fn clear(&self, cause: &'static str) {
         let was = self.causes.lock().degraded.remove(cause).is_some();
         if was {
@@ -120,23 +123,23 @@ impl ReadyBoard {
         }
     }
 
-    /// Stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
+    /// Adds a cause that stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
     pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
         let told = {
             let mut causes = self.causes.lock();
             let known = causes.missing.insert(cause, why.clone()).is_some();
-            causes.told(known)
+            causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
         match told {
-            Told::Known => {}
-            Told::AtStart => tracing::info!(event = "not_ready", cause, why),
-            Told::Alarm => tracing::warn!(event = "not_ready", cause, why),
+            LogLevel::None => {}
+            LogLevel::Info => tracing::info!(event = "not_ready", cause, why),
+            LogLevel::Warn => tracing::warn!(event = "not_ready", cause, why),
         }
     }
 
-    /// What was missing is there.
+    /// Removes a cause that stops the service.
     pub fn present(&self, cause: &'static str) {
         let was = self.causes.lock().missing.remove(cause).is_some();
         if was {
@@ -155,7 +158,7 @@ impl ReadyBoard {
         }
     }
 
-    /// The board alone; [`readiness`] adds what the supervisor knows.
+    /// The board alone; [`readiness`] adds the state of the supervisor.
     pub fn snapshot(&self) -> Readiness {
         let causes = self.causes.lock();
         let names = |map: &BTreeMap<&'static str, String>| {
@@ -208,7 +211,8 @@ pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     readiness
 }
 
-/// Shows [`readiness`] in the metrics; called at each scrape, because threads come and go by themselves.
+/// Exports [`readiness`] as metrics; called at each scrape, because threads start and stop at any
+/// time.
 pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
     let now = readiness(board, supervisor);
     board.ready.set(i64::from(now.ready));

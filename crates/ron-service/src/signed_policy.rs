@@ -1,38 +1,37 @@
 //! Signed policies on disk: `<kind>.json` in canonical JSON beside `<kind>.json.sig`.
 //!
-//! A policy is believed only when its bytes are canonical, its signature verifies under the pinned
-//! public key, and its version is not older than the newest one seen. Every refusal names the file.
+//! A policy is accepted only when its bytes are canonical and its signature verifies under a pinned
+//! public key; services also refuse a version older than the one in force. Every refusal names the
+//! file.
 
-use ron_kernel::Registry;
 use std::path::{Path, PathBuf};
 
+use ron_kernel::Registry;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{ContentId, jcs, strict};
 use serde::de::DeserializeOwned;
 
 use crate::pinned::KeyRing;
 
-/// Longest policy file, in bytes.
+/// Maximum size of a policy file, in bytes.
 const POLICY_BYTES_MAX: u64 = 1 << 20;
 
-/// A policy whose signature was checked.
+/// A policy whose signature was verified.
 #[derive(Debug, Clone)]
 pub struct SignedPolicy<T> {
-    /// The policy.
     pub policy: T,
     /// Content id of its canonical bytes.
     pub hash: ContentId,
     /// Its canonical bytes.
     pub bytes: Vec<u8>,
-    /// The signature that was checked.
+    /// The verified signature.
     pub sig: PolicySig,
 }
 
-/// Why a policy is refused; the message names the file and says what to do.
+/// Why a policy was refused; the message names the file and says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("policy {file}: {why}")]
 pub struct PolicyError {
-    /// The file.
     pub file: String,
     /// What is wrong, and what to do.
     pub why: String,
@@ -56,7 +55,7 @@ pub fn signature_bytes(sig: &PolicySig) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Where a policy of this kind and its signature lie.
+/// The paths of a policy of this kind and of its signature.
 pub fn policy_paths(dir: &Path, kind: &str) -> (PathBuf, PathBuf) {
     (
         dir.join(format!("{kind}.json")),
@@ -64,7 +63,7 @@ pub fn policy_paths(dir: &Path, kind: &str) -> (PathBuf, PathBuf) {
     )
 }
 
-/// Reads and checks `<kind>.json` and its signature in `dir` against the pinned keys.
+/// Reads `<kind>.json` and its signature in `dir` and verifies them against the pinned keys.
 pub fn load<T: DeserializeOwned>(
     dir: &Path,
     kind: &str,
@@ -84,7 +83,7 @@ pub fn load<T: DeserializeOwned>(
     check(kind, &bytes, &sig, pinned).map_err(|why| refuse(&json, why))
 }
 
-/// Checks policy bytes and their signature against the pinned keys.
+/// Verifies policy bytes and their signature against the pinned keys.
 pub fn check<T: DeserializeOwned>(
     kind: &str,
     bytes: &[u8],
@@ -108,7 +107,7 @@ pub fn check<T: DeserializeOwned>(
     })
 }
 
-/// Exports which version is in force, as `policy_version{kind}`; `version` is 0 while there is none.
+/// Exports the version in force as `policy_version{kind}`; `version` is 0 while there is none.
 pub fn show_version(
     registry: &Registry,
     kind: &str,

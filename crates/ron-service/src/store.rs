@@ -1,11 +1,13 @@
-//! One SQLite file per service: WAL, `synchronous=FULL`, numbered forward-only migrations. A failed commit poisons
-//! the store: writes are refused from then on, reads go on, and only a restart helps.
+//! One SQLite file per service: WAL, `synchronous=FULL`, numbered forward-only migrations. A failed
+//! commit poisons the store: writes are refused from then on, reads continue, and only a restart
+//! helps.
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +17,6 @@ pub struct Migration {
     pub sql: &'static str,
 }
 
-/// What can go wrong with a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -45,7 +46,7 @@ pub enum StoreError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Shared sign that a store no longer takes writes; readiness looks at it.
+/// Shared flag that a store no longer accepts writes; readiness reports it.
 #[derive(Clone, Debug, Default)]
 pub struct Poison(Arc<AtomicBool>);
 
@@ -66,13 +67,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or makes the file and brings its schema up to date. The directory must be locked by the caller.
+    /// Opens or creates the file and migrates its schema. The caller must hold the lock of the
+    /// directory.
     pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_CREATE
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let conn = Connection::open_with_flags(path, flags)?;
-        // WAL commits are durable only with FULL; NORMAL may lose the last ones with the power.
+        // WAL commits are durable only with FULL; NORMAL may lose the last ones in a power cut.
         let mode: String =
             conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
         let shown = path.display().to_string();
@@ -113,8 +115,8 @@ impl Store {
         })
     }
 
-    /// Runs `work` in one immediate transaction and commits it. An error of `work` rolls everything back. When this
-    /// returns `Ok`, the change is on the disk.
+    /// Runs `work` in one immediate transaction and commits it. An error of `work` rolls everything
+    /// back. When this returns `Ok`, the change is durable.
     pub fn write<T, E: From<StoreError>>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
@@ -133,7 +135,7 @@ impl Store {
         Ok(value)
     }
 
-    /// Runs queries outside a transaction; must not change anything.
+    /// Runs queries outside a transaction; `look` must not change anything.
     pub fn read<T, E: From<StoreError>>(
         &self,
         look: impl FnOnce(&Connection) -> Result<T, E>,
@@ -168,8 +170,8 @@ impl Store {
         Ok(())
     }
 
-    /// A read-only connection of its own, for other threads and for verifiers; works on a live store, on a copy, and
-    /// on a directory that cannot be written.
+    /// A separate read-only connection, for other threads and for verifiers; works on a live store,
+    /// on a copy, and in a directory that is not writable.
     pub fn reader(path: &Path) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
             | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -183,7 +185,8 @@ impl Store {
         let Err(first) = opened else {
             return Ok(opened?);
         };
-        // Without a log beside it the file alone is the whole truth, so it can be read without a shared index.
+        // Without a WAL file the database file is complete, so it can be read without a shared
+        // index.
         let wal = path.with_file_name(format!(
             "{}-wal",
             path.file_name().unwrap_or_default().to_string_lossy()
@@ -347,7 +350,7 @@ mod tests {
             "rolled back"
         );
         put(&store, 1).unwrap();
-        // A deferred constraint fails at the commit itself, as a disk would.
+        // A deferred constraint fails at the commit itself, like a failing disk.
         let failed: Result<usize, StoreError> =
             store.write(|tx| Ok(tx.execute("INSERT INTO c (t) VALUES (99)", [])?));
         assert!(matches!(failed, Err(StoreError::Commit(_))), "{failed:?}");

@@ -1,8 +1,9 @@
-//! The rows that the chassis adds to every service's topology table, and how to find a row.
+//! The rows that the chassis adds to every service's topology table, and lookups of rows.
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
 
-/// Makes a service's [`Topology`]: the chassis rows with this thread name prefix, then the service's own.
+/// Builds a service's [`Topology`]: the chassis rows with this thread name prefix, then the
+/// service's own.
 ///
 /// ```
 /// use ron_kernel::{Count, Stage, ThreadSpec, Topology};
@@ -72,7 +73,7 @@ pub const fn http_poll(name: &'static str) -> ThreadSpec {
         count: Count::One,
         stage: Stage::Front,
         critical: true,
-        job: "accepts API connections and watches idle ones",
+        job: "accepts API connections and polls idle ones",
     }
 }
 #[doc(hidden)]
@@ -82,7 +83,7 @@ pub const fn http_workers(name: &'static str) -> ThreadSpec {
         count: Count::Pool("http.workers"),
         stage: Stage::Front,
         critical: false,
-        job: "reads API requests, runs handlers, writes answers",
+        job: "reads API requests, runs handlers, writes responses",
     }
 }
 #[doc(hidden)]
@@ -112,7 +113,7 @@ pub const fn auth_keys(name: &'static str) -> ThreadSpec {
         count: Count::One,
         stage: Stage::Intake,
         critical: false,
-        job: "reads the issuer's keys by interval",
+        job: "reads the issuer's keys at an interval",
     }
 }
 #[doc(hidden)]
@@ -126,35 +127,35 @@ pub const fn auth_feed(name: &'static str) -> ThreadSpec {
     }
 }
 
-/// Between the API's poll thread and its workers.
+/// From the API's poll thread to its workers.
 pub const HTTP_QUEUE: QueueSpec = QueueSpec {
     name: "http",
     capacity: 2176,
     overflow: Overflow::RejectNew,
     from: "http-poll",
     to: "http workers",
-    when_full: "cannot be: it holds connections and is larger than max_conns",
+    when_full: "cannot happen: it holds connections and is larger than max_conns",
 };
-/// Between the health port's poll thread and its workers.
+/// From the health port's poll thread to its workers.
 pub const OPS_QUEUE: QueueSpec = QueueSpec {
     name: "ops",
     capacity: 256,
     overflow: Overflow::RejectNew,
     from: "ops-poll",
     to: "ops workers",
-    when_full: "cannot be: it holds connections and is larger than their number",
+    when_full: "cannot happen: it holds connections and is larger than their maximum number",
 };
-/// The row of ron-auth's refresh queue. The two crates are of one storey and do not see each other, so the text stands
-/// in both; change it in both.
+/// The row of ron-auth's refresh queue. The two crates are of one layer and do not depend on each
+/// other, so the text is in both; change it in both.
 pub const AUTH_QUEUE: QueueSpec = QueueSpec {
     name: "auth_refresh",
     capacity: 1,
     overflow: Overflow::DropOldest,
     from: "request handlers",
     to: "auth-keys",
-    when_full: "a refresh is already asked for; nothing is lost",
+    when_full: "a refresh is already pending; nothing is lost",
 };
-/// The rows of ron-auth's locks, as [`AUTH_QUEUE`].
+/// The rows of ron-auth's locks, as for [`AUTH_QUEUE`].
 pub const AUTH_LOCKS: [LockSpec; 2] = [
     LockSpec {
         name: "auth.cache",
@@ -164,20 +165,20 @@ pub const AUTH_LOCKS: [LockSpec; 2] = [
     LockSpec {
         name: "auth.meter",
         rank: 903,
-        guards: "use of rate and budget caveats by token id; proofs seen",
+        guards: "use of rate and budget caveats by token id; used proofs; refusals to be logged",
     },
 ];
 
 /// The row with this name.
 ///
 /// # Panics
-/// When there is none: tables are constants, so this shows at the first start.
+/// When there is none; tables are constants, so the first start shows it.
 pub fn topology_thread(topology: &'static Topology, name: &str) -> &'static ThreadSpec {
     let found = topology.threads.iter().find(|row| row.name == name);
     found.unwrap_or_else(|| panic!("no thread {name} in the topology of {}", topology.service))
 }
 
-/// As [`topology_thread`], for queues.
+/// Like [`topology_thread`], for queues.
 ///
 /// # Panics
 /// When there is none.
@@ -186,7 +187,7 @@ pub fn topology_queue(topology: &'static Topology, name: &str) -> &'static Queue
     found.unwrap_or_else(|| panic!("no queue {name} in the topology of {}", topology.service))
 }
 
-/// As [`topology_thread`], for locks.
+/// Like [`topology_thread`], for locks.
 ///
 /// # Panics
 /// When there is none.
@@ -195,7 +196,7 @@ pub fn topology_lock(topology: &'static Topology, name: &str) -> &'static LockSp
     found.unwrap_or_else(|| panic!("no lock {name} in the topology of {}", topology.service))
 }
 
-/// The one row whose name ends so.
+/// The row whose name has this suffix.
 pub(crate) fn row_ending(
     topology: &'static Topology,
     suffix: &str,
@@ -212,13 +213,14 @@ pub(crate) fn row_ending(
     })
 }
 
-/// What is wrong with a table: names too long or twice, ranks twice. For the services' tests; empty when all is well.
+/// Checks a table: names that are too long, duplicate names, duplicate ranks. For the services'
+/// tests; empty when there is no fault.
 pub fn topology_faults(topology: &Topology) -> Vec<String> {
     let mut faults = Vec::new();
     let mut twice = |what: &str, mut names: Vec<String>| {
         names.sort();
         for pair in names.windows(2).filter(|pair| pair[0] == pair[1]) {
-            faults.push(format!("{what} {} is there twice", pair[0]));
+            faults.push(format!("{what} {} is listed twice", pair[0]));
         }
     };
     twice(

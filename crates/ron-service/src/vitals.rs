@@ -1,27 +1,31 @@
-//! What every exporter tells of its process and its host: processor time, memory, descriptors, disk, certificates.
+//! Metrics of the process and its host in every service: CPU time, memory, descriptors, disk,
+//! certificates.
 
-use crate::config::Config;
-use ron_kernel::{ClosedGauge, Registry};
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
-/// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every architecture we build for.
+use ron_kernel::{ClosedGauge, Registry};
+
+use crate::config::Config;
+
+/// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every
+/// supported architecture.
 const USER_HZ: f64 = 100.0;
 
-/// Registers the figures that are asked for at each scrape, and shows the ends of the certificates, which are read anew
-/// with them.
+/// Registers the values that are read at each scrape, and exports the expiry of the certificates,
+/// which is read again at each reload.
 pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
     process(registry);
     registry.gauge_fn(
         "build_info",
-        "Always 1; the label tells the version of the build.",
+        "Always 1; the label is the version of the build.",
         &[("version", env!("CARGO_PKG_VERSION"))],
         || 1,
     );
     if let Some(dir) = data_dir(config) {
         registry.gauge_fn(
             "disk_free_bytes",
-            "Room that is left for the service on the file system of a directory.",
+            "Free bytes for the service on the file system of a directory.",
             &[("dir", "data_dir")],
             move || free(&dir).unwrap_or(0),
         );
@@ -31,38 +35,40 @@ pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
     certificates
 }
 
-/// The figures of the whole process.
+/// The values of the whole process.
 fn process(registry: &Registry) {
     registry.process_fn(
         "process_cpu_seconds_total",
-        "Processor time of the whole process, in seconds.",
+        "CPU time of the whole process, in seconds.",
         || cpu_seconds().unwrap_or(0.0),
     );
     registry.process_fn(
         "process_resident_memory_bytes",
-        "Memory that the whole process holds.",
+        "Resident memory of the whole process, in bytes.",
         || memory("VmRSS:").unwrap_or(0.0),
     );
     registry.process_fn(
         "process_virtual_memory_bytes",
-        "Address space of the whole process.",
+        "Virtual memory of the whole process, in bytes.",
         || memory("VmSize:").unwrap_or(0.0),
     );
     registry.process_fn("process_open_fds", "Open file descriptors.", || {
         read_dir("/proc/self/fd").map_or(0.0, |all| all.count() as f64)
     });
-    registry.process_fn("process_max_fds", "Descriptors that may be open.", || {
-        max_fds().unwrap_or(0.0)
-    });
+    registry.process_fn(
+        "process_max_fds",
+        "Maximum number of open file descriptors.",
+        || max_fds().unwrap_or(0.0),
+    );
     let start = start_seconds().unwrap_or(0.0);
     registry.process_fn(
         "process_start_time_seconds",
-        "When the process began, in Unix seconds.",
+        "Start time of the process, in Unix seconds.",
         move || start,
     );
 }
 
-/// `None` where nothing is written, so that there is no disk to watch.
+/// `None` in amnesia mode: nothing is written, so there is no disk to monitor.
 fn data_dir(config: &Config) -> Option<PathBuf> {
     let dir = config
         .path_opt("data_dir")
@@ -70,7 +76,7 @@ fn data_dir(config: &Config) -> Option<PathBuf> {
     Some(dir.to_owned())
 }
 
-/// The ends of the certificates in use; [`Certificates::show`] is called whenever they were read.
+/// The expiry of the certificates in use; call [`Certificates::show`] after they were read.
 pub(crate) struct Certificates(Vec<(&'static str, PathBuf)>, ClosedGauge);
 
 impl Certificates {
@@ -88,16 +94,17 @@ impl Certificates {
         let uses: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
         let gauge = registry.gauge_closed(
             "certificate_not_after_seconds",
-            "When the first certificate of a file in use ends, in Unix seconds.",
+            "Earliest expiry of the certificates in a file that is in use, in Unix seconds.",
             &[("use", &uses)],
         );
         Self(files, gauge)
     }
 
-    /// Reads the files as the transport has just read them.
+    /// Reads the files that the transport has just read.
     pub fn show(&self) {
         for (name, path) in &self.0 {
-            // A file that cannot be read was refused before; what is shown stays what is in use.
+            // An unreadable file was refused before; the exported value stays that of the
+            // certificate in use.
             if let Ok(Some(end)) = ron_http::certificates_end(path) {
                 self.1.with_label_values(&[name]).set(end);
             }
@@ -105,7 +112,8 @@ impl Certificates {
     }
 }
 
-/// The fields of `/proc/self/stat` behind the name, which may hold spaces; the first is field 3 of proc(5).
+/// The fields of `/proc/self/stat` after the name, which may contain spaces; the first is field 3
+/// of proc(5).
 fn stat() -> Option<Vec<f64>> {
     let text = read_to_string("/proc/self/stat").ok()?;
     let fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -118,7 +126,7 @@ fn cpu_seconds() -> Option<f64> {
     Some((stat.get(11)? + stat.get(12)?) / USER_HZ)
 }
 
-/// Boot time and field 22, the ticks from boot to the start.
+/// Boot time plus field 22, the ticks from boot to the start.
 fn start_seconds() -> Option<f64> {
     let boot = read_to_string("/proc/stat").ok()?;
     let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?;
@@ -141,7 +149,7 @@ fn max_fds() -> Option<f64> {
     row.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// What an ordinary user may still write; the share that file systems keep for root is not ours.
+/// Space for an unprivileged user; the reserve that file systems keep for root is not counted.
 fn free(dir: &Path) -> Option<i64> {
     let stat = rustix::fs::statvfs(dir).ok()?;
     i64::try_from(stat.f_bavail.saturating_mul(stat.f_frsize)).ok()

@@ -1,5 +1,5 @@
-//! The audit stream: one line of JSON per accepted or refused operation, for people who look after the service.
-//! Bounded and lossy; losses are counted, and the durable truth is the ledger.
+//! The audit stream: one JSON line per accepted or refused operation, for operators. It is bounded
+//! and lossy; losses are counted. The durable record is the ledger.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -12,31 +12,27 @@ use ron_proto::Timestamp;
 use ron_proto::ledger::{EntryKey, PrincipalName};
 use serde::Serialize;
 
-/// Bytes of one file; then the next begins.
+/// Maximum bytes of one file.
 const FILE_BYTES: u64 = 32 << 20;
-/// Files kept, the one being written included.
+/// Files kept, including the one that is being written.
 const FILES: u32 = 4;
-/// Lines written with one write.
+/// Maximum lines of one write.
 const LINES: usize = 512;
 
-/// One operation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
     ts: Timestamp,
-    /// Who asked.
     principal: Arc<str>,
-    /// What for.
     op: &'static str,
-    /// Under which key.
     key: Arc<str>,
     /// `done`, `replayed`, `unknown`, or the code of the refusal.
     outcome: &'static str,
-    /// Its place in the ledger.
+    /// Sequence of its ledger entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<u64>,
 }
 
-/// Where lines go.
+/// Sends lines to the audit thread.
 #[derive(Debug, Clone)]
 pub struct Audit {
     lines: Sender<Line>,
@@ -44,13 +40,12 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Lines go to the thread behind `lines`.
     pub const fn new(lines: Sender<Line>, clock: SharedClock) -> Self {
         Self { lines, clock }
     }
 
-    /// Tells of one operation; never waits.
-    pub fn tell(
+    /// Records one operation; never waits.
+    pub fn record(
         &self,
         (principal, key): (&PrincipalName, &EntryKey),
         op: &'static str,
@@ -65,13 +60,13 @@ impl Audit {
             outcome,
             seq,
         };
-        // Drop-oldest: a full queue loses its oldest line, counted by the queue.
+        // The queue drops its oldest line when it is full, and counts the loss.
         let _ = self.lines.try_send(line);
     }
 }
 
-/// The thread's body: ends when shut down and the queue is empty. Without a directory the lines go nowhere; a write
-/// that fails is counted in `errors`.
+/// The thread's body: ends when shut down and the queue is empty. Without a directory lines are
+/// discarded; a failed write is counted in `errors`.
 pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: &Counter) {
     let mut out = dir.map(|d| Stream::new(d.to_owned()));
     let mut some = Vec::with_capacity(LINES);
@@ -97,7 +92,7 @@ pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: 
     }
 }
 
-/// Files `operations.jsonl`, `.1`, `.2` ..., the youngest without a number.
+/// Files `operations.jsonl`, `.1`, `.2` ...; the newest has no number.
 #[derive(Debug)]
 struct Stream {
     dir: PathBuf,
@@ -119,7 +114,7 @@ impl Stream {
     fn write(&mut self, lines: &[Line]) -> io::Result<()> {
         let done = self.try_write(lines);
         if done.is_err() {
-            self.file = None;
+            self.file = None; // reopen at the next write
         }
         done
     }

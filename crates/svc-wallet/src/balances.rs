@@ -1,5 +1,5 @@
-//! What accounts had when the ledger was last asked: served as it is for a moment, and longer only while the
-//! ledger cannot be asked. A document never looks younger than it is.
+//! Cache of account documents: served for a moment without asking the ledger, and longer only while
+//! the ledger is unavailable. A document is never reported younger than it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,48 +11,45 @@ use ron_proto::ledger::AccountDoc;
 
 use crate::topology::BALANCES;
 
-/// How long a document answers without asking again.
+/// How long a document is fresh.
 pub const WINDOW: Duration = Duration::from_millis(250);
-/// How long a document answers while the ledger cannot be asked.
+/// How long a document may be served while the ledger is unavailable.
 pub const HARD_CAP: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
 struct Kept {
     doc: Arc<AccountDoc>,
-    /// When the question was sent: the document is no older than that.
+    /// When the request was sent: the document is no older than that.
     asked: Instant,
-    /// The account has changed since.
+    /// The account has changed since the document was read.
     changed: bool,
 }
 
-/// Two generations of at most `half` accounts: what is asked for moves to the young one, and when that is full the
-/// old one is forgotten.
+/// Two generations of at most `half` accounts: a document that is read enters the young one; when
+/// the young one is full it becomes the old one, and the previous old one is dropped.
 #[derive(Debug, Default)]
 struct Generations {
     young: BTreeMap<Account, Kept>,
     old: BTreeMap<Account, Kept>,
-    /// The highest sequence that any change was told with.
+    /// The highest sequence of any reported change.
     newest: u64,
 }
 
-/// The cache.
 #[derive(Debug)]
 pub struct Balances {
     inner: RankedMutex<Generations>,
     half: usize,
 }
 
-/// A document and how old it may be.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// The document.
     pub doc: Arc<AccountDoc>,
-    /// Time since the ledger was asked.
+    /// Time since the request to the ledger was sent.
     pub age: Duration,
 }
 
 impl Balances {
-    /// Room for `accounts` of them.
+    /// A cache of at most `accounts` documents.
     pub fn new(accounts: usize) -> Self {
         Self {
             inner: RankedMutex::new(&BALANCES, Generations::default()),
@@ -60,12 +57,12 @@ impl Balances {
         }
     }
 
-    /// A document that needs no asking: within the window, and the account has not changed.
+    /// A document within the window whose account has not changed.
     pub fn fresh(&self, account: &Account, now: Instant) -> Option<Found> {
         self.find(account, now, WINDOW, |kept| !kept.changed)
     }
 
-    /// A document for when asking is not possible.
+    /// A document for when the ledger is unavailable; it may be outdated.
     pub fn stale(&self, account: &Account, now: Instant) -> Option<Found> {
         self.find(account, now, HARD_CAP, |_| true)
     }
@@ -89,18 +86,20 @@ impl Balances {
         })
     }
 
-    /// Keeps what the ledger answered to a question sent at `asked`.
+    /// Stores the ledger's answer to a request sent at `asked`.
     pub fn keep(&self, doc: Arc<AccountDoc>, asked: Instant) {
         let mut inner = self.inner.lock();
-        // A change told while the question was under way may or may not be in the answer; its sequence tells.
+        // A change reported while the request was in flight may or may not be in the answer; the
+        // document's sequence decides.
         let changed = doc.seq < inner.newest;
         #[cfg(mutant = "balance")]
-        // an answer on its way counts as news, whatever was told meanwhile
+        // a late answer counts as current, whatever changed in the meantime
         let changed = changed && !ron_kernel::mutant("balance");
         if inner.young.len() >= self.half && !inner.young.contains_key(&doc.account) {
             inner.old = std::mem::take(&mut inner.young);
         }
         let account = doc.account.clone();
+        // Two readers may race: the answer to the younger request wins.
         let newer = inner.young.get(&account).is_none_or(|k| k.asked <= asked);
         if newer {
             inner.old.remove(&account);
@@ -115,7 +114,7 @@ impl Balances {
         }
     }
 
-    /// The entry at `seq` changed these accounts.
+    /// Marks accounts as changed by the entry at `seq`.
     pub fn changed<'a>(&self, accounts: impl IntoIterator<Item = &'a Account>, seq: u64) {
         let mut inner = self.inner.lock();
         inner.newest = inner.newest.max(seq);
@@ -131,7 +130,7 @@ impl Balances {
         }
     }
 
-    /// Changes may have been missed: everything has to be asked again.
+    /// Marks every account as changed, because events may have been missed.
     pub fn all_changed(&self) {
         let mut inner = self.inner.lock();
         let Generations { young, old, .. } = &mut *inner;
@@ -140,7 +139,7 @@ impl Balances {
         }
     }
 
-    /// The ledger is another one: nothing is true any more.
+    /// Drops everything, because the ledger is a different one.
     pub fn clear(&self) {
         *self.inner.lock() = Generations::default();
     }

@@ -1,7 +1,9 @@
-//! Committing: queued writes of the same accounts become one ledger call, and leave as receipts.
+//! Committing: queued writes of the same accounts are sent in one ledger call and answered with
+//! receipts.
 //!
-//! Jobs are routed by the account whose order matters, so that nonces 1 and 2 queued together keep
-//! their order. The ledger alone decides; a call whose outcome is unknown pins its keys.
+//! Jobs are sharded by the account whose order matters, so that nonces 1 and 2 queued together keep
+//! their order. The ledger alone decides; a call with an unknown outcome marks its keys as
+//! unresolved.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::DefaultHasher;
@@ -15,109 +17,105 @@ use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::flights::{FlightKey, Flights, Landed, Waiter};
+use crate::inflight::{FinishedRequest, InFlightTable, RequestKey, Waiter};
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
-use crate::render::{self, Shape, Telling};
+use crate::render::{self, AnswerOptions, Shape};
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{Committed, SharedUpstream};
 use crate::watch::in_flight;
 
-/// Entries of one ledger call made of single operations, at most.
+/// Maximum entries of one ledger call that consists of single operations.
 pub const CALL_ENTRIES: usize = 512;
 
-/// One write on its way to the ledger. Who waits for it stands in the table of flights.
+/// One queued write. Its waiters are in the in-flight table.
 #[derive(Debug)]
 pub struct CommitJob {
-    /// Principal and key.
-    pub key: FlightKey,
-    /// The entries, complete; more than one only for batches.
+    pub key: RequestKey,
+    /// The complete entries; more than one only for a batch.
     pub entries: Arc<[Entry]>,
-    /// How the answer is put together.
     pub shape: Shape,
     /// Operation name, for metrics and audit.
     pub op: &'static str,
 }
 
-/// The queues of the committers.
+/// One bounded queue per committer, selected by account.
 #[derive(Debug, Clone)]
-pub struct Lanes(Arc<[Sender<CommitJob>]>);
+pub struct CommitQueues(Arc<[Sender<CommitJob>]>);
 
-impl Lanes {
-    /// One lane per committer.
-    pub fn new(lanes: Vec<Sender<CommitJob>>) -> Self {
-        Self(lanes.into())
+impl CommitQueues {
+    /// One sender per committer.
+    pub fn new(queues: Vec<Sender<CommitJob>>) -> Self {
+        Self(queues.into())
     }
 
-    /// Puts the job into the lane of `account`, or tells how many seconds to wait.
+    /// Queues the job for the committer of `account`. `Err` has the number of seconds after which
+    /// the caller should retry.
     pub fn put(&self, account: &Account, job: CommitJob) -> Result<(), u32> {
         let mut hasher = DefaultHasher::new();
         account.as_str().hash(&mut hasher);
         let at = (hasher.finish() % self.0.len() as u64) as usize;
         #[cfg(mutant = "lane")]
-        // by key instead of by account: two debits of one account go two ways
+        // by key instead of by account: two debits of one account use different queues
         let at = match ron_kernel::mutant("lane") {
             true => job.key.1.as_str().len() % self.0.len(),
             false => at,
         };
-        let lane = &self.0[at];
-        match lane.try_send(job) {
+        let queue = &self.0[at];
+        match queue.try_send(job) {
             Ok(()) => Ok(()),
-            Err(SendError::Full(_) | SendError::Closed(_)) => Err(lane.retry_after_s()),
+            Err(SendError::Full(_) | SendError::Closed(_)) => Err(queue.retry_after_s()),
         }
     }
 }
 
-/// What the committer threads share.
+/// State shared by the committer threads.
 #[derive(Debug)]
 pub struct Committer {
-    /// The ledger.
     pub upstream: SharedUpstream,
-    /// Who waits for what.
-    pub flights: Arc<Flights>,
+    pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
-    pub pinned: Arc<Pinned>,
-    /// Balances to forget when they change.
+    pub unresolved: Arc<UnresolvedKeys>,
+    /// Balances to mark as changed.
     pub balances: Arc<Balances>,
-    /// The audit stream.
     pub audit: Audit,
     /// Monotonic clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
 }
 
 impl Committer {
-    /// The thread's loop: ends when shut down and its lane is empty.
-    pub fn run(&self, ctx: &ThreadCtx, lane: &Receiver<CommitJob>) {
+    /// The thread's loop: ends when shut down and its queue is empty.
+    pub fn run(&self, ctx: &ThreadCtx, queue: &Receiver<CommitJob>) {
         let mut drained = Vec::with_capacity(CALL_ENTRIES);
         let mut waiting: VecDeque<CommitJob> = VecDeque::new();
         loop {
-            #[cfg(mutant = "leave")] // goes home at once, whatever is in the lane
+            #[cfg(mutant = "leave")] // returns at once, whatever is queued
             if ron_kernel::mutant("leave") && ctx.shutdown.is_set() {
                 return;
             }
             if waiting.is_empty() {
-                match lane.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+                match queue.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
                     Recv::Item(job) => waiting.push_back(job),
                     Recv::Timeout => continue,
-                    Recv::Shutdown | Recv::Closed => match lane.try_recv() {
+                    Recv::Shutdown | Recv::Closed => match queue.try_recv() {
                         Some(job) => waiting.push_back(job),
                         None => return,
                     },
                 }
             }
-            lane.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
+            queue.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
             waiting.extend(drained.drain(..));
             self.tick(ctx.index, next_call(&mut waiting));
         }
     }
 
-    /// One ledger call.
+    /// Sends one ledger call and answers its jobs.
     fn tick(&self, slot: usize, mut jobs: Vec<CommitJob>) {
-        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
-        let wanted = self.flights.send(&keys);
+        let keys: Vec<&RequestKey> = jobs.iter().map(|j| &j.key).collect();
+        let wanted = self.in_flight.send(&keys);
         let mut it = wanted.into_iter();
-        // A flight nobody waits for any more was never sent: nothing is pinned, nothing changed.
+        // A request without waiters was never sent: skip it, nothing is recorded and nothing
+        // changed.
         jobs.retain(|_| it.next().unwrap_or(false));
         let Some(first) = jobs.first() else {
             return;
@@ -133,36 +131,41 @@ impl Committer {
             batch: first.shape == Shape::Batch { linked: false },
         };
         match self.upstream.commit(slot, &request) {
-            Committed::Answered(answer) => self.settle(slot, &jobs, &answer.results),
+            Committed::Answered(answer) => self.answer_jobs(slot, &jobs, &answer.results),
             Committed::NotDone(why) => {
-                tell_failed(&why.detail);
+                log_failed_call(&why.detail);
                 self.not_done(&jobs, &why);
             }
             Committed::Unknown(why) => {
-                tell_failed(&why);
+                log_failed_call(&why);
                 self.unknown(&jobs);
             }
         }
     }
 
-    fn land<'j>(&self, jobs: &'j [CommitJob]) -> impl Iterator<Item = (&'j CommitJob, Landed)> {
-        let keys: Vec<&FlightKey> = jobs.iter().map(|j| &j.key).collect();
-        jobs.iter().zip(self.flights.land(&keys))
+    fn finish<'j>(
+        &self,
+        jobs: &'j [CommitJob],
+    ) -> impl Iterator<Item = (&'j CommitJob, FinishedRequest)> {
+        let keys: Vec<&RequestKey> = jobs.iter().map(|j| &j.key).collect();
+        jobs.iter().zip(self.in_flight.finish(&keys))
     }
 
-    fn settle(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
+    fn answer_jobs(&self, slot: usize, jobs: &[CommitJob], results: &[EntryAnswer]) {
+        // Mark balances before any answer leaves: a caller who sees its receipt must not read an
+        // older balance as fresh.
         self.note_changes(results);
         let mut rest = results;
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             let (mine, later) = rest.split_at(job.entries.len());
             rest = later;
-            self.pinned.release(&job.key);
-            let given_up = self.given_up(slot, job, mine);
-            let answers = given_up.as_deref().unwrap_or(mine);
+            self.unresolved.release(&job.key);
+            let abandoned_batch = self.abandoned_batch(slot, job, mine);
+            let answers = abandoned_batch.as_deref().unwrap_or(mine);
             self.note_outcome(job, answers);
             let tell = |waiter: &Waiter, replayed| {
                 let expected = waiter.reads_account;
-                render::answer(job.shape, answers, Telling { expected, replayed })
+                render::answer(job.shape, answers, AnswerOptions { expected, replayed })
             };
             if let Some(waiter) = landed.leader {
                 let response = tell(&waiter, false);
@@ -176,9 +179,9 @@ impl Committer {
         }
     }
 
-    /// A batch whose key was given up meets one used key and many new ones, which looks like another request; the
-    /// ledger is asked which of the two it is.
-    fn given_up(
+    /// A batch whose key was abandoned meets one used key and many unused ones, which looks like a
+    /// different request. This asks the ledger which of the two it is.
+    fn abandoned_batch(
         &self,
         slot: usize,
         job: &CommitJob,
@@ -229,45 +232,47 @@ impl Committer {
             };
             let key = (&job.key.0, &job.key.1);
             self.audit
-                .tell(key, job.op, outcome, render::seq_of(answer));
+                .record(key, job.op, outcome, render::seq_of(answer));
         }
     }
 
-    /// Nothing was sent, or nothing was done.
+    /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             self.audit
-                .tell((&job.key.0, &job.key.1), job.op, why.code, None);
+                .record((&job.key.0, &job.key.1), job.op, why.code, None);
             for waiter in landed.leader.into_iter().chain(landed.followers) {
                 self.answer(waiter, why.clone());
             }
         }
     }
 
-    /// The outcome stays open until the ledger tells it: the keys are pinned, the callers are sent
-    /// to where they can ask.
+    /// The outcome is unknown until the ledger reports it: marks the keys as unresolved and refers
+    /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
-        for (job, landed) in self.land(jobs) {
+        for (job, landed) in self.finish(jobs) {
             self.audit
-                .tell((&job.key.0, &job.key.1), job.op, "unknown", None);
+                .record((&job.key.0, &job.key.1), job.op, "unknown", None);
             for waiter in landed.followers {
                 self.answer(waiter, in_flight());
             }
             let leader = landed.leader.map(|waiter| {
-                self.metrics.landed(waiter.op, waiter.since, &self.clock);
+                self.metrics
+                    .observe_answer(waiter.op, waiter.since, &self.clock);
                 waiter.responder
             });
-            self.pinned.pin(&job.key, leader.into_iter().collect());
+            self.unresolved.add(&job.key, leader.into_iter().collect());
         }
     }
 
     fn answer(&self, waiter: Waiter, response: impl Into<ron_http::Response>) {
-        self.metrics.landed(waiter.op, waiter.since, &self.clock);
+        self.metrics
+            .observe_answer(waiter.op, waiter.since, &self.clock);
         waiter.responder.send(response);
     }
 }
 
-/// The jobs of the next call: single operations up to the limit, or one batch.
+/// Takes the jobs of the next call: single operations up to the limit, or one batch.
 fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     let singles = waiting
         .iter()
@@ -277,7 +282,7 @@ fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     waiting.drain(..singles.max(1).min(waiting.len())).collect()
 }
 
-/// What the wallet uses of a caller's name; the ledger knows callers by it.
+/// The caller's name as the ledger stores it.
 pub fn principal_name(name: &str) -> Result<PrincipalName, Problem> {
     name.parse().map_err(|_| {
         Problem::forbidden(
@@ -293,7 +298,7 @@ pub fn entry_key(key: &ron_proto::IdemKey) -> Result<EntryKey, Problem> {
         .map_err(|_| Problem::bad_request("the idempotency key is not usable"))
 }
 
-fn tell_failed(why: &str) {
+fn log_failed_call(why: &str) {
     tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
 }
 

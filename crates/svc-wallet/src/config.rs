@@ -1,4 +1,4 @@
-//! The one table of configuration keys, and the validated settings made from it.
+//! The configuration keys, and the validated settings made from them.
 
 use std::path::PathBuf;
 
@@ -19,94 +19,94 @@ static KEYS: [Key; 12] = [
     Key::path(
         "ledger.token_file",
         "",
-        "Service token for ron-ledger, mode 0600.",
+        "File with the service token for ron-ledger; mode 0600.",
     ),
     Key::path(
         "policy.dir",
         "",
-        "Directory with wallet.json and wallet.json.sig.",
+        "Directory that contains wallet.json and its signature wallet.json.sig.",
     )
     .required(),
     Key::list(
         "policy.public_keys",
         "",
-        "Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.",
+        "Ed25519 public keys, one of which must have signed the policy: base64url, or NAME=base64url.",
     )
     .required(),
     Key::text(
         "limits.per_op_minor",
         "100000000000000000000",
-        "Most minor units of one operation.",
+        "Maximum amount of one operation, in minor units.",
     ),
     Key::text(
         "limits.daily_minor",
         "10000000000000000000000",
-        "Most minor units per account and UTC day.",
+        "Maximum amount per account and UTC day, in minor units.",
     ),
     Key::count(
         "wallet.committers",
         "0",
-        "Threads that commit; 0 means one per core.",
+        "Number of committer threads; 0 means one per core.",
     )
     .range("0", "64"),
     Key::duration(
         "ledger.silent_after",
         "120ms",
-        "With a call under way and nothing heard from the ledger for so long, the service is not ready and refuses new writes.",
+        "When a call is in flight and the ledger has answered nothing for this long, the service is not ready and refuses new writes.",
     )
     .range("10ms", "10s"),
     Key::duration(
         "ledger.hangs_after",
         "500ms",
-        "The same when one call has been under way for so long, even while the ledger answers others.",
+        "When one call has been in flight for this long, the service is not ready and refuses new writes, even while the ledger answers other calls.",
     )
     .range("10ms", "10s"),
     Key::count(
         "answers.keep",
         "1000000",
-        "Entries whose answers are copied, so that requests sent again are answered while the ledger is away; at most 24 hours.",
+        "Maximum number of ledger entries kept in a local copy, so that repeated requests are answered while the ledger is unavailable; entries older than 24 hours are dropped.",
     )
     .range("1000", "100000000"),
     Key::count(
         "balances.keep",
         "100000",
-        "Accounts whose balance is remembered.",
+        "Maximum number of accounts in the balance cache.",
     )
     .range("16", "10000000"),
     Key::count(
         "queues.work",
         "512",
-        "Writes waiting for a committer, over all committers; full means 429.",
+        "Maximum number of writes waiting for a committer, over all committers; when full, writes get 429.",
     )
     .range("1", "65536"),
 ];
 
-/// Chassis defaults that this service changes.
+/// Chassis keys whose default differs in this service.
 static RATES: [Key; 3] = [
     Key::count(
         "limits.rate_per_second",
         "1000",
-        "Requests per second for one caller.",
+        "Maximum sustained requests per second of one caller.",
     )
     .range("0", "1000000")
     .reloadable(),
     Key::count(
         "limits.burst",
         "2000",
-        "Requests a caller may send at once above the rate.",
+        "Maximum burst: requests that one caller may send at once above the rate.",
     )
     .range("0", "1000000")
     .reloadable(),
     Key::count(
         "limits.read_share_percent",
         "10",
-        "Share of a caller's burst that only requests that read (GET, HEAD) may use, so that writing at full rate does not shut them out.",
+        "Percentage of a caller's burst reserved for reads (GET, HEAD), so that writing at full rate does not block them.",
     )
     .range("0", "90")
     .reloadable(),
 ];
 
-/// All keys of svc-wallet.
+/// All configuration keys of svc-wallet.
 pub static TABLE: Table = Table {
     service: "svc-wallet",
     env_prefix: "SVC_WALLET_",
@@ -116,32 +116,29 @@ pub static TABLE: Table = Table {
 /// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Ledger base URL.
     pub ledger_url: String,
-    /// Service token for the ledger.
     pub ledger_token_file: Option<PathBuf>,
-    /// Where the signed policy lies.
+    /// Directory of the signed policy.
     pub policy_dir: PathBuf,
-    /// The pinned policy key.
+    /// The pinned policy keys.
     pub policy_keys: KeyRing,
-    /// Most minor units of one operation.
+    /// Maximum minor units of one operation.
     pub per_op_max: Amount,
-    /// Most minor units per account and day.
+    /// Maximum minor units per account and UTC day.
     pub daily_max: Amount,
-    /// Committer threads.
+    /// Number of committer threads, at least 1.
     pub committers: usize,
     /// Capacity of each committer's queue.
-    pub lane: usize,
-    /// When the ledger is stalled.
+    pub queue_capacity: usize,
     pub stalled_after: StalledAfter,
-    /// Entries whose answers are copied.
+    /// Maximum entries in the copy of answers.
     pub answers_keep: u64,
-    /// Accounts whose balance is remembered.
+    /// Maximum accounts in the balance cache.
     pub balances_keep: usize,
 }
 
 impl Settings {
-    /// Checks what the table alone cannot.
+    /// Checks what the key table cannot express.
     pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let policy_keys = key_ring(config, "policy.public_keys", &mut problems);
@@ -171,7 +168,7 @@ impl Settings {
             per_op_max,
             daily_max,
             committers,
-            lane: config.usize("queues.work").div_ceil(committers),
+            queue_capacity: config.usize("queues.work").div_ceil(committers),
             stalled_after: StalledAfter {
                 silent: config.duration("ledger.silent_after"),
                 hangs: config.duration("ledger.hangs_after"),

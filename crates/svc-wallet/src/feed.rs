@@ -1,5 +1,5 @@
-//! Follows the ledger's events: balances that changed are forgotten, answers copied, pins released. A gap in the
-//! sequence means that something was missed, and then everything is forgotten.
+//! Follows the ledger's events: marks changed balances, copies answers, releases unresolved keys. A
+//! gap in the sequence means that events were missed, and then every balance is marked as changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,47 +12,44 @@ use ron_proto::ledger::{Entry, EntryAnswer, Event, EventPage};
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
+use crate::unresolved::UnresolvedKeys;
 
-/// How long the ledger is asked to wait for news, and how long the call may take.
+/// How long the ledger holds the long poll open, and the maximum time of the call.
 const WAIT: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(7);
-/// Pause after an error.
-const AGAIN: Duration = Duration::from_millis(200);
-/// Events of one page; a full one means that there is more, and then the processor is left to the committers for a
-/// moment: the copy may lag, commits may not.
+// Pause after an error.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// Maximum events of a page. A full page means that more are waiting; then the feed pauses for
+/// `FULL_PAGE_PAUSE` to leave the CPU to the committers: the copy may lag, commits may not.
 const PAGE: usize = 500;
-const BREATH: Duration = Duration::from_millis(40);
+const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
 
-/// What the feed keeps true.
+/// The caches that follow the feed.
 #[derive(Debug)]
 pub struct Feed {
-    /// The ledger, over connections of its own that the watch closes when the service drains.
+    /// Client with its own connections, which the watch thread closes when the service drains.
     pub ledger: LedgerClient,
-    /// Where balances are kept.
     pub balances: Arc<Balances>,
-    /// Keys whose outcome was unknown.
-    pub pinned: Arc<Pinned>,
-    /// Who reads the copy of answers, and where.
+    pub unresolved: Arc<UnresolvedKeys>,
+    /// Readers of the copy of answers; they also know its directory.
     pub answers: AnswersReader,
-    /// Entries the copy keeps.
+    /// Maximum entries of the copy.
     pub keep: u64,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// Why one run of the feed ended.
+/// Why the feed stopped.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum FeedError {
     #[error(transparent)]
     Call(#[from] ClientError),
     #[error(transparent)]
     Answers(#[from] AnswersError),
     #[error("the ledger is at entry {head}, which is before entry {applied}: it is another ledger")]
-    Back { head: u64, applied: u64 },
+    WentBack { head: u64, applied: u64 },
 }
 
-/// Whether a page that was asked for after entry `after` lacks entries, inside or at its end.
+/// Whether a page requested after entry `after` lacks entries, inside or at its end.
 pub fn gap(page: &EventPage, after: u64) -> bool {
     let follows = |(i, e): (usize, &Event)| e.seq == after + 1 + i as u64;
     let whole = page.next == after + page.events.len() as u64;
@@ -60,7 +57,7 @@ pub fn gap(page: &EventPage, after: u64) -> bool {
 }
 
 impl Feed {
-    /// The thread's body.
+    /// The thread's body: follows the feed and restarts it after an error.
     pub fn run(&self, ctx: &ThreadCtx) {
         let mut copy = None;
         while !ctx.shutdown.is_set() {
@@ -72,27 +69,27 @@ impl Feed {
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
             match why {
-                Ended::Call(_) => self.metrics.feed_failed(),
-                Ended::Answers(_) => copy = None,
-                Ended::Back { .. } => {
+                FeedError::Call(_) => self.metrics.feed_failed(),
+                FeedError::Answers(_) => copy = None,
+                FeedError::WentBack { .. } => {
                     tracing::warn!(event = "feed_restarted", reason = %why);
                     self.metrics.feed_gaps.inc();
                     self.balances.clear();
-                    continue; // at once: until then the copy tells what the ledger has lost
+                    continue; // no pause: until the restart the copy still serves entries that the ledger has lost
                 }
             }
-            ctx.shutdown.wait(Deadline::within(AGAIN));
+            ctx.shutdown.wait(Deadline::within(RETRY_PAUSE));
         }
     }
 
-    fn follow(&self, ctx: &ThreadCtx, copy: &mut Option<Answers>) -> Result<(), Ended> {
+    fn follow(&self, ctx: &ThreadCtx, copy: &mut Option<Answers>) -> Result<(), FeedError> {
         if copy.is_none() {
             *copy = Answers::open(&self.answers, self.keep)?;
         }
         let head = self.ledger.head(Deadline::within(CALL))?;
         if let Some(copy) = copy {
             let mut another = copy.of_ledger(&head.origin, head.seq)?;
-            if !another && self.went_another_way(copy)? {
+            if !another && self.has_diverged(copy)? {
                 copy.start_over(&head.origin, head.seq)?;
                 another = true;
             }
@@ -100,12 +97,12 @@ impl Feed {
                 self.metrics.feed_gaps.inc();
                 tracing::warn!(
                     event = "answers_rebuilt",
-                    reason = "of another ledger, or it was put back"
+                    reason = "the copy belongs to another ledger, or the ledger was restored to an earlier state"
                 );
                 self.balances.clear();
             }
         }
-        // Balances read before this moment may have changed unseen.
+        // Changes before this moment may have gone unseen: no cached balance counts as fresh.
         self.balances.all_changed();
         let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);
         self.metrics.feed_seq.set(gauged(applied));
@@ -113,7 +110,7 @@ impl Feed {
             let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
             if page.head < applied {
                 let head = page.head;
-                return Err(Ended::Back { head, applied });
+                return Err(FeedError::WentBack { head, applied });
             }
             if gap(&page, applied) {
                 self.metrics.feed_gaps.inc();
@@ -126,14 +123,14 @@ impl Feed {
             self.metrics.feed_lag.set(gauged(lag));
             self.metrics.feed_seq.set(gauged(applied));
             if page.events.len() >= PAGE {
-                ctx.shutdown.wait(Deadline::within(BREATH));
+                ctx.shutdown.wait(Deadline::within(FULL_PAGE_PAUSE));
             }
         }
         Ok(())
     }
 
-    /// Whether the last entry of the copy is another one in the ledger.
-    fn went_another_way(&self, copy: &Answers) -> Result<bool, Ended> {
+    /// Whether the ledger has a different entry at the last sequence of the copy.
+    fn has_diverged(&self, copy: &Answers) -> Result<bool, FeedError> {
         let Some(before) = copy.applied().checked_sub(1) else {
             return Ok(false);
         };
@@ -144,12 +141,12 @@ impl Feed {
         Ok(theirs.is_some_and(|theirs| !copy.agrees(theirs)))
     }
 
-    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), Ended> {
-        let pins = !self.pinned.is_empty();
+    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
+        let pins = !self.unresolved.is_empty();
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);
             if let (true, Some((principal, key))) = (pins, event.entry.principal_key()) {
-                self.pinned.release(&(principal.clone(), key.clone()));
+                self.unresolved.release(&(principal.clone(), key.clone()));
             }
         }
         if let Some(copy) = copy {
@@ -163,7 +160,7 @@ fn gauged(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Accounts whose document a done entry changed. A refusal changes none.
+/// Accounts whose document a committed entry changed. A refused entry changes none.
 pub fn touched(event: &Event) -> Vec<&Account> {
     let EntryAnswer::Done { receipt, .. } = &event.answer else {
         return Vec::new();

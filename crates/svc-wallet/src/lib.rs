@@ -1,17 +1,17 @@
 //! svc-wallet: money for callers who hold a passport.
 //!
 //! ```text
-//!  POST ── caveats, policy ──> flights (by key) ──> lane (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
-//!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all who wait
-//!                                  └── the same request again waits here
-//!  GET  ── caveats, policy ──> balances told a moment ago, else ron-ledger
-//!  wal-feed <── events ── ron-ledger: balances forgotten, answers copied, pins released
+//!  POST ── caveats, policy ──> in-flight table (by key) ──> queue (by account) ──> wal-commit-* ── one call per batch ──> ron-ledger
+//!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all waiters
+//!                                  └── repeated requests wait here
+//!  GET  ── caveats, policy ──> fresh balances, else ron-ledger
+//!  wal-feed <── events ── ron-ledger: balances marked, answers copied, keys resolved
 //! ```
 //!
-//! **Invariants**: the wallet owns no truth: nonces, funds, replays and daily totals are decided by
-//! the ledger in one atomic step; an unknown outcome pins its key until the ledger tells it; writes
-//! of one account keep their order; every waiter is answered once; a balance never looks younger
-//! than it is.
+//! **Invariants**: the wallet owns no truth: the ledger decides nonces, funds, replays and daily
+//! totals in one atomic step; an unknown outcome keeps its key unresolved until the ledger reports
+//! it; writes of one account keep their order; every waiter is answered once; a balance is never
+//! reported younger than it is.
 
 pub mod answers;
 pub mod api;
@@ -20,12 +20,12 @@ pub mod balances;
 pub mod commit;
 pub mod config;
 pub mod feed;
-pub mod flights;
+pub mod inflight;
 pub mod metrics;
-pub mod pins;
 pub mod policy;
 pub mod render;
 pub mod topology;
+pub mod unresolved;
 pub mod upstream;
 pub mod watch;
 
@@ -46,31 +46,31 @@ use crate::answers::AnswersReader;
 use crate::api::{Api, HoldFacts};
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::commit::{Committer, Lanes};
+use crate::commit::{CommitQueues, Committer};
 use crate::config::Settings;
 use crate::feed::Feed;
-use crate::flights::Flights;
+use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
 use crate::topology::{
     AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PIN_QUEUE, PINS, PINS_SLOT, PROBE, TOPOLOGY, WATCH,
     WORK_QUEUE,
 };
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::watch::Watch;
 
-/// Pause between two looks at the ledger: short, because a ledger that hangs is to be noticed soon.
+/// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
-/// Everything the threads and the handlers share.
+/// State shared by the threads and the handlers.
 struct Shared {
     settings: Settings,
     answers: AnswersReader,
     upstream: SharedUpstream,
-    /// Connections of the feed, apart from the others: they are closed first.
+    /// The feed's own connections: they are closed first in a drain.
     feed_http: Arc<HttpClient>,
     feed_ledger: LedgerClient,
-    flights: Arc<Flights>,
-    pinned: Arc<Pinned>,
+    in_flight: Arc<InFlightTable>,
+    unresolved: Arc<UnresolvedKeys>,
     balances: Arc<Balances>,
     audit: Audit,
     metrics: Metrics,
@@ -101,7 +101,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
 
     let home = data.as_ref().map(|d| d.path().to_owned());
     let shared = share(&chassis, settings, home)?;
-    let lanes = spawn_committers(&chassis, &shared);
+    let queues = spawn_committers(&chassis, &shared);
     spawn_probe(&chassis, &shared);
     spawn_feed(&chassis, &shared);
     spawn_watch(&chassis, &shared);
@@ -114,9 +114,9 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         policy,
         per_op_max: shared.settings.per_op_max,
         daily_max: shared.settings.daily_max,
-        lanes,
-        flights: shared.flights.clone(),
-        pinned: shared.pinned.clone(),
+        queues,
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
         balances: shared.balances.clone(),
         holds: HoldFacts::default(),
         answers: shared.answers.clone(),
@@ -151,7 +151,7 @@ fn share(
     let stalled_after = settings.stalled_after;
     let upstream = Upstream::new(client, slots, stalled_after, clock.clone(), metrics.clone());
     let upstream = Arc::new(upstream);
-    let pinned = spawn_pins(chassis, home.as_deref())?;
+    let unresolved = spawn_pins(chassis, home.as_deref())?;
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
     let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
     chassis.km.io_errors.declare(["audit"]);
@@ -166,8 +166,8 @@ fn share(
         upstream,
         feed_http,
         feed_ledger,
-        flights: Arc::new(Flights::default()),
-        pinned,
+        in_flight: Arc::new(InFlightTable::default()),
+        unresolved,
         audit: Audit::new(lines, clock),
         metrics,
     })
@@ -176,24 +176,25 @@ fn share(
 fn spawn_pins(
     chassis: &Chassis,
     home: Option<&std::path::Path>,
-) -> Result<Arc<Pinned>, StartError> {
-    let (store, before) = pins::open(home).map_err(StartError::failed)?;
+) -> Result<Arc<UnresolvedKeys>, StartError> {
+    let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
     let (notes, notes_rx) = queue(&PIN_QUEUE, PIN_QUEUE.capacity, &chassis.km);
     let slot = RankedMutex::new(&PINS_SLOT, Some(store));
     chassis
         .sup
-        .spawn(&PINS, move |ctx| pins::run(ctx, &notes_rx, &slot));
-    Ok(Arc::new(Pinned::new(before, notes)))
+        .spawn(&PINS, move |ctx| unresolved::run(ctx, &notes_rx, &slot));
+    Ok(Arc::new(UnresolvedKeys::new(before, notes)))
 }
 
-fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
+fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
     let settings = &shared.settings;
-    let lanes = (0..settings.committers).map(|_| queue(&WORK_QUEUE, settings.lane, &chassis.km));
-    let (senders, receivers): (Vec<_>, Vec<_>) = lanes.unzip();
+    let queues =
+        (0..settings.committers).map(|_| queue(&WORK_QUEUE, settings.queue_capacity, &chassis.km));
+    let (senders, receivers): (Vec<_>, Vec<_>) = queues.unzip();
     let committer = Committer {
         upstream: shared.upstream.clone(),
-        flights: shared.flights.clone(),
-        pinned: shared.pinned.clone(),
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
         balances: shared.balances.clone(),
         audit: shared.audit.clone(),
         clock: chassis.clock.clone(),
@@ -204,7 +205,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> Lanes {
         .spawn_pool(&COMMITTER, settings.committers, move |ctx| {
             committer.run(ctx, &receivers[ctx.index]);
         });
-    Lanes::new(senders)
+    CommitQueues::new(senders)
 }
 
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {
@@ -221,7 +222,7 @@ fn spawn_feed(chassis: &Chassis, shared: &Shared) {
     let feed = Feed {
         ledger: shared.feed_ledger.clone(),
         balances: shared.balances.clone(),
-        pinned: shared.pinned.clone(),
+        unresolved: shared.unresolved.clone(),
         answers: shared.answers.clone(),
         keep: shared.settings.answers_keep,
         metrics: shared.metrics.clone(),
@@ -232,8 +233,8 @@ fn spawn_feed(chassis: &Chassis, shared: &Shared) {
 fn spawn_watch(chassis: &Chassis, shared: &Shared) {
     let watch = Watch {
         upstream: shared.upstream.clone(),
-        flights: shared.flights.clone(),
-        pinned: shared.pinned.clone(),
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
         ready: chassis.ready.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
@@ -244,7 +245,7 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
     chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
 }
 
-/// Readiness follows the ledger's answer.
+/// The probe thread's body: readiness follows the ledger's answer.
 fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) {
     loop {
         match upstream.probe(slot) {
@@ -257,14 +258,14 @@ fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) 
     }
 }
 
-/// The signed policy; one older than `at_least` is refused.
+/// Loads the signed policy; refuses a version older than `at_least`.
 fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, String> {
     let signed =
         signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_keys)
             .map_err(|e| e.to_string())?;
     if signed.policy.version < at_least {
         return Err(format!(
-            "policy wallet.json has version {}, older than {at_least} which is in force",
+            "policy wallet.json has version {}, older than {at_least}, which is in force",
             signed.policy.version
         ));
     }

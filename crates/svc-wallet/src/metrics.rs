@@ -1,4 +1,4 @@
-//! The one table of this service's own metrics (prefix `svc_wallet_`).
+//! The metrics of this service (prefix `svc_wallet_`).
 
 use ron_kernel::{
     ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec,
@@ -8,48 +8,41 @@ use ron_proto::ledger::{LEDGER_CLOSED, RefusalCode};
 use ron_proto::problem::COMMON;
 use std::time::Instant;
 
-/// The ledger, as a label.
+/// The ledger, as a label value.
 pub const LEDGER: &str = "ron-ledger";
-/// Calls to it, as `op` in `io_timeouts_total`.
+/// Calls to the ledger, as `op` in `io_timeouts_total`.
 const CALLS: [&str; 3] = ["commit", "probe", "read"];
-/// Codes of refusals that neither every service nor the ledger has.
+/// Refusal codes that are neither common to all services nor the ledger's.
 const OWN_REFUSALS: [&str; 2] = ["retry_later", LEDGER_CLOSED];
 
-/// Handles on the metrics.
 #[derive(Debug, Clone)]
 pub struct Metrics {
-    /// The kernel's, for what is counted of calls to the ledger.
+    /// Kernel metrics, for failed and late calls to the ledger.
     pub km: KernelMetrics,
-    /// Requests by operation.
     pub requests: CounterVec,
-    /// Refused requests by reason.
     pub rejects: ClosedCounter,
-    /// Answers that were given before.
     pub replays: Counter,
-    /// Debits with another nonce than the next.
+    /// Debits refused because their nonce was not the next one of the account.
     pub nonce_conflicts: Counter,
     /// Time from acceptance to answer, by operation.
     pub op_seconds: HistogramVec,
-    /// Writes accepted and not answered yet.
+    /// Writes accepted and not yet answered.
     pub inflight: GaugeVec,
-    /// Entries of one ledger call.
     pub batch_size: Histogram,
-    /// Ledger calls by operation and outcome.
     pub upstream: CounterVec,
-    /// 0 closed, 1 half open, 2 open.
     pub breaker: ClosedGauge,
-    /// Age of the balances that were answered.
+    /// Age of the balances in answers.
     pub staleness: Histogram,
-    /// Entries of the ledger that the feed has not seen yet.
+    /// Ledger entries that the feed has not received yet.
     pub feed_lag: Gauge,
-    /// Last entry taken from the feed.
+    /// Sequence of the last entry received from the feed.
     pub feed_seq: Gauge,
-    /// Times that events were missed.
+    /// Number of times that events were missed.
     pub feed_gaps: Counter,
 }
 
 impl Metrics {
-    /// Makes (or finds) the metrics in a registry.
+    /// Registers the metrics, or finds them in the registry.
     pub fn new(r: &Registry) -> Self {
         let km = KernelMetrics::new(r);
         km.upstream_fail.declare([LEDGER]);
@@ -67,50 +60,54 @@ impl Metrics {
                 "Refused requests by reason.",
                 &[("reason", &refusals)],
             ),
-            replays: r.counter("idem_replays_total", "Answers that had been given before."),
+            replays: r.counter(
+                "idem_replays_total",
+                "Answers that repeat an earlier answer to the same idempotency key.",
+            ),
             nonce_conflicts: r.counter(
                 "nonce_conflicts_total",
-                "Debits with another nonce than the next.",
+                "Debits refused because their nonce was not the account's next.",
             ),
             op_seconds: r.histogram_vec(
                 "op_duration_seconds",
-                "Time from acceptance to answer.",
+                "Time from the acceptance of a write to its answer, in seconds.",
                 &["op"],
                 LATENCY_BUCKETS,
             ),
-            inflight: r.gauge_vec("inflight", "Writes accepted and not answered yet.", &["op"]),
-            batch_size: r.histogram("batch_size", "Entries of one ledger call.", sizes),
+            inflight: r.gauge_vec("inflight", "Writes accepted and not yet answered.", &["op"]),
+            batch_size: r.histogram("batch_size", "Number of entries in one ledger call.", sizes),
             upstream: r.counter_vec(
                 "upstream_calls_total",
-                "Calls to another service.",
+                "Calls to another service, by operation and outcome.",
                 &["svc", "op", "outcome"],
             ),
             breaker: r.gauge_closed(
                 "breaker_state",
-                "0 closed, 1 half open, 2 open.",
+                "State of the circuit breaker: 0 closed, 1 half open, 2 open.",
                 &[("svc", &[LEDGER])],
             ),
             staleness: r.histogram(
                 "balance_staleness_seconds",
-                "Age of the balances that were answered.",
+                "Age of the balances in answers, in seconds.",
                 &[0.001, 0.05, 0.25, 1.0, 5.0, 30.0],
             ),
             feed_lag: r.gauge(
                 "feed_lag_entries",
-                "Entries of the ledger that the feed has not seen yet.",
+                "Ledger entries that the event feed has not received yet.",
             ),
             feed_seq: r.gauge(
                 "feed_seq",
-                "Last entry of the ledger that was taken from its event feed.",
+                "Sequence of the last ledger entry received from the event feed.",
             ),
             feed_gaps: r.counter(
                 "feed_gaps_total",
-                "Times that events of the ledger were missed.",
+                "Number of times that events of the ledger were missed.",
             ),
         }
     }
 
-    /// A call to the ledger that brought no usable answer, `late` when its time ran out. `op` is one of [`CALLS`].
+    /// Counts a call to the ledger without a usable answer; `late` when its deadline passed. `op`
+    /// is one of [`CALLS`].
     pub fn ledger_failed(&self, op: &'static str, late: bool) {
         self.km.upstream_fail.with_label_values(&[LEDGER]).inc();
         if late {
@@ -118,19 +115,19 @@ impl Metrics {
         }
     }
 
-    /// The event feed broke off; it is taken up again after a pause.
+    /// Counts an interruption of the event feed, which restarts after a pause.
     pub fn feed_failed(&self) {
         self.km.upstream_fail.with_label_values(&[LEDGER]).inc();
         self.retried("feed");
     }
 
-    /// A call to the ledger is made again after a pause.
+    /// Counts a retried call to the ledger.
     pub fn retried(&self, op: &'static str) {
         self.km.backoff_retries.with_label_values(&[op]).inc();
     }
 
-    /// One accepted write is answered.
-    pub fn landed(&self, op: &'static str, since: Instant, clock: &SharedClock) {
+    /// Records that an accepted write was answered.
+    pub fn observe_answer(&self, op: &'static str, since: Instant, clock: &SharedClock) {
         let took = clock.now().saturating_duration_since(since);
         self.op_seconds
             .with_label_values(&[op])

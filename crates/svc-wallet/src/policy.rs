@@ -1,31 +1,30 @@
-//! The decision who may do what with which accounts: pure, from the signed wallet policy alone.
+//! Access decisions: which principal may do what with which account. Pure; the signed wallet policy
+//! is the only input.
 
 use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
 use ron_proto::{Account, Amount, Asset, Problem};
 
-/// What is asked for.
+/// The operation to decide on.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// Subject of the token.
     pub principal: &'a str,
-    /// What to do.
     pub action: WalletAction,
-    /// The debited (for an issue: credited; for a read: read) account.
+    /// The debited account; credited for an issue, read for a read.
     pub account: &'a Account,
-    /// The asset; absent where all assets are meant.
+    /// The asset; `None` for an operation on all assets.
     pub asset: Option<&'a Asset>,
-    /// Minor units, for writes.
+    /// Minor units; `None` for reads.
     pub amount: Option<Amount>,
 }
 
-/// The limits of the rule that allowed it.
+/// The limits of the rule that matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowed {
-    /// Most minor units per account and UTC day.
+    /// Maximum minor units per account and UTC day.
     pub daily: Option<Amount>,
 }
 
-/// Decides: the first rule that matches is the one; no rule, no access.
+/// Decides by the first matching rule; without a matching rule access is denied.
 pub fn decide(
     policy: &WalletPolicy,
     ask: &Ask<'_>,
@@ -45,7 +44,6 @@ pub fn decide(
     Ok(Allowed { daily: rule.daily })
 }
 
-/// 403 `limits_exceeded`.
 pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
     Problem::new(403, "limits_exceeded", "Limit exceeded", detail)
 }
@@ -63,7 +61,7 @@ fn applies(rule: &WalletRule, ask: &Ask<'_>) -> bool {
         }
 }
 
-/// Exact, or a prefix ending in `*`.
+/// Exact match, or prefix match when the pattern ends in `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix),

@@ -1,40 +1,39 @@
-//! From the ledger's answers to the wallet's. Everything in an answer follows from the request and the ledger's
-//! entry, so that the same request sent again is answered with the same bytes, whoever answers.
+//! Translates the ledger's answers into the wallet's. An answer depends only on the request and the
+//! ledger's entry, so that a repeated request gets the same bytes from any instance.
 
 use ron_http::Response;
 use ron_proto::Problem;
 use ron_proto::ledger::{EntryAnswer, RefusalCode};
 use ron_proto::wallet::{BatchAnswer, ItemOutcome};
 
-/// How an answer is put together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One operation: its receipt, or a problem.
     One,
-    /// A batch: one result per item; a refused linked one is a problem.
+    /// A batch: one result per item; a refused linked batch is a problem.
     Batch {
         /// All or nothing.
         linked: bool,
     },
 }
 
-/// What the caller may learn.
+/// What the caller may see in the answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Telling {
-    /// The expected nonce of the account.
+pub struct AnswerOptions {
+    /// Include the expected nonce of the account.
     pub expected: bool,
-    /// The answer was given before.
+    /// The answer repeats an earlier one.
     pub replayed: bool,
 }
 
-/// The whole answer.
-pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response {
+/// The HTTP response to a request, from the ledger's answers to its entries.
+pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
     let given_before = tell.replayed || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
         (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
         (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, tell),
         (Shape::One, _) => {
-            Problem::internal("the ledger answered another number of entries").into()
+            Problem::internal("the ledger answered a different number of entries").into()
         }
         (Shape::Batch { linked }, all) => batch(linked, all, tell),
     };
@@ -45,7 +44,7 @@ pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: Telling) -> Response 
     }
 }
 
-fn batch(linked: bool, answers: &[EntryAnswer], tell: Telling) -> Response {
+fn batch(linked: bool, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
     let mismatch = |a: &EntryAnswer| code_of(a) == Some(RefusalCode::IdempotencyMismatch);
     if answers.iter().any(mismatch) {
         return self::mismatch().into();
@@ -58,7 +57,6 @@ fn batch(linked: bool, answers: &[EntryAnswer], tell: Telling) -> Response {
     Response::json(200, &BatchAnswer { results })
 }
 
-/// One item's outcome.
 pub fn item(answer: &EntryAnswer, tell_expected: bool) -> ItemOutcome {
     match answer {
         EntryAnswer::Done { receipt, .. } => ItemOutcome::Done {
@@ -71,7 +69,7 @@ pub fn item(answer: &EntryAnswer, tell_expected: bool) -> ItemOutcome {
     }
 }
 
-/// The code of a refusal.
+/// The refusal code; `None` for a committed entry.
 pub const fn code_of(answer: &EntryAnswer) -> Option<RefusalCode> {
     match answer {
         EntryAnswer::Done { .. } => None,
@@ -79,7 +77,7 @@ pub const fn code_of(answer: &EntryAnswer) -> Option<RefusalCode> {
     }
 }
 
-/// The entry's place in the ledger.
+/// Sequence of the entry in the ledger; `None` when it was refused without an entry.
 pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
     match answer {
         EntryAnswer::Done { seq, .. } => Some(*seq),
@@ -87,9 +85,10 @@ pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
     }
 }
 
-/// The problem document of a refusal. Its `request_id` names the refusal's own entry instead of the request, because
-/// the answer to the same request sent again is the same to the byte; `X-Request-Id` still names each exchange.
-fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: Telling) -> Response {
+/// The problem document of a refusal. Its `request_id` names the ledger entry of the refusal
+/// instead of the request, because the answer to a repeated request is byte-identical;
+/// `X-Request-Id` still names each exchange.
+fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: AnswerOptions) -> Response {
     let EntryAnswer::Refused {
         code,
         seq,
@@ -119,9 +118,9 @@ fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: Telling) -> Respons
     Response::bytes(problem.status, problem.content_type(), problem.to_json(&id))
 }
 
-/// 422: the key belongs to another request.
+/// 422: the key belongs to a different request.
 pub fn mismatch() -> Problem {
-    Problem::idempotency_mismatch("the key was used for another request; take a new key")
+    Problem::idempotency_mismatch("the key was used for another request; use a new key")
 }
 
 fn problem(code: RefusalCode) -> Problem {
@@ -155,7 +154,7 @@ mod tests {
         serde_json::from_slice(r.body.as_bytes()).unwrap()
     }
 
-    const TELL: Telling = Telling {
+    const TELL: AnswerOptions = AnswerOptions {
         expected: true,
         replayed: false,
     };
@@ -172,7 +171,7 @@ mod tests {
         assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
         assert_eq!(b.get("idempotency-replayed"), Some("true"));
         assert_eq!(body(&a)["details"]["expected"], 4);
-        let hidden = Telling {
+        let hidden = AnswerOptions {
             expected: false,
             ..TELL
         };

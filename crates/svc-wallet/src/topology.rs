@@ -1,10 +1,10 @@
-//! Threads, queues and locks of svc-wallet: what runs is built from these rows.
+//! Threads, queues and locks of svc-wallet. The supervisor refuses anything that is not in these
+//! tables.
 
 #[cfg(not(any(loom, shuttle)))]
 use ron_kernel::Topology;
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
 
-/// Committers.
 pub static COMMITTER: ThreadSpec = ThreadSpec {
     name: "wal-commit-",
     count: Count::Pool("wallet.committers"),
@@ -12,39 +12,34 @@ pub static COMMITTER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "gathers the queued writes of its accounts into one ledger call and answers them",
 };
-/// Watches the ledger.
 pub static PROBE: ThreadSpec = ThreadSpec {
     name: "wal-probe",
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "asks the ledger for its head, so that a ledger that hangs is noticed without writes",
+    job: "polls the head of the ledger, so that a hang is noticed without writes",
 };
-/// Follows the ledger's events.
 pub static FEED: ThreadSpec = ThreadSpec {
     name: "wal-feed",
     count: Count::One,
     stage: Stage::Intake,
     critical: false,
-    job: "follows the ledger's events: forgets balances that changed, keeps a copy of answers",
+    job: "follows the ledger's events: marks changed balances, keeps a copy of answers",
 };
-/// Watches calls and deadlines.
 pub static WATCH: ThreadSpec = ThreadSpec {
     name: "wal-watch",
     count: Count::One,
     stage: Stage::Write,
     critical: false,
-    job: "turns readiness off while a ledger call hangs, answers writes whose time is over",
+    job: "turns readiness off while a ledger call hangs, answers writes whose deadline is reached",
 };
-/// Makes unknown outcomes durable.
 pub static PINS: ThreadSpec = ThreadSpec {
     name: "wal-pins",
     count: Count::One,
     stage: Stage::Write,
     critical: false,
-    job: "writes down keys whose outcome is unknown, then tells their callers where to ask",
+    job: "records keys whose outcome is unknown, then refers their callers to /v1/ops",
 };
-/// Writes the audit stream.
 pub static AUDIT: ThreadSpec = ThreadSpec {
     name: "wal-audit",
     count: Count::One,
@@ -53,7 +48,7 @@ pub static AUDIT: ThreadSpec = ThreadSpec {
     job: "writes the audit stream of accepted and refused operations",
 };
 
-/// Writes waiting for a committer; the capacity is split evenly over the committers.
+/// Writes that wait for a committer; the capacity is split evenly over the committers.
 pub static WORK_QUEUE: QueueSpec = QueueSpec {
     name: "work",
     capacity: 512,
@@ -62,16 +57,15 @@ pub static WORK_QUEUE: QueueSpec = QueueSpec {
     to: "wal-commit-* (one queue each, by account)",
     when_full: "429 busy",
 };
-/// Unknown outcomes on their way to the disk.
+/// Keys with an unknown outcome, to be recorded.
 pub static PIN_QUEUE: QueueSpec = QueueSpec {
     name: "pins",
     capacity: 1024,
     overflow: Overflow::WaitDeadline,
     from: "wal-commit-*, wal-watch",
     to: "wal-pins",
-    when_full: "504 without the durable note; the key is pinned in memory",
+    when_full: "504 without the durable record; the key is recorded in memory",
 };
-/// Lines of the audit stream.
 pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 4096,
@@ -81,44 +75,40 @@ pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
     when_full: "nothing; the oldest line is lost and counted",
 };
 
-/// Writes under way.
-pub static FLIGHTS: LockSpec = LockSpec {
+pub static IN_FLIGHT: LockSpec = LockSpec {
     name: "flights",
     rank: 10,
-    guards: "writes under way by key, with everybody who waits for their answers",
+    guards: "in-flight writes by key, with all waiters for their answers",
 };
-/// Keys whose outcome is unknown.
-pub static PINNED: LockSpec = LockSpec {
+pub static UNRESOLVED: LockSpec = LockSpec {
     name: "pinned",
     rank: 20,
-    guards: "idempotency keys whose outcome the ledger has not told yet",
+    guards: "idempotency keys whose outcome is not known yet",
 };
-/// The balance cache.
 pub static BALANCES: LockSpec = LockSpec {
     name: "balances",
     rank: 30,
-    guards: "account documents as the ledger last told them",
+    guards: "account documents as last read from the ledger",
 };
-/// What holds are on.
 pub static HOLDS: LockSpec = LockSpec {
     name: "holds",
     rank: 40,
-    guards: "account, asset and amount of holds asked about lately; they never change",
+    guards: "account, asset and amount of recently used holds; they never change",
 };
 
-/// Carries the file of pins to its thread.
+/// Carries the open file of unresolved keys to its thread.
 pub static PINS_SLOT: LockSpec = LockSpec {
     name: "pins_slot",
     rank: 50,
-    guards: "the open file of pins, until its thread takes it",
+    guards: "the open file of unresolved keys, until its thread takes it",
 };
 
-/// The table. (Models have a smaller one, without a service around them.)
+/// The models use the rows above without this table, because they run without a service.
 #[cfg(not(any(loom, shuttle)))]
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",
     threads: [COMMITTER, PROBE, FEED, WATCH, PINS, AUDIT],
     queues: [WORK_QUEUE, PIN_QUEUE, AUDIT_QUEUE],
-    locks: [FLIGHTS, PINNED, BALANCES, HOLDS, PINS_SLOT],
+    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS, PINS_SLOT],
 };

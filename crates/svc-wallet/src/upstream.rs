@@ -1,4 +1,5 @@
-//! The ledger as the wallet sees it: paced tries, a breaker, and a clock on every call in flight.
+//! The ledger as a dependency: bounded retries, a circuit breaker, and a clock on every in-flight
+//! call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,30 +13,31 @@ use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, LEDGER_CLOSED};
 use crate::metrics::Metrics;
 use crate::watch::retry_later;
 
-/// One try, at most.
+/// Maximum time of one attempt.
 const TRY_MAX: Duration = Duration::from_secs(1);
-/// Tries of one commit.
+/// Maximum attempts of one commit.
 const TRIES: u32 = 3;
-/// Pauses between them: doubling from the first to the last, with this much jitter.
+/// Pauses between attempts: doubling from `PAUSE` to `PAUSE_CAP`, with this much jitter.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_CAP: Duration = Duration::from_secs(1);
 const JITTER: Duration = Duration::from_millis(20);
-/// While the breaker is open.
-const LEFT_ALONE: &str = "the ledger failed too often; it is left alone for some seconds";
+/// The detail while the breaker is open.
+const BREAKER_OPEN: &str = "the ledger failed too often; no call is sent to it for some seconds";
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Debug)]
 pub enum Committed {
     /// The ledger answered every entry.
     Answered(CommitAnswer),
-    /// Nothing was done; what the callers are told.
+    /// Nothing was committed; the problem for the callers.
     NotDone(Problem),
-    /// It may have been done.
+    /// It may have been committed.
     Unknown(String),
 }
 
-/// Calls in flight: when each slot's call began, in microseconds since the start; 0 without one. And when the ledger
-/// was last heard.
+/// In-flight calls: when the call of each slot began, in microseconds since `zero`, 0 for none; and
+/// when the ledger last answered. The slots are independent words, written with release and read
+/// with acquire, so that the watch thread needs no lock.
 #[derive(Debug)]
 struct Clocks {
     slots: Vec<AtomicU64>,
@@ -61,7 +63,7 @@ impl Clocks {
         self.slots[slot].store(self.us(now), Ordering::Release);
     }
 
-    /// The call is over; `answered` says that the ledger had a part in that.
+    /// Ends the call; `answered` when the ledger sent a response.
     fn end(&self, slot: usize, now: Instant, answered: bool) {
         if answered {
             self.heard.fetch_max(self.us(now), Ordering::AcqRel);
@@ -69,7 +71,7 @@ impl Clocks {
         self.slots[slot].store(0, Ordering::Release);
     }
 
-    /// When the oldest call in flight began.
+    /// When the oldest in-flight call began.
     fn oldest(&self) -> Option<Instant> {
         let begun = |slot: &AtomicU64| match slot.load(Ordering::Acquire) {
             0 => None,
@@ -83,7 +85,8 @@ impl Clocks {
         self.oldest().map_or(Duration::ZERO, age)
     }
 
-    /// How long the ledger owes a sign of life: since it was last heard, or since the oldest call in flight began.
+    /// Time without an answer while a call is in flight: since the last answer, or since the oldest
+    /// call began.
     fn silence(&self, now: Instant) -> Duration {
         let heard = self.zero + Duration::from_micros(self.heard.load(Ordering::Acquire));
         let since = |t: Instant| now.saturating_duration_since(t.max(heard));
@@ -91,19 +94,19 @@ impl Clocks {
     }
 }
 
-/// When a ledger with a call under way is stalled.
+/// When a ledger with an in-flight call counts as stalled.
 #[derive(Debug, Clone, Copy)]
 pub struct StalledAfter {
-    /// Nothing was heard from it for so long.
+    /// It has answered nothing for this long.
     pub silent: Duration,
-    /// One call has been under way for so long, whatever it answers others.
+    /// One call has been in flight for this long, even if others are answered.
     pub hangs: Duration,
 }
 
-/// The ledger and how it is doing.
+/// The ledger and its health.
 #[derive(Debug)]
 pub struct Upstream {
-    /// For reads; commits go through [`Upstream::commit`].
+    /// Client for reads; commits go through [`Upstream::commit`].
     pub client: LedgerClient,
     breaker: Breaker,
     clocks: Clocks,
@@ -111,14 +114,15 @@ pub struct Upstream {
     metrics: Metrics,
     stalled_after: StalledAfter,
     /// The last probe failed.
-    away: AtomicBool,
-    /// The ledger says that it writes nothing until somebody has looked after it.
+    unavailable: AtomicBool,
+    /// The ledger reports that it writes nothing until an operator has intervened.
     closed: Snapshot<Option<Closed>>,
+    // Never fires; only its timed wait is used, for the pauses between attempts.
     idle: (ShutdownTrigger, Shutdown),
 }
 
 impl Upstream {
-    /// A ledger with `slots` callers that are watched.
+    /// A ledger with `slots` callers whose calls are timed.
     pub fn new(
         client: LedgerClient,
         slots: usize,
@@ -133,13 +137,14 @@ impl Upstream {
             clock,
             metrics,
             stalled_after,
-            away: AtomicBool::new(true),
+            unavailable: AtomicBool::new(true),
             closed: Snapshot::new(None),
             idle: Shutdown::pair(),
         }
     }
 
-    /// Commits: at most three tries of at most a second each, all of them idempotent. `slot` is the caller's own.
+    /// Commits: at most three attempts of at most one second each, all idempotent. `slot` belongs
+    /// to the calling thread.
     pub fn commit(&self, slot: usize, request: &CommitRequest) -> Committed {
         let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, ron_crypto::rand::u64());
         let mut open: Option<String> = None;
@@ -150,7 +155,7 @@ impl Upstream {
                 let not_done = || {
                     Committed::NotDone(
                         self.closed_problem()
-                            .unwrap_or_else(|| retry_later(LEFT_ALONE)),
+                            .unwrap_or_else(|| retry_later(BREAKER_OPEN)),
                     )
                 };
                 return open.map_or_else(not_done, Committed::Unknown);
@@ -162,9 +167,11 @@ impl Upstream {
                 Ok(answer) if answer.results.len() == request.entries.len() => {
                     return Committed::Answered(answer);
                 }
-                Ok(_) => open = Some("the ledger answered another number of entries".to_owned()),
+                Ok(_) => {
+                    open = Some("the ledger answered a different number of entries".to_owned())
+                }
                 Err(ClientError::Unknown { detail }) => open = Some(detail),
-                // Asking again is of no use before somebody has looked after it.
+                // A retry is useless until an operator has intervened.
                 Err(e) if open.is_none() && e.code() == Some(LEDGER_CLOSED) => {
                     let told = self.closed_problem();
                     return Committed::NotDone(told.unwrap_or_else(|| closed_of(&e)));
@@ -184,7 +191,7 @@ impl Upstream {
         }
     }
 
-    /// One call with the clock on it; its outcome counts for the breaker.
+    /// One timed call; its outcome counts for the breaker.
     pub fn watched<T>(
         &self,
         slot: usize,
@@ -217,20 +224,20 @@ impl Upstream {
             .set(self.breaker.level());
     }
 
-    /// One look whether the ledger answers at all, with the clock on it.
+    /// Probes whether the ledger answers at all; a timed call.
     pub fn probe(&self, slot: usize) -> Result<(), ClientError> {
         self.clocks.begin(slot, self.clock.now());
         let by = Deadline::within(TRY_MAX);
         let done = self.client.head(by);
         self.clocks.end(slot, self.clock.now(), answered(&done));
-        self.away.store(done.is_err(), Ordering::Release);
+        self.unavailable.store(done.is_err(), Ordering::Release);
         if !alive(&done) {
             self.metrics.ledger_failed("probe", by.expired());
         }
         if let Ok(head) = &done {
             self.note_closed(head.closed.as_ref());
         }
-        // While writes are held back nothing else would close the breaker again.
+        // While writes are refused, only the probe can close the breaker again.
         if self.breaker.level() != 0 && self.breaker.allow(self.clock.now()).is_ok() {
             self.breaker.record(self.clock.now(), done.is_ok());
             self.show_breaker();
@@ -238,7 +245,7 @@ impl Upstream {
         done.map(drop)
     }
 
-    /// What the ledger says about itself: it opens again only by a restart.
+    /// Stores what the ledger reports about itself: it opens again only by a restart.
     fn note_closed(&self, now: Option<&Closed>) {
         if self.closed.with(|known| known.as_ref() != now) {
             self.closed.store(now.cloned());
@@ -250,31 +257,32 @@ impl Upstream {
             .with(|known| known.as_ref().map(Closed::problem))
     }
 
-    /// Is the ledger silent, or does a call hang? Asked of the clocks each time: a ledger that has answered is well at
-    /// once.
+    /// Whether the ledger is silent or a call hangs. Computed from the clocks on every call, so
+    /// that one answer ends the stall at once.
     fn stalled(&self) -> bool {
         let now = self.clock.now();
         self.clocks.silence(now) >= self.stalled_after.silent
             || self.clocks.age(now) >= self.stalled_after.hangs
     }
 
-    /// Why the ledger cannot be read now, if so.
+    /// Why the ledger cannot be read now; `None` when it can.
     pub fn unreachable(&self) -> Option<&'static str> {
         if self.stalled() {
             Some("the ledger does not answer in time")
-        } else if self.away.load(Ordering::Acquire) {
+        } else if self.unavailable.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
         } else {
             None
         }
     }
 
-    /// Why the ledger takes no writes now, if so, as a caller is told: it cannot be reached, it says itself that it
-    /// is closed (its disk is full; it goes on answering reads), or its refusals have opened the breaker.
+    /// Why the ledger takes no writes now, as the problem for the caller; `None` when it does. It
+    /// cannot be reached, it reports that it is closed (its disk is full; it still answers reads),
+    /// or its failures have opened the breaker.
     pub fn trouble(&self) -> Option<Problem> {
-        let open = || (self.breaker.level() == 2).then(|| retry_later(LEFT_ALONE));
-        let away = self.unreachable().map(retry_later);
-        away.or_else(|| self.closed_problem()).or_else(open)
+        let open = || (self.breaker.level() == 2).then(|| retry_later(BREAKER_OPEN));
+        let unavailable = self.unreachable().map(retry_later);
+        unavailable.or_else(|| self.closed_problem()).or_else(open)
     }
 
     fn count(&self, op: &'static str, outcome: &'static str) {
@@ -285,7 +293,7 @@ impl Upstream {
     }
 }
 
-/// A refusal of a closed ledger, passed on in its own words.
+/// The refusal of a closed ledger, with the ledger's own detail.
 fn closed_of(e: &ClientError) -> Problem {
     let ClientError::Refused { problem, .. } = e else {
         return retry_later(e.to_string());
@@ -303,12 +311,13 @@ fn closed_of(e: &ClientError) -> Problem {
     told.with_retry_after(10)
 }
 
-/// Did the ledger answer, with whatever?
+/// Whether the ledger sent any response.
 const fn answered<T>(done: &Result<T, ClientError>) -> bool {
     matches!(done, Ok(_) | Err(ClientError::Refused { .. }))
 }
 
-/// A refusal is an answer; only silence and failure count against the ledger.
+/// Whether the call counts as a success for the breaker: a refusal does, a timeout or a server
+/// error does not.
 const fn alive<T>(done: &Result<T, ClientError>) -> bool {
     match done {
         Ok(_) => true,
@@ -317,7 +326,6 @@ const fn alive<T>(done: &Result<T, ClientError>) -> bool {
     }
 }
 
-/// Shared by everybody.
 pub type SharedUpstream = Arc<Upstream>;
 
 #[cfg(test)]

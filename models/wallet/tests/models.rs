@@ -23,12 +23,12 @@ use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
 use svc_wallet_models::balances::Balances;
-use svc_wallet_models::commit::{CommitJob, Committer, Lanes};
-use svc_wallet_models::flights::{Entered, FlightKey, Flights, Waiter};
+use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
+use svc_wallet_models::inflight::{Admission, InFlightTable, RequestKey, Waiter};
 use svc_wallet_models::metrics::Metrics;
-use svc_wallet_models::pins::{Note, Pinned};
 use svc_wallet_models::render::{self, Shape};
 use svc_wallet_models::topology::{AUDIT_QUEUE, PIN_QUEUE, WORK_QUEUE};
+use svc_wallet_models::unresolved::{Change, UnresolvedKeys};
 use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
 
@@ -64,12 +64,12 @@ static TOPOLOGY: Topology = Topology {
 
 /// The wallet without HTTP, files and the real ledger.
 struct Wallet {
-    flights: Arc<Flights>,
-    pinned: Arc<Pinned>,
+    in_flight: Arc<InFlightTable>,
+    unresolved: Arc<UnresolvedKeys>,
     balances: Arc<Balances>,
     upstream: SharedUpstream,
     audit: Audit,
-    lanes: Lanes,
+    queues: CommitQueues,
     receivers: Vec<Receiver<CommitJob>>,
     stop: (ShutdownTrigger, Shutdown),
     _lines: Receiver<Line>,
@@ -78,11 +78,11 @@ struct Wallet {
 impl Wallet {
     fn new(committers: usize, fates: &[Fate]) -> Arc<Self> {
         outside();
-        let lanes = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
-        let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = lanes.unzip();
+        let queues = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
+        let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = queues.unzip();
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
         // No thread writes unresolved keys to a file: callers are answered at once.
-        let (notes, _) = bare_queue::<Note>(&PIN_QUEUE, 1);
+        let (notes, _) = bare_queue::<Change>(&PIN_QUEUE, 1);
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
             principal: "bank".parse().unwrap(),
@@ -95,12 +95,12 @@ impl Wallet {
             daily_ceiling: None,
         }]);
         Arc::new(Self {
-            flights: Arc::new(Flights::default()),
-            pinned: Arc::new(Pinned::new(Default::default(), notes)),
+            in_flight: Arc::new(InFlightTable::default()),
+            unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes)),
             balances: Arc::new(Balances::new(8)),
             upstream,
             audit: Audit::new(lines, SystemClock::shared()),
-            lanes: Lanes::new(senders),
+            queues: CommitQueues::new(senders),
             receivers,
             stop: Shutdown::pair(),
             _lines: lines_rx,
@@ -120,8 +120,8 @@ impl Wallet {
         let o = outside();
         let committer = Committer {
             upstream: self.upstream.clone(),
-            flights: self.flights.clone(),
-            pinned: self.pinned.clone(),
+            in_flight: self.in_flight.clone(),
+            unresolved: self.unresolved.clone(),
             balances: self.balances.clone(),
             audit: self.audit.clone(),
             clock: SystemClock::shared(),
@@ -136,8 +136,8 @@ impl Wallet {
         let o = outside();
         let watch = Watch {
             upstream: self.upstream.clone(),
-            flights: self.flights.clone(),
-            pinned: self.pinned.clone(),
+            in_flight: self.in_flight.clone(),
+            unresolved: self.unresolved.clone(),
             ready: o.ready.clone(),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
@@ -150,7 +150,7 @@ impl Wallet {
 
     /// The steps of a handler for a write that the policy allows (api/submit.rs).
     fn send(&self, key: &str, nonce: u64, n: u128, within: Duration) -> Answer {
-        let key: FlightKey = ("p".parse().unwrap(), key.parse().unwrap());
+        let key: RequestKey = ("p".parse().unwrap(), key.parse().unwrap());
         let from: Account = "a".parse().unwrap();
         let entries: Arc<[Entry]> = Arc::new([Entry::Transfer {
             principal: key.0.clone(),
@@ -171,18 +171,18 @@ impl Wallet {
             reads_account: true,
             op: "transfer",
         };
-        match self.flights.enter(&key, &entries, waiter) {
-            Entered::Follows => {}
-            Entered::Differs(waiter) => waiter.responder.send(render::mismatch()),
-            Entered::Leads => {
+        match self.in_flight.enter(&key, &entries, waiter) {
+            Admission::Follower => {}
+            Admission::Mismatch(waiter) => waiter.responder.send(render::mismatch()),
+            Admission::Leader => {
                 let job = CommitJob {
                     key: key.clone(),
                     entries,
                     shape: Shape::One,
                     op: "transfer",
                 };
-                if self.lanes.put(&from, job).is_err() {
-                    for landed in self.flights.land(&[&key]) {
+                if self.queues.put(&from, job).is_err() {
+                    for landed in self.in_flight.finish(&[&key]) {
                         for waiter in landed.leader.into_iter().chain(landed.followers) {
                             waiter.responder.send(Problem::busy(1));
                         }
@@ -201,8 +201,8 @@ impl Wallet {
         self.upstream.client.times_done(&key.parse().unwrap())
     }
 
-    fn pinned(&self, key: &str) -> bool {
-        self.pinned
+    fn unresolved(&self, key: &str) -> bool {
+        self.unresolved
             .holds(&"p".parse().unwrap(), &key.parse().unwrap())
     }
 }
@@ -372,23 +372,23 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
             // A scheduling point for the checker.
             w.pinned("elsewhere");
             if told(first).is_some_and(|r| r.status == 504) {
-                assert!(w.pinned("k"), "told to ask, and nothing is known");
+                assert!(w.unresolved("k"), "told to ask, and nothing is known");
             }
             w.stop();
             join(vec![committer]);
-            let (done, pinned) = (w.times_done("k"), w.pinned("k"));
+            let (done, unresolved) = (w.times_done("k"), w.unresolved("k"));
             match fate {
-                Fate::Well => assert_eq!((done, pinned), (1, false)),
-                Fate::NotDone => assert_eq!((done, pinned), (0, false)),
-                Fate::AnswerLost => assert_eq!((done, pinned), (1, true)),
-                Fate::RequestLost => assert_eq!((done, pinned), (0, true)),
+                Fate::Well => assert_eq!((done, unresolved), (1, false)),
+                Fate::NotDone => assert_eq!((done, unresolved), (0, false)),
+                Fate::AnswerLost => assert_eq!((done, unresolved), (1, true)),
+                Fate::RequestLost => assert_eq!((done, unresolved), (0, true)),
             }
             // The retry, to a committer that starts after a restart.
             let again = w.send("k", 1, 5, LONG);
             let committer = w.committer(0);
             join(vec![committer]);
             assert_eq!((said(again).status, w.times_done("k")), (200, 1));
-            assert!(!w.pinned("k"));
+            assert!(!w.unresolved("k"));
         });
     }
 }

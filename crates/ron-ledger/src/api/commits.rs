@@ -1,5 +1,5 @@
-//! `POST /commit` and `POST /resolve`: checks who may write what, hands the entries to the writer, and leaves;
-//! the thread that makes the answers sends them.
+//! `POST /commit` and `POST /resolve`: the handler checks scopes, hands the entries to the writer
+//! and returns; the thread that makes the answers sends the response.
 
 use ron_http::{Request as HttpRequest, Responder, Response};
 use ron_proto::ledger::{
@@ -9,7 +9,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::core::Op;
-use crate::engine::{Bond, Request};
+use crate::engine::{Atomicity, Request};
 use crate::ledger::{Reply, ops_of};
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
@@ -28,7 +28,7 @@ pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
     };
     let request = Request {
         ops: vec![op],
-        bond: Bond::Loose,
+        atomicity: Atomicity::Independent,
     };
     submit(api, request, res, |answers| match answers.first() {
         Some(answer) => Response::json(200, answer),
@@ -58,16 +58,16 @@ fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
         }
     }
     api.pool_prefixes
-        .with(|prefixes| pools(&body.entries, prefixes))?;
-    let bond = Bond::of(body.linked, body.batch);
+        .with(|prefixes| check_pools(&body.entries, prefixes))?;
+    let atomicity = Atomicity::of(body.linked, body.batch);
     Ok(Request {
-        ops: ops_of(body.entries, bond)?,
-        bond,
+        ops: ops_of(body.entries, atomicity)?,
+        atomicity,
     })
 }
 
-/// Epochs are funded from pool accounts only, whoever asks.
-fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
+/// Epochs are funded from pool accounts only, for every caller.
+fn check_pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
     for (i, entry) in entries.iter().enumerate() {
         if let Entry::EpochOpen { from, .. } = entry
             && !prefixes
@@ -84,7 +84,7 @@ fn pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
 
 fn submit(api: &Api, request: Request, res: Responder, render: fn(Vec<EntryAnswer>) -> Response) {
     if api.sup.draining() {
-        // First answers leave until the listener closes; nothing new is begun.
+        // During a drain, replays are answered until the listener closes; no new commit starts.
         return match api.ledger.replay(&request.ops) {
             Some(answers) => res.send(render(answers)),
             None => res.send(Problem::draining(2)),

@@ -1,4 +1,4 @@
-//! What a request that got no answers tells its caller.
+//! Maps a failed submission to its problem document.
 
 use ron_proto::Problem;
 

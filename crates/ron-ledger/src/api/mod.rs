@@ -1,4 +1,4 @@
-//! The HTTP face of the ledger: routes under `/v1/ledger` and the log under `/log/v1`.
+//! The HTTP API of the ledger: routes under `/v1/ledger` and the log under `/log/v1`.
 
 mod commits;
 mod errors;
@@ -18,32 +18,32 @@ use crate::feed::Feed;
 use crate::ledger::Ledger;
 use crate::projection::ProjectionReader;
 
-/// What handlers need.
+/// State shared by the handlers.
 pub struct Api {
     pub ledger: Ledger,
     pub feed: Feed,
     pub history: Option<ProjectionReader>,
-    /// Reward epochs may be funded from accounts under these.
+    /// Prefixes of the accounts that may fund reward epochs; replaced by a reload.
     pub pool_prefixes: Arc<Snapshot<Vec<String>>>,
     pub sup: Supervisor,
 }
 
-/// All routes of the ledger itself (those of the log are the chassis's).
+/// The ledger's own routes; those of the log come from the chassis.
 pub fn router(api: &Arc<Api>) -> Router {
     let info = ApiInfo {
         title: "ron-ledger",
         version: env!("CARGO_PKG_VERSION"),
-        description: "Durable truth for value: double entry, nonces, idempotency, receipts with proofs.",
+        description: "Durable double-entry ledger: nonces, idempotency, receipts with proofs.",
     };
     Router::new(info)
-        .add_all(writes(api))
-        .add_all(looks(api))
-        .add_all(finds(api))
+        .add_all(write_routes(api))
+        .add_all(state_routes(api))
+        .add_all(entry_routes(api))
 }
 
 const READ: Need = Need::Scope(scope::LEDGER_READ);
 
-fn writes(api: &Arc<Api>) -> [Route; 2] {
+fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     let (a, b) = (Arc::clone(api), Arc::clone(api));
     [
         Route::new(Method::POST, "/v1/ledger/commit", Need::Identity, move |req, res| commits::commit(&a, &req, res))
@@ -56,7 +56,7 @@ fn writes(api: &Arc<Api>) -> [Route; 2] {
         Route::new(Method::POST, "/v1/ledger/resolve", Need::Scope(scope::LEDGER_COMMIT), move |req, res| {
             commits::resolve(&b, &req, res);
         })
-        .summary("What became of a key; one without an entry is given up for ever")
+        .summary("Outcome of an idempotency key; a key without an entry is permanently abandoned")
         .body::<ResolveRequest>()
         .returns::<EntryAnswer>(200)
         .errors(&[400, 429, 503, 504])
@@ -64,7 +64,7 @@ fn writes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn looks(api: &Arc<Api>) -> [Route; 5] {
+fn state_routes(api: &Arc<Api>) -> [Route; 5] {
     let [a, b, c, d, e] = [api, api, api, api, api].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
@@ -78,8 +78,12 @@ fn looks(api: &Arc<Api>) -> [Route; 5] {
             reads::history(&b, req)
         })
         .summary("Entries of an account, oldest first")
-        .query_as::<u64>("after", false, "Only entries after this sequence")
-        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .query_as::<u64>("after", false, "Return only entries after this sequence")
+        .query_as::<u64>(
+            "limit",
+            false,
+            "Maximum number of entries to return, 1 to 500; 500 by default",
+        )
         .returns::<EventPage>(200)
         .errors(&[400, 503])
         .while_draining(),
@@ -93,31 +97,31 @@ fn looks(api: &Arc<Api>) -> [Route; 5] {
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)
         })
-        .summary("Where an epoch's settlement stands")
+        .summary("State of an epoch's settlement")
         .returns::<EpochDoc>(200)
         .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/head", Need::Public, move |req| {
             reads::head(&e, req)
         })
-        .summary("Where the log stands")
+        .summary("Head of the log: sequence, size, root")
         .returns::<Head>(200)
         .while_draining(),
     ]
 }
 
-fn finds(api: &Arc<Api>) -> [Route; 3] {
+fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
     let [a, b, c] = [api, api, api].map(Arc::clone);
     [
         Route::get("/v1/ledger/by-key/{principal}/{key}", READ, move |req| {
             reads::by_key(&a, req)
         })
-        .summary("The entry of an idempotency key")
+        .summary("Entry committed under an idempotency key")
         .returns::<Event>(200)
         .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/tx/{txid}", READ, move |req| reads::tx(&b, req))
-            .summary("One entry")
+            .summary("Entry of a transaction id")
             .returns::<Event>(200)
             .errors(&[400, 404])
             .while_draining(),
@@ -125,19 +129,19 @@ fn finds(api: &Arc<Api>) -> [Route; 3] {
             reads::events(&c, &req, res);
         })
         .summary(
-            "Entries after a sequence, in order and without gaps; waits for the next with wait=S",
+            "Entries after a sequence, in order and without gaps; wait=S makes it a long poll",
         )
         .query_as::<u64>(
             "after",
             false,
-            "Only entries after this sequence; 0 reads everything. Beyond the head the answer comes at once, with a smaller `head`: it is another ledger",
+            "Return only entries after this sequence; 0 reads everything. A sequence beyond the head is answered at once, with a smaller `head`: the ledger is a different one",
         )
         .query_as::<u64>(
             "wait",
             false,
-            "Seconds to wait when there is nothing yet, up to 30",
+            "Maximum seconds to wait for an entry when there is none yet, up to 30",
         )
-        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .query_as::<u64>("limit", false, "Maximum number of entries to return, 1 to 500; 500 by default")
         .returns::<EventPage>(200)
         .errors(&[400, 429, 503])
         .long_poll(),

@@ -1,4 +1,4 @@
-//! Reads of the durable state and of the log.
+//! Handlers that read the durable state and the log.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::feed::{PAGE, Poll, page};
 
 type Answer = Result<Response, Problem>;
 
-/// A path parameter as a value.
+/// Parses a path parameter.
 fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
     req.param(name)
         .parse()
@@ -27,11 +27,11 @@ fn found(event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
         Ok(None) => Err(Problem::not_found(format!(
             "there is no entry with this {what}"
         ))),
-        Err(e) => Err(broken(&e)),
+        Err(e) => Err(log_read_failed(&e)),
     }
 }
 
-fn broken(e: &dyn std::fmt::Display) -> Problem {
+fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
     tracing::error!(event = "log_read_failed", error = %e);
     Problem::internal("the log cannot be read; see the service's log")
 }
@@ -60,7 +60,7 @@ pub(super) fn history(api: &Api, req: &Request) -> Answer {
     })?;
     let mut events = Vec::with_capacity(seqs.len());
     for seq in seqs {
-        events.extend(api.ledger.event(seq).map_err(|e| broken(&e))?);
+        events.extend(api.ledger.event(seq).map_err(|e| log_read_failed(&e))?);
     }
     let full = events.len() as u64 == limit;
     let next = events
@@ -112,7 +112,7 @@ pub(super) fn tx(api: &Api, req: &Request) -> Answer {
 }
 
 pub(super) fn events(api: &Api, req: &Request, res: Responder) {
-    match asked(req) {
+    match poll_query(req) {
         Err(problem) => res.send(problem),
         Ok((after, limit, wait)) if wait.is_zero() || api.ledger.head_seq() != after => {
             match page(&api.ledger, after, limit) {
@@ -131,7 +131,7 @@ pub(super) fn events(api: &Api, req: &Request, res: Responder) {
     }
 }
 
-fn asked(req: &Request) -> Result<(u64, u64, Duration), Problem> {
+fn poll_query(req: &Request) -> Result<(u64, u64, Duration), Problem> {
     req.query_only(&["after", "limit", "wait"])?;
     let (after, limit) = range(req)?;
     if req.query_as::<u64>("wait")?.is_some_and(|s| s > 30) {
@@ -140,7 +140,7 @@ fn asked(req: &Request) -> Result<(u64, u64, Duration), Problem> {
     Ok((after, limit, req.prefer_wait().unwrap_or_default()))
 }
 
-/// `after` and `limit`.
+/// Reads the query parameters `after` and `limit`.
 fn range(req: &Request) -> Result<(u64, u64), Problem> {
     let after = req.query_as::<u64>("after")?.unwrap_or(0);
     let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE);

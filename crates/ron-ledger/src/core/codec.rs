@@ -1,18 +1,17 @@
-//! The byte language of leaves and state images: minimal varints, length-prefixed texts, minimal amounts.
+//! Encoding of leaves and state images: minimal varints, length-prefixed texts, minimal amounts.
 
 use ron_proto::ValueError;
 
-/// Why bytes are not what they should be, and where.
+/// Why bytes do not decode, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at}: {why}")]
 pub struct DecodeError {
     /// Offset of the first byte that was not understood.
     pub at: usize,
-    /// The rule it breaks.
+    /// The violated rule.
     pub why: String,
 }
 
-/// Appends to a byte vector.
 #[derive(Debug, Default)]
 pub(crate) struct Out(pub(crate) Vec<u8>);
 
@@ -39,7 +38,7 @@ impl Out {
         self.bytes(s.as_bytes());
     }
 
-    /// Length byte, then big-endian without leading zeros (zero: the length byte alone).
+    /// A length byte, then big-endian without leading zeros; zero is the length byte alone.
     pub(crate) fn amount(&mut self, n: u128) {
         let all = n.to_be_bytes();
         let skip = (n.leading_zeros() / 8) as usize;
@@ -59,7 +58,7 @@ impl Out {
     }
 }
 
-/// Reads from a slice; every error names its offset.
+/// Reads from a slice; every error has its offset.
 #[derive(Debug)]
 pub(crate) struct In<'a> {
     all: &'a [u8],
@@ -111,6 +110,7 @@ impl<'a> In<'a> {
         for shift in (0..64).step_by(7) {
             let b = self.byte()?;
             let bits = u64::from(b & 0x7f);
+            // The tenth byte carries bit 63 alone.
             if shift == 63 && bits > 1 {
                 return self.fail("the number has more than 64 bits");
             }
@@ -135,7 +135,6 @@ impl<'a> In<'a> {
         })
     }
 
-    /// A text parsed into a value.
     pub(crate) fn value<T: std::str::FromStr<Err = ValueError>>(
         &mut self,
     ) -> Result<T, DecodeError> {

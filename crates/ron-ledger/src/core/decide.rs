@@ -1,4 +1,5 @@
-//! One batch: entries are decided in order against the state and what the batch has changed so far.
+//! Decides one batch: entries are decided in order against the state and the changes of the batch
+//! so far.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,26 @@ use super::limits::Limits;
 use super::op::Op;
 use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, State};
 
-/// What happened to an entry handed to a [`Step`].
+/// The outcome of an entry given to a [`Step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is a new leaf.
-    Fresh { seq: u64, verdict: Verdict },
-    /// Its key, epoch or index has a leaf already; nothing changed. Whether that was the same request
-    /// ([`Op::repeats`]) is for the caller to compare.
-    Known { seq: u64 },
-    /// Part of a linked commit of which other keys are used up, or that names a key twice: nothing changed, no
-    /// leaf.
+    Fresh {
+        seq: u64,
+        verdict: Verdict,
+    },
+    /// Its key, epoch or index already has a leaf; nothing changed. The caller compares whether it
+    /// was the same request ([`Op::repeats`]).
+    Known {
+        seq: u64,
+    },
+    /// Part of a linked commit or batch with both used and unused keys, or with the same key twice:
+    /// nothing changed, no leaf.
     Mixed,
 }
 
-/// The result of a [`Step`].
 #[derive(Debug)]
 pub struct Batch {
-    /// Canonical leaves in order; the first belongs to `first_seq`.
+    /// Canonical leaves in order; the first has `first_seq`.
     pub leaves: Vec<Vec<u8>>,
     pub first_seq: u64,
     pub ts: Timestamp,
@@ -36,26 +40,26 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The sequence of the last leaf.
+    /// Sequence of the last leaf. Call it only when there is one.
     pub fn last_seq(&self) -> u64 {
         self.first_seq + self.leaves.len() as u64 - 1
     }
 }
 
-/// An invariant does not hold: the batch must not be made durable and the ledger must stop.
+/// An invariant does not hold: the batch must not be made durable, and the ledger must stop.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ledger invariant broken: {0}")]
 pub struct Broken(pub String);
 
-/// Holds ended in one batch at most, so that a flood of them cannot starve callers.
+/// Maximum holds expired in one batch, so that a flood of them cannot starve callers.
 const EXPIRIES_PER_STEP: usize = 1_000;
 
-/// A batch being decided.
+/// A batch that is being decided.
 #[derive(Debug)]
 pub struct Step<'a> {
     state: &'a State,
     delta: Delta,
-    /// What the linked commit at hand has changed; dropped when one of its entries is refused.
+    /// Changes of the current linked commit; dropped when one of its entries is refused.
     group: Option<Delta>,
     leaves: Vec<Vec<u8>>,
     pub(super) ts: Timestamp,
@@ -63,7 +67,8 @@ pub struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// Starts a batch at `now`, which is raised to the last entry's time when the clock went back.
+    /// Starts a batch at `now`; when the clock went back, the time of the last entry is used
+    /// instead.
     pub fn new(state: &'a State, now: Timestamp) -> Self {
         Self {
             state,
@@ -75,12 +80,12 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Decides what comes next under these limits; without, only those of the format hold.
+    /// Sets the limits for the entries that follow. By default only the limits of the format apply.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Decides one entry. `prior` is the sequence its key already has outside this batch.
+    /// Decides one entry. `prior` is the sequence that its key already has outside this batch.
     pub fn entry(&mut self, op: &Op, prior: Option<u64>) -> Outcome {
         if let Some(seq) = prior.or_else(|| self.used(op)) {
             return Outcome::Known { seq };
@@ -92,15 +97,16 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Decides the entries of one request under many keys: each by itself, unless its keys are used already.
+    /// Decides a batch: each entry by itself, but only if none of its keys is used.
     pub fn batch(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
-        if let Some(said) = self.known_together(ops, priors) {
-            return said;
+        if let Some(outcomes) = self.known_together(ops, priors) {
+            return outcomes;
         }
         ops.iter().map(|op| self.entry(op, None)).collect()
     }
 
-    /// What to say when any key of a request is used, or is in it twice.
+    /// The outcomes of a request of which a key is already used or occurs twice; `None` when all
+    /// keys are new.
     fn known_together(&self, ops: &[Op], priors: &[Option<u64>]) -> Option<Vec<Outcome>> {
         let known: Vec<Option<u64>> = ops
             .iter()
@@ -109,11 +115,11 @@ impl<'a> Step<'a> {
             .collect();
         if known.iter().any(Option::is_some) {
             let all = known.iter().all(Option::is_some);
-            let said = |k: Option<u64>| {
+            let outcomes = |k: Option<u64>| {
                 k.filter(|_| all)
                     .map_or(Outcome::Mixed, |seq| Outcome::Known { seq })
             };
-            return Some(known.into_iter().map(said).collect());
+            return Some(known.into_iter().map(outcomes).collect());
         }
         let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
         keys.sort_unstable();
@@ -121,13 +127,13 @@ impl<'a> Step<'a> {
         twice.then(|| vec![Outcome::Mixed; ops.len()])
     }
 
-    /// Decides a linked commit: all take effect or none does. `priors` has one item per entry.
+    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
     pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
         if let ([op], [prior]) = (ops, priors) {
             return vec![self.entry(op, *prior)];
         }
-        if let Some(said) = self.known_together(ops, priors) {
-            return said;
+        if let Some(outcomes) = self.known_together(ops, priors) {
+            return outcomes;
         }
         let first = self.next_seq();
         self.group = Some(Delta::default());
@@ -137,7 +143,7 @@ impl<'a> Step<'a> {
             match self.decide(op, first + i as u64) {
                 Ok(v @ Verdict::Done(_)) => verdicts.push(v),
                 Ok(v) => failed = Some((i, v)),
-                // Linked commits hold keyed entries only, so nothing in them is found by epoch or index.
+                // Linked commits contain keyed entries only, so none is found by epoch or index.
                 Err(_) => failed = Some((i, Verdict::refused(RefusalCode::EpochConflict))),
             }
             if failed.is_some() {
@@ -173,7 +179,8 @@ impl<'a> Step<'a> {
             .collect()
     }
 
-    /// Ends the holds whose time has come; call before the entries of the batch.
+    /// Ends the holds that are due; call it before the entries of the batch. Returns how many
+    /// ended.
     pub fn expire_due(&mut self) -> usize {
         let due: Vec<TxId> = self
             .state
@@ -190,7 +197,7 @@ impl<'a> Step<'a> {
         due.len()
     }
 
-    /// Checks every invariant on what changed and hands the batch over.
+    /// Checks every invariant on the changed rows and returns the batch.
     pub fn finish(self) -> Result<Batch, Broken> {
         self.check_rows()?;
         self.check_conservation()?;
@@ -203,7 +210,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// The sequence the next leaf gets.
+    /// The sequence that the next leaf gets.
     pub fn next_seq(&self) -> u64 {
         self.state.seq + 1 + self.leaves.len() as u64
     }
@@ -250,7 +257,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Per asset: the balances moved by exactly what was issued and burned, and the supply still adds up.
+    /// Per asset: the balances changed by exactly what was issued and burned, and the supply still
+    /// adds up.
     fn check_conservation(&self) -> Result<(), Broken> {
         let mut moved: BTreeMap<u32, (u128, u128)> =
             self.delta.assets.keys().map(|ix| (*ix, (0, 0))).collect();
@@ -273,6 +281,8 @@ impl<'a> Step<'a> {
             };
             let issued = new.issued - old.map_or(0, |a| a.issued);
             let burned = new.burned - old.map_or(0, |a| a.burned);
+            // up + burned == down + issued, without subtraction; the carry is part of the
+            // comparison, so sums above 128 bits compare correctly.
             let moved_sum = up.overflowing_add(burned) == down.overflowing_add(issued);
             if !moved_sum || new.issued.checked_sub(new.burned) != Some(new.circulating) {
                 return Err(Broken(format!(
@@ -285,7 +295,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Reading through the layers, and writing to the top one.
+/// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
+/// these.
 impl Step<'_> {
     pub(super) fn top(&mut self) -> &mut Delta {
         self.group.as_mut().unwrap_or(&mut self.delta)
@@ -325,13 +336,13 @@ impl Step<'_> {
         }
     }
 
-    /// Accounts there are, with those the batch has made.
+    /// Number of accounts, including those created in the batch.
     pub(super) fn account_count(&self) -> u64 {
         let added: u32 = self.layers().map(|d| d.accounts_added).sum();
         self.state.accounts.len() as u64 + u64::from(added)
     }
 
-    /// The row of an account, made when it is new; callers have asked for room.
+    /// The row of an account, created when it is new; callers have checked the limit with `room`.
     pub(super) fn intern(&mut self, name: &Account) -> u32 {
         if let Some(ix) = self.find(name) {
             return ix;
@@ -395,7 +406,7 @@ impl Step<'_> {
             .or_else(|| self.state.epochs.get(key))
     }
 
-    /// The epoch of the tenant that paid this source last.
+    /// The epoch of the tenant that last paid for this source.
     pub(super) fn paid_by(&self, tenant: &Tenant, source: ContentId) -> Option<&EpochId> {
         let key = (tenant.clone(), source);
         self.layers()

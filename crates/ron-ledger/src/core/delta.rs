@@ -1,4 +1,4 @@
-//! The differences a batch makes, laid over a state that is not touched until they are durable.
+//! The changes of a batch, laid over a state that is not modified until they are durable.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::KeyHash;
 use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, Sources, State};
 use crate::table::{ByHash, ByRow, Table};
 
-/// An account row as a batch leaves it.
+/// An account row after the batch.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
     pub(super) ix: u32,
     pub(super) row: AccountRow,
-    /// Nonces the batch used up.
+    /// Nonces that the batch used.
     pub(super) debits: u64,
 }
 
-/// New values of everything a batch touched.
+/// New values of every row that a batch changed.
 #[derive(Debug, Default)]
 pub struct Delta {
     pub(super) touched: Vec<Touched>,
@@ -34,7 +34,7 @@ pub struct Delta {
 }
 
 impl Delta {
-    /// The keys the batch used up, with their sequences, in order.
+    /// The keys that the batch used, with their sequences, in order.
     pub fn keys(&self) -> &[(KeyHash, u64)] {
         &self.key_list
     }
@@ -74,7 +74,7 @@ impl Delta {
         self.key_list.push((key, seq));
     }
 
-    /// Takes over what a linked commit changed.
+    /// Adopts the changes of a linked commit.
     pub(super) fn merge(&mut self, group: Self) {
         for t in group.touched {
             if t.ix_is_new(&group.new_names) {
@@ -102,7 +102,7 @@ impl Touched {
 }
 
 impl State {
-    /// Takes over a batch that is durable. `seq` and `ts` are those of its last leaf.
+    /// Applies a durable batch. `seq` and `ts` are those of its last leaf.
     pub fn apply(&mut self, delta: Delta, seq: u64, ts: ron_proto::Timestamp) {
         self.seq = seq;
         self.ts = ts;
@@ -114,6 +114,8 @@ impl State {
                 added.push(t);
             }
         }
+        // A batch lists its rows in the order of first change; new rows must be appended in row
+        // order.
         added.sort_unstable_by_key(|t| t.ix);
         for t in added {
             self.names.insert(t.row.name.clone(), t.ix);

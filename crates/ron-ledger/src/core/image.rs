@@ -1,4 +1,4 @@
-//! The canonical bytes of a whole state: what snapshots hold. The same state always gives the same bytes.
+//! The canonical encoding of a whole state, as stored in snapshots. Equal states have equal bytes.
 
 use ron_proto::{Asset, ContentId, Timestamp};
 
@@ -6,10 +6,9 @@ use super::codec::{DecodeError, In, Out};
 use super::state::{AccountRow, AssetRow, Balance, EpochRow, Frozen, HoldRow, State};
 use crate::table::{Rows, Table};
 
-/// Why an image is not a state.
+/// Why an image was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// The bytes are not an image.
     #[error("the image is damaged: {0}")]
     Decode(#[from] DecodeError),
     /// The rows do not add up.
@@ -21,7 +20,6 @@ pub enum ImageError {
 const ROWS_PER_PIECE: usize = 4_096;
 
 impl Frozen {
-    /// Writes the image in pieces.
     pub fn encode<E>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut o = Out::default();
         o.varint(self.seq);
@@ -59,7 +57,7 @@ impl Frozen {
 }
 
 impl State {
-    /// Reads an image and adds everything up again.
+    /// Decodes an image and checks that it adds up.
     pub fn from_image(bytes: &[u8]) -> Result<Self, ImageError> {
         let mut i = In::new(bytes);
         let mut s = Self {
@@ -81,6 +79,7 @@ impl State {
             });
         }
         let n = i.varint()?;
+        // The count is not trusted: an account takes at least four bytes.
         s.names = Table::with_capacity(usize::try_from(n).unwrap_or(0).min(bytes.len() / 4));
         s.accounts = Rows::default();
         for ix in 0..n {

@@ -1,4 +1,5 @@
-//! The canonical bytes of a log leaf: time, verdict and request, everything a replay needs.
+//! The canonical encoding of a log leaf: time, verdict and request, which is all that a replay
+//! needs.
 //!
 //! ```text
 //! leaf    := 0x01 | ts varint (unix ms) | link | verdict | request
@@ -20,33 +21,30 @@ use super::{Effect, Verdict};
 
 const FORMAT: u8 = 1;
 
-/// Where an entry stands in its linked commit.
+/// Position of an entry in its linked commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     pub position: u32,
     pub length: u32,
 }
 
-/// One leaf of the ledger's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// The writer's time; never goes back.
+    /// The writer's time; never decreases.
     pub ts: Timestamp,
     pub link: Option<Link>,
     pub body: Body,
 }
 
-/// What a leaf records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Leaf 0: whose log this is.
+    /// Leaf 0: the origin of the log.
     Genesis { origin: String },
-    /// Every other leaf: an entry and what became of it.
+    /// Every other leaf: an entry and its verdict.
     Entry { op: Op, verdict: Verdict },
 }
 
 impl Leaf {
-    /// The canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         match &self.body {
             Body::Entry { op, verdict } => encode(self.ts, self.link, verdict, op),
@@ -61,7 +59,7 @@ impl Leaf {
         }
     }
 
-    /// Reads canonical bytes; anything else, also another spelling of the same leaf, is an error.
+    /// Decodes canonical bytes; every other encoding of the same leaf is an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut i = In::new(bytes);
         let format = i.byte()?;
@@ -108,7 +106,7 @@ fn small(i: &mut In<'_>) -> Result<u32, DecodeError> {
     u32::try_from(n).or_else(|_| i.fail("the number is too large"))
 }
 
-/// A refusal, or `None` for what is done.
+/// A refusal, or `None` for an entry that took effect.
 fn read_verdict(i: &mut In<'_>) -> Result<Option<Verdict>, DecodeError> {
     let code = match i.byte()? {
         0 => return Ok(None),
@@ -147,7 +145,8 @@ fn finish(
     let kind = i.rest().first().copied();
     let verdict = match verdict {
         Some(v) => v,
-        // The effect stands between verdict and request; its marker says whether there is one.
+        // The effect is stored between verdict and request; its marker byte tells whether there is
+        // one.
         None if kind == Some(EFFECT) => {
             i.byte()?;
             let effect = Effect {
@@ -176,16 +175,16 @@ fn finish(
     })
 }
 
-/// Stands before an effect; above every kind number.
+/// Marks an effect; above every kind number.
 const EFFECT: u8 = 0xff;
-/// A refusal by a limit of the operator's; above every refusal's number.
+/// Marks a refusal by a limit of the operator; above every refusal number.
 const LIMITED: u8 = 0xfe;
 
 const fn carries_expected(code: RefusalCode) -> bool {
     matches!(code, RefusalCode::NonceConflict | RefusalCode::IndexGap)
 }
 
-/// The number of a refusal in the log: its place in the closed list, from 1.
+/// The number of a refusal in the log: its position in the closed list, from 1.
 fn refusal_number(code: RefusalCode) -> u8 {
     let at = RefusalCode::ALL
         .iter()

@@ -1,22 +1,24 @@
-//! Limits that the operator sets. They bind those who move money by request, not the settlement of reward epochs.
+//! Limits set by the operator. They apply to entries that callers request, not to the settlement of
+//! reward epochs.
 //!
-//! **Invariant:** a replay does not read the configuration. A refusal by a limit records the limit, so it is decided
-//! again under that one; everything else is decided again under none, because limits only ever refuse.
+//! **Invariant:** a replay does not read the configuration. A refusal by a limit records that
+//! limit, so a replay decides it under the recorded limit and every other entry under none; limits
+//! can only refuse.
 
-/// Rows of accounts have 32-bit numbers; more than these there can never be.
+/// Maximum accounts ever: row numbers have 32 bits.
 pub const ACCOUNTS_MAX: u32 = 4_000_000_000;
 
 /// The limits in force while entries are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Accounts there may be; entries that would make another are refused.
+    /// Maximum accounts; an entry that would create another is refused.
     pub accounts: u32,
-    /// Minor units of one asset that one account may have; entries that would bring it above are refused.
+    /// Maximum minor units of one asset in one account; an entry that would exceed it is refused.
     pub account_total: u128,
 }
 
 impl Default for Limits {
-    /// None but those of the format.
+    /// Only the limits of the format.
     fn default() -> Self {
         Self {
             accounts: ACCOUNTS_MAX,
@@ -26,7 +28,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// `limit` alone.
+    /// `limit` alone, as for a replay.
     pub fn only(limit: Limit) -> Self {
         let none = Self::default();
         match limit {
@@ -42,8 +44,8 @@ impl Limits {
 /// The limit that refused an entry, as its leaf records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many accounts were allowed.
+    /// The maximum number of accounts.
     Accounts(u32),
-    /// So many minor units in one account were allowed.
+    /// The maximum minor units of one asset in one account.
     AccountTotal(u128),
 }

@@ -1,12 +1,12 @@
 //! The ledger as a pure state machine: entries in, verdicts and state out.
 //!
-//! **Invariant:** nothing here reads a clock, a file, a socket, a thread or a random number, and no hash
-//! order reaches an output. The same leaves give the same state in any store on any machine; that is what
-//! recovery, the offline check and a second store rest on.
+//! **Invariant:** nothing here reads a clock, a file, a socket, a thread or a random number, and no
+//! hash order reaches an output. The same leaves give the same state in any store on any machine;
+//! recovery, the offline check and a second store rely on that.
 //!
-//! [`Step`] decides entries against a [`State`] it does not change and collects the differences in a
-//! [`Delta`]; the caller makes the leaves durable and only then applies the delta. A batch that could not be
-//! made durable therefore never happened.
+//! [`Step`] decides entries against a [`State`] that it does not change and collects the
+//! differences in a [`Delta`]. The caller makes the leaves durable and only then applies the delta,
+//! so a batch that could not be made durable has no effect.
 
 mod codec;
 mod decide;
@@ -31,19 +31,17 @@ pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldR
 use ron_proto::ledger::RefusalCode;
 use ron_proto::{Account, Amount, Asset, EpochId};
 
-/// What became of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The entry took effect.
     Done(Option<Effect>),
-    /// Nothing changed; `expected` is the next nonce or index where the code speaks of one.
+    /// Nothing changed; `expected` is the next nonce or index, for the codes that carry one.
     Refused {
         code: RefusalCode,
         expected: Option<u64>,
     },
-    /// Nothing changed, because of a limit that the operator set.
+    /// Nothing changed: a limit of the operator refused the entry.
     Limited(Limit),
-    /// Nothing changed: this epoch paid the usage.
+    /// Nothing changed: this epoch already paid for the usage.
     Paid(EpochId),
 }
 
@@ -55,7 +53,7 @@ impl Verdict {
         }
     }
 
-    /// The code of a refusal and the expected number that goes with it.
+    /// The refusal code and its expected number, if any.
     pub const fn refusal(&self) -> Option<(RefusalCode, Option<u64>)> {
         match self {
             Self::Done(_) => None,
@@ -65,7 +63,7 @@ impl Verdict {
         }
     }
 
-    /// The epoch that paid the usage, where that is why the entry was refused.
+    /// The epoch that already paid for the usage, when the entry was refused for that reason.
     pub const fn paid_by(&self) -> Option<&EpochId> {
         match self {
             Self::Paid(epoch) => Some(epoch),
@@ -73,16 +71,15 @@ impl Verdict {
         }
     }
 
-    /// True when the entry took effect.
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))
     }
 }
 
-/// What a capture, release or expiry moved: known only when decided, so kept in the leaf.
+/// What a capture, release or expiry moved. It is known only when decided, so the leaf records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The account the hold was on.
+    /// The account that the hold is on.
     pub from: Account,
     pub asset: Asset,
     /// Captured, or made available again.

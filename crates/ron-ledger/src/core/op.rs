@@ -1,4 +1,4 @@
-//! One checked entry with its canonical request bytes: what the state machine takes in.
+//! One checked entry with its canonical request bytes: the input of the state machine.
 
 use ron_proto::Amount;
 use ron_proto::ledger::{
@@ -11,17 +11,15 @@ use super::op_codec::{decode, encode};
 /// 128 bits of a BLAKE3 hash over (principal, key).
 pub type KeyHash = [u8; 16];
 
-/// Why an entry can never be an entry. Not a refusal: it is answered at once and leaves no trace.
+/// Why an entry is malformed. This is not a refusal: it is answered at once and leaves no leaf.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct BadEntry {
-    /// The field at fault.
     pub field: &'static str,
-    /// The rule it breaks.
+    /// The violated rule.
     pub why: &'static str,
 }
 
-/// A well-formed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     entry: Entry,
@@ -43,18 +41,16 @@ impl Op {
         })
     }
 
-    /// Gives a key up: what `resolve` writes.
+    /// The entry with which `resolve` abandons a key.
     pub fn abandon(principal: PrincipalName, key: EntryKey) -> Self {
         Self::new(Entry::Abandon { principal, key })
             .expect("two checked names make an abandon entry")
     }
 
-    /// The entry as it came.
     pub const fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// What it does.
     pub const fn kind(&self) -> EntryKind {
         self.entry.kind()
     }
@@ -64,17 +60,18 @@ impl Op {
         &self.request
     }
 
-    /// The hash its key is known by; settlement entries and expiries have none.
+    /// The hash of (principal, key); `None` for settlement entries and expiries.
     pub const fn key(&self) -> Option<KeyHash> {
         self.key
     }
 
-    /// The id it has as the entry at `seq`.
+    /// The transaction id it has as the entry at `seq`.
     pub fn txid(&self, seq: u64) -> TxId {
         TxId::derive(seq, &self.request)
     }
 
-    /// True when `self`, sent again, asks for what `first` (found under the same key, epoch or index) did.
+    /// True when `self`, sent again, asks for the same as `first`, which was found under the same
+    /// key, epoch or index.
     pub fn repeats(&self, first: &Self) -> bool {
         match (&self.entry, &first.entry) {
             (_, Entry::Abandon { .. }) => true,
@@ -94,14 +91,14 @@ impl Op {
                     ..
                 },
             ) => (index, to, asset, amount_minor) == (i, t, s, a),
-            // The state compared everything an epoch is bound to.
+            // The state compared every field that an epoch is bound to.
             (Entry::EpochOpen { .. }, Entry::EpochOpen { .. })
             | (Entry::EpochClose { .. }, Entry::EpochClose { .. }) => true,
             _ => self.request == first.request || same_but_ceiling(&self.entry, &first.entry),
         }
     }
 
-    /// Reads canonical request bytes to the end of `input`.
+    /// Decodes canonical request bytes up to the end of `input`.
     pub(crate) fn decode(input: &mut In<'_>) -> Result<Self, DecodeError> {
         let at = input.at();
         let bytes = input.rest();
@@ -121,13 +118,13 @@ impl Op {
     }
 }
 
-/// A daily ceiling is a condition of the moment, set from the policy in force, and no part of what was asked for:
-/// a request sent again after the policy changed is still the same request.
+/// A daily ceiling comes from the policy at the time of the request and is not part of the request
+/// itself: after a policy change, a repeated request is still the same request.
 fn same_but_ceiling(a: &Entry, b: &Entry) -> bool {
     a.kind() == b.kind() && a.clone().without_ceiling() == b.clone().without_ceiling()
 }
 
-/// The hash of (principal, key): length-prefixed, so that no two pairs run together.
+/// The hash of (principal, key); the principal is length-prefixed, so that no two pairs collide.
 pub(crate) fn key_hash(principal: &PrincipalName, key: &EntryKey) -> KeyHash {
     let (p, k) = (principal.as_str().as_bytes(), key.as_str().as_bytes());
     let mut buf = [0u8; 24 + 2 + 160 + 128];
@@ -206,7 +203,8 @@ fn check_epoch_open(entry: &Entry) -> Result<(), BadEntry> {
     else {
         unreachable!("called for epoch_open only");
     };
-    // A rule of the core, so that no caller who settles for many tenants pays one's epoch from another's pool.
+    // A rule of the core, so that no caller that settles for several tenants pays one tenant's
+    // epoch from another's pool.
     if !is_pool_of(tenant, from) {
         return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
     }

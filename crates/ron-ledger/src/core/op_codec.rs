@@ -1,4 +1,5 @@
-//! The canonical bytes of a request: one form per entry, fields in a fixed order (`docs/formats/ledger.md`).
+//! The canonical encoding of a request: one form per entry, fields in a fixed order
+//! (`docs/formats/ledger.md`).
 
 use ron_proto::ledger::{Entry, EntryKey, EntryKind, Memo, PrincipalName, Reference, TxId};
 use ron_proto::{Account, Amount, Asset, ContentId, Timestamp};
@@ -52,7 +53,7 @@ pub(super) fn encode(entry: &Entry, o: &mut Out) {
     }
 }
 
-/// The account, asset and amount of an entry with one of each.
+/// The account, asset and amount of an entry.
 fn money(o: &mut Out, account: &Account, asset: &Asset, amount: Amount) {
     o.text(account.as_str());
     o.text(asset.as_str());
@@ -194,7 +195,7 @@ fn head(o: &mut Out, principal: &PrincipalName, key: &EntryKey) {
     o.text(key.as_str());
 }
 
-/// What kinds that move money end with; nothing for the others.
+/// The fields that end the kinds that move money; nothing for the others.
 fn tail(entry: &Entry, o: &mut Out) {
     let (memo, reference, ceiling) = match entry {
         Entry::Issue {
@@ -231,7 +232,7 @@ fn tail(entry: &Entry, o: &mut Out) {
     o.option(ceiling, |o, c| o.amount(c.0));
 }
 
-/// What `tail` wrote.
+/// The fields that `tail` wrote.
 struct Tail {
     memo: Option<Memo>,
     reference: Option<Reference>,
@@ -358,7 +359,7 @@ fn decode_transfer(
     })
 }
 
-/// Burn (3) or hold (4).
+/// Decodes a burn (3) or a hold (4).
 fn decode_debit(
     kind: u8,
     principal: PrincipalName,

@@ -1,5 +1,6 @@
-//! What each kind of entry needs and does. Every rule checks first and changes afterwards, so that a refusal
-//! leaves nothing behind. Order of checks: reserved, frozen, nonce, ceiling, funds, the operator's limits.
+//! What each kind of entry requires and does. Every rule checks first and changes afterwards, so
+//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, funds, the
+//! operator's limits.
 
 use ron_proto::ledger::{ESCROW_PREFIX, Entry, RefusalCode, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
@@ -10,23 +11,23 @@ use super::op::Op;
 use super::state::{EpochKey, EpochRow, HoldRow};
 use super::{Effect, Verdict};
 
-/// `Err` of an entry that is found already made under its epoch or index.
+/// Sequence of the entry that already has this epoch or index.
 type KnownSeq = u64;
 
-/// A refusal on its way out of a rule.
+/// The result of a rule; `Err` is a refusal.
 type Rule<T> = Result<T, Verdict>;
 
 const DONE: Verdict = Verdict::Done(None);
 
-/// What may ever be issued of an asset, in minor units; so much is the most an account can have, and no sum of accounts
-/// overflows.
+/// Maximum minor units ever issued of an asset. No account can exceed it, and no sum of accounts
+/// overflows 128 bits.
 pub(super) const ISSUED_MAX: u128 = u128::MAX - 1_000_000_000;
 
 fn no<T>(code: RefusalCode) -> Rule<T> {
     Err(Verdict::refused(code))
 }
 
-/// A debit by its owner.
+/// The common part of transfer, burn and hold.
 struct Debit<'e> {
     from: &'e Account,
     asset: &'e Asset,
@@ -80,7 +81,7 @@ fn reserved(account: &Account) -> Rule<()> {
 }
 
 impl Step<'_> {
-    /// Is there room for the account, if it has no row yet?
+    /// Refuses a new account above the limit of accounts.
     fn room(&self, name: &Account) -> Rule<()> {
         self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
     }
@@ -93,7 +94,7 @@ impl Step<'_> {
         }
     }
 
-    /// May the account have `amount` more?
+    /// Refuses an amount that would bring the account above the limit per account.
     fn within_total(&self, name: &Account, asset: Option<u32>, amount: u128) -> Rule<()> {
         let there = match (self.find(name), asset) {
             (Some(ix), Some(asset)) => self.row(ix).balance(asset).total,
@@ -138,7 +139,7 @@ impl Step<'_> {
         Ok(ruled.unwrap_or_else(|refusal| refusal))
     }
 
-    /// The day's total of (account, asset) with `amount` on top, when that stays within the ceiling.
+    /// Refuses an amount that would bring the day's total of (account, asset) above the ceiling.
     fn within_ceiling(
         &self,
         account: Option<u32>,
@@ -205,7 +206,7 @@ impl Step<'_> {
         Ok(DONE)
     }
 
-    /// Checks a debit; the rows of account and asset.
+    /// Checks a debit; returns the row numbers of account and asset.
     fn check_debit(&self, d: &Debit<'_>) -> Rule<(u32, u32)> {
         reserved(d.from)?;
         let from = self.find(d.from);
@@ -232,7 +233,7 @@ impl Step<'_> {
         Ok((from, asset))
     }
 
-    /// Uses the nonce up and counts the day.
+    /// Uses up the nonce and adds to the day's total.
     fn note_debit(&mut self, d: &Debit<'_>, from: u32, asset: u32) {
         let t = self.touch(from);
         t.row.nonce += 1;
@@ -292,6 +293,7 @@ impl Step<'_> {
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(RefusalCode::HoldTooSmall);
         };
+        // A capture to the holder's own account does not raise its total.
         if self.find(to) != Some(hold.account) {
             self.within_total(to, Some(hold.asset), amount)?;
         }
@@ -342,7 +344,7 @@ impl Step<'_> {
     }
 }
 
-/// Reward settlement: epochs bind once, payouts come in index order, the escrow ends empty.
+/// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
 impl Step<'_> {
     fn epoch_open(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
         let Entry::EpochOpen {
@@ -410,7 +412,8 @@ impl Step<'_> {
         Ok(DONE)
     }
 
-    /// Usage is paid once. Who corrects an epoch names the one that paid last, so that no correction is made twice.
+    /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
+    /// is made twice.
     fn check_source(
         &self,
         tenant: &Tenant,
@@ -498,7 +501,8 @@ impl Step<'_> {
                 expected: Some(e.next_index),
             });
         }
-        // Every recipient still to come needs at least one unit, and the last one takes exactly what is left.
+        // Every recipient still to come needs at least one unit, and the last one takes exactly the
+        // remainder.
         let left = e.recipients - index - 1;
         match (e.total - e.paid).checked_sub(amount) {
             Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {

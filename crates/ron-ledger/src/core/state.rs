@@ -1,6 +1,7 @@
-//! What the ledger knows: accounts and their balances, assets, holds, epochs.
+//! The ledger's state: accounts and their balances, assets, holds, epochs.
 //!
-//! Rows are numbered densely in the order of their first use, so the numbers are the same in every replay.
+//! Rows are numbered densely in the order of their first use, so the numbers are the same in every
+//! replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,30 +10,28 @@ use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use crate::table::{Rows, Table};
 
-/// One account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountRow {
     pub name: Account,
-    /// The last nonce used.
+    /// The last nonce used; 0 before the first debit.
     pub nonce: u64,
-    /// Refuses debits.
+    /// Whether debits are refused.
     pub frozen: bool,
-    /// One per asset ever touched, in the order of first touch.
+    /// One per asset ever used, in the order of first use.
     pub balances: Vec<Balance>,
 }
 
-/// An account's money in one asset.
+/// An account's balance in one asset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Row number of the asset.
     pub asset: u32,
-    /// Everything the account has, held or not.
+    /// Everything in the account, held or not.
     pub total: u128,
     /// The part reserved by open holds.
     pub held: u128,
-    /// The UTC day `day_total` counts.
+    /// The UTC day of `day_total`.
     pub day: u64,
-    /// The day's sum of entries that named a ceiling.
+    /// The day's sum of the entries that carried a ceiling.
     pub day_total: u128,
 }
 
@@ -46,7 +45,7 @@ impl AccountRow {
         }
     }
 
-    /// The balance in `asset`; nothing when never touched.
+    /// The balance in `asset`; zero when it was never used.
     pub fn balance(&self, asset: u32) -> Balance {
         self.balances
             .iter()
@@ -74,17 +73,17 @@ impl AccountRow {
     }
 }
 
-/// One asset's supply.
+/// Supply of one asset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetRow {
     pub name: Asset,
     pub issued: u128,
     pub burned: u128,
-    /// The sum of all balances, kept from their differences and compared with `issued - burned`.
+    /// The sum of all balances, maintained from their differences and compared with `issued -
+    /// burned`.
     pub circulating: u128,
 }
 
-/// An open hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldRow {
     pub id: TxId,
@@ -94,19 +93,18 @@ pub struct HoldRow {
     pub expires_at: Timestamp,
 }
 
-/// Which epoch.
 pub type EpochKey = (Tenant, EpochId);
 
-/// One reward epoch's settlement.
+/// Settlement of one reward epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRow {
     pub commitment: ContentId,
     pub sum_root: ContentId,
-    /// The pool account.
+    /// The pool account that funded it.
     pub from: Account,
     pub asset: u32,
     pub recipients: u64,
-    /// What it pays for.
+    /// Hash of the usage that it pays for.
     pub source: ContentId,
     /// The earlier epoch that it corrects.
     pub adjusts: Option<EpochId>,
@@ -116,12 +114,13 @@ pub struct EpochRow {
     pub next_index: u64,
     pub opened_seq: u64,
     pub closed_seq: Option<u64>,
-    /// Where payouts are: (index, seq) of the first of each run of neighbours.
+    /// Sequences of the payouts, run-length encoded: (index, seq) of the first of each run of
+    /// consecutive entries.
     pub runs: Vec<(u64, u64)>,
 }
 
 impl EpochRow {
-    /// The sequence of payout `index`, when it was made.
+    /// The sequence of payout `index`, if it was made.
     pub fn payout_seq(&self, index: u64) -> Option<u64> {
         if index >= self.next_index {
             return None;
@@ -147,10 +146,11 @@ impl EpochRow {
     }
 }
 
-/// What was paid for, and by which epoch last. One item per epoch at most, and made again from the epochs.
+/// The usage that was paid for, and the epoch that paid last. At most one item per epoch; rebuilt
+/// from the epochs.
 pub(super) type Sources = BTreeMap<(Tenant, ContentId), EpochId>;
 
-/// Everything, as of the last applied sequence.
+/// The whole state as of the last applied sequence.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub(super) seq: u64,
@@ -166,7 +166,7 @@ pub struct State {
     pub(super) sources: Sources,
 }
 
-/// A copy of a state that later entries do not reach; cheap to take.
+/// An immutable copy of a state; cheap to take, because account rows are shared.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     pub(super) seq: u64,
@@ -178,7 +178,6 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// The last sequence in it.
     pub const fn seq(&self) -> u64 {
         self.seq
     }
@@ -200,19 +199,17 @@ impl State {
         self.accounts.len()
     }
 
-    /// Holds that are open.
     pub fn hold_count(&self) -> usize {
         self.holds.len()
     }
 
-    /// An account, when it was ever used.
+    /// An account, if it was ever used.
     pub fn account(&self, name: &Account) -> Option<&AccountRow> {
         self.names
             .get(name)
             .and_then(|ix| self.accounts.get(*ix as usize))
     }
 
-    /// The account in row `ix`.
     pub fn account_at(&self, ix: u32) -> Option<&AccountRow> {
         self.accounts.get(ix as usize)
     }
@@ -222,12 +219,10 @@ impl State {
         self.asset_names.get(name).copied()
     }
 
-    /// The asset in row `ix`.
     pub fn asset(&self, ix: u32) -> Option<&AssetRow> {
         self.assets.get(ix as usize)
     }
 
-    /// All assets.
     pub fn assets(&self) -> &[AssetRow] {
         &self.assets
     }
@@ -237,7 +232,6 @@ impl State {
         self.accounts.iter()
     }
 
-    /// An open hold.
     pub fn hold(&self, id: TxId) -> Option<&HoldRow> {
         self.holds.get(&id.seq()).filter(|h| h.id == id)
     }
@@ -250,18 +244,17 @@ impl State {
             .filter_map(|(_, seq)| self.holds.get(seq))
     }
 
-    /// When the next hold ends.
+    /// The earliest expiry of an open hold.
     pub fn next_expiry(&self) -> Option<Timestamp> {
         self.expiries.first().map(|(ts, _)| *ts)
     }
 
-    /// An epoch's settlement.
     pub fn epoch(&self, key: &EpochKey) -> Option<&EpochRow> {
         self.epochs.get(key)
     }
 
-    /// The sources again from the epochs, in the order of their opening. The message names the first epoch that pays
-    /// what another has paid and does not say that it corrects it.
+    /// Rebuilds the sources from the epochs, in the order of their opening. The error names the
+    /// first epoch that pays for usage that is already paid without naming the epoch it corrects.
     pub(super) fn sources_of(epochs: &BTreeMap<EpochKey, EpochRow>) -> Result<Sources, String> {
         let mut opened: Vec<_> = epochs.iter().collect();
         opened.sort_unstable_by_key(|(_, row)| row.opened_seq);
@@ -289,8 +282,8 @@ impl State {
         }
     }
 
-    /// Adds everything up from the rows themselves: per asset issued - burned = sum of balances, and per
-    /// account what is held is no more than what is there and equals its open holds. The message names the
+    /// Recomputes every sum from the rows: per asset issued - burned = sum of balances; per
+    /// account, held funds do not exceed the total and equal its open holds. The error names the
     /// first row at fault.
     pub fn audit(&self) -> Result<(), String> {
         let mut sums = vec![0u128; self.assets.len()];

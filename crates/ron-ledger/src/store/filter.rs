@@ -1,18 +1,18 @@
-//! A blocked Bloom filter: one cache line per question, about one false yes in a hundred.
+//! A blocked Bloom filter: one cache line per lookup, about 1 % false positives.
 
-/// Bits per key; 12 gives about 0.8 % false answers with blocks of 512 bits.
+/// Bits per key; 12 give about 0.8 % false positives with blocks of 512 bits.
 const BITS_PER_KEY: usize = 12;
 const BLOCK_BITS: usize = 512;
 const PROBES: u32 = 6;
 
-/// Answers "certainly not here" for most keys that are not here. Keys are hashes already.
+/// Answers "certainly absent" for most absent keys. Keys are already hashes.
 #[derive(Debug, Clone)]
 pub struct Filter {
     blocks: Vec<[u64; BLOCK_BITS / 64]>,
 }
 
 impl Filter {
-    /// Room for `n` keys.
+    /// A filter for `n` keys.
     pub fn with_capacity(n: usize) -> Self {
         let blocks = (n * BITS_PER_KEY).div_ceil(BLOCK_BITS).max(1);
         Self {
@@ -25,12 +25,12 @@ impl Filter {
         halves[0].copy_from_slice(&key[..8]);
         halves[1].copy_from_slice(&key[8..]);
         let [high, low] = halves.map(u64::from_be_bytes);
-        // A multiplication maps the first half evenly on the blocks; the second half picks the bits.
+        // The multiplication maps the first half evenly onto the blocks; the second half selects
+        // the bits.
         let block = (u128::from(high) * self.blocks.len() as u128) >> 64;
         (block as usize, low)
     }
 
-    /// Adds a key.
     pub fn insert(&mut self, key: &[u8; 16]) {
         let (block, bits) = self.place(key);
         for probe in 0..PROBES {
@@ -48,7 +48,7 @@ impl Filter {
         })
     }
 
-    /// Bytes of memory.
+    /// Memory used, in bytes.
     pub const fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK_BITS / 8
     }

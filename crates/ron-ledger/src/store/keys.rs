@@ -1,7 +1,8 @@
-//! Which (principal, key) has which entry: recent keys in memory, older ones in sorted files.
+//! The index from (principal, key) to the entry: recent keys in memory, older ones in sorted files.
 //!
-//! A key in memory costs 29 to 57 bytes (24 and one control byte, at a load of 7/16 to 7/8); a key in a file
-//! costs 24 bytes there and about 1.6 bytes of memory. Each snapshot moves the keys in memory to a file.
+//! A key in memory costs 29 to 57 bytes (24 and one control byte, at a load of 7/16 to 7/8); a key
+//! in a file costs 24 bytes on disk and about 1.6 bytes of memory. Each snapshot moves the keys in
+//! memory to a file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,13 +15,14 @@ use super::segment::{Segment, SegmentId};
 use crate::core::KeyHash;
 use crate::replay::Keys;
 
-/// A file grows into its older neighbour when that is less than this many times its size.
+/// Two neighbouring files are merged when the older has less than this many times the keys of the
+/// newer.
 const MERGE_RATIO: usize = 4;
 
 #[derive(Debug, Default)]
 struct Recent {
     now: Keys,
-    /// Being written to a file, still looked up.
+    /// Keys that are being written to a file; lookups still find them here.
     spilling: Option<Arc<Keys>>,
 }
 
@@ -33,7 +35,7 @@ pub struct KeyIndex {
 }
 
 impl KeyIndex {
-    /// From the files of a snapshot and the keys of the entries after it.
+    /// Starts with the files of a snapshot and the keys of the entries after it.
     pub fn new(lock: &'static LockSpec, segments: Vec<Arc<Segment>>, tail: Keys) -> Self {
         Self {
             recent: RankedRwLock::new(
@@ -49,7 +51,7 @@ impl KeyIndex {
 
     /// The sequences of many keys at once (`None` in, `None` out).
     pub fn resolve(&self, keys: &[Option<KeyHash>]) -> io::Result<Vec<Option<u64>>> {
-        // Memory first: a key leaves memory only after the file that has it is shown.
+        // Memory first: a key leaves memory only after the file that has it is published.
         let mut found: Vec<Option<u64>> = {
             let recent = self.recent.read();
             let look = |k: &KeyHash| {
@@ -76,7 +78,6 @@ impl KeyIndex {
         Ok(found)
     }
 
-    /// The sequence of one key.
     pub fn find(&self, key: KeyHash) -> io::Result<Option<u64>> {
         Ok(self.resolve(&[Some(key)])?[0])
     }
@@ -90,7 +91,7 @@ impl KeyIndex {
         }
     }
 
-    /// Keys in memory, keys in files, bytes of memory the files take.
+    /// Number of keys in memory, number of keys in files, bytes of memory that the files use.
     pub fn sizes(&self) -> (usize, usize, usize) {
         let memory = {
             let r = self.recent.read();
@@ -104,7 +105,8 @@ impl KeyIndex {
         )
     }
 
-    /// Sets the keys in memory aside to be written; `None` while others still are.
+    /// Sets the keys in memory aside for writing; `None` while an earlier set is still being
+    /// written.
     pub fn begin_spill(&self) -> Option<Arc<Keys>> {
         let mut recent = self.recent.write();
         if recent.spilling.is_some() {
@@ -115,8 +117,9 @@ impl KeyIndex {
         Some(set_aside)
     }
 
-    /// Writes the keys set aside, which are those of entries `from..=to`, and merges files that have grown
-    /// alike. Returns the files there are now. On an error the keys stay in memory and nothing is lost.
+    /// Writes the keys that were set aside, those of entries `from..=to`, and merges files of
+    /// similar size. Returns the current files. After an error the keys stay in memory and nothing
+    /// is lost.
     pub fn spill(
         &self,
         disk: &dyn Disk,
@@ -135,6 +138,8 @@ impl KeyIndex {
                 &keys.sorted(),
             )?));
         }
+        // Publish the file before the keys leave memory, so that a concurrent lookup finds them in
+        // one of the two.
         self.segments.store(list.clone());
         self.recent.write().spilling = None;
         while let [.., older, newer] = list.as_slice() {
@@ -149,7 +154,7 @@ impl KeyIndex {
         Ok(list.iter().map(|s| s.id()).collect())
     }
 
-    /// Takes the keys set aside back into memory after a failed spill.
+    /// Returns the keys that were set aside to memory after a failed spill.
     pub fn undo_spill(&self) {
         let mut recent = self.recent.write();
         if let Some(back) = recent.spilling.take() {
@@ -160,7 +165,7 @@ impl KeyIndex {
     }
 }
 
-/// The names of the files in `dir` that hold keys or snapshots and are not in `keep`.
+/// The files in `dir` that hold keys or snapshots and are not in `keep`.
 pub(crate) fn leftovers(disk: &dyn Disk, dir: &Path, keep: &[String]) -> io::Result<Vec<PathBuf>> {
     let ours = |n: &str| n.ends_with(".tmp") || n.starts_with("keys-") || n.starts_with("snap-");
     Ok(disk

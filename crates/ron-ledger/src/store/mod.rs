@@ -1,11 +1,12 @@
-//! What the ledger keeps on disk: the log (truth), and what is derived from it: snapshots and the key index.
+//! The ledger's files: the log, which is the truth, and what is derived from it: snapshots and the
+//! key index.
 //!
 //! ```text
 //! <data>/log/              ron-tlog: one leaf per entry, one fdatasync per batch
 //! <data>/derived/          may be deleted at any time; rebuilt from the log
 //!     snap-<seq>.state     the state as of <seq>, bound to the log's size and root, naming its key files
 //!     keys-<from>-<to>.idx sorted (key hash, seq) records of these entries
-//! <data>/projection.sqlite history and balances for people and auditors; derived too
+//! <data>/projection.sqlite history and balances for operators and auditors; derived too
 //! ```
 
 pub mod filter;
@@ -22,7 +23,7 @@ use ron_tlog::{Disk, DiskFile};
 /// Bytes written or read at once.
 pub(crate) const PIECE: usize = 1 << 18;
 
-/// Writes a file front to back through a buffer, hashing what passes.
+/// Writes a file sequentially through a buffer and hashes its content.
 pub(crate) struct FileWriter {
     file: Arc<dyn DiskFile>,
     at: u64,
@@ -58,7 +59,7 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Appends the hash of everything before it and makes the file durable; the hash.
+    /// Appends the hash of all content, makes the file durable and returns the hash.
     pub(crate) fn seal(mut self) -> io::Result<[u8; 32]> {
         self.flush()?;
         let hash = self.hash.finish();
@@ -68,7 +69,7 @@ impl FileWriter {
     }
 }
 
-/// Reads a sealed file whole and checks its hash: the content without the hash, and the hash.
+/// Reads a sealed file and checks its hash; returns the content without the hash, and the hash.
 pub(crate) fn read_sealed(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, [u8; 32])> {
     let damaged = |why: &str| {
         io::Error::new(
@@ -97,7 +98,7 @@ pub(crate) fn read_sealed(disk: &dyn Disk, path: &Path) -> io::Result<(Vec<u8>, 
     Ok((bytes, hash))
 }
 
-/// Puts a finished temporary file in its place.
+/// Renames a finished temporary file to its final name, durably.
 pub(crate) fn place(disk: &dyn Disk, dir: &Path, tmp: &Path, name: &str) -> io::Result<()> {
     disk.rename(tmp, &dir.join(name))?;
     disk.sync_dir(dir)

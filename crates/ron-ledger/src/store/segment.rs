@@ -3,7 +3,8 @@
 //! ```text
 //! "RONKEYS1" | from u64 | to u64 | count u64 | records 24 bytes each: key hash 16, seq 8 | SHA-256 of all before
 //! ```
-//! Covers the keys of entries `from..=to`. In memory stay a filter (12 bits per key) and every 128th hash.
+//! Covers the keys of entries `from..=to`. Memory holds a filter (12 bits per key) and every 128th
+//! hash.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +19,10 @@ use crate::core::KeyHash;
 const MAGIC: &[u8; 8] = b"RONKEYS1";
 const HEADER: usize = 32;
 const RECORD: usize = 24;
-/// Records between two remembered hashes: one look-up reads 3 KiB.
+/// Records between two hashes kept in memory: one lookup reads 3 KiB.
 const STRIDE: usize = 128;
 
-/// What a segment covers and what it must hash to.
+/// What a segment covers, and the hash of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentId {
     pub from: u64,
@@ -30,7 +31,6 @@ pub struct SegmentId {
 }
 
 impl SegmentId {
-    /// The name of its file.
     pub fn file_name(&self) -> String {
         file_name(self.from, self.to)
     }
@@ -40,7 +40,6 @@ fn file_name(from: u64, to: u64) -> String {
     format!("keys-{from:016}-{to:016}.idx")
 }
 
-/// An open segment.
 #[derive(Debug)]
 pub struct Segment {
     id: SegmentId,
@@ -51,7 +50,7 @@ pub struct Segment {
     fence: Vec<u64>,
 }
 
-/// Collects records in ascending order into a file.
+/// Writes records in ascending order to a file.
 struct Builder {
     out: FileWriter,
     filter: Filter,
@@ -164,7 +163,7 @@ impl Segment {
         })
     }
 
-    /// Opens the segment `id`; refuses it when its content is not what `id` says.
+    /// Opens the segment `id`; refuses it when its content does not have the hash of `id`.
     pub fn open(disk: &dyn Disk, dir: &Path, id: SegmentId) -> io::Result<Self> {
         let path = dir.join(id.file_name());
         let (bytes, hash) = read_sealed(disk, &path)?;
@@ -201,32 +200,29 @@ impl Segment {
         })
     }
 
-    /// What it covers.
     pub const fn id(&self) -> SegmentId {
         self.id
     }
 
-    /// Number of keys.
     pub const fn len(&self) -> usize {
         self.count
     }
 
-    /// True without keys.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes of memory it takes.
+    /// Memory used, in bytes.
     pub const fn memory(&self) -> usize {
         self.filter.bytes() + self.fence.len() * 8
     }
 
-    /// The sequence of a key. Reads the file only when the filter says the key may be there.
+    /// The sequence of a key. Reads the file only when the filter says that the key may be there.
     pub fn find(&self, key: &KeyHash) -> io::Result<Option<u64>> {
         if !self.filter.may_have(key) {
             return Ok(None);
         }
-        // Hashes with the same first eight bytes may straddle a fence, so start one stride early enough.
+        // Hashes with the same first eight bytes may straddle a fence, so start one stride earlier.
         let want = prefix(key);
         let mut stride = self.fence.partition_point(|f| *f < want).saturating_sub(1);
         let mut buf = [0u8; STRIDE * RECORD];
@@ -264,7 +260,7 @@ impl Segment {
     }
 }
 
-/// Walks a segment in order.
+/// Iterates over a segment in order.
 struct Cursor<'a> {
     of: &'a Segment,
     next: usize,

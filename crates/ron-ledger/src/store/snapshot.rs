@@ -1,10 +1,10 @@
-//! The state in a file, bound to the log: recovery reads it and replays only what came after.
+//! The state in a file, bound to the log: recovery loads it and replays only the entries after it.
 //!
 //! ```text
 //! "RONSNAP1" | size u64 | root 32 | key files u32, each: from u64, to u64, hash 32 | image | SHA-256 of all before
 //! ```
-//! A snapshot counts only when the log had exactly this root at this size; otherwise an older one, or the
-//! whole log, is used instead.
+//! A snapshot is valid only if the log had exactly this root at this size; otherwise an older one,
+//! or the whole log, is used.
 
 use std::io;
 use std::path::Path;
@@ -19,11 +19,11 @@ use crate::core::{Frozen, State};
 const MAGIC: &[u8; 8] = b"RONSNAP1";
 const SEGMENT_ID: usize = 48;
 
-/// A snapshot read back.
+/// A snapshot that was read back.
 #[derive(Debug)]
 pub struct Loaded {
     pub state: State,
-    /// Leaves of the log it was taken at, and their root.
+    /// Number of leaves and root of the log when it was taken.
     pub size: u64,
     pub root: Hash,
     pub keys: Vec<SegmentId>,
@@ -33,8 +33,8 @@ fn name(seq: u64) -> String {
     format!("snap-{seq:016}.state")
 }
 
-/// Writes a snapshot of `frozen`, taken when the log had `size` leaves and `root`, then removes the files of
-/// older ones that it does not need.
+/// Writes a snapshot of `frozen`, taken when the log had `size` leaves and `root`, then removes
+/// files of older snapshots that it does not need.
 pub fn write(
     disk: &dyn Disk,
     dir: &Path,

@@ -1,4 +1,4 @@
-//! What callers are told of each kind of entry: the whole receipt, field by field.
+//! The answers to each kind of entry: the whole receipt, field by field.
 
 use ron_proto::ledger::{Entry, EntryAnswer, RefusalCode, TxId, escrow_account};
 use ron_proto::{Amount, Timestamp};
@@ -12,7 +12,7 @@ fn op(json: Value) -> Op {
     Op::new(serde_json::from_value::<Entry>(json).unwrap()).unwrap()
 }
 
-/// The receipt of a done entry at sequence 9, without its id and hash.
+/// The receipt of a committed entry at sequence 9, without its id and hash.
 fn told(op: &Op, effect: Option<Effect>) -> Value {
     let receipt = answers::receipt(op, 9, Timestamp(T0), &Verdict::Done(effect));
     assert_eq!(receipt.txid, op.txid(9));

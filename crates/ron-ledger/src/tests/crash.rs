@@ -1,5 +1,5 @@
-//! Power cuts: for every n-th operation on the disk and several ways to lose what was not synced, reopening
-//! gives a legal state in which everything acknowledged is there once.
+//! Power cuts: for every n-th disk operation and several ways to lose unsynced data, reopening
+//! gives a legal state that has every acknowledged entry exactly once.
 
 use ron_proto::Timestamp;
 use ron_tlog::SimDisk;
@@ -8,10 +8,10 @@ use ron_tlog::append::{CrashMode, FaultKind};
 use super::support::*;
 use crate::engine::{Decision, Engine};
 
-/// What a client wrote down: the key and where its answer said it is.
+/// A client's record: each key and the sequence that its answer gave.
 type Journal = Vec<(String, u64)>;
 
-/// A day in the life: transfers, linked commits, snapshots. Stops at the first failure.
+/// A typical run: transfers, linked commits, snapshots. Stops at the first failure.
 fn work(disk: &SimDisk, journal: &mut Journal) {
     let Ok(mut e) = try_open(disk) else { return };
     let mut nonce = e
@@ -29,7 +29,7 @@ fn work(disk: &SimDisk, journal: &mut Journal) {
         if round % 4 == 3
             && let Some(job) = e.begin_snapshot(true)
         {
-            // A snapshot that fails costs nothing but time.
+            // A failed snapshot costs nothing but time.
             let _ = e.snapshotter().write(&job);
         }
     }
@@ -58,7 +58,8 @@ fn commit_noted(
     Some(())
 }
 
-/// After the crash: the ledger opens, adds up, and has every journalled entry where it was promised.
+/// After the crash: the ledger opens, adds up, and has every recorded entry at its acknowledged
+/// sequence.
 fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     let mut e = try_open(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
     let shared = e.shared();
@@ -88,7 +89,7 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
         "{what}: money moved without its nonce"
     );
     assert_eq!(nonce % 3, 0, "{what}: a commit was torn");
-    // And it goes on.
+    // The ledger accepts further commits.
     let more = commit(&mut e, vec![issue("after", "z", 1)], false);
     assert!(!matches!(more[0], Decision::Mixed));
 }

@@ -6,7 +6,7 @@ use ron_tlog::SimDisk;
 
 use super::support::*;
 use crate::core::{Op, Verdict};
-use crate::engine::{Bond, Decision, Request};
+use crate::engine::{Atomicity, Decision, Request};
 
 fn seq(d: &Decision) -> u64 {
     match d {
@@ -187,7 +187,7 @@ fn linked_commits_are_all_or_nothing() {
         assert_eq!(s.account(&"a".parse().unwrap()).unwrap().nonce, 0);
         assert!(s.account(&"b".parse().unwrap()).is_none());
     });
-    // The same again is a replay; a mix of used and fresh keys does nothing.
+    // The same request is a replay; a mix of used and fresh keys does nothing.
     let again = commit(
         &mut e,
         vec![
@@ -214,7 +214,7 @@ fn linked_commits_are_all_or_nothing() {
 
 fn batch(engine: &mut crate::engine::Engine, entries: Vec<Entry>) -> Vec<Decision> {
     let request = Request {
-        bond: Bond::Batch,
+        atomicity: Atomicity::Batch,
         ..request(entries, false)
     };
     engine.commit(Timestamp(T0), &[request]).unwrap().remove(0)
@@ -247,7 +247,7 @@ fn the_keys_of_a_batch_are_all_new_or_all_used() {
         vec![Decision::Mixed; 2]
     );
     assert_eq!(e.shared().head(), size, "nothing was written for these");
-    // As a linked commit, a batch is never torn between two segments.
+    // Like a linked commit, a batch is never torn between two segments.
     for n in 0..240 - size {
         commit(&mut e, vec![issue(&format!("f{n}"), "a", 1)], false);
     }

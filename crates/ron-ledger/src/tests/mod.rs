@@ -1,4 +1,5 @@
-//! Tests of the rooms together: engine on a simulated disk, threads, service over real sockets, offline check.
+//! Tests of the modules together: engine on a simulated disk, threads, service over real sockets,
+//! offline check.
 
 mod answers;
 mod crash;

@@ -217,7 +217,7 @@ fn a_long_poll_is_answered_when_something_comes() {
     assert_eq!(pages[0].as_ref().unwrap().events.len(), 1);
     let empty: EventPage = rig.get("/v1/ledger/events?after=1&wait=1");
     assert_eq!((empty.events.len(), empty.next), (0, 1));
-    // Beyond the head there is nothing to wait for: the reader knows another ledger.
+    // Beyond the head there is nothing to wait for: the reader followed a different ledger.
     let beyond: EventPage = rig.get("/v1/ledger/events?after=9&wait=30");
     assert_eq!((beyond.next, beyond.head), (1, 1));
 }
@@ -239,7 +239,7 @@ fn scopes_pools_and_bad_input() {
     denied("rewarder", transfer("k", "acc", "b", 1, 1));
     denied("wallet", epoch_open("e", "pool:t/x", 10, 1, 1));
     denied("rewarder", epoch_open("e", "acc", 10, 1, 1));
-    // Whatever the prefixes allow, the core funds a tenant's epoch from the tenant's pools alone.
+    // Whatever the prefixes allow, the core funds an epoch only from pools of its tenant.
     let foreign = rig.commit_as("rewarder", vec![epoch_open("e", "pool:u/x", 10, 1, 1)]);
     assert_eq!(foreign.unwrap_err(), (400, "bad_request".to_owned()));
     let settled = rig
@@ -367,7 +367,7 @@ fn threads_and_queues_are_those_of_the_table() {
         .map(|p| p.name.to_owned())
         .collect();
     for row in crate::topology::TOPOLOGY.threads {
-        // Pools are named by their stem.
+        // A pool's row has the name's stem.
         let name = row.name.trim_end_matches('-');
         assert!(live.iter().any(|p| p == name), "{name} is not in {live:?}");
     }
@@ -399,10 +399,10 @@ fn the_projection_survives_sums_beyond_128_bits() {
     }
 }
 
-/// Status and reason of what a caller hears who shows a service token at this base URL.
+/// Status and reason of the answer to a service token that is sent to this base URL.
 fn shown_at(rig: &Rig, base: &str) -> (u16, String) {
     let client = HttpClient::new(ClientConfig {
-        insecure_loopback: true, // whatever our own client thinks of it
+        insecure_loopback: true, // so that our own client sends it at all
         ..ClientConfig::default()
     });
     let bearer = format!("Bearer {}", rig.tokens[2].1);

@@ -1,4 +1,4 @@
-//! What the tests share: entries in few words, engines on a simulated disk.
+//! Shared test helpers: entries in few words, engines on a simulated disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ron_proto::{Amount, ContentId, Timestamp};
 use ron_tlog::{Disk, SimDisk};
 
 use crate::core::{Op, Verdict};
-use crate::engine::{Bond, Decision, Engine, EngineOptions, Request};
+use crate::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 
 pub(super) const T0: u64 = 1_700_000_000_000;
 
@@ -126,7 +126,7 @@ pub(super) fn epoch_close(epoch: &str, commitment: u8) -> Entry {
 pub(super) fn request(entries: Vec<Entry>, linked: bool) -> Request {
     Request {
         ops: entries.into_iter().map(|e| Op::new(e).unwrap()).collect(),
-        bond: Bond::of(linked, false),
+        atomicity: Atomicity::of(linked, false),
     }
 }
 
@@ -146,7 +146,7 @@ pub(super) fn try_open(disk: &SimDisk) -> Result<Engine, crate::engine::EngineEr
     Engine::open(disk, Path::new("/ledger"), options(256), Timestamp(T0))
 }
 
-/// Commits one request and returns what became of its entries.
+/// Commits one request and returns the decisions on its entries.
 pub(super) fn commit(engine: &mut Engine, entries: Vec<Entry>, linked: bool) -> Vec<Decision> {
     engine
         .commit(Timestamp(T0), &[request(entries, linked)])

@@ -1,4 +1,5 @@
-//! The threads: group commit under concurrent callers, replays, a full queue, a drain that answers everybody.
+//! The threads: group commit under concurrent callers, replays, a full queue, a drain that answers
+//! every caller.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use ron_tlog::append::FaultKind;
 use ron_tlog::{Disk, SimDisk};
 
 use super::support::*;
-use crate::engine::{Bond, Engine};
+use crate::engine::{Atomicity, Engine};
 use crate::health::NoHealth;
 use crate::ledger::{Ledger, SubmitError};
 use crate::metrics::Metrics;
@@ -62,7 +63,7 @@ fn many_callers_share_flushes_and_every_nonce_is_used_once() {
         rig.ledger
             .commit(
                 vec![issue(&format!("i{c}"), &format!("a{c}"), 1_000)],
-                Bond::Loose,
+                Atomicity::Independent,
                 soon(),
             )
             .unwrap();
@@ -70,7 +71,10 @@ fn many_callers_share_flushes_and_every_nonce_is_used_once() {
     scoped(callers as usize, |c| {
         for n in 1..=50 {
             let e = transfer(&format!("c{c}-{n}"), &format!("a{c}"), "sink", 1, n);
-            let got = rig.ledger.commit(vec![e], Bond::Loose, soon()).unwrap();
+            let got = rig
+                .ledger
+                .commit(vec![e], Atomicity::Independent, soon())
+                .unwrap();
             let receipt = got[0].receipt().expect("done");
             assert_eq!(receipt.receipt_hash, receipt.expected_hash().unwrap());
             assert_eq!(receipt.seq, receipt.txid.seq());
@@ -89,36 +93,56 @@ fn many_callers_share_flushes_and_every_nonce_is_used_once() {
 fn the_same_request_again_gets_the_same_answer_and_another_body_does_not() {
     let rig = rig();
     rig.ledger
-        .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     let first = rig
         .ledger
-        .commit(vec![transfer("t", "a", "b", 1, 1)], Bond::Loose, soon())
+        .commit(
+            vec![transfer("t", "a", "b", 1, 1)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     let again = rig
         .ledger
-        .commit(vec![transfer("t", "a", "b", 1, 1)], Bond::Loose, soon())
+        .commit(
+            vec![transfer("t", "a", "b", 1, 1)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     assert_eq!(first[0].receipt(), again[0].receipt());
     assert!(matches!(again[0], EntryAnswer::Done { replayed: true, .. }));
     let other = rig
         .ledger
-        .commit(vec![transfer("t", "a", "b", 2, 1)], Bond::Loose, soon())
+        .commit(
+            vec![transfer("t", "a", "b", 2, 1)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     assert_eq!(code(&other[0]), Some(RefusalCode::IdempotencyMismatch));
     let short = rig
         .ledger
-        .commit(vec![transfer("u", "a", "b", 100, 2)], Bond::Loose, soon())
+        .commit(
+            vec![transfer("u", "a", "b", 100, 2)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     assert_eq!(code(&short[0]), Some(RefusalCode::InsufficientFunds));
     let funded = rig
         .ledger
-        .commit(vec![issue("j", "a", 1_000)], Bond::Loose, soon())
+        .commit(vec![issue("j", "a", 1_000)], Atomicity::Independent, soon())
         .unwrap();
     assert_eq!(code(&funded[0]), None);
     let still = rig
         .ledger
-        .commit(vec![transfer("u", "a", "b", 100, 2)], Bond::Loose, soon())
+        .commit(
+            vec![transfer("u", "a", "b", 100, 2)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     assert_eq!(
         code(&still[0]),
@@ -137,7 +161,7 @@ fn resolve_tells_or_gives_up_and_a_late_commit_is_refused() {
     );
     let done = rig
         .ledger
-        .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     let told = rig.ledger.resolve(p.clone(), k, soon()).unwrap();
     assert_eq!(told.receipt(), done[0].receipt());
@@ -146,7 +170,7 @@ fn resolve_tells_or_gives_up_and_a_late_commit_is_refused() {
     assert_eq!(code(&gone), Some(RefusalCode::Abandoned));
     let refused = rig
         .ledger
-        .commit(vec![issue("late", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("late", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     assert_eq!(code(&refused[0]), Some(RefusalCode::Abandoned));
     assert_eq!(rig.ledger.by_key(&p, &late).unwrap().unwrap().seq, 2);
@@ -159,7 +183,7 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
     let rig = rig();
     let bad = |e| {
         matches!(
-            rig.ledger.commit(vec![e], Bond::Loose, soon()),
+            rig.ledger.commit(vec![e], Atomicity::Independent, soon()),
             Err(SubmitError::Bad { index: 0, .. })
         )
     };
@@ -177,7 +201,7 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
     }));
     let twice = rig.ledger.commit(
         vec![issue("k", "a", 1), issue("k", "b", 1)],
-        Bond::Linked,
+        Atomicity::Linked,
         soon(),
     );
     assert!(matches!(twice, Err(SubmitError::Bad { index: 1, .. })));
@@ -189,14 +213,14 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
 fn holds_are_ended_by_the_writer_on_time() {
     let rig = rig();
     rig.ledger
-        .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     let now = SystemClock::shared().unix_ms();
     let held = rig
         .ledger
         .commit(
             vec![hold("h", "a", 10, 1, now + 3_000)],
-            Bond::Loose,
+            Atomicity::Independent,
             soon(),
         )
         .unwrap();
@@ -204,7 +228,11 @@ fn holds_are_ended_by_the_writer_on_time() {
     assert_eq!(rig.ledger.hold(id).unwrap().amount_minor.0, 10);
     let part = rig
         .ledger
-        .commit(vec![capture("c", id, "b", 4)], Bond::Loose, soon())
+        .commit(
+            vec![capture("c", id, "b", 4)],
+            Atomicity::Independent,
+            soon(),
+        )
         .unwrap();
     let receipt = part[0].receipt().unwrap();
     assert_eq!(
@@ -235,21 +263,21 @@ fn after_a_failed_flush_replays_are_answered_and_nothing_else() {
     let rig = rig();
     let first = rig
         .ledger
-        .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     rig.disk.fail_after(1, FaultKind::Io);
     let lost = rig
         .ledger
-        .commit(vec![issue("j", "a", 1)], Bond::Loose, soon());
+        .commit(vec![issue("j", "a", 1)], Atomicity::Independent, soon());
     assert!(matches!(lost, Err(SubmitError::Unknown(_))), "{lost:?}");
     let again = rig
         .ledger
-        .commit(vec![issue("i", "a", 10)], Bond::Loose, soon())
+        .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     assert_eq!(again[0].receipt(), first[0].receipt());
     let refused = rig
         .ledger
-        .commit(vec![issue("k", "a", 1)], Bond::Loose, soon());
+        .commit(vec![issue("k", "a", 1)], Atomicity::Independent, soon());
     let Err(SubmitError::Closed(why)) = refused else {
         panic!("{refused:?}");
     };
@@ -266,7 +294,7 @@ fn a_full_disk_is_told_as_such_whatever_met_it_first() {
     rig.disk.fail_after(1, FaultKind::NoSpace);
     let lost = rig
         .ledger
-        .commit(vec![issue("j", "a", 1)], Bond::Loose, soon());
+        .commit(vec![issue("j", "a", 1)], Atomicity::Independent, soon());
     assert!(matches!(lost, Err(SubmitError::Unknown(_))), "{lost:?}");
     let refused = rig
         .ledger
@@ -277,7 +305,7 @@ fn a_full_disk_is_told_as_such_whatever_met_it_first() {
     assert_eq!(why.cause, ClosedCause::DiskFull);
     let problem = why.problem();
     assert_eq!((problem.status, problem.code), (503, "ledger_closed"));
-    assert!(problem.detail.contains("make room"), "{}", problem.detail);
+    assert!(problem.detail.contains("free space"), "{}", problem.detail);
     assert_eq!(problem.details.unwrap()["cause"], "disk_full");
     rig.sup.drain(Duration::from_secs(5));
 }
@@ -287,12 +315,12 @@ fn an_expired_job_is_dropped_before_work() {
     let rig = rig();
     let late = rig.ledger.commit(
         vec![issue("i", "a", 10)],
-        Bond::Loose,
+        Atomicity::Independent,
         Deadline::within(Duration::ZERO),
     );
     assert!(late.is_err());
     rig.ledger
-        .commit(vec![issue("j", "a", 1)], Bond::Loose, soon())
+        .commit(vec![issue("j", "a", 1)], Atomicity::Independent, soon())
         .unwrap();
     assert_eq!(rig.ledger.head_seq(), 1);
     rig.sup.drain(Duration::from_secs(5));

@@ -1,21 +1,22 @@
-//! Blocks of IP addresses, for the caveat that binds a token to where it is used.
+//! Blocks of IP addresses (CIDR), for the caveat that restricts where a token may be used.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 use super::small_number;
 use crate::ValueError;
 
-/// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; a lone address is a block of one.
+/// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; an address without prefix is a block
+/// of one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpBlock {
     /// The first address; its host bits are zero.
     pub addr: IpAddr,
-    /// The number of leading bits that count.
+    /// Number of significant leading bits.
     pub prefix: u8,
 }
 
 impl IpBlock {
-    /// True when the address lies in the block. An IPv4 address mapped into IPv6 counts as IPv4.
+    /// True when the address is in the block. An IPv4-mapped IPv6 address is treated as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
         match (self.addr, addr.to_canonical()) {
             (IpAddr::V4(block), IpAddr::V4(addr)) => {
@@ -33,7 +34,7 @@ impl IpBlock {
     }
 }
 
-/// The leading `prefix` of `width` bits; the rest shifted out.
+/// The leading `prefix` of `width` bits; the others are shifted out.
 fn mask(bits: u128, width: u32, prefix: u8) -> u128 {
     bits.checked_shr(width - u32::from(prefix)).unwrap_or(0)
 }
@@ -119,7 +120,7 @@ mod tests {
         fn membership_agrees_with_a_bit_by_bit_check(
             block in any::<u32>(), addr in any::<u32>(), shared in 0..=32_u32, prefix in 0..=32_u8,
         ) {
-            // Give both a common start, or random addresses would hardly ever be inside.
+            // Both get a common prefix; random addresses would hardly ever be in the block.
             let keep = u32::MAX.checked_shl(32 - shared).unwrap_or(0);
             let addr = (block & keep) | (addr & !keep);
             let bit = |bits: u32, at: u8| bits >> (31 - at) & 1;

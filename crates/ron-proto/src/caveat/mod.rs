@@ -1,7 +1,9 @@
-//! Caveats: the typed limits a passport carries. All of them must hold; an unknown one refuses.
+//! Caveats: the typed restrictions a passport carries. All of them must be satisfied; an unknown
+//! caveat makes the token invalid.
 //!
-//! A caveat is written `key=value`. Inside a token all caveats of one kind stand under their key
-//! in one `authorization_details` object of type `ron`.
+//! A caveat is written `key=value`. Inside a token the caveats are members of one
+//! `authorization_details` object of type `ron`, with an array of values for a key that occurs more
+//! than once.
 
 mod ip;
 
@@ -14,27 +16,27 @@ use serde_json::{Map, Value};
 use crate::{Account, Amount, Asset, Tenant, ValueError, b64};
 pub use ip::IpBlock;
 
-/// Most caveats in one token.
+/// Maximum number of caveats in one token.
 pub const MAX_CAVEATS: usize = 32;
-/// Longest caveat as `key=value`, in bytes.
+/// Maximum length of a caveat as `key=value`, in bytes.
 pub const MAX_CAVEAT_LEN: usize = 256;
 
-/// Why a caveat was refused; becomes a 400 with this code.
+/// Why a caveat was rejected; reported as status 400 with this code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct CaveatError {
     /// `unknown_caveat`, `bad_caveat` or `caveat_over_max`.
     pub code: &'static str,
-    /// What is wrong; holds no input.
+    /// What is wrong; contains no input.
     pub detail: String,
 }
 
 impl CaveatError {
     /// The caveat's key is not in the list.
     pub const UNKNOWN: &'static str = "unknown_caveat";
-    /// The caveat's value does not fit its key, or the list as a whole is too long.
+    /// The caveat's value is not valid for its key, or there are too many caveats.
     pub const BAD: &'static str = "bad_caveat";
-    /// The caveat's value is above the configured maximum.
+    /// The caveat's value exceeds the configured maximum.
     pub const OVER_MAX: &'static str = "caveat_over_max";
 
     fn bad(detail: impl Into<String>) -> Self {
@@ -45,39 +47,39 @@ impl CaveatError {
     }
 }
 
-/// One limit on what a token may do.
+/// One restriction on the use of a token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Caveat {
-    /// `svc`: only at this service (a binary's name).
+    /// `svc`: only at this service (name of the binary).
     Svc(String),
-    /// `route`: only on paths that start with this.
+    /// `route`: only for paths with this prefix.
     Route(String),
     /// `method`: only with this HTTP method.
     Method(String),
     /// `region`: only in this region.
     Region(String),
-    /// `account`: only for this account as the one that is spent from or read.
+    /// `account`: only for this account as the one debited or read.
     Account(Account),
     /// `asset`: only for this asset.
     Asset(Asset),
-    /// `ceiling.per_op`: at most this much in one operation, minor units.
+    /// `ceiling.per_op`: maximum of one operation, in minor units.
     CeilingPerOp(Amount),
-    /// `ceiling.daily`: at most this much in one UTC day, minor units.
+    /// `ceiling.daily`: maximum per UTC day, in minor units.
     CeilingDaily(Amount),
-    /// `budget.bytes`: at most this many body bytes in the token's life.
+    /// `budget.bytes`: maximum number of body bytes over the token's lifetime.
     BudgetBytes(u64),
-    /// `budget.reqs`: at most this many requests in the token's life.
+    /// `budget.reqs`: maximum number of requests over the token's lifetime.
     BudgetReqs(u64),
-    /// `rate.rps`: at most this many requests a second.
+    /// `rate.rps`: maximum number of requests per second.
     RateRps(u64),
-    /// `ip_cidr`: only from these addresses.
+    /// `ip_cidr`: only from addresses in this block.
     IpCidr(IpBlock),
     /// `tenant`: only in this tenant.
     Tenant(Tenant),
-    /// `proof.bind`: only with a proof of this key (an RFC 7638 SHA-256 thumbprint).
+    /// `proof.bind`: only with proof of possession of this key (RFC 7638 SHA-256 thumbprint).
     ProofBind(String),
-    /// `pq.fallback`: set by the issuer when a post-quantum signature was wanted and could not
-    /// be made.
+    /// `pq.fallback`: set by the issuer when a post-quantum signature was required but could not be
+    /// made.
     PqFallback(bool),
 }
 
@@ -142,7 +144,7 @@ impl Caveat {
         }
     }
 
-    /// Reads a caveat from its two halves.
+    /// Parses a caveat from its key and value.
     pub fn from_parts(key: &str, value: &str) -> Result<Self, CaveatError> {
         if key.len() + 1 + value.len() > MAX_CAVEAT_LEN {
             return Err(CaveatError::bad(format!(
@@ -164,21 +166,21 @@ impl Caveat {
             small_number(value, u64::MAX)
                 .ok_or_else(|| "write a whole number without sign or leading zeros".to_owned())
         };
-        let say = |error: ValueError| error.to_string();
+        let reason = |error: ValueError| error.to_string();
         Ok(match key {
             "svc" => Self::Svc(name()?),
             "route" => Self::Route(route(value)?),
             "method" => Self::Method(method(value)?),
             "region" => Self::Region(name()?),
-            "account" => Self::Account(value.parse().map_err(say)?),
-            "asset" => Self::Asset(value.parse().map_err(say)?),
-            "ceiling.per_op" => Self::CeilingPerOp(value.parse().map_err(say)?),
-            "ceiling.daily" => Self::CeilingDaily(value.parse().map_err(say)?),
+            "account" => Self::Account(value.parse().map_err(reason)?),
+            "asset" => Self::Asset(value.parse().map_err(reason)?),
+            "ceiling.per_op" => Self::CeilingPerOp(value.parse().map_err(reason)?),
+            "ceiling.daily" => Self::CeilingDaily(value.parse().map_err(reason)?),
             "budget.bytes" => Self::BudgetBytes(count()?),
             "budget.reqs" => Self::BudgetReqs(count()?),
             "rate.rps" => Self::RateRps(count()?),
-            "ip_cidr" => Self::IpCidr(value.parse().map_err(say)?),
-            "tenant" => Self::Tenant(value.parse().map_err(say)?),
+            "ip_cidr" => Self::IpCidr(value.parse().map_err(reason)?),
+            "tenant" => Self::Tenant(value.parse().map_err(reason)?),
             "proof.bind" => Self::ProofBind(thumbprint(value)?),
             "pq.fallback" => Self::PqFallback(match value {
                 "true" => true,
@@ -189,7 +191,7 @@ impl Caveat {
         })
     }
 
-    /// True for caveats that callers may not ask for; only the issuer sets them.
+    /// True for caveats that only the issuer sets; callers may not request them.
     pub const fn issuer_only(&self) -> bool {
         matches!(self, Self::PqFallback(_))
     }
@@ -229,7 +231,7 @@ fn thumbprint(value: &str) -> Result<String, String> {
     }
 }
 
-/// Plain decimal digits without leading zeros, up to `max`.
+/// Decimal digits without leading zeros, at most `max`.
 fn small_number(text: &str, max: u64) -> Option<u64> {
     let plain =
         text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
@@ -261,7 +263,7 @@ impl Serialize for Caveat {
     }
 }
 
-/// The typed form of the input.
+/// The object form of a caveat in JSON.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Typed {
@@ -270,7 +272,7 @@ struct Typed {
 }
 
 impl<'de> Deserialize<'de> for Caveat {
-    /// Takes `"key=value"` or `{"key": ..., "value": ...}`.
+    /// Accepts `"key=value"` or `{"key": ..., "value": ...}`.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Form;
         impl<'de> de::Visitor<'de> for Form {
@@ -290,7 +292,7 @@ impl<'de> Deserialize<'de> for Caveat {
     }
 }
 
-/// As a `ValueError`, so that the strict reader knows the text holds no input.
+/// Converts to a `ValueError`, which the strict reader recognises as free of input.
 fn custom<E: de::Error>(error: &CaveatError) -> E {
     E::custom(ValueError::new("caveat", error.detail.clone()))
 }
@@ -301,7 +303,7 @@ impl JsonSchema for Caveat {
     }
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
-            "description": "A limit, written key=value",
+            "description": "A restriction, written key=value",
             "type": "string",
             "maxLength": MAX_CAVEAT_LEN,
             "pattern": format!("^({})=.*$", Caveat::KEYS.join("|").replace('.', "\\."))
@@ -309,14 +311,14 @@ impl JsonSchema for Caveat {
     }
 }
 
-/// The largest values an issuer lets callers ask for.
+/// The largest values an issuer accepts in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaveatMaxima {
-    /// Largest `budget.bytes`.
+    /// Maximum of `budget.bytes`.
     pub budget_bytes: u64,
-    /// Largest `budget.reqs`.
+    /// Maximum of `budget.reqs`.
     pub budget_reqs: u64,
-    /// Largest `rate.rps`.
+    /// Maximum of `rate.rps`.
     pub rate_rps: u64,
 }
 
@@ -331,8 +333,8 @@ impl Default for CaveatMaxima {
 }
 
 impl CaveatMaxima {
-    /// Refuses a list that is too long, asks for what only the issuer sets, or asks for more
-    /// than the maxima.
+    /// Rejects a list that is too long, contains a caveat reserved for the issuer, or exceeds one
+    /// of the maxima.
     pub fn check(&self, caveats: &[Caveat]) -> Result<(), CaveatError> {
         if caveats.len() > MAX_CAVEATS {
             return Err(CaveatError::bad(format!("more than {MAX_CAVEATS} caveats")));
@@ -341,17 +343,17 @@ impl CaveatMaxima {
             if caveat.issuer_only() {
                 let key = caveat.key();
                 return Err(CaveatError::bad(format!(
-                    "caveat {key} is set by the issuer only"
+                    "caveat {key} can be set by the issuer only"
                 )));
             }
-            let (asked, max) = match caveat {
+            let (requested, max) = match caveat {
                 Caveat::BudgetBytes(count) => (*count, self.budget_bytes),
                 Caveat::BudgetReqs(count) => (*count, self.budget_reqs),
                 Caveat::RateRps(count) => (*count, self.rate_rps),
                 _ => continue,
             };
-            if asked > max {
-                let detail = format!("caveat {}: at most {max} may be asked for", caveat.key());
+            if requested > max {
+                let detail = format!("caveat {}: the maximum is {max}", caveat.key());
                 return Err(CaveatError {
                     code: CaveatError::OVER_MAX,
                     detail,
@@ -362,7 +364,7 @@ impl CaveatMaxima {
     }
 }
 
-/// The member of `authorization_details` that carries the caveats: `{"type": "ron", key: value}`,
+/// The object in `authorization_details` that carries the caveats: `{"type": "ron", key: value}`,
 /// with an array of values where a key occurs more than once.
 pub fn to_detail(caveats: &[Caveat]) -> Value {
     let mut detail = Map::new();
@@ -380,8 +382,9 @@ pub fn to_detail(caveats: &[Caveat]) -> Value {
     Value::Object(detail)
 }
 
-/// The caveats of a member of `authorization_details` of type `ron`. Anything in it that is not
-/// understood refuses the whole, so a newer limit is never overlooked.
+/// The caveats of an object in `authorization_details` of type `ron`. The whole object is rejected
+/// when any part of it is not understood: a restriction added by a newer version must not be
+/// ignored.
 pub fn from_detail(detail: &Value) -> Result<Vec<Caveat>, CaveatError> {
     let refuse = || CaveatError::bad("authorization_details of type ron hold strings only");
     let map = detail.as_object().ok_or_else(refuse)?;

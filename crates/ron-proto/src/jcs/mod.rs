@@ -1,8 +1,8 @@
-//! Canonical JSON (RFC 8785): one byte string per value, for whatever is hashed or signed.
+//! Canonical JSON (RFC 8785): one byte string per value, for everything that is hashed or signed.
 //!
-//! [`to_vec`] writes our own types and refuses floats and integers beyond 2^53, so that nothing
-//! signed depends on how a reader rounds. [`canonicalize`] writes any JSON value, numbers as
-//! ECMAScript prints them.
+//! [`to_vec`] serialises the types of this system and rejects floating-point numbers and integers
+//! beyond 2^53: signed data must not depend on how a reader rounds. [`canonicalize`] serialises any
+//! JSON value, with numbers as ECMAScript prints them.
 
 mod writer;
 
@@ -14,23 +14,23 @@ use serde_json::Value;
 use crate::strict::MAX_SAFE_INTEGER;
 use writer::Writer;
 
-/// Why a value has no canonical form here.
+/// Why a value has no canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JcsError {
-    /// It holds a floating point number.
-    #[error("floating point numbers have no place in signed JSON; use an integer or a string")]
+    /// It contains a floating-point number.
+    #[error("floating-point numbers are not allowed in signed JSON; use an integer or a string")]
     Float,
-    /// It holds an integer beyond 2^53.
-    #[error("integers above 2^53 are written as strings")]
+    /// It contains an integer beyond 2^53.
+    #[error("write integers above 2^53 as strings")]
     IntegerTooLarge,
     /// A map key is not a string.
     #[error("map keys must be strings")]
     KeyNotString,
-    /// One key occurs twice in a map.
-    #[error("a map has one key twice")]
+    /// A key occurs twice in a map.
+    #[error("a key occurs twice in a map")]
     DuplicateKey,
-    /// The type's own serialisation failed.
+    /// The type's own `Serialize` implementation failed.
     #[error("the value cannot be serialised: {0}")]
     Custom(String),
 }
@@ -41,14 +41,14 @@ impl ser::Error for JcsError {
     }
 }
 
-/// The canonical JSON of a value without floats.
+/// The canonical JSON of a value without floating-point numbers.
 pub fn to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, JcsError> {
     let mut out = Vec::with_capacity(256);
     value.serialize(Writer { out: &mut out })?;
     Ok(out)
 }
 
-/// The canonical JSON of any JSON value. Numbers become IEEE doubles, as the RFC has it.
+/// The canonical JSON of any JSON value. Numbers become IEEE 754 doubles, as RFC 8785 requires.
 pub fn canonicalize(value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write_value(&mut out, value);
@@ -125,13 +125,13 @@ fn write_number(out: &mut Vec<u8>, number: &serde_json::Number) {
     if exact {
         out.extend_from_slice(number.to_string().as_bytes());
     } else {
-        // A serde_json number always has a double near it, and never NaN or infinity.
+        // A serde_json number always converts to a finite double, never to NaN or infinity.
         out.extend_from_slice(ecmascript(number.as_f64().unwrap_or_default()).as_bytes());
     }
 }
 
-/// A finite double as ECMAScript's `Number::toString` prints it: the shortest digits that read
-/// back the same, in plain notation between 1e-7 and 1e21.
+/// A finite double as ECMAScript's `Number::toString` prints it: the shortest digits that read back
+/// the same, in plain notation between 1e-7 and 1e21.
 fn ecmascript(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -158,9 +158,9 @@ fn ecmascript(value: f64) -> String {
     }
 }
 
-/// The shortest digits that read back as the double, without zeros at either end, and where the
-/// decimal point stands counted from their start. serde_json's printer is asked because it
-/// breaks ties to the even digit, as ECMAScript does and `{:e}` does not.
+/// The shortest digits that read back as the double, without leading and trailing zeros, and the
+/// position of the decimal point counted from their start. Uses the printer of serde_json, which
+/// rounds ties to the even digit as ECMAScript does and `{:e}` does not.
 fn shortest_digits(value: f64) -> (String, i32) {
     let text = serde_json::Number::from_f64(value)
         .expect("only finite doubles come here")
@@ -202,7 +202,7 @@ mod tests {
             "literals": [null, true, false]
         }"#;
         let mut value: Value = serde_json::from_str(input).unwrap();
-        // serde_json may read the last digit of a long fraction otherwise.
+        // Without this, serde_json may read the last digit of a long fraction differently.
         value["numbers"][0] = "333333333.33333329".parse::<f64>().unwrap().into();
         assert_eq!(
             text(canonicalize(&value)),
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(to_vec(&pairs), Err(JcsError::DuplicateKey));
     }
 
-    /// A map that may say a key twice.
+    /// A map that may contain a key twice.
     struct PairMap(Vec<(&'static str, u8)>);
 
     impl Serialize for PairMap {
@@ -353,8 +353,8 @@ mod tests {
     }
 
     proptest! {
-        /// Both writers agree, what they write reads back the same, and writing that again
-        /// changes nothing.
+        /// Both serialisers agree; the output parses to the same value and serialises to the same
+        /// bytes.
         #[test]
         fn canonical_is_a_fixed_point(value in any_value()) {
             let bytes = canonicalize(&value);

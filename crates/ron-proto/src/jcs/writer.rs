@@ -1,4 +1,5 @@
-//! The serde serialiser behind [`super::to_vec`]: objects in key order, no floats, exact integers.
+//! The serde serialiser behind [`super::to_vec`]: sorted keys, no floating-point numbers, exact
+//! integers.
 
 use serde::ser::{self, Serialize};
 use serde_json::Value;
@@ -175,7 +176,7 @@ impl<'a> ser::Serializer for Writer<'a> {
     }
 }
 
-/// An array being written; inside `{"Variant": ...}` when it belongs to an enum variant.
+/// An array being written; enclosed in `{"Variant": ...}` when it belongs to an enum variant.
 pub(super) struct Items<'a> {
     out: &'a mut Vec<u8>,
     first: bool,
@@ -214,11 +215,11 @@ fn open_variant(out: &mut Vec<u8>, variant: Option<&str>) {
     }
 }
 
-/// An object being written: values go to a scratch buffer and are put in key order at the end.
+/// An object being written: values go to a scratch buffer and are written in key order at the end.
 pub(super) struct Entries<'a> {
     out: &'a mut Vec<u8>,
     scratch: Vec<u8>,
-    /// Key, and where its value starts in `scratch`; it ends where the next one starts.
+    /// Each key with the offset of its value in `scratch`; a value ends where the next one starts.
     starts: Vec<(String, usize)>,
     wrapped: bool,
 }
@@ -321,8 +322,8 @@ impl ser::SerializeMap for Entries<'_> {
     type Error = JcsError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), JcsError> {
-        // serde_json turns a string-like key into a JSON string and anything else into another
-        // kind of value, so it tells the two apart for us.
+        // serde_json converts a string-like key to a JSON string and anything else to another kind
+        // of value, which distinguishes the two.
         match serde_json::to_value(key) {
             Ok(Value::String(key)) => {
                 self.key(key);

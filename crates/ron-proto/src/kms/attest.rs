@@ -1,4 +1,4 @@
-//! Evidence of where a key is, and the birth certificate that is made of it.
+//! Evidence of where a key is kept, and the birth certificate composed from it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,104 +7,108 @@ use super::{Bytes, KeyBackend, PayloadPolicy};
 use crate::receipt::LogReceipt;
 use crate::values::{Kid, Timestamp};
 
-/// Format of [`Statement`] and [`BirthCertificate`].
+/// Format version of [`Statement`] and [`BirthCertificate`].
 pub const ATTEST_VERSION: u32 = 1;
-/// Longest nonce of a caller, in bytes.
+/// Maximum length of a caller's nonce, in bytes.
 pub const NONCE_BYTES_MAX: usize = 64;
-/// What is signed with the log's key: this, then the statement as canonical JSON.
+/// Prefix of the bytes signed with the log's key; the statement as canonical JSON follows.
 pub const STATEMENT_PREFIX: &[u8] = b"ron-kms/v1/statement\0";
-/// What the TPM is given as its nonce: SHA-256 of this and the statement as canonical JSON.
+/// Prefix of the TPM's nonce, which is SHA-256 over this and the statement as canonical JSON.
 pub const TPM_NONCE_PREFIX: &[u8] = b"ron-kms/v1/attest\0";
 
-/// `POST /keys/{t}/{p}/{alg}/{id}/attest`: say where a version of the key is.
+/// `POST /keys/{t}/{p}/{alg}/{id}/attest`: produce evidence of where a key version is kept.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttestRequest {
-    /// Which version; only the head of a key inside a device can be certified by it. The head when absent.
+    /// Version to attest; the head when absent. For a key inside a device, only the head can be
+    /// certified by the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Bytes of the caller, at most [`NONCE_BYTES_MAX`], that show the evidence to be fresh.
+    /// Nonce of the caller, at most [`NONCE_BYTES_MAX`] bytes; proves that the evidence is fresh.
     #[serde(default)]
     pub nonce: Bytes,
 }
 
-/// What the key service says of a key version. Signed with the key of its audit log.
+/// The key service's statement about a key version. Signed with the key of its audit log.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
-    /// [`ATTEST_VERSION`].
+    /// Format version, [`ATTEST_VERSION`].
     pub v: u32,
-    /// Origin of the audit log.
+    /// Origin line of the audit log.
     pub log: String,
-    /// The key.
+    /// Name of the key.
     pub key: Kid,
-    /// Its version.
+    /// Version of the key.
     pub version: u32,
-    /// The version's public key.
+    /// Public key of this version.
     pub public_key: Bytes,
-    /// Where the key is.
+    /// Backend that keeps the key.
     pub backend: KeyBackend,
-    /// Whether wrapped export may ever be allowed.
+    /// Whether the key may be exported in wrapped form.
     pub exportable: bool,
     /// What the key may sign.
     pub payload: PayloadPolicy,
-    /// When the version was made.
+    /// When the version was created.
     pub created: Timestamp,
-    /// Index of the audit leaf that records its making.
+    /// Index of the audit leaf that records the creation of the version.
     pub birth: u64,
     /// The caller's nonce.
     pub nonce: Bytes,
-    /// When this was said.
+    /// When the statement was made.
     pub said: Timestamp,
 }
 
-/// What a TPM says of the key: structures of the TPM 2.0 library, as the TPM wrote them.
+/// Evidence by the TPM that holds the key: structures of the TPM 2.0 library, as the TPM produced
+/// them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TpmEvidenceDoc {
-    /// Its attestation key: an uncompressed point on P-256. Know it from elsewhere, or believe it once.
+    /// The TPM's attestation key: an uncompressed point on P-256. Compare it with a copy from a
+    /// trusted source, or trust it on first use.
     pub attestation_key: Bytes,
-    /// `TPMT_PUBLIC` of the key: its attributes say that it was made in the TPM and cannot leave.
+    /// `TPMT_PUBLIC` of the key: its attributes state that it was created in the TPM and cannot
+    /// leave it.
     pub key_public: Bytes,
     /// `TPMS_ATTEST` of `TPM2_Certify`.
     pub certify: Bytes,
-    /// `TPMT_SIGNATURE` over it.
+    /// `TPMT_SIGNATURE` over `certify`.
     pub certify_signature: Bytes,
     /// `TPMS_ATTEST` of `TPM2_Quote`.
     pub quote: Bytes,
-    /// `TPMT_SIGNATURE` over it.
+    /// `TPMT_SIGNATURE` over `quote`.
     pub quote_signature: Bytes,
 }
 
-/// Answer of attest.
+/// Response of attest.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AttestAnswer {
-    /// `none`, `statement` or `tpm2-certify`.
+    /// Class of the evidence: `none`, `statement` or `tpm2-certify`.
     pub class: String,
-    /// What the service says.
+    /// The key service's statement.
     pub statement: Statement,
-    /// Ed25519 signature over it, by the key of the audit log.
+    /// Ed25519 signature over the statement, by the key of the audit log.
     pub signature: Bytes,
-    /// Verifier key of the audit log.
+    /// Verifier key line of the audit log's key.
     pub vkey: String,
-    /// What the TPM says, for a key that it holds.
+    /// Evidence by the TPM, for a key it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<TpmEvidenceDoc>,
-    /// The leaf that records the version's making, as it is in the log.
+    /// The audit leaf that records the creation of the version, byte for byte.
     pub birth_leaf: Bytes,
-    /// Leaf of the audit log that records this evidence.
+    /// Leaf of the audit log that records this attestation.
     pub receipt: LogReceipt,
 }
 
-/// One file that shows, offline, when and where a key version was made.
+/// One document that proves, offline, when a key version was created and where it is kept.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BirthCertificate {
-    /// [`ATTEST_VERSION`].
+    /// Format version, [`ATTEST_VERSION`].
     pub v: u32,
-    /// The evidence, with the leaf of the version's making.
+    /// The evidence, including the leaf that records the creation.
     pub evidence: AttestAnswer,
-    /// Proof (`c2sp.org/tlog-proof@v1`) that this leaf is in the log.
+    /// Inclusion proof (`c2sp.org/tlog-proof@v1`) of that leaf.
     pub proof: String,
 }

@@ -1,4 +1,4 @@
-//! Bytes as the API carries them.
+//! Byte strings as the API encodes them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Raw bytes that travel as base64url without padding.
+/// Raw bytes, encoded as base64url without padding.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -38,7 +38,7 @@ impl fmt::Display for Bytes {
 }
 
 impl fmt::Debug for Bytes {
-    /// Only the length: a message is the caller's business and does not belong in a log.
+    /// Prints only the length: messages of callers do not belong in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Bytes({} bytes)", self.0.len())
     }
@@ -100,7 +100,7 @@ mod tests {
         check("\"_-8\"", Some(&[255, 239]));
         check("\"/+8\"", None);
         check("\"AQ==\"", None);
-        check("\"AR\"", None); // bits left over: not canonical
+        check("\"AR\"", None); // non-zero trailing bits: not canonical
         check("\"A Q\"", None);
         check("7", None);
     }

@@ -11,26 +11,26 @@ use super::Bytes;
 use crate::receipt::LogReceipt;
 use crate::values::{Kid, OpId};
 
-/// Longest `plaintext` that is wrapped at once, in raw bytes; `aes256-kwp` takes 16 KiB.
+/// Maximum length of `plaintext` in one wrap, in bytes; `aes256-kwp` accepts 16 KiB.
 pub const WRAP_BYTES_MAX: usize = 64 * 1024;
-/// Longest `aad`, in raw bytes.
+/// Maximum length of `aad`, in bytes.
 pub const AAD_BYTES_MAX: usize = 4 * 1024;
-/// Most random bytes of one request.
+/// Maximum number of random bytes per request.
 pub const RANDOM_BYTES_MAX: usize = 4096;
-/// The lengths of data keys that are made, in bytes.
+/// Supported lengths of data keys, in bytes.
 pub const DATAKEY_BYTES: [u32; 3] = [16, 32, 64];
 
-/// Secret bytes that travel like [`Bytes`] and are erased when they are dropped.
+/// Secret bytes, encoded like [`Bytes`] and erased when dropped.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct PrivateBytes(Vec<u8>);
 
 impl PrivateBytes {
-    /// The bytes. Do not copy them anywhere that is not erased.
+    /// The bytes. Do not copy them to memory that is not erased.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// Takes the bytes over.
+    /// Takes ownership of the bytes.
     pub fn new(raw: Vec<u8>) -> Self {
         Self(raw)
     }
@@ -91,145 +91,146 @@ impl JsonSchema for PrivateBytes {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapRequest {
-    /// Which key: `aes256-gcm`, `aes256-kwp`, `x25519-hkdf-aes256-gcm` or `x25519+ml-kem-768`.
+    /// Key to wrap with: `aes256-gcm`, `aes256-kwp`, `x25519-hkdf-aes256-gcm` or
+    /// `x25519+ml-kem-768`.
     pub key: Kid,
-    /// Pins a version: when it is not the head, 409 `version_not_head`.
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// What to encrypt, at most [`WRAP_BYTES_MAX`]; `aes256-kwp` needs at least one byte.
+    /// Bytes to encrypt, at most [`WRAP_BYTES_MAX`]; `aes256-kwp` requires at least one byte.
     pub plaintext: PrivateBytes,
-    /// Associated data: authenticated, not encrypted, at most [`AAD_BYTES_MAX`]. The same bytes
-    /// must be given to unwrap. `aes256-kwp` binds none.
+    /// Associated data: authenticated, not encrypted, at most [`AAD_BYTES_MAX`] bytes. Unwrap
+    /// requires the same bytes. Not supported by `aes256-kwp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf: 1..=256 bytes of printable ASCII.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /wrap`.
+/// Response of `POST /wrap`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapAnswer {
-    /// The key.
+    /// The key that wrapped.
     pub key: Kid,
-    /// The version that wrapped; the ciphertext names it too.
+    /// The key version that wrapped; the ciphertext's header names it too.
     pub version: u32,
-    /// Header with the version, then what the algorithm made; see `docs/formats/envelope.md`.
+    /// Header with the version, then the output of the algorithm; see `docs/formats/envelope.md`.
     pub ciphertext: Bytes,
-    /// Leaf of the audit log, durable before this answer was sent.
+    /// Leaf of the audit log, durable before this response was sent.
     pub receipt: LogReceipt,
 }
 
-/// `POST /unwrap`: decrypt what wrap, rewrap or datakey made.
+/// `POST /unwrap`: decrypt the output of wrap, rewrap or datakey.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapRequest {
-    /// Which key.
+    /// Key the ciphertext was wrapped with.
     pub key: Kid,
-    /// As wrap answered it; its header names the version.
+    /// Ciphertext as returned by wrap; its header names the key version.
     pub ciphertext: Bytes,
-    /// The associated data it was wrapped with.
+    /// The associated data given to wrap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /unwrap`.
+/// Response of `POST /unwrap`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapAnswer {
-    /// The key.
+    /// The key that unwrapped.
     pub key: Kid,
-    /// The version that had wrapped it.
+    /// The key version the ciphertext was wrapped with.
     pub version: u32,
-    /// What was wrapped.
+    /// The decrypted bytes.
     pub plaintext: PrivateBytes,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 
-/// `POST /rewrap`: put a ciphertext under the head version without showing what is in it.
+/// `POST /rewrap`: re-encrypt a ciphertext under the head version without revealing its content.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RewrapRequest {
-    /// Which key.
+    /// Key the ciphertext was wrapped with.
     pub key: Kid,
-    /// As wrap answered it.
+    /// Ciphertext as returned by wrap.
     pub ciphertext: Bytes,
-    /// The associated data it was wrapped with; the new ciphertext is bound to the same.
+    /// The associated data given to wrap; the new ciphertext is bound to the same bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /rewrap`.
+/// Response of `POST /rewrap`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RewrapAnswer {
-    /// The key.
+    /// The key that wrapped.
     pub key: Kid,
-    /// The version it was under.
+    /// The key version of the given ciphertext.
     pub from_version: u32,
-    /// The version it is under now.
+    /// The key version of the new ciphertext.
     pub version: u32,
     /// The new ciphertext.
     pub ciphertext: Bytes,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 
-/// `POST /datakey`: make a random key and wrap it.
+/// `POST /datakey`: generate a random data key and wrap it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatakeyRequest {
-    /// The key that wraps it.
+    /// The key that wraps the data key.
     pub key: Kid,
-    /// Its length: 16, 32 (when absent) or 64 bytes.
+    /// Length of the data key: 16, 32 (default) or 64 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u32>,
-    /// Whether the answer shows the data key itself; `true` when absent. With `false` only who
-    /// may unwrap ever sees it.
+    /// Whether the response contains the data key in the clear; `true` when absent. With `false`,
+    /// only callers that may unwrap can obtain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plaintext: Option<bool>,
     /// Associated data, as in [`WrapRequest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /datakey`.
+/// Response of `POST /datakey`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DatakeyAnswer {
-    /// The key that wrapped it.
+    /// The key that wrapped the data key.
     pub key: Kid,
-    /// The version that wrapped it.
+    /// The key version that wrapped it.
     pub version: u32,
-    /// The wrapped data key; unwrap shows it again.
+    /// The wrapped data key; unwrap returns the data key.
     pub ciphertext: Bytes,
-    /// The data key, unless it was asked to stay hidden.
+    /// The data key in the clear, unless the request set `plaintext` to `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plaintext: Option<PrivateBytes>,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 
@@ -239,61 +240,62 @@ pub struct DatakeyAnswer {
 pub struct HmacRequest {
     /// A key of algorithm `hmac-sha256`.
     pub key: Kid,
-    /// Pins a version: when it is not the head, 409 `version_not_head`.
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// At most [`super::MESSAGE_BYTES_MAX`].
+    /// Message to authenticate, at most [`super::MESSAGE_BYTES_MAX`] bytes.
     pub message: Bytes,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /hmac`.
+/// Response of `POST /hmac`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacAnswer {
-    /// The key.
+    /// The key that made the MAC.
     pub key: Kid,
-    /// The version that made it.
+    /// The key version that made it.
     pub version: u32,
-    /// 32 bytes.
+    /// The MAC, 32 bytes.
     pub mac: Bytes,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 
-/// `POST /hmac/verify`. A MAC that does not hold is `ok: false`, not an error.
+/// `POST /hmac/verify`. An invalid MAC gives `ok: false`, not an error.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacVerifyRequest {
     /// A key of algorithm `hmac-sha256`.
     pub key: Kid,
-    /// Only this version; every version from `min_verify_version`, newest first, when absent.
+    /// Check only this version; when absent, every version from `min_verify_version` on, newest
+    /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// At most [`super::MESSAGE_BYTES_MAX`].
+    /// The authenticated message, at most [`super::MESSAGE_BYTES_MAX`] bytes.
     pub message: Bytes,
-    /// What to check: 32 bytes.
+    /// The MAC to check, 32 bytes.
     pub mac: Bytes,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /hmac/verify`.
+/// Response of `POST /hmac/verify`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacVerifyAnswer {
-    /// Whether it is the MAC of the message.
+    /// Whether it is a valid MAC of the message.
     pub ok: bool,
-    /// The version that made it, when it is.
+    /// The key version that made it, when valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 
@@ -301,21 +303,21 @@ pub struct HmacVerifyAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomRequest {
-    /// How many: 1 to [`RANDOM_BYTES_MAX`]; 32 when absent.
+    /// Number of bytes: 1 to [`RANDOM_BYTES_MAX`]; 32 when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u32>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /random`.
+/// Response of `POST /random`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomAnswer {
-    /// The bytes.
+    /// The random bytes.
     pub bytes: PrivateBytes,
-    /// Leaf of the audit log.
+    /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
 }
 

@@ -1,4 +1,4 @@
-//! Many envelope operations in one request.
+//! Several envelope operations in one request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use super::{Bytes, ItemError, PrivateBytes, UnwrapAnswer, WrapAnswer};
 use crate::values::{Kid, OpId};
 
-/// `POST /wrap_batch`: up to [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) items, one leaf each, one
-/// durable append. All keys that devices hold must be in one device.
+/// `POST /wrap_batch`: up to [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) items, with one audit leaf
+/// each and one durable append for all. All keys kept in devices must be in the same device.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapBatch {
-    /// Key of every item that names none.
+    /// Key of the items that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// What to wrap, 1..=1000.
+    /// Items to wrap, 1 to 1,000.
     pub items: Vec<WrapItem>,
 }
 
@@ -22,30 +22,30 @@ pub struct WrapBatch {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapItem {
-    /// Which key; the batch's when absent.
+    /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// Pins a version.
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// What to encrypt.
+    /// Bytes to encrypt.
     pub plaintext: PrivateBytes,
-    /// Associated data.
+    /// Associated data, as in [`super::WrapRequest`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same as in a `/wrap` of this item alone.
+    /// Idempotency key, as in a `/wrap` of this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /wrap_batch`; `results[n]` belongs to `items[n]`.
+/// Response of `POST /wrap_batch`; `results[n]` belongs to `items[n]`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapBatchAnswer {
-    /// One result per item, in order.
+    /// One result per item, in the order of the items.
     pub results: Vec<WrapResult>,
 }
 
@@ -53,23 +53,23 @@ pub struct WrapBatchAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrapResult {
-    /// What the single call would have answered.
+    /// The response `/wrap` would have given for this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<WrapAnswer>,
-    /// Why there is none.
+    /// Why the item failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// `POST /unwrap_batch`: up to [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) items, one leaf each,
-/// one durable append. All keys that devices hold must be in one device.
+/// `POST /unwrap_batch`: up to [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) items, with one audit
+/// leaf each and one durable append for all. All keys kept in devices must be in the same device.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapBatch {
-    /// Key of every item that names none.
+    /// Key of the items that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// What to unwrap, 1..=1000.
+    /// Items to unwrap, 1 to 1,000.
     pub items: Vec<UnwrapItem>,
 }
 
@@ -77,27 +77,27 @@ pub struct UnwrapBatch {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapItem {
-    /// Which key; the batch's when absent.
+    /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// As wrap answered it.
+    /// Ciphertext as returned by wrap.
     pub ciphertext: Bytes,
-    /// The associated data it was wrapped with.
+    /// The associated data given to wrap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aad: Option<Bytes>,
-    /// The same as in an `/unwrap` of this item alone.
+    /// Idempotency key, as in an `/unwrap` of this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /unwrap_batch`; `results[n]` belongs to `items[n]`.
+/// Response of `POST /unwrap_batch`; `results[n]` belongs to `items[n]`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapBatchAnswer {
-    /// One result per item, in order.
+    /// One result per item, in the order of the items.
     pub results: Vec<UnwrapResult>,
 }
 
@@ -105,10 +105,10 @@ pub struct UnwrapBatchAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnwrapResult {
-    /// What the single call would have answered.
+    /// The response `/unwrap` would have given for this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<UnwrapAnswer>,
-    /// Why there is none.
+    /// Why the item failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }

@@ -1,4 +1,4 @@
-//! Keys: making, reading and rotating them.
+//! Creating, reading and rotating keys.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,43 +7,43 @@ use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, WaitingDoc};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
 
-/// `POST /keys`: make a key.
+/// `POST /keys`: create a key.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
     /// Must be the caller's tenant.
     pub tenant: Tenant,
-    /// What the key is for; callers can be limited to `tenant/purpose/` prefixes.
+    /// Purpose of the key; callers can be restricted to `tenant/purpose/` prefixes.
     pub purpose: Purpose,
-    /// Algorithm; one that no configured backend offers is refused with `unsupported`.
+    /// Algorithm; rejected with `unsupported` when no configured backend offers it.
     pub alg: Alg,
-    /// Where the key is made and kept, with all its versions; the service's own store when absent.
+    /// Backend that creates and keeps all versions of the key; the service's own store when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<KeyBackend>,
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
-    /// Whether the key may leave, wrapped; can be taken back later, never given.
+    /// Whether the key may be exported in wrapped form; can be withdrawn later, never granted.
     #[serde(default)]
     pub exportable: bool,
-    /// Make a new version this often; never when absent.
+    /// Rotation period; no automatic rotation when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
-    /// The same `op_id` with the same body returns the same key.
+    /// Idempotency key: a repetition with the same body returns the same key for 24 hours.
     pub op_id: OpId,
 }
 
-/// Where a key is kept. One that is not configured is refused with `unsupported`.
+/// Backend that keeps a key. One that is not configured is rejected with `unsupported`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyBackend {
     /// Sealed in the service's own store.
     File,
-    /// In memory, lost at the next stop.
+    /// In memory, lost when the service stops.
     Memory,
     /// Inside a PKCS#11 token.
     Pkcs11,
-    /// Usable by one TPM only.
+    /// Sealed to one TPM, usable only there.
     Tpm,
     /// Inside another key service, which wraps and unwraps.
     Remote,
@@ -71,16 +71,16 @@ pub enum KeyState {
     /// Signs with its head version, verifies with every version.
     #[default]
     Active,
-    /// Verifies and unwraps, signs and wraps no more.
+    /// Verifies and unwraps; no longer signs or wraps.
     Retired,
     /// As retired, until its secrets are destroyed at `destroy_at`; can be cancelled.
     PendingDestruction,
-    /// Its secrets are gone. What it signed can still be verified.
+    /// Its secrets are destroyed. Its signatures can still be verified.
     Destroyed,
 }
 
 impl KeyState {
-    /// All of them.
+    /// Every state.
     pub const ALL: [Self; 4] = [
         Self::Active,
         Self::Retired,
@@ -110,45 +110,45 @@ impl std::str::FromStr for KeyState {
     }
 }
 
-/// A key as the KMS shows it: everything but the secret.
+/// A key as the API shows it: everything but the secret.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyDoc {
-    /// `tenant/purpose/alg/uuid`.
+    /// Name of the key, `tenant/purpose/alg/uuid`.
     pub key: Kid,
-    /// What it may sign.
+    /// What the key may sign.
     pub payload: PayloadPolicy,
     /// The version that signs.
     pub head: u32,
     /// The oldest version that still verifies.
     pub min_verify_version: u32,
-    /// Its state.
+    /// State of the key.
     pub state: KeyState,
-    /// Backend that holds it: a name of [`KeyBackend`].
+    /// Backend that keeps the key: a name of [`KeyBackend`].
     pub backend: String,
-    /// What can be proven of where it is: `none` for keys of the service's own store, `statement` for a token,
-    /// `tpm2-certify` for a TPM.
+    /// What can be proven about where the key is kept: `none` for keys of the service's own store,
+    /// `statement` for a PKCS#11 token, `tpm2-certify` for a TPM.
     pub attestation: String,
-    /// Whether it may leave, wrapped.
+    /// Whether the key may be exported in wrapped form.
     pub exportable: bool,
-    /// Whether its first version came from outside.
+    /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
-    /// When it was made.
+    /// When the key was created.
     pub created: Timestamp,
-    /// How it is rotated without being asked; absent when it is not.
+    /// Automatic rotation; absent when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<RotationDoc>,
-    /// The version after the head, published ahead of its use.
+    /// The version after the head, published before it is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingDoc>,
-    /// When its secrets are destroyed; while it is pending, and afterwards.
+    /// When its secrets will be or were destroyed; absent unless destruction was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
-    /// Every version, oldest first; `versions[n].version == n + 1`. The last is above the head
-    /// while it waits for its time.
+    /// Every version, oldest first; `versions[n].version == n + 1`. The last one is above the head
+    /// while it waits to be used.
     pub versions: Vec<KeyVersionDoc>,
-    /// Leaf of the audit log that records the making of the key; only in the answer to it.
+    /// Leaf of the audit log that records the creation of the key; only in the response to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<LogReceipt>,
 }
@@ -169,24 +169,23 @@ impl KeyDoc {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyVersionDoc {
-    /// From 1.
+    /// Version number, from 1.
     pub version: u32,
-    /// When it was made.
+    /// When this version was created.
     pub created: Timestamp,
-    /// Ed25519: 32 bytes. P-256: 65 bytes, uncompressed SEC 1 point. ML-DSA: FIPS 204. Hybrid: the
-    /// Ed25519 key and the ML-DSA key after it. X25519: 32 bytes. X-Wing: the ML-KEM-768 key and
-    /// the X25519 key after it. Empty for symmetric keys.
+    /// Ed25519: 32 bytes. P-256: 65 bytes, uncompressed SEC 1 point. ML-DSA: FIPS 204. Hybrid
+    /// signatures: the Ed25519 key followed by the ML-DSA key. X25519: 32 bytes. X-Wing: the
+    /// ML-KEM-768 key followed by the X25519 key. Empty for symmetric keys.
     #[serde(default, skip_serializing_if = "no_bytes")]
     pub public_key: Bytes,
-    /// `SubjectPublicKeyInfo` in PEM, one block for each half of a hybrid; empty where there is no
-    /// such form.
+    /// `SubjectPublicKeyInfo` in PEM, one block for each component of a hybrid key; empty when the
+    /// algorithm has no such form.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub public_key_pem: String,
-    /// The same key as a JWK, for algorithms that have a JWS name; its `kid` is the RFC 7638
-    /// thumbprint.
+    /// The same key as a JWK, for algorithms with a JWS name; its `kid` is the RFC 7638 thumbprint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwk: Option<Jwk>,
-    /// Leaf of the audit log that records its making.
+    /// Leaf of the audit log that records the creation of this version.
     pub receipt: LogReceipt,
 }
 
@@ -198,36 +197,36 @@ fn no_bytes(bytes: &Bytes) -> bool {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwk {
-    /// `OKP`, `EC` or `AKP`.
+    /// Key type: `OKP`, `EC` or `AKP`.
     pub kty: String,
-    /// `Ed25519` or `P-256`; absent for `AKP`.
+    /// Curve: `Ed25519` or `P-256`; absent for `AKP`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub crv: String,
-    /// Base64url; absent for `AKP`.
+    /// Public key or x coordinate, base64url; absent for `AKP`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub x: String,
-    /// Base64url; P-256 only.
+    /// y coordinate, base64url; P-256 only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub y: Option<String>,
-    /// Base64url; `AKP` only.
+    /// Public key, base64url; `AKP` only.
     #[serde(default, rename = "pub", skip_serializing_if = "Option::is_none")]
     pub public: Option<String>,
     /// RFC 7638 thumbprint, base64url of SHA-256.
     pub kid: String,
-    /// `EdDSA`, `ES256`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`.
+    /// Algorithm: `EdDSA`, `ES256`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`.
     pub alg: String,
-    /// Always `sig`.
+    /// Key use, always `sig`.
     #[serde(rename = "use")]
     pub usage: String,
 }
 
-/// Answer of `GET /keys`, ordered by key name.
+/// Response of `GET /keys`, ordered by key name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyList {
     /// One page of keys of the caller's tenant.
     pub keys: Vec<KeyDoc>,
-    /// Pass as `after` to get the next page; absent on the last one.
+    /// Value of `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Changes of a key during its life.
+//! Changes to a key during its life.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,14 +11,14 @@ use super::KeyDoc;
 use crate::receipt::LogReceipt;
 use crate::values::{OpId, Timestamp};
 
-/// Longest period, in seconds (ten years).
+/// Maximum period, in seconds (ten years).
 pub const PERIOD_S_MAX: u64 = 10 * 366 * 24 * 3600;
 
-/// A span of whole seconds, on the wire a number with its unit: `90s`, `15m`, `24h`, `30d`.
+/// A period in whole seconds, written as a number with its unit: `90s`, `15m`, `24h`, `30d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Period(u64);
 
-/// A text that is no [`Period`].
+/// The text is not a valid [`Period`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a period is a number with its unit, s, m, h or d, such as 90s, 24h or 30d, and at most ten years"
@@ -28,7 +28,7 @@ pub struct PeriodError;
 const UNITS: [(char, u64); 4] = [('d', 24 * 3600), ('h', 3600), ('m', 60), ('s', 1)];
 
 impl Period {
-    /// From 1 to [`PERIOD_S_MAX`] seconds.
+    /// A period of 1 to [`PERIOD_S_MAX`] seconds.
     pub const fn from_s(seconds: u64) -> Option<Self> {
         match seconds {
             1..=PERIOD_S_MAX => Some(Self(seconds)),
@@ -36,12 +36,12 @@ impl Period {
         }
     }
 
-    /// In seconds.
+    /// The period in seconds.
     pub const fn as_s(self) -> u64 {
         self.0
     }
 
-    /// In milliseconds.
+    /// The period in milliseconds.
     pub const fn as_ms(self) -> u64 {
         self.0 * 1000
     }
@@ -77,10 +77,10 @@ impl fmt::Debug for Period {
     }
 }
 
-/// Whether, and how often, a key is rotated without being asked: a [`Period`], or `never`.
+/// Automatic rotation of a key: a [`Period`], or `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RotateEvery {
-    /// Only when asked.
+    /// Only on request.
     Never,
     /// After this time at the latest.
     Every(Period),
@@ -160,36 +160,36 @@ as_text!(
     "a number with its unit, or never"
 );
 
-/// `POST /keys/{t}/{p}/{alg}/{id}/rotate`: make a new head version, or put the waiting one at the
-/// head now.
+/// `POST /keys/{t}/{p}/{alg}/{id}/rotate`: create a new head version, or make the waiting version
+/// the head now.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotateRequest {
-    /// When given and not the current head version: 409 `stale_head`.
+    /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
 
-/// `PATCH /keys/{t}/{p}/{alg}/{id}`; what is absent stays as it is.
+/// `PATCH /keys/{t}/{p}/{alg}/{id}`; absent members leave their setting unchanged.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateKey {
-    /// The oldest version that verifies (and unwraps): 1 to the head.
+    /// The oldest version that verifies and unwraps: 1 to the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_verify_version: Option<u32>,
-    /// Rotate this often, or `never`.
+    /// Rotation period, or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
-    /// Only `false`: the key may never leave again.
+    /// Only `false`: permanently withdraws the permission to export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exportable: Option<bool>,
-    /// When given and not the current head version: 409 `stale_head`.
+    /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
@@ -198,10 +198,10 @@ pub struct UpdateKey {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RetireKey {
-    /// When given and not the current head version: 409 `stale_head`.
+    /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
@@ -210,49 +210,49 @@ pub struct RetireKey {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DestroyKey {
-    /// How much later; `destroy.delay` when absent, not less than `destroy.delay_min`.
+    /// Delay until destruction; `destroy.delay` when absent, at least `destroy.delay_min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Period>,
-    /// When given and not the current head version: 409 `stale_head`.
+    /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
 
-/// Answer of every change of a key but its making.
+/// Response of every change to a key except its creation.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyChanged {
-    /// The operation id that was given, or the one made for this call.
+    /// The operation id of the request, or the one generated for it.
     pub op_id: OpId,
-    /// The key as it is now.
+    /// The key after the change.
     pub document: KeyDoc,
     /// Leaf of the audit log that records the change.
     pub receipt: LogReceipt,
 }
 
-/// Answer of rotate.
+/// Response of rotate.
 pub type RotateAnswer = KeyChanged;
 
-/// How a key is rotated without being asked.
+/// Automatic rotation of a key.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotationDoc {
-    /// At least this often.
+    /// Rotation period: a new version signs at least this often.
     pub every: Period,
-    /// When the next version begins to sign, as planned now.
+    /// When the next version is planned to begin signing.
     pub next: Timestamp,
 }
 
-/// A version that is published and does not sign yet.
+/// A version that is published but does not sign yet.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WaitingDoc {
-    /// Its number, one above the head.
+    /// Version number, one above the head.
     pub version: u32,
-    /// It does not sign before this, unless somebody rotates the key.
+    /// When it begins to sign, unless the key is rotated on request before.
     pub signs_from: Timestamp,
 }
 

@@ -1,8 +1,8 @@
-//! Request and answer types of the ron-kms API (base `/v1/kms`).
+//! Request and response types of the ron-kms API (base `/v1/kms`).
 //!
-//! Bytes (messages, signatures, raw public keys) travel as base64url without padding, see
-//! [`Bytes`]. A key is named by its [`Kid`](crate::Kid); a version is a number in the body or
-//! query.
+//! Byte strings (messages, signatures, raw public keys) are encoded as base64url without padding,
+//! see [`Bytes`]. A key is identified by its [`Kid`](crate::Kid), a version by a number in the body
+//! or the query.
 
 mod attest;
 mod bytes;

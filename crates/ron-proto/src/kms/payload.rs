@@ -1,13 +1,13 @@
-//! What is signed: digests, and the policy that says what a key may sign.
+//! Digests to sign, and the policy that restricts what a key may sign.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest note origin, `iss`, `typ` or `aud` of a payload policy, in bytes.
+/// Maximum length of a note origin, `iss`, `typ` or `aud` of a payload policy, in bytes.
 pub const POLICY_TEXT_BYTES_MAX: usize = 256;
-/// Most entries of `typ` or of `aud` in a [`JwtPolicy`].
+/// Maximum number of entries of `typ` or of `aud` in a [`JwtPolicy`].
 pub const POLICY_LIST_MAX: usize = 32;
-/// Longest lifetime a [`JwtPolicy`] may allow, in seconds (31 days).
+/// Maximum token lifetime a [`JwtPolicy`] may allow, in seconds (31 days).
 pub const JWT_TTL_S_MAX: u64 = 31 * 24 * 3600;
 
 /// Hash function of a [`Digest`].
@@ -35,9 +35,9 @@ impl DigestAlg {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Digest {
-    /// Which function made it.
+    /// Hash function of the digest.
     pub alg: DigestAlg,
-    /// 64 lower-case hex digits.
+    /// The digest, 64 lower-case hex digits.
     #[schemars(regex(pattern = r"^[0-9a-f]{64}$"))]
     pub value: String,
 }
@@ -62,19 +62,19 @@ impl Digest {
     }
 }
 
-/// What a key may sign; fixed when the key is made. On the wire `"any"`, `"digest"`,
+/// What a key may sign; fixed when the key is created. On the wire `"any"`, `"digest"`,
 /// `{"note": {...}}` or `{"jwt": {...}}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PayloadPolicy {
-    /// Any message (but one that imitates a digest request) and any digest.
+    /// Any digest, and any message except one that imitates a digest request.
     #[default]
     Any,
     /// Digests only, never a message.
     Digest,
     /// C2SP note texts of one origin; checkpoints among them may only grow.
     Note(NotePolicy),
-    /// JWS signing inputs whose header and claims stay inside the limits given here.
+    /// JWS signing inputs whose header and claims are within the given limits.
     Jwt(JwtPolicy),
 }
 
@@ -94,7 +94,7 @@ impl PayloadPolicy {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NotePolicy {
-    /// The first line that every note must have.
+    /// The required first line of every note.
     pub origin: String,
 }
 
@@ -106,10 +106,10 @@ pub struct JwtPolicy {
     pub typ: Vec<String>,
     /// The only `iss` claim allowed.
     pub iss: String,
-    /// Allowed `aud` values; a token with an array needs every entry listed here. A token of
+    /// Allowed `aud` values; for a token with an array, every entry must be listed here. A token of
     /// type `at+jwt` must have an audience.
     pub aud: Vec<String>,
-    /// Longest `exp - iat`, in seconds.
+    /// Maximum of `exp - iat`, in seconds.
     pub max_ttl_s: u64,
 }
 

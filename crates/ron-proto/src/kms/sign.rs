@@ -1,4 +1,4 @@
-//! Signing, one at a time and in batches.
+//! Signing, one message at a time and in batches.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use super::{Bytes, Digest};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Timestamp};
 
-/// Longest `message` that may be signed or verified, in raw bytes.
+/// Maximum length of a `message` to sign or verify, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Most items of one `sign_batch` or `verify_batch` request.
+/// Maximum number of items of one `sign_batch` or `verify_batch` request.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
-/// Longest `context` of a sign request, in bytes.
+/// Maximum length of the `context` of a sign request, in bytes.
 pub const CONTEXT_BYTES_MAX: usize = 256;
 
 /// `POST /sign`. Exactly one of `message` and `digest`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignRequest {
-    /// Which key.
+    /// Key to sign with.
     pub key: Kid,
-    /// Pins a version: when it is not the head, 409 `version_not_head`.
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
     /// Bytes to sign, at most [`MESSAGE_BYTES_MAX`].
@@ -29,10 +29,10 @@ pub struct SignRequest {
     /// Digest to sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// The same `op_id` with the same body returns the same answer.
+    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// A remark of the caller that goes into the audit leaf: 1..=256 bytes of printable ASCII.
+    /// Note of the caller for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
@@ -68,23 +68,24 @@ impl SignRequest {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Signature {
-    /// The algorithm that made it.
+    /// Algorithm of the signature.
     pub alg: Alg,
     /// Ed25519: 64 bytes. P-256: 64 bytes, r and s as in JWS. ML-DSA: FIPS 204.
     pub signature: Bytes,
 }
 
-/// What was known of where a key is when it signed.
+/// Attestation status of the device that holds the key, at the time of signing.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignAttestation {
-    /// The class of the key's document, such as `tpm2-certify`; evidence itself is at `/attest`.
+    /// Attestation class of the key's document, such as `tpm2-certify`; the evidence itself is at
+    /// `/attest`.
     pub class: String,
-    /// When the device that holds the key last attested; it is asked to every `attest.refresh_every`.
+    /// When the device last attested successfully; this is repeated every `attest.refresh_every`.
     pub confirmed: Timestamp,
 }
 
-/// Answer of `POST /sign`.
+/// Response of `POST /sign`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignAnswer {
@@ -92,29 +93,31 @@ pub struct SignAnswer {
     pub key: Kid,
     /// The version that signed.
     pub version: u32,
-    /// One signature (two for hybrid algorithms).
+    /// One signature; two for hybrid algorithms.
     pub signatures: Vec<Signature>,
-    /// Leaf of the audit log that records this signature; durable before this answer was sent.
+    /// Leaf of the audit log that records this signature; durable before this response was sent.
     pub receipt: LogReceipt,
-    /// Proof (`c2sp.org/tlog-proof@v1`) that the leaf is in the log, when the caller waited for it (`Prefer: wait=N`).
+    /// Inclusion proof (`c2sp.org/tlog-proof@v1`) of the leaf, when the caller waited for it
+    /// (`Prefer: wait=N`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proof: Option<String>,
-    /// For keys in a device that has attested since the service started.
+    /// Present for keys in a device that has attested since the service started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attestation: Option<SignAttestation>,
 }
 
-/// `POST /sign_batch`: up to [`BATCH_ITEMS_MAX`] items, one leaf each, one durable append.
+/// `POST /sign_batch`: up to [`BATCH_ITEMS_MAX`] items, with one audit leaf each and one durable
+/// append for all.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignBatch {
-    /// Key of every item that names none.
+    /// Key of the items that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// Pinned version of every item that names neither key nor version.
+    /// Required head version for the items that name neither key nor version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// What to sign, 1..=1000.
+    /// Items to sign, 1 to 1,000.
     pub items: Vec<SignItem>,
 }
 
@@ -122,31 +125,31 @@ pub struct SignBatch {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignItem {
-    /// Which key; the batch's key when absent.
+    /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Kid>,
-    /// Pins a version.
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Bytes to sign.
+    /// Bytes to sign, at most [`MESSAGE_BYTES_MAX`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Bytes>,
     /// Digest to sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// Replay protection of this item.
+    /// Idempotency key of this item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
-    /// Remark for the audit leaf.
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
 }
 
-/// Answer of `POST /sign_batch`; `results[n]` belongs to `items[n]`.
+/// Response of `POST /sign_batch`; `results[n]` belongs to `items[n]`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignBatchAnswer {
-    /// One result per item, in order.
+    /// One result per item, in the order of the items.
     pub results: Vec<SignResult>,
 }
 
@@ -154,24 +157,24 @@ pub struct SignBatchAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignResult {
-    /// The signature.
+    /// The response `/sign` would have given for this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<SignAnswer>,
-    /// Why there is none.
+    /// Why the item failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }
 
-/// Why one item of a batch failed: what the single call would have answered.
+/// Error of one item of a batch, as the single request would have returned it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemError {
-    /// HTTP status of the single call.
+    /// HTTP status the single request would have returned.
     pub status: u16,
-    /// Stable code.
+    /// Error code.
     pub code: String,
-    /// What to do.
+    /// What happened and what to do about it.
     pub detail: String,
-    /// Whether the same request can succeed later.
+    /// Whether the same request may succeed later.
     pub retryable: bool,
 }

@@ -1,4 +1,4 @@
-//! Keys that come from outside or leave, always wrapped.
+//! Import and export of keys, always in wrapped form.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,71 +7,70 @@ use super::{Bytes, PayloadPolicy, RotateEvery};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
 
-/// Longest wrapped key, in bytes.
+/// Maximum length of a wrapped key, in bytes.
 pub const WRAPPED_BYTES_MAX: usize = 8 * 1024;
 
-/// Answer of `GET /wrapping_key`: the key to which an imported key is wrapped. It lives in memory
-/// only, until the service stops.
+/// Response of `GET /wrapping_key`: the public key that keys to import are wrapped for. Its private
+/// key is kept in memory only, until the service stops.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WrappingKeyDoc {
-    /// Base64url of the SHA-256 of the public key; names it in [`ImportKey`].
+    /// Base64url of the SHA-256 of the public key; identifies it in [`ImportKey`].
     pub id: String,
     /// `x25519-hkdf-aes256-gcm` or `x25519+ml-kem-768`.
     pub alg: Alg,
-    /// X25519: 32 bytes. Hybrid: the ML-KEM-768 key and the X25519 key after it.
+    /// X25519: 32 bytes. Hybrid: the ML-KEM-768 key followed by the X25519 key.
     pub public_key: Bytes,
-    /// When it was made.
+    /// When the wrapping key was created.
     pub created: Timestamp,
-    /// A signed note (C2SP) that says all this, under the key of the audit log
+    /// A signed note (C2SP) that states all of the above, signed with the key of the audit log
     /// (`/audit/v1/vkey`).
     pub statement: String,
 }
 
-/// `POST /keys/import`: take a key over from somewhere else. The formats are in
-/// `docs/formats/kms.md`.
+/// `POST /keys/import`: import a wrapped key. The formats are in `docs/formats/kms.md`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportKey {
     /// Must be the caller's tenant.
     pub tenant: Tenant,
-    /// What the key is for.
+    /// Purpose of the key.
     pub purpose: Purpose,
-    /// Algorithm of the key inside.
+    /// Algorithm of the wrapped key.
     pub alg: Alg,
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
-    /// Whether the key may leave again, wrapped.
+    /// Whether the key may be exported again, in wrapped form.
     #[serde(default)]
     pub exportable: bool,
-    /// Make a new version this often; never when absent.
+    /// Rotation period; no automatic rotation when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
-    /// `id` of the wrapping key it is wrapped to.
+    /// `id` of the wrapping key that was used.
     pub wrapping_key: String,
-    /// The wrapped key.
+    /// The wrapped key, at most [`WRAPPED_BYTES_MAX`] bytes.
     pub wrapped: Bytes,
-    /// The same `op_id` with the same body returns the same key.
+    /// Idempotency key: a repetition with the same body returns the same key for 24 hours.
     pub op_id: OpId,
 }
 
-/// `POST /keys/{t}/{p}/{alg}/{id}/export`: hand a version of an exportable key over, wrapped.
+/// `POST /keys/{t}/{p}/{alg}/{id}/export`: export a version of an exportable key in wrapped form.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportKey {
-    /// Which version; the head when absent.
+    /// Version to export; the head when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// To whom it is wrapped. Without a recipient nothing leaves: 403 `export_forbidden`.
+    /// Public key to wrap for; required, otherwise 403 `export_forbidden`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipient: Option<Recipient>,
-    /// For the audit leaf. An export is wrapped anew every time, so nothing is repeated.
+    /// Recorded in the audit leaf. Not an idempotency key: every export is wrapped again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
 }
 
-/// A public key to which a key is wrapped.
+/// A public key that a key is wrapped for.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Recipient {
@@ -81,16 +80,16 @@ pub struct Recipient {
     pub public_key: Bytes,
 }
 
-/// Answer of export.
+/// Response of export.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportAnswer {
-    /// The key.
+    /// The exported key.
     pub key: Kid,
-    /// The version inside.
+    /// The exported version.
     pub version: u32,
     /// The wrapped key.
     pub wrapped: Bytes,
-    /// Leaf of the audit log that records the export; durable before this answer was sent.
+    /// Leaf of the audit log that records the export; durable before this response was sent.
     pub receipt: LogReceipt,
 }

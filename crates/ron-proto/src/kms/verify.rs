@@ -15,7 +15,7 @@ pub enum VerifyMode {
     And,
     /// One valid signature is enough.
     Or,
-    /// Only the post-quantum signature counts.
+    /// Only the post-quantum signature is checked.
     PqOnly,
 }
 
@@ -23,9 +23,10 @@ pub enum VerifyMode {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
-    /// Which key.
+    /// Key to verify with.
     pub key: Kid,
-    /// Only this version; every version from `min_verify_version`, newest first, when absent.
+    /// Check only this version; when absent, every version from `min_verify_version` on, newest
+    /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
     /// The signed bytes.
@@ -34,22 +35,22 @@ pub struct VerifyRequest {
     /// The signed digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
-    /// What to check, 1..=4.
+    /// Signatures to check, 1 to 4.
     pub signatures: Vec<Signature>,
-    /// `and` when absent.
+    /// How the signatures combine; `and` when absent.
     #[serde(default)]
     pub mode: VerifyMode,
 }
 
-/// Answer of `POST /verify`. A wrong signature is `ok: false`, not an error.
+/// Response of `POST /verify`. An invalid signature gives `ok: false`, not an error.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyAnswer {
-    /// Whether the signatures hold under the mode.
+    /// Whether the signatures are valid under the mode.
     pub ok: bool,
-    /// One entry per signature given.
+    /// One entry per given signature.
     pub details: Vec<VerifyDetail>,
-    /// Age of the cached public key, in milliseconds, while the backend is away.
+    /// Age of the cached public key in milliseconds; present while the backend is unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_age_ms: Option<u64>,
 }
@@ -60,12 +61,12 @@ pub struct VerifyAnswer {
 pub struct VerifyDetail {
     /// Algorithm of the signature.
     pub alg: Alg,
-    /// Whether it holds.
+    /// Whether the signature is valid.
     pub ok: bool,
-    /// The version whose public key it matches.
+    /// The key version whose public key verifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Why not: `alg_mismatch`, `wrong_length` or `no_match`.
+    /// Why it is not valid: `alg_mismatch`, `wrong_length` or `no_match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -74,15 +75,15 @@ pub struct VerifyDetail {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyBatch {
-    /// What to verify, 1..=1000.
+    /// Requests to verify, 1 to 1,000.
     pub items: Vec<VerifyRequest>,
 }
 
-/// Answer of `POST /verify_batch`; `results[n]` belongs to `items[n]`.
+/// Response of `POST /verify_batch`; `results[n]` belongs to `items[n]`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyBatchAnswer {
-    /// One result per item, in order.
+    /// One result per item, in the order of the items.
     pub results: Vec<VerifyResult>,
 }
 
@@ -90,10 +91,10 @@ pub struct VerifyBatchAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyResult {
-    /// What the single call would have answered.
+    /// The response `/verify` would have given for this item alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<VerifyAnswer>,
-    /// Why there is none.
+    /// Why the item failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ItemError>,
 }

@@ -1,4 +1,4 @@
-//! Verification with a public key given by value.
+//! Verification with a public key given in the request.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 use super::Bytes;
 use crate::values::Alg;
 
-/// `POST /verify/raw`: check one signature with a public key that need not be one of ours.
+/// `POST /verify/raw`: check one signature with a public key that need not belong to this service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRawRequest {
-    /// `ed25519`, `ecdsa-p256` or an ML-DSA; a hybrid is verified half by half.
+    /// `ed25519`, `ecdsa-p256` or one of ML-DSA; the components of a hybrid key are verified one by
+    /// one.
     pub alg: Alg,
-    /// As in key documents: Ed25519 32 bytes, P-256 65 bytes, ML-DSA as FIPS 204.
+    /// Public key as in key documents: Ed25519 32 bytes, P-256 65 bytes, ML-DSA as FIPS 204.
     pub public_key: Bytes,
     /// The signed bytes, at most [`super::MESSAGE_BYTES_MAX`].
     pub message: Bytes,
-    /// As in [`super::Signature`].
+    /// Signature to check, as in [`super::Signature`].
     pub signature: Bytes,
 }
 
-/// Answer of `POST /verify/raw`. A wrong signature is `ok: false`, not an error.
+/// Response of `POST /verify/raw`. An invalid signature gives `ok: false`, not an error.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRawAnswer {
-    /// Whether the signature holds.
+    /// Whether the signature is valid.
     pub ok: bool,
 }

@@ -1,4 +1,4 @@
-//! Amounts of an asset in minor units: whole, unsigned, 128 bits, a decimal string on the wire.
+//! Amounts of an asset in minor units: unsigned 128-bit integers, decimal strings on the wire.
 
 use std::{fmt, iter::Sum, str::FromStr};
 
@@ -8,18 +8,18 @@ use super::ValueError;
 
 const WHAT: &str = "amount";
 
-/// A number of minor units. JSON carries it as a decimal string (`"1500"`), because JSON numbers
-/// lose digits above 2^53 in many readers; a JSON number is refused.
+/// A number of minor units. In JSON it is a decimal string (`"1500"`), because many readers lose
+/// digits of numbers above 2^53; a JSON number is rejected.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(pub u128);
 
 impl Amount {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
     /// 2^128 - 1 minor units.
     pub const MAX: Self = Self(u128::MAX);
 
-    /// True for nothing.
+    /// True for zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -59,7 +59,7 @@ impl From<u64> for Amount {
 }
 
 impl Sum for Amount {
-    /// Panics on overflow; use [`Amount::checked_sum`] where the parts come from outside.
+    /// Panics on overflow; use [`Amount::checked_sum`] for parts of external origin.
     fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
         Self::checked_sum(amounts).expect("the caller's parts come from one amount")
     }
@@ -83,7 +83,7 @@ impl FromStr for Amount {
             return refuse("it has a fraction or separator; write whole minor units");
         }
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return refuse("only the digits 0 to 9 may be used");
+            return refuse("only the digits 0 to 9 are allowed");
         }
         if text.len() > 39 {
             return Err(ValueError::new(
@@ -181,7 +181,7 @@ impl schemars::JsonSchema for Amount {
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         schemars::json_schema!({
             "type": "string",
-            "description": "Minor units, unsigned, at most 2^128-1",
+            "description": "Amount in minor units: an unsigned integer, at most 2^128-1",
             "minLength": 1,
             "maxLength": 39,
             "pattern": "^(0|[1-9][0-9]{0,38})$"

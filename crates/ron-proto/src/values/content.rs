@@ -1,4 +1,4 @@
-//! Content ids: the BLAKE3-256 hash of some bytes, as their name.
+//! Content ids: the BLAKE3-256 hash of a byte string as its identifier.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use super::{ValueError, string_value};
 
 const WHAT: &str = "content id";
 
-/// Names bytes by their BLAKE3-256 hash; written `b3:` and 64 lower-case hex digits.
+/// Identifies bytes by their BLAKE3-256 hash; written `b3:` and 64 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId(pub [u8; 32]);
 
@@ -21,7 +21,7 @@ impl ContentId {
         &self.0
     }
 
-    /// The hash as 64 lower-case hex digits, without the prefix; fit for file names.
+    /// The hash as 64 lower-case hex digits, without the prefix; suitable for file names.
     pub fn hex(&self) -> String {
         hex::encode(self.0)
     }
@@ -39,7 +39,7 @@ impl FromStr for ContentId {
     }
 }
 
-/// Exactly 32 bytes in lower-case hex; upper case would give one value two names.
+/// Exactly 32 bytes in lower-case hex; accepting upper case would give one value two spellings.
 fn lower_hex(digits: &str) -> Option<[u8; 32]> {
     let lower = digits
         .bytes()

@@ -8,7 +8,7 @@ use super::{Purpose, Tenant, ValueError, string_value};
 
 const WHAT: &str = "key name";
 
-/// Every algorithm a key may have; which of them a service can do is decided at run time.
+/// Every algorithm a key may have; which of them a service supports is determined at run time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Alg {
     /// Ed25519 signatures (RFC 8032).
@@ -23,20 +23,20 @@ pub enum Alg {
     MlDsa87,
     /// Ed25519 and ML-DSA-65 as one key with two signatures.
     Ed25519MlDsa65,
-    /// AES-256 in Galois counter mode, for wrapping.
+    /// AES-256-GCM, for wrapping.
     Aes256Gcm,
     /// AES-256 key wrap with padding (RFC 5649).
     Aes256Kwp,
     /// X25519, HKDF and AES-256-GCM, for wrapping to a public key.
     X25519HkdfAes256Gcm,
-    /// X25519 and ML-KEM-768 as one hybrid key encapsulation.
+    /// X25519 and ML-KEM-768 as one hybrid key encapsulation mechanism.
     X25519MlKem768,
     /// HMAC with SHA-256.
     HmacSha256,
 }
 
 impl Alg {
-    /// All of them, in the order of the documentation.
+    /// Every algorithm, in the order of the documentation.
     pub const ALL: [Self; 11] = [
         Self::Ed25519,
         Self::EcdsaP256,
@@ -68,7 +68,7 @@ impl Alg {
         }
     }
 
-    /// True when its keys make signatures that others verify with a public key.
+    /// True for signature algorithms, verified with a public key.
     pub const fn signs(self) -> bool {
         matches!(
             self,
@@ -81,7 +81,7 @@ impl Alg {
         )
     }
 
-    /// True when its keys wrap and unwrap.
+    /// True for algorithms that wrap and unwrap.
     pub const fn wraps(self) -> bool {
         matches!(
             self,
@@ -123,21 +123,21 @@ string_value!(Alg, "algorithm", {
     ]
 });
 
-/// The name of a key. One key has one name: lower case only, a UUID in its hyphenated form.
+/// The name of a key. Each key has one spelling: lower case only, the UUID in hyphenated form.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kid {
-    /// Whose key it is.
+    /// Tenant that owns the key.
     pub tenant: Tenant,
-    /// What it is for.
+    /// Purpose of the key.
     pub purpose: Purpose,
-    /// What it can do.
+    /// Algorithm of the key.
     pub alg: Alg,
-    /// Which one it is.
+    /// Unique id of the key.
     pub id: Uuid,
 }
 
 impl Kid {
-    /// This key's version `version` (from 1).
+    /// Version `version` of this key (from 1).
     pub fn at(&self, version: u32) -> KidVersion {
         KidVersion {
             kid: self.clone(),
@@ -151,7 +151,7 @@ impl Kid {
     }
 }
 
-/// A UUID in the one form that names keys.
+/// A UUID in the one form used in key names.
 fn strict_uuid(text: &str) -> Option<Uuid> {
     let lower = text.len() == 36 && !text.bytes().any(|byte| byte.is_ascii_uppercase());
     lower.then(|| Uuid::try_parse(text).ok()).flatten()
@@ -211,9 +211,9 @@ string_value!(Kid, "a key name tenant/purpose/alg/uuid", {
 /// One version of a key, written `<kid>#vN` with N from 1.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KidVersion {
-    /// The key.
+    /// Name of the key.
     pub kid: Kid,
-    /// Its version, from 1.
+    /// Number of the version, from 1.
     pub version: u32,
 }
 

@@ -1,7 +1,7 @@
-//! The small values every API speaks: parsed once at the border, valid ever after.
+//! The value types of all APIs: validated once when parsed.
 //!
-//! Each type is a newtype with a strict `FromStr`, travels in JSON as a string and carries its
-//! own JSON schema. A parse error names the rule that was broken and never repeats the input.
+//! Each type is a newtype with a strict `FromStr`, is a string in JSON and has its own JSON schema.
+//! A parse error names the violated rule and never repeats the input.
 
 mod amount;
 mod content;
@@ -15,14 +15,14 @@ pub use kid::{Alg, Kid, KidVersion};
 pub use text::{Account, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, Tenant};
 pub use time::Timestamp;
 
-/// Why a text is not a value of its type. Holds no part of the input, so it may be shown to
+/// Why a text is not a value of its type. Contains no part of the input, so it may be shown to
 /// anyone and written to any log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a valid {what}: {why}")]
 pub struct ValueError {
-    /// The name of the value, as in `account` or `amount`.
+    /// Name of the value, such as `account` or `amount`.
     pub what: &'static str,
-    /// The rule that was broken and what would satisfy it.
+    /// The violated rule and what would satisfy it.
     pub why: String,
 }
 
@@ -36,8 +36,8 @@ impl ValueError {
     }
 }
 
-/// Gives a type that has `FromStr<Err = ValueError>` and `Display` its string form in serde, its
-/// `TryFrom`s and its JSON schema.
+/// For a type with `Display` and `FromStr<Err = ValueError>`: implements serde as a string,
+/// `TryFrom` and the JSON schema.
 macro_rules! string_value {
     ($type:ident, $what:literal, $schema:tt) => {
         impl TryFrom<String> for $type {
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// A value survives its text and its JSON, and its schema describes the text.
+    /// A value survives conversion to text and to JSON, and its schema matches the text.
     fn round_trip<T>(text: &str)
     where
         T: FromStr<Err = ValueError>
@@ -131,7 +131,7 @@ mod tests {
         assert!(schema["pattern"].is_string() || schema["enum"].is_array());
     }
 
-    /// Refused as text and as JSON, and the refusal repeats nothing of the input.
+    /// Rejected as text and as JSON; the error repeats nothing of the input.
     fn refused<T: FromStr<Err = ValueError> + DeserializeOwned + Debug>(text: &str) {
         let error = text.parse::<T>().expect_err(text).to_string();
         assert!(error.starts_with("not a valid "), "{error}");
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn content_ids_name_bytes() {
-        // The BLAKE3 hash of nothing, from its specification.
+        // The BLAKE3 hash of the empty input, from its specification.
         let empty = "b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
         assert_eq!(ContentId::of(b"").to_string(), empty);
         round_trip::<ContentId>(empty);
@@ -376,7 +376,7 @@ mod tests {
             round_trip::<Amount>(&minor.to_string());
         }
 
-        /// The calendar agrees with a library made for it.
+        /// The calendar agrees with that of an established library.
         #[test]
         fn any_time_agrees_with_jiff(ms in 0..=Timestamp::MAX.0) {
             let ours = Timestamp(ms).to_string();
@@ -407,7 +407,7 @@ mod tests {
             round_trip::<KidVersion>(&format!("{kid}#v{version}"));
         }
 
-        /// Whatever is accepted is written back as it came: no value has two texts.
+        /// Accepted text is written back unchanged: no value has two spellings.
         #[test]
         fn accepted_text_is_canonical(text in "\\PC{0,50}|[0-9T:.Z+-]{20,28}|[a-z0-9/#-]{40,60}") {
             fn check<T: FromStr + ToString>(text: &str) -> Result<(), TestCaseError> {

@@ -1,4 +1,4 @@
-//! Names made of a closed alphabet: accounts, assets, tenants, purposes, epochs, keys and ids.
+//! Names with a closed alphabet: accounts, assets, tenants, purposes, epochs, keys and ids.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{ValueError, string_value};
 
-/// Checks length and alphabet; all our names are ASCII, so bytes are characters.
+/// Checks length and alphabet; all names are ASCII, so bytes are characters.
 fn check(
     what: &'static str,
     text: &str,
@@ -42,7 +42,7 @@ macro_rules! name {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Longest accepted text, in bytes.
+            /// Maximum length of the text, in bytes.
             pub const MAX_LEN: usize = $max;
 
             /// The text itself.
@@ -105,36 +105,36 @@ macro_rules! name {
 }
 
 name!(
-    /// A place that holds value: 1 to 160 of `[A-Za-z0-9:/_-]`. Percent-encode it in URLs.
+    /// An account that holds money: 1 to 160 of `[A-Za-z0-9:/_-]`. Percent-encode it in URLs.
     Account, "account", 160, "[A-Za-z0-9:/_-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'_' | b'-')
 );
 name!(
-    /// A kind of value, such as `ron` or `eth-wei`: 1 to 32 of `[a-z0-9-]`.
+    /// A kind of money, such as `ron` or `eth-wei`: 1 to 32 of `[a-z0-9-]`.
     Asset, "asset", 32, "[a-z0-9-]",
     |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
 );
 name!(
-    /// Whose data it is: 1 to 64 of `[a-z0-9._-]`.
+    /// A tenant, the owner of data: 1 to 64 of `[a-z0-9._-]`.
     Tenant, "tenant", 64, "[a-z0-9._-]", lower_name
 );
 name!(
-    /// What a key is for: 1 to 64 of `[a-z0-9._-]`.
+    /// Purpose of a key: 1 to 64 of `[a-z0-9._-]`.
     Purpose, "purpose", 64, "[a-z0-9._-]", lower_name
 );
 name!(
-    /// A reward period: 1 to 64 of `[A-Za-z0-9:._-]`.
+    /// Id of a reward period: 1 to 64 of `[A-Za-z0-9:._-]`.
     EpochId, "epoch id", 64, "[A-Za-z0-9:._-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')
 );
 name!(
-    /// The caller's name for one mutation; sending it again asks for the same answer:
-    /// 1 to 64 of `[A-Za-z0-9._:-]`.
+    /// The caller's id of one mutation; a repetition with the same id returns the same response: 1
+    /// to 64 of `[A-Za-z0-9._:-]`.
     IdemKey, "idempotency key", 64, "[A-Za-z0-9._:-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')
 );
 name!(
-    /// Names one request in logs and answers: 1 to 64 of `[A-Za-z0-9._-]`.
+    /// Identifies one request in logs and responses: 1 to 64 of `[A-Za-z0-9._-]`.
     RequestId, "request id", 64, "[A-Za-z0-9._-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 );
@@ -158,25 +158,25 @@ impl Tenant {
 }
 
 impl RequestId {
-    /// A time-ordered id (UUIDv7) from the clock and ten random bytes of the caller.
+    /// A time-ordered id (UUIDv7) from the clock and ten random bytes given by the caller.
     pub fn from_parts(unix_ms: u64, random: &[u8; 10]) -> Self {
         let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, random).into_uuid();
         Self(Arc::from(id.hyphenated().to_string()))
     }
 }
 
-/// Names one mutation so that it can be repeated safely: a UUID, in its hyphenated form.
+/// Identifies one mutation so that it can be repeated safely: a UUID in hyphenated form.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpId(pub Uuid);
 
 impl OpId {
-    /// A random (version 4) id from 16 random bytes of the caller.
+    /// A random (version 4) id from 16 random bytes given by the caller.
     pub fn from_random(random: [u8; 16]) -> Self {
         Self(uuid::Builder::from_random_bytes(random).into_uuid())
     }
 
-    /// The same id for the same name, for operations that must happen once in a data
-    /// directory's life (a version 5 id under the `ron` name space).
+    /// A fixed id derived from a name, for operations that must happen once in the life of a data
+    /// directory (a version 5 id in the `ron` name space).
     pub fn from_name(name: &str) -> Self {
         let space = Uuid::new_v5(&Uuid::NAMESPACE_URL, b"urn:ron:op");
         Self(Uuid::new_v5(&space, name.as_bytes()))
@@ -186,7 +186,7 @@ impl OpId {
 impl FromStr for OpId {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        // Uuid also takes the braced, URN and bare forms; one form on the wire is enough.
+        // `Uuid` also accepts the braced, URN and bare forms; only one form is allowed on the wire.
         if text.len() != 36 {
             return Err(ValueError::new(
                 "op_id",

@@ -1,4 +1,5 @@
-//! Points in time: milliseconds since 1970 inside, RFC 3339 in UTC with milliseconds outside.
+//! Points in time: milliseconds since 1970 internally, RFC 3339 in UTC with milliseconds on the
+//! wire.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,13 +8,13 @@ use super::{ValueError, string_value};
 const WHAT: &str = "time";
 const DAY_MS: u64 = 86_400_000;
 
-/// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted.
-/// One form only: `2025-03-01T12:00:00.000Z`.
+/// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted. On the wire
+/// `2025-03-01T12:00:00.000Z`, in this form only.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The last millisecond of the year 9999, the last one RFC 3339 can write.
+    /// The last millisecond of the year 9999, the last one RFC 3339 can express.
     pub const MAX: Self = Self(253_402_300_799_999);
 
     /// Milliseconds since 1970.
@@ -26,25 +27,25 @@ impl Timestamp {
         self.0 / 1000
     }
 
-    /// Later by `span`; at most [`Timestamp::MAX`].
+    /// This time plus `span`; at most [`Timestamp::MAX`].
     pub fn saturating_add(self, span: Duration) -> Self {
         let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(ms)).min(Self::MAX)
     }
 
-    /// How much later this is than `earlier`; zero when it is not.
+    /// Time since `earlier`; zero when `earlier` is later.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// The UTC day as days since 1970-01-01; daily limits count by it.
+    /// The UTC day as days since 1970-01-01, the unit of daily limits.
     pub const fn utc_day(self) -> u64 {
         self.0 / DAY_MS
     }
 }
 
-/// Year, month and day of a day number, in the proleptic Gregorian calendar. Counts in eras of
-/// 400 years that start on 1 March, so that the leap day is the last day of its year.
+/// Year, month and day of a day number, in the proleptic Gregorian calendar. Counts in eras of 400
+/// years that begin on 1 March, so that the leap day is the last day of its year.
 fn civil_of_day(day: u64) -> (u64, u64, u64) {
     let shifted = day + 719_468;
     let era = shifted / 146_097;
@@ -74,7 +75,7 @@ fn day_of_civil(year: u64, month: u64, day: u64) -> u64 {
     march_year * 365 + march_year / 4 - march_year / 100 + march_year / 400 + day_of_year - 719_468
 }
 
-/// Decimal digits at fixed places, or `None`.
+/// Decimal digits at fixed positions, or `None`.
 fn digits(bytes: &[u8]) -> Option<u64> {
     bytes.iter().try_fold(0, |sum, byte| {
         byte.is_ascii_digit()
@@ -112,7 +113,7 @@ fn parse(text: &[u8; 24]) -> Option<u64> {
         return None;
     }
     let days = day_of_civil(year, month, day);
-    // 31 February would silently become 3 March; a real date comes back unchanged.
+    // 31 February would silently become 3 March; only a real date is returned unchanged.
     (civil_of_day(days) == (year, month, day))
         .then(|| ((days * 24 + hour) * 60 + minute) * 60_000 + second * 1000 + ms)
 }

@@ -1,11 +1,14 @@
-//! The URLs by which clients reach a service: what the `htu` of a DPoP proof is compared with, and what published
-//! documents carry. They come from the configuration and the sockets, never from a request.
+//! The base URLs by which clients reach a service: the `htu` of a DPoP proof is compared with them,
+//! and published documents carry them. They come from the configuration and the sockets, never from
+//! a request.
+
+use std::net::{SocketAddr, TcpListener};
 
 use crate::config::Config;
 use crate::error::StartError;
-use std::net::{SocketAddr, TcpListener};
 
-/// Those of the API, the one to publish first: `public_url` as it is configured, else where the API listens.
+/// The base URLs of the API, the one to publish first: `public_url` if configured, else the address
+/// of the listener.
 pub(super) fn of_api(config: &Config, api: &TcpListener) -> Result<Vec<String>, StartError> {
     let configured = config.list("public_url").iter();
     let mut bases: Vec<String> = configured
@@ -21,12 +24,12 @@ pub(super) fn of_api(config: &Config, api: &TcpListener) -> Result<Vec<String>, 
     Ok(bases)
 }
 
-/// Those of the health port, which speaks plain HTTP.
+/// The base URLs of the health port, which speaks plain HTTP.
 pub(super) fn of_health(health: SocketAddr) -> Vec<String> {
     listening("http", health)
 }
 
-/// An address as clients write it: by number, and on loopback by name.
+/// An address as clients write it: by number, and on loopback also as `localhost`.
 fn listening(scheme: &str, addr: SocketAddr) -> Vec<String> {
     let mut bases = vec![format!("{scheme}://{addr}")];
     if addr.ip().is_loopback() {
@@ -35,7 +38,7 @@ fn listening(scheme: &str, addr: SocketAddr) -> Vec<String> {
     bases
 }
 
-/// Whether a text can be the beginning of a URL of ours.
+/// Whether a text can be the base of the service's URLs.
 pub(crate) fn is_base_url(url: &str) -> bool {
     let schemes = ["http://", "https://"];
     let Some(rest) = schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) else {

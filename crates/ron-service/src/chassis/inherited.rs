@@ -1,18 +1,20 @@
-//! Listening sockets that the service manager holds open while a service restarts, and hands over at its start
-//! (`LISTEN_FDS`, as systemd's `.socket` units do): nobody else can take their ports in between, and callers wait
-//! in the backlog.
+//! Listening sockets that the service manager holds open while a service restarts and passes to it
+//! at its start (`LISTEN_FDS`, as systemd's `.socket` units do). No other process can take their
+//! ports in between, and callers wait in the backlog.
 
-use crate::error::StartError;
-use listenfd::ListenFd;
 use std::net::{SocketAddr, TcpListener};
 
-/// TCP sockets that were handed over and not taken yet.
+use listenfd::ListenFd;
+
+use crate::error::StartError;
+
+/// TCP sockets that were passed to the process and not yet taken.
 #[derive(Debug, Default)]
 pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
 
 impl Inherited {
-    /// What the process was given. Removes the variables that say so, therefore it is called before any thread is
-    /// started; a second call finds nothing.
+    /// The sockets passed to the process. This removes the variables of `LISTEN_FDS`, so it must be
+    /// called before any thread is started; a second call finds nothing.
     pub fn from_env() -> Result<Self, StartError> {
         let mut given = ListenFd::from_env();
         let mut sockets = Vec::with_capacity(given.len());
@@ -37,7 +39,8 @@ impl Inherited {
         Some(self.0.swap_remove(at).1)
     }
 
-    /// An error when a socket is left that the service does not serve: its callers would wait for nobody.
+    /// An error when a socket remains that the service does not serve: its callers would never be
+    /// accepted.
     pub(super) fn none_left(&self, wanted: &str) -> Result<(), StartError> {
         let Some((held, _)) = self.0.first() else {
             return Ok(());

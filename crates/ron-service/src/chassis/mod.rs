@@ -1,7 +1,8 @@
-//! What every service stands on: supervisor, metrics, readiness, the two HTTP fronts, reload, drain.
+//! The base of every service: supervisor, metrics, readiness, the two HTTP fronts, reload, drain.
 //!
-//! A service's `start` makes a [`Chassis`], adds its threads, routes and hooks, and ends with [`Chassis::serve`]. The
-//! health port answers from the first moment (not ready, cause `starting`), the API from `serve` on.
+//! A service's `start` creates a [`Chassis`], adds its threads, routes and hooks, and ends with
+//! [`Chassis::serve`]. The health port answers from the first moment (not ready, cause `starting`),
+//! the API from `serve` on.
 
 mod bases;
 mod inherited;
@@ -37,7 +38,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The lock of the chassis's hooks.
 pub const HOOKS_LOCK: LockSpec = LockSpec {
     name: "chassis.hooks",
     rank: 912,
@@ -47,14 +47,15 @@ static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
 
-/// How a reload may end.
+/// The results of a reload, as metric labels.
 const RELOADED: [&str; 4] = ["ok", "unchanged", "refused", "invalid"];
 /// A reload reads files and swaps snapshots.
 const RELOAD_BUCKETS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 10.0];
-/// Connections of the health port. A scraper, an orchestrator and an operator need few; above half
-/// of them idle ones of the peer with most give way, so these find room whoever else is connected.
+/// Maximum connections of the health port. A scraper, an orchestrator and an operator need few;
+/// above half of the limit, idle connections of the peer with the most are closed, so there is
+/// always space for these clients.
 const OPS_CONNS: usize = 256;
-/// Callers whose rate is kept at one time.
+/// Maximum callers whose rate is tracked at one time.
 const RATE_CALLERS: usize = 16_384;
 
 type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), String> + Send + Sync>;
@@ -66,7 +67,7 @@ struct Hooks {
     drained: Vec<DrainedHook>,
 }
 
-/// What the rooms of the chassis and the running service share.
+/// State shared by the modules of the chassis and the running service.
 pub(crate) struct Shared {
     pub topology: &'static Topology,
     pub sup: Supervisor,
@@ -90,7 +91,6 @@ pub(crate) struct Shared {
     rate_limited: Counter,
 }
 
-/// The base a service is built on.
 pub struct Chassis {
     pub topology: &'static Topology,
     pub sup: Supervisor,
@@ -99,16 +99,16 @@ pub struct Chassis {
     pub clock: SharedClock,
     pub random: Arc<dyn Random>,
     pub ready: ReadyBoard,
-    /// The present configuration; a reload replaces it.
+    /// The configuration in force; a reload replaces it.
     pub config: Arc<Snapshot<Config>>,
     pub instance: String,
     /// Base URLs by which clients reach the API, the one to publish first.
     pub public_urls: Vec<String>,
     /// Decides about callers of both ports; set it before [`Chassis::serve`].
     pub authorizer: Arc<dyn Authorizer>,
-    /// For calls to other services; closed when the drain is over.
+    /// For calls to other services; closed at the end of the drain.
     pub client: Arc<HttpClient>,
-    /// What further clients of this service are made from; a reload reads its certificates again.
+    /// Settings for further clients of this service; a reload rereads its certificates.
     pub peers: ClientConfig,
     shared: Arc<Shared>,
     api: TcpListener,
@@ -116,7 +116,7 @@ pub struct Chassis {
     guard: StartGuard,
 }
 
-/// A start that fails half way takes its threads down again.
+/// Drains the threads again when a start fails halfway.
 struct StartGuard(Option<Supervisor>);
 
 impl Drop for StartGuard {
@@ -128,8 +128,8 @@ impl Drop for StartGuard {
 }
 
 impl Chassis {
-    /// Starts the health port and makes everything a service needs. Every row that the chassis runs must be in the
-    /// topology; `ron_service::topology!` puts it there.
+    /// Starts the health port and creates the parts that every service needs. The topology must
+    /// have the rows of all chassis threads; `ron_service::topology!` adds them.
     pub fn new(
         topology: &'static Topology,
         config: &Config,
@@ -159,12 +159,12 @@ impl Chassis {
             peers: peers.clone(),
             reloads: registry.counter_closed(
                 "config_reloads_total",
-                "Reloads of the configuration.",
+                "Reloads of the configuration, by result.",
                 &[("result", &RELOADED)],
             ),
             reload_seconds: registry.histogram(
                 "config_reload_duration_seconds",
-                "Time of a reload.",
+                "Time of a reload, in seconds.",
                 RELOAD_BUCKETS,
             ),
             reloading: AtomicBool::new(false),
@@ -173,7 +173,7 @@ impl Chassis {
             rates: Snapshot::new(rates(config)),
             rate_limited: registry.counter(
                 "rate_limited_total",
-                "Requests above their caller's own rate.",
+                "Requests refused because their caller exceeded its rate.",
             ),
         });
         let ops = start_ops(&shared, shared_listener(&parts.health)?, &km)?;
@@ -199,25 +199,28 @@ impl Chassis {
         })
     }
 
-    /// What `/api/v1/status` says this build and configuration can do.
+    /// Names for `/api/v1/status` of what this build and configuration can do.
     pub fn capabilities(&self, names: &[&str]) {
         let mut names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         names.sort();
         let _ = self.shared.capabilities.set(names);
     }
 
-    /// Called with the new configuration on a reload, before it takes effect; an error refuses the reload, and the
-    /// hooks that had already run are run again with the old one.
+    /// Registers a hook that a reload calls with the new configuration, before it takes effect. An
+    /// error refuses the reload, and the hooks that have already run are run again with the old
+    /// configuration.
     pub fn on_reload(&self, hook: impl Fn(&Config) -> Result<(), String> + Send + Sync + 'static) {
         self.shared.hooks.lock().reload.push(Arc::new(hook));
     }
 
-    /// Called at the end of the drain, after every thread has ended, in the order added: final checkpoints.
+    /// Registers a hook for the end of the drain, after every thread has ended; hooks run in the
+    /// order added. Used for final checkpoints.
     pub fn on_drained(&self, hook: impl FnOnce() + Send + 'static) {
         self.shared.hooks.lock().drained.push(Box::new(hook));
     }
 
-    /// Opens the API and declares the service started. `/version` and `/openapi.json` are added to the routes.
+    /// Opens the API and declares the service started. Adds `/version` and `/openapi.json` to the
+    /// routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
         let mut bases = std::mem::take(&mut self.public_urls);
         bases.extend(bases::of_health(self.ops.addr()));
@@ -261,7 +264,7 @@ impl Chassis {
     }
 }
 
-/// The parts stay the caller's, so the fronts listen on copies.
+/// The caller keeps its listeners, so the fronts listen on duplicates.
 fn shared_listener(listener: &TcpListener) -> Result<TcpListener, StartError> {
     let copy = listener.try_clone();
     copy.map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
@@ -324,16 +327,16 @@ fn limits(config: &Config) -> Limits {
     }
 }
 
-/// The proxies of the configuration, which has been checked.
+/// The proxies of the configuration, which has been validated.
 fn proxies(config: &Config) -> Proxies {
     let blocks = config.list("trusted_proxies").iter();
     Proxies::at(blocks.filter_map(|text| text.parse().ok()).collect())
 }
 
-/// How fast one caller may send.
+/// The rate limits per caller.
 struct Rates {
     buckets: TokenBuckets,
-    /// What requests that write leave of a bucket to those that read.
+    /// Tokens of a bucket that writes leave to reads.
     for_reads: u32,
 }
 
@@ -348,15 +351,16 @@ fn rates(config: &Config) -> Option<Rates> {
     })
 }
 
-/// Which of the two fronts a gate stands before.
+/// Which of the two fronts a gate protects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Port {
     Api,
     Health,
 }
 
-/// The service's authorizer once it is set (nobody before), then the caller's own rate. On the health port only what
-/// comes over a Unix socket or TLS is heard: a token shown on a plain port could have been shown to anybody.
+/// Calls the service's authorizer (before it is set, refuses everything), then applies the caller's
+/// own rate. On the health port actions are accepted only over a Unix socket or TLS: a token sent
+/// to a plain port may have been received by any process that held it.
 struct Gate {
     shared: Arc<Shared>,
     port: Port,
@@ -365,7 +369,7 @@ struct Gate {
 impl Gate {
     fn may_act(&self, head: &RequestHead, need: &Need) -> Result<(), Problem> {
         let plain = self.port == Port::Health && head.transport == Transport::Tcp;
-        // Before anything is looked up: each request to the API comes by here.
+        // First, because every request to the API passes here; it needs no configuration lookup.
         if !plain || *need == Need::Public {
             return Ok(());
         }
@@ -378,7 +382,7 @@ impl Gate {
             None => "set health_uds_path and send them to that Unix socket".to_owned(),
         };
         Err(Problem::forbidden(format!(
-            "the plain TCP health port takes no actions, since any user of the host can hold such a port: {way}"
+            "the plain TCP health port accepts no actions, since any user of the host can occupy such a port: {way}"
         )))
     }
 }
@@ -411,7 +415,7 @@ impl Authorizer for Gate {
 }
 
 impl Shared {
-    /// Takes the reload hooks' present list; they are called without the lock.
+    /// A copy of the reload hooks; they are called without the lock.
     fn reload_hooks(&self) -> Vec<ReloadHook> {
         self.hooks.lock().reload.clone()
     }

@@ -1,7 +1,7 @@
 //! The health port: liveness, readiness, metrics, version, status, topology, and the two actions.
 
-use super::{ReloadError, Shared};
-use crate::ready::{readiness, show};
+use std::sync::Arc;
+
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
 use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
@@ -10,25 +10,25 @@ use ron_proto::status::{
 use ron_proto::{Problem, scope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
-/// The answer of `GET /version`.
+use super::{ReloadError, Shared};
+use crate::ready::{readiness, show};
+
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VersionDoc {
-    /// The binary's name.
+    /// Name of the binary, such as `ron-kms`.
     pub service: String,
-    /// The version of the build.
+    /// Version of the build.
     pub version: String,
 }
 
-/// The answer of the actions.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActionDoc {
     /// `reloaded`, `unchanged` or `stopping`.
     pub result: String,
-    /// Changed keys, `key: old -> new`, secrets redacted.
+    /// Changed keys as `key: old -> new`, with secrets redacted.
     pub changes: Vec<String>,
 }
 
@@ -74,15 +74,20 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
     };
     Router::new(info)
         .add(
-            get("/healthz", "Alive", |_| Response::text(200, "ok\n"))
-                .returns_bytes(200, "text/plain; charset=utf-8"),
+            get("/healthz", "Whether the process is alive", |_| {
+                Response::text(200, "ok\n")
+            })
+            .returns_bytes(200, "text/plain; charset=utf-8"),
         )
         .add(
-            get("/readyz", "Whether writes can be served", readyz)
+            get("/readyz", "Whether the service can serve writes", readyz)
                 .returns::<Readiness>(200)
                 .returns::<Readiness>(503),
         )
-        .add(get("/metrics", "Prometheus metrics", metrics).returns_bytes(200, METRICS_TYPE))
+        .add(
+            get("/metrics", "Metrics in the Prometheus text format", metrics)
+                .returns_bytes(200, METRICS_TYPE),
+        )
         .add(version_route(shared.topology.service))
         .add(
             get(
@@ -93,17 +98,21 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
             .returns::<ServiceStatus>(200),
         )
         .add(
-            get("/api/v1/topology", "Threads, queues and locks", topology)
-                .returns::<TopologyDoc>(200),
+            get(
+                "/api/v1/topology",
+                "Threads, queues and locks of the service",
+                topology,
+            )
+            .returns::<TopologyDoc>(200),
         )
         .add(post(
             "/api/v1/reload",
-            "Read the configuration file again",
+            "Reload the configuration file",
             reload,
         ))
         .add(post(
             "/api/v1/shutdown",
-            "Drain and end the process",
+            "Drain the service and end the process",
             shutdown,
         ))
 }
@@ -180,7 +189,8 @@ fn plane(state: &PlaneState) -> Plane {
         health,
         ready: state.live > 0,
         restart_count: u64::from(state.restarts),
-        // A whole plane keeps its last crash as the reason of its restarts; null means never.
+        // A healthy plane keeps its last crash as the reason of its restarts; null means that it
+        // never crashed.
         reason: state.reason.clone(),
     }
 }
@@ -220,7 +230,8 @@ fn topology(shared: &Shared) -> Response {
     Response::json(200, &doc)
 }
 
-/// The depth comes from the metric that the queue itself exports; 0 for a queue that this configuration does not make.
+/// The depth comes from the metric that the queue itself exports; 0 for a queue that this
+/// configuration does not create.
 fn queue(row: &QueueSpec, metrics: &str, prefix: &str) -> QueueDoc {
     let line = format!("{prefix}_queue_depth{{queue=\"{}\"}} ", row.name);
     let depth = metrics
@@ -251,7 +262,7 @@ fn enabled(shared: &Shared, key: &str) -> Result<(), Problem> {
         return Ok(());
     }
     Err(Problem::forbidden(format!(
-        "this action is off; set {key} = true to allow it"
+        "this action is disabled; set {key} = true to allow it"
     )))
 }
 
@@ -287,8 +298,8 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
             )
             .with_details(serde_json::json!({ "keys": keys })))
         }
-        Err(ReloadError::Busy) => Err(Problem::in_flight("another reload is under way")),
-        // Paths and lines of the host's files are for its log, which names them.
+        Err(ReloadError::Busy) => Err(Problem::in_flight("another reload is in progress")),
+        // Paths and line numbers of the host's files belong in its log, not in the answer.
         Err(ReloadError::Invalid(problems)) => Err(Problem::new(
             409,
             "config_invalid",

@@ -1,22 +1,25 @@
-//! What a service is given by its process: time, randomness, sockets, metrics. Nothing else of the process is touched.
+//! The parts that a process gives to a service: time, randomness, sockets, metrics. The service
+//! touches nothing else of the process.
 
-use super::Inherited;
-use crate::config::Config;
-use crate::error::StartError;
-use ron_crypto::{OsRandom, Random};
-use ron_http::{Authorizer, DenyAll};
-use ron_kernel::{Registry, SharedClock, SystemClock};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// Given to `start(config, parts)`.
+use ron_crypto::{OsRandom, Random};
+use ron_http::{Authorizer, DenyAll};
+use ron_kernel::{Registry, SharedClock, SystemClock};
+
+use super::Inherited;
+use crate::config::Config;
+use crate::error::StartError;
+
+/// Arguments of `start(config, parts)`.
 pub struct Parts {
     pub clock: SharedClock,
     pub random: Arc<dyn Random>,
-    /// One per service, also when six share a process.
+    /// One per service, also when six services share a process.
     pub registry: Registry,
-    /// Bound listener of the API; closed unused where the configuration says `uds_only`.
+    /// Bound listener of the API; closed unused with `uds_only`.
     pub api: TcpListener,
     /// Bound listener of health and metrics.
     pub health: TcpListener,
@@ -27,14 +30,14 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The usual parts: system clock and randomness, both addresses of the configuration bound, nobody let in until
-    /// the service sets its authorizer. A port in use is an error with a hint.
+    /// The usual parts: system clock and randomness, both configured addresses bound, every caller
+    /// refused until the service sets its authorizer. A port in use is an error with a hint.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
         Self::bind_beside(config, Inherited::default())
     }
 
-    /// [`Parts::bind`], where the service manager holds sockets for the service: those with the configured addresses
-    /// are taken over, and any other is an error.
+    /// Like [`Parts::bind`], when the service manager holds sockets for the service: sockets with
+    /// the configured addresses are used, any other is an error.
     pub fn bind_beside(config: &Config, mut inherited: Inherited) -> Result<Self, StartError> {
         let mut listener = |key: &str| {
             let addr = config.addr(key);
@@ -42,7 +45,8 @@ impl Parts {
         };
         let health = listener("health_addr")?;
         let health_wanted = format!("health_addr {}", config.addr("health_addr"));
-        // With `uds_only` nobody is to reach the address: any free one is taken, and closed unused by `serve`.
+        // With `uds_only` the address must not be reachable: any free one is bound, and closed
+        // unused by `serve`.
         let (api, wanted) = if config.bool("uds_only") {
             let unused = bind("bind_addr", ([127, 0, 0, 1], 0).into())?;
             (unused, health_wanted)
@@ -66,7 +70,7 @@ impl Parts {
         })
     }
 
-    /// [`Parts::bind`] on two free loopback ports, for tests and embedding.
+    /// Like [`Parts::bind`], on two free loopback ports, for tests and embedding.
     pub fn ephemeral(service: &'static str) -> Result<Self, StartError> {
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
         let api = bind("bind_addr", any)?;
@@ -85,7 +89,7 @@ impl Parts {
     }
 }
 
-/// Metric names start with the service's name.
+/// The prefix of metric names.
 pub fn metrics_prefix(service: &str) -> &'static str {
     match service {
         "ron-kms" => "ron_kms",

@@ -1,10 +1,12 @@
-//! How fast a caller may send: a rate of its own, and room for reading while it writes.
+//! Rate limits per caller: a rate of its own, and a reserve for reads while it writes.
+
+use std::time::Duration;
+
+use ron_http::Call;
+use ron_kernel::Deadline;
 
 use super::tests::{client, started};
 use super::*;
-use ron_http::Call;
-use ron_kernel::Deadline;
-use std::time::Duration;
 
 #[test]
 fn each_caller_has_a_rate_of_its_own_once_it_is_known() {

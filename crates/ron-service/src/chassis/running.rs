@@ -1,17 +1,20 @@
-//! A started service: what its process can ask of it.
+//! A started service, and the operations of its process on it.
 
-use super::{ReloadHook, Shared};
-use crate::config::{Config, ConfigProblem, Diff};
-use crate::ready::readiness;
-use ron_http::{FrontHandle, HttpClient};
-use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
-use ron_proto::status::Readiness;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Returned by every service's `start`. Dropping it drains for up to the configured deadline.
+use ron_http::{FrontHandle, HttpClient};
+use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
+use ron_proto::status::Readiness;
+
+use super::{ReloadHook, Shared};
+use crate::config::{Config, ConfigProblem, Diff};
+use crate::ready::readiness;
+
+/// Returned by every service's `start`. Dropping it drains the service for at most the configured
+/// deadline.
 pub struct Running {
     pub(super) shared: Arc<Shared>,
     api: FrontHandle,
@@ -29,7 +32,7 @@ pub enum ReloadError {
     NeedsRestart(Vec<&'static str>),
     #[error("a part of the service refused it: {0}")]
     Refused(String),
-    #[error("another reload is under way")]
+    #[error("another reload is in progress")]
     Busy,
 }
 
@@ -66,8 +69,8 @@ impl Running {
     pub fn health_addr(&self) -> SocketAddr {
         self.ops.addr()
     }
-    /// The API's URL: `http://address`, `https://address` where TLS is enabled, or `unix:path:` where the Unix
-    /// socket has replaced the address.
+    /// The API's URL: `http://address`, `https://address` with TLS, or `unix:path:` when the Unix
+    /// socket replaces the address.
     pub fn api_url(&self) -> String {
         if let (0, Some(path)) = (self.api_addr().port(), self.unix_path()) {
             return format!("unix:{}:", path.display());
@@ -75,11 +78,11 @@ impl Running {
         let scheme = self.shared.tls.as_ref().map_or("http", |_| "https");
         format!("{scheme}://{}", self.api_addr())
     }
-    /// The Unix socket of the API, as clients have to name it.
+    /// The Unix socket of the API, as clients must name it.
     pub fn unix_path(&self) -> Option<&std::path::Path> {
         self.api.unix_path()
     }
-    /// The Unix socket of the health port, as clients have to name it.
+    /// The Unix socket of the health port, as clients must name it.
     pub fn health_unix_path(&self) -> Option<&std::path::Path> {
         self.ops.unix_path()
     }
@@ -94,15 +97,15 @@ impl Running {
     pub fn supervisor(&self) -> &Supervisor {
         &self.shared.sup
     }
-    /// The present configuration.
+    /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
         self.shared.config.load()
     }
-    /// Why the process must end, if it must.
+    /// Why the process must end; `None` while it need not.
     pub fn fatal(&self) -> Option<String> {
         self.shared.sup.fatal()
     }
-    /// Whether an operator asked the service to stop (`POST /api/v1/shutdown`).
+    /// Whether an operator requested a stop (`POST /api/v1/shutdown`).
     pub fn stop_requested(&self) -> bool {
         self.shared.stop.1.is_set()
     }
@@ -115,7 +118,7 @@ impl Running {
         self.shared.sup.fatal_token()
     }
 
-    /// Waits until the service is ready, or gives up at the deadline and says what is missing.
+    /// Waits until the service is ready; at the deadline returns what is missing.
     pub fn wait_ready(&self, deadline: Deadline) -> Result<(), Readiness> {
         loop {
             let ready = self.ready();
@@ -129,25 +132,25 @@ impl Running {
         }
     }
 
-    /// Reads the configuration file again and takes on what it can (SIGHUP).
+    /// Rereads the configuration file and applies it if a reload may (SIGHUP).
     pub fn reload_from_file(&self) -> Result<Diff, ReloadError> {
         self.shared.reload_from_file()
     }
 
-    /// Takes on another configuration of the same table: all of it, or nothing.
+    /// Applies another configuration of the same table, completely or not at all.
     pub fn reload(&self, new: Config) -> Result<Diff, ReloadError> {
         self.shared.reload(new)
     }
 
-    /// Readiness off, intake stops, requests in hand are finished, threads stop stage by stage, last checkpoints are
-    /// written, all within `within`. The second time does nothing.
+    /// Drains within `within`: readiness goes off, intake stops, in-flight requests are finished,
+    /// threads stop stage by stage, last checkpoints are written. A second call does nothing.
     pub fn drain(&mut self, within: Duration) -> DrainReport {
         let deadline = Deadline::within(within);
         self.drained = true;
         let sup = &self.shared.sup;
         sup.begin_drain();
         self.api.stop_intake();
-        // Most of the time belongs to requests in hand; their workers must still run to answer them.
+        // Most of the time is for in-flight requests; their workers must still run to answer them.
         let patience = Deadline::within(within.mul_f32(0.7));
         let (_keep, never) = Shutdown::pair();
         while self.api.in_flight() > 0 && !patience.expired() {
@@ -167,7 +170,7 @@ impl Running {
         report
     }
 
-    /// The process's exit code after a drain.
+    /// The exit code of the process after a drain.
     pub fn exit_code(&self, report: &DrainReport) -> u8 {
         if self.fatal().is_some() {
             exit::FATAL
@@ -246,7 +249,8 @@ impl Shared {
         if !restart.is_empty() {
             return Err(ReloadError::NeedsRestart(restart));
         }
-        // Also when no key has changed: renewed certificates, exchanged PINs and tokens keep their paths.
+        // Also when no key has changed: renewed certificates, exchanged PINs and tokens keep their
+        // paths.
         self.reload_certificates().map_err(ReloadError::Refused)?;
         let hooks: Vec<ReloadHook> = self.reload_hooks();
         for (at, hook) in hooks.iter().enumerate() {

@@ -2,15 +2,17 @@
 
 #![allow(clippy::type_complexity, clippy::nonminimal_bool)]
 
-use super::*;
-use crate::config::{CHASSIS_KEYS, Key, Table};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use ron_http::{ApiInfo, Call, ClientConfig, Method, PrincipalKind, Reply, Response, Route};
 use ron_kernel::{Count, Deadline, Stage, ThreadSpec, exit};
 use ron_proto::scope;
 use ron_proto::status::{Health, Readiness, ServiceStatus, TopologyDoc};
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::config::{CHASSIS_KEYS, Key, Table};
 
 static OWN: [Key; 2] = [
     Key::count("batch", "8", "Items in one batch.")
@@ -32,7 +34,7 @@ static TOPOLOGY: Topology = crate::topology! {
     locks: [],
 };
 
-/// Lets in `Bearer <scope>` with that scope, under its name or as `<scope>#<name>`.
+/// Authorizes `Bearer <scope>` with that scope, under its name or as `<scope>#<name>`.
 struct ByScope;
 impl Authorizer for ByScope {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
@@ -100,7 +102,7 @@ pub(super) fn config(pairs: &[(&str, &str)]) -> Config {
     Config::from_pairs(&TABLE, &pairs).unwrap()
 }
 
-/// Started and settled: all threads run, so that no test sees the first milliseconds.
+/// Started, and all threads running, so that no test observes the first milliseconds.
 pub(super) fn started(pairs: &[(&str, &str)]) -> Running {
     settled(start(&config(pairs), &Arc::default(), None).unwrap())
 }
@@ -281,7 +283,7 @@ fn readiness_follows_causes_and_names_them() {
     assert_eq!(get(&client, &url).status, 200);
 }
 
-/// A path for a socket of the health port, and what removes it.
+/// A path for a socket of the health port, and the directory that removes it.
 pub(super) fn health_socket() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run/health.sock");

@@ -1,17 +1,19 @@
-//! How the API is reached, and how this service reaches others: TCP, TLS, Unix sockets, as the configuration says.
+//! Transports of the API and of calls to other services: TCP, TLS, Unix sockets, as configured.
 
-use super::Shared;
-use crate::config::Config;
-use crate::error::StartError;
-use ron_http::{
-    ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
-    TlsIdentity, UnixEndpoint, UnixError, reload_tls,
-};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The files of `tls.cert_path` and `tls.key_path`, when both are set.
+use ron_http::{
+    ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
+    TlsIdentity, UnixEndpoint, UnixError, reload_tls,
+};
+
+use super::Shared;
+use crate::config::Config;
+use crate::error::StartError;
+
+/// The files of `tls.cert_path` and `tls.key_path`, if both are set.
 fn identity(config: &Config) -> Option<TlsIdentity> {
     let path = |key: &str| config.path_opt(key).map(PathBuf::from);
     Some(TlsIdentity {
@@ -20,7 +22,7 @@ fn identity(config: &Config) -> Option<TlsIdentity> {
     })
 }
 
-/// The server's TLS, where it is enabled.
+/// The server's TLS, if enabled.
 pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, StartError> {
     let Some(identity) = identity(config).filter(|_| config.bool("tls.enabled")) else {
         return Ok(None);
@@ -38,7 +40,7 @@ pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Star
     Ok(Some(loaded))
 }
 
-/// How a service calls others, as its configuration says: what every client of the service is made from.
+/// How the service calls other services; the base of all its clients.
 pub fn client_config(config: &Config) -> Result<ClientConfig, StartError> {
     Ok(ClientConfig {
         user_agent: format!("{}/{}", config.service(), env!("CARGO_PKG_VERSION")),
@@ -57,7 +59,8 @@ pub(super) fn client(peers: ClientConfig) -> HttpClient {
     })
 }
 
-/// What calls to https peers need, where it is configured: the authorities to trust, and our own certificate.
+/// The TLS settings for https peers, if configured: the trusted authorities, and the service's own
+/// certificate.
 fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     let Some(ca) = config.path_opt("tls.peer_ca_path") else {
         return Ok(None);
@@ -75,8 +78,8 @@ fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
     Ok(Some(loaded))
 }
 
-/// The sockets of the API: the TCP listener, under TLS where it is enabled, unless the Unix socket replaces it; and
-/// the Unix sockets, that of services first.
+/// The sockets of the API: the TCP listener (with TLS if enabled), unless the Unix socket replaces
+/// it; then the Unix sockets, the one for services first.
 pub(super) fn listen(
     config: &Config,
     tcp: TcpListener,
@@ -101,7 +104,7 @@ pub(super) fn listen_ops(config: &Config, tcp: TcpListener) -> Result<Listen, St
     with_unix(config, Listen::from(tcp), "health_uds_path")
 }
 
-/// And the Unix socket for services and operators that `key` names, if it does.
+/// Adds the Unix socket for services and operators that `key` names, if it is set.
 fn with_unix(config: &Config, listen: Listen, key: &str) -> Result<Listen, StartError> {
     let Some(path) = config.path_opt(key) else {
         return Ok(listen);
@@ -115,14 +118,15 @@ fn refused(error: &UnixError, key: &str) -> StartError {
     StartError::io(error.to_string(), hint)
 }
 
-/// A list of user ids as numbers; the configuration has refused anything else.
+/// A list of user ids as numbers; validation has refused anything else.
 fn uids(config: &Config, key: &str) -> Vec<u32> {
     let list = config.list(key);
     list.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 impl Shared {
-    /// Reads the certificates again, so that new connections, from callers and to peers, use renewed ones.
+    /// Rereads the certificates, so that new connections, from callers and to peers, use renewed
+    /// ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
         reload_tls(self.tls.as_deref(), self.peers.tls.as_ref())
             .map_err(|error| error.to_string())?;

@@ -1,10 +1,12 @@
-//! How the two ports are reached: TCP, TLS, Unix sockets, sockets that the service manager holds.
+//! Transports of the two ports: TCP, TLS, Unix sockets, sockets held by the service manager.
+
+use std::path::Path;
+
+use ron_http::{Call, ClientConfig};
+use ron_kernel::{Deadline, exit};
 
 use super::tests::{client, config, get, health_socket, post, start, started};
 use super::*;
-use ron_http::{Call, ClientConfig};
-use ron_kernel::{Deadline, exit};
-use std::path::Path;
 
 #[test]
 fn the_plain_health_port_takes_no_actions_and_says_where_they_are_taken() {
@@ -66,7 +68,7 @@ fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_o
     assert_eq!(text(&parts.api), pairs[0].1);
     assert_eq!(text(&parts.health), pairs[1].1);
     drop(parts);
-    // The ports stay held: nobody else gets them while the service is away.
+    // The ports stay bound: no other process gets them while the service restarts.
     assert!(TcpListener::bind(pairs[0].1).is_err());
     let refused = |pairs: &[(&str, &str)], sockets: &[&TcpListener], words: &[&str]| {
         let error = Parts::bind_beside(&config(pairs), copies(sockets));
@@ -89,7 +91,7 @@ fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_o
     Parts::bind_beside(&config(&only), copies(&[&health])).unwrap();
 }
 
-/// A self-signed certificate for localhost and its key, PEM files in a directory.
+/// A self-signed certificate for localhost and its key, as PEM files in a directory.
 fn certificate(dir: &Path) -> [String; 2] {
     use std::os::unix::fs::PermissionsExt as _;
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -133,7 +135,7 @@ fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
     let url = format!("https://localhost:{}/version", running.api_addr().port());
     assert_eq!(version(&trusting(&cert), url.clone()), 200);
 
-    // Renewed under the same paths: SIGHUP takes them on although no key has changed.
+    // Renewed under the same paths: SIGHUP loads them although no key has changed.
     certificate(dir.path());
     let call = Call::get(&url, Deadline::within(Duration::from_secs(5)));
     assert!(trusting(&cert).call(call.clone()).is_err(), "still the old");

@@ -1,44 +1,48 @@
-//! The keys that every service has, and the checks between them.
+//! The configuration keys of every service, and the checks across keys.
+
+use std::path::Path;
+
+use ron_tlog::note::VerifierKey;
 
 use super::key::Key;
 use super::load::{Config, ConfigProblem};
-use ron_tlog::note::VerifierKey;
-use std::path::Path;
 
-/// One `[[auth.principals]]` block: who may call with a service token, a client certificate or as a Unix user.
+/// One `[[auth.principals]]` block: a caller with a service token, a client certificate or a Unix
+/// user id.
 pub const PRINCIPAL_KEYS: &[Key] = &[
     Key::text(
         "name",
         "",
-        "Name of the caller, as in the token ron_<name>_...",
+        "Name of the caller, as in its token ron_<name>_...",
     )
     .range("1", "64")
     .required(),
-    Key::text("tenant", "default", "Tenant the caller acts for.").range("1", "64"),
-    Key::list("scopes", "", "What the caller may do, as in kms:sign."),
+    Key::text("tenant", "default", "Tenant that the caller acts for.").range("1", "64"),
+    Key::list("scopes", "", "Scopes of the caller, such as kms:sign."),
     Key::text(
         "sha256",
         "",
-        "SHA-256 of the caller's whole service token, in hex; the token itself stays with the caller.",
+        "SHA-256 of the caller's whole service token, in hex; only the caller has the token itself.",
     ),
     Key::list(
         "certs",
         "",
-        "SHA-256 of the caller's client certificates, in hex; they count on TLS with tls.client_ca_path.",
+        "SHA-256 of the caller's client certificates, in hex; they are accepted over TLS with tls.client_ca_path.",
     ),
     Key::list(
         "uids",
         "",
-        "User ids the caller's processes run as; they count on the Unix socket.",
+        "User ids of the caller's processes; they are accepted on the Unix socket.",
     ),
     Key::list(
         "key_prefixes",
         "",
-        "If set, the only KMS keys the caller may use, as in ron/issuer/.",
+        "If set, prefixes of the only KMS keys that the caller may use, such as ron/issuer/.",
     ),
 ];
 
-/// Chassis rows. A service repeats a row in its own group to change a default, most often with [`listen_keys`].
+/// Chassis rows. A service repeats a row in its own group to change a default, usually with
+/// [`listen_keys`].
 pub const CHASSIS_KEYS: &[Key] = &[
     Key::addr(
         "bind_addr",
@@ -53,7 +57,7 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::list(
         "public_url",
         "",
-        "Base URLs by which clients reach the API; DPoP proofs must name one, published documents carry the first. Set it behind a proxy, or where bind_addr is no name that clients use; empty: bind_addr.",
+        "Base URLs by which clients reach the API; DPoP proofs must name one, published documents carry the first. Set it behind a proxy, or when clients do not use bind_addr; empty means bind_addr.",
     ),
     Key::path(
         "uds_path",
@@ -68,17 +72,17 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::path(
         "health_uds_path",
         "",
-        "Unix socket for the health port beside health_addr, under the rules of uds_path; the actions reload and shutdown are taken there.",
+        "Unix socket for the health port beside health_addr, with the same rules as uds_path; it accepts the actions reload and shutdown.",
     ),
     Key::list(
         "uds_allow_uids",
         "",
-        "User ids that may connect to uds_path and health_uds_path; empty means only the service's own. Root always may; others must be in the group of their directory.",
+        "User ids that may connect to uds_path and health_uds_path; empty means only the service's own. Root always may; other users must be in the group of the directory.",
     ),
     Key::path(
         "client_uds_path",
         "",
-        "Unix socket for the API for local programs of any user (mode 0666), absolute; only passports count there, neither service tokens nor user ids. Nobody else may write to its directory.",
+        "Unix socket for the API for local programs of any user (mode 0666), absolute; it accepts only passports, neither service tokens nor user ids. No other user may have write access to its directory.",
     ),
     Key::list(
         "client_allow_uids",
@@ -88,132 +92,132 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::list(
         "peer_uids",
         "",
-        "User ids that services reached through Unix sockets may run as; empty means the service's own. Anything else that listens there is sent nothing.",
+        "User ids under which services called through Unix sockets may run; empty means the service's own. Nothing is sent to a process that listens there under another user id.",
     ),
     Key::bool(
         "insecure_loopback",
         false,
-        "Send and accept service tokens over plain TCP on loopback too, and take actions on the plain health port. Dangerous: any user of the host who takes the port of a service that is down receives them, and is the bank or the issuer from then on.",
+        "Send and accept service tokens over plain TCP on loopback too, and accept actions on the plain health port. Dangerous: any user of the host who occupies the port of a stopped service receives these tokens and can act as the bank or the issuer from then on.",
     ),
     Key::count(
         "max_conns",
         "1024",
-        "Open connections; the next one waits up to 100 ms for room, then gets 503 and is closed. Above half of them the \
-         peer with most loses idle ones, then gets no new ones; a peer is an address, a /64 of IPv6 or a Unix user.",
+        "Maximum open connections; the next one waits up to 100 ms for a free place, then gets 503 and is closed. Above half of the limit the \
+         peer with the most connections loses idle ones, then gets no new ones; a peer is an address, a /64 of IPv6 or a Unix user.",
     )
     .range("1", "100000"),
     Key::list(
         "trusted_proxies",
         "",
-        "Addresses or blocks, as in 10.0.0.0/24, whose X-Forwarded-For says which peer a request counts for; their \
-         connections count for no peer.",
+        "Addresses or blocks, such as 10.0.0.0/24, of proxies whose X-Forwarded-For names the peer of a request; their \
+         own connections count for no peer.",
     ),
     Key::duration(
         "read_timeout",
         "5s",
-        "Time for a complete request head, and again for its body (408).",
+        "Maximum time for a complete request head, and again for its body (408).",
     )
     .range("100ms", "5m"),
     Key::duration(
         "write_timeout",
         "5s",
-        "Time for a response to be taken by the client.",
+        "Maximum time for the client to read a response.",
     )
     .range("100ms", "5m"),
     Key::duration(
         "idle_timeout",
         "60s",
-        "Time a connection may stay open without a request.",
+        "Maximum time that a connection may stay open without a request.",
     )
     .range("1s", "1h"),
     Key::duration(
         "request_deadline",
         "5s",
-        "Time for one request, queueing included (504).",
+        "Maximum time for one request, including queueing (504).",
     )
     .range("100ms", "5m"),
     Key::size(
         "limits.max_body_bytes",
         "1MiB",
-        "Largest request body (413).",
+        "Maximum request body (413).",
     )
     .range("1KiB", "64MiB"),
     Key::size(
         "limits.public_body_bytes",
         "64KiB",
-        "Largest request body on routes that anyone may call (413); with valid credentials limits.max_body_bytes.",
+        "Maximum request body on public routes (413); with valid credentials limits.max_body_bytes applies.",
     )
     .range("1KiB", "64MiB"),
     Key::size(
         "limits.body_memory",
         "64MiB",
-        "Memory for request bodies, unfinished heads and unread answers above 4 KiB each, counted over all services of the \
-         process; the next gets 429.",
+        "Maximum memory for request bodies, unfinished heads and unread responses above 4 KiB each, over all services of the \
+         process; further requests get 429.",
     )
     .range("1MiB", "16GiB"),
     Key::count(
         "limits.long_polls",
         "256",
-        "Requests that wait for news at once; the next gets 429.",
+        "Maximum long polls at one time; further ones get 429.",
     )
     .range("1", "65536"),
     Key::count(
         "limits.long_polls_per_peer",
         "64",
-        "The same for one peer.",
+        "Maximum long polls of one peer at one time; further ones get 429.",
     )
     .range("1", "65536"),
     Key::count(
         "limits.auth_failures_per_second",
         "200",
-        "Failed authentications of one peer per second; above it the peer gets 429 before anything is checked; 0 means no limit.",
+        "Maximum failed authentications per second of one peer; above it the peer gets 429 before any credential is checked; 0 means no limit.",
     )
     .range("0", "1000000"),
     Key::count(
         "limits.decompress_ratio_cap",
         "10",
-        "Largest expansion of a compressed body.",
+        "Maximum ratio of decompressed to compressed body size.",
     )
     .range("1", "100"),
     Key::count(
         "limits.rate_per_second",
         "0",
-        "Requests per second for one caller; 0 means no limit.",
+        "Maximum sustained requests per second of one caller; 0 means no limit.",
     )
     .range("0", "1000000")
     .reloadable(),
     Key::count(
         "limits.burst",
         "0",
-        "Requests a caller may send at once above the rate; 0 means one second's worth.",
+        "Maximum burst: requests that one caller may send at once above the rate; 0 means one second's worth.",
     )
     .range("0", "1000000")
     .reloadable(),
     Key::count(
         "limits.read_share_percent",
         "0",
-        "Share of a caller's burst that only requests that read (GET, HEAD) may use, so that writing at full rate does not shut them out.",
+        "Percentage of a caller's burst reserved for reads (GET, HEAD), so that writing at full rate does not block them.",
     )
     .range("0", "90")
     .reloadable(),
-    Key::count("http.workers", "4", "Threads that run request handlers.").range("1", "64"),
+    Key::count("http.workers", "4", "Number of threads that run request handlers.").range("1", "64"),
     Key::count(
         "http.max_in_flight",
         "1024",
-        "Requests taken in and not answered yet, those that wait for news aside; the next gets 429.",
+        "Maximum in-flight requests, not counting long polls; further ones get 429.",
     )
     .range("1", "65536"),
-    Key::count("ops.workers", "1", "Threads that answer the health port.").range("1", "8"),
+    Key::count("ops.workers", "1", "Number of threads that serve the health port.").range("1", "8"),
     Key::duration(
         "drain_deadline",
         "3s",
-        "Time to finish what is in hand at shutdown.",
+        "Maximum time to finish in-flight work at shutdown.",
     )
     .range("100ms", "5m"),
     Key::path(
         "data_dir",
         "",
-        "Directory for everything durable; created with mode 0700.",
+        "Directory of all durable data; created with mode 0700.",
     ),
     Key::bool(
         "amnesia",
@@ -224,96 +228,96 @@ pub const CHASSIS_KEYS: &[Key] = &[
     Key::path(
         "tls.cert_path",
         "",
-        "Certificate chain, PEM; a reload reads this file, and the others of this section, again.",
+        "Certificate chain, PEM; a reload rereads all files of this section.",
     ),
     Key::path(
         "tls.key_path",
         "",
-        "Private key, PEM; readable by its owner only.",
+        "Private key, PEM; must be readable by its owner only.",
     ),
     Key::path(
         "tls.client_ca_path",
         "",
-        "If set, clients need a certificate from one of these, PEM.",
+        "If set, clients must present a certificate issued by one of these authorities, PEM.",
     ),
     Key::path(
         "tls.peer_ca_path",
         "",
-        "If set, https peers are called and must show a certificate from one of these, PEM.",
+        "If set, the service may call https peers, which must present a certificate issued by one of these authorities, PEM.",
     ),
     Key::choice(
         "log.format",
         &["json", "compact"],
         "json",
-        "How log lines are written to standard error.",
+        "Format of the log lines on standard error.",
     ),
     Key::choice(
         "log.level",
         &["error", "warn", "info", "debug", "trace"],
         "info",
-        "Least serious level that is logged.",
+        "Minimum level of events that are logged.",
     )
     .reloadable(),
     Key::text(
         "auth.issuer",
         "",
-        "The iss that passports must carry; empty refuses all passports.",
+        "Required iss of passports; empty refuses all passports.",
     )
     .reloadable(),
     Key::text(
         "auth.jwks_url",
         "",
-        "Where the issuer's keys are read, as in unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json.",
+        "URL of the issuer's key set, such as unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json.",
     )
     .reloadable(),
     Key::list(
         "auth.note_vkey",
         "",
-        "Verifier keys that may sign the issuer's policy note; `ron issuer trust` shows the present one. Keys that no such note lists are not believed.",
+        "Verifier keys that may sign the issuer's policy note; `ron issuer trust` shows the current one. Issuer keys that no such note lists are ignored.",
     )
     .reloadable(),
     Key::text(
         "auth.note_url",
         "",
-        "Where the policy note is read; empty: /v1/passport/policy beside auth.jwks_url.",
+        "URL of the policy note; empty means /v1/passport/policy on the host of auth.jwks_url.",
     )
     .reloadable(),
     Key::bool(
         "auth.unpinned",
         false,
-        "Believe the key set of an issuer that has no policy note. Over plain http, whoever takes the issuer's port then makes passports.",
+        "Trust the key set of an issuer that has no policy note. Over plain http, any process that occupies the issuer's port can then make passports.",
     )
     .reloadable(),
     Key::text(
         "auth.pq",
         "off",
-        "Post-quantum signatures of passports: off, or (one good signature is enough), and (all must be good), \
+        "Post-quantum signatures of passports: off, or (one valid signature is enough), and (all must be valid), \
          require (all, and one must be ML-DSA unless marked pq.fallback) or pq_only.",
     )
     .reloadable(),
     Key::text(
         "auth.pq_jwks_url",
         "",
-        "Where the issuer's ML-DSA keys are read; empty: /.well-known/jwks-pq.json beside auth.jwks_url.",
+        "URL of the issuer's ML-DSA key set; empty means /.well-known/jwks-pq.json on the host of auth.jwks_url.",
     )
     .reloadable(),
     Key::duration(
         "auth.refresh_interval",
         "60s",
-        "How often the issuer's keys are read again.",
+        "Interval between two reads of the issuer's keys.",
     )
     .range("1s", "24h")
     .reloadable(),
     Key::text(
         "auth.region",
         "",
-        "Region of this instance, for passports limited by the caveat region; empty refuses those.",
+        "Region of this instance, for passports with the caveat region; empty refuses those passports.",
     )
     .reloadable(),
     Key::tables(
         "auth.principals",
         PRINCIPAL_KEYS,
-        "Callers that need no passport: each is known by a service token, a client certificate or a user id.",
+        "Callers without a passport, each identified by a service token, a client certificate or a user id.",
     )
     .reloadable(),
     Key::bool(
@@ -330,7 +334,8 @@ pub const CHASSIS_KEYS: &[Key] = &[
     .reloadable(),
 ];
 
-/// `bind_addr` and `health_addr` with this service's ports: `&listen_keys("127.0.0.1:7440", "127.0.0.1:7445")`.
+/// `bind_addr` and `health_addr` with this service's ports: `&listen_keys("127.0.0.1:7440",
+/// "127.0.0.1:7445")`.
 pub const fn listen_keys(bind: &'static str, health: &'static str) -> [Key; 2] {
     [
         Key::addr(
@@ -346,7 +351,7 @@ pub const fn listen_keys(bind: &'static str, health: &'static str) -> [Key; 2] {
     ]
 }
 
-/// Checks that need more than one key. Skipped for tables without the chassis rows.
+/// Checks across keys. Skipped for tables without the chassis rows.
 pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     if !config.values().any(|(name, _)| name == "amnesia") {
@@ -403,13 +408,13 @@ pub(super) fn cross_checks(config: &Config) -> Vec<ConfigProblem> {
     problems
 }
 
-/// Who may say which keys are the issuer's is known beforehand.
+/// Checks that the trusted note keys are configured, because the issuer's keys depend on them.
 fn pin_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
     let pins = config.list("auth.note_vkey");
     let unpinned = config.bool("auth.unpinned");
     if config.str_opt("auth.issuer").is_some() && pins.is_empty() && !unpinned {
         let why = "must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). \
-                   Without it whoever takes the issuer's port makes passports; an issuer without notes needs auth.unpinned = true";
+                   Without it any process that occupies the issuer's port can make passports; an issuer without notes needs auth.unpinned = true";
         problems.push(config.problem("auth.note_vkey", why));
     }
     if unpinned && !pins.is_empty() {
@@ -423,7 +428,8 @@ fn pin_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
     }
 }
 
-/// TLS and Unix sockets: what belongs together is there together, and nothing is set in vain.
+/// Checks TLS and Unix sockets: keys that belong together are set together, and no key is set
+/// without effect.
 fn transport_checks(config: &Config, problems: &mut Vec<ConfigProblem>) {
     let identity = ["tls.cert_path", "tls.key_path"];
     let enabled = config.bool("tls.enabled");

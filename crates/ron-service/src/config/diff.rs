@@ -1,8 +1,9 @@
-//! What differs between two configurations, and which of it a running service can take on.
+//! The differences between two configurations, and which of them a running service can apply.
+
+use std::fmt;
 
 use super::load::Config;
 use super::values::Value;
-use std::fmt;
 
 /// One changed key, values as typed, secrets and blocks redacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +11,7 @@ pub struct Change {
     pub key: &'static str,
     pub from: String,
     pub to: String,
-    /// A running service can take it on.
+    /// Whether a running service can apply it.
     pub reload: bool,
 }
 
@@ -49,7 +50,7 @@ impl Diff {
 }
 
 impl Config {
-    /// What would change by going from `self` to `new`. Both must be of the same table.
+    /// The changes from `self` to `new`. Both must be of the same table.
     pub fn diff(&self, new: &Config) -> Diff {
         let mut changes = Vec::new();
         for key in self.table().rows() {

@@ -1,6 +1,7 @@
-//! One row of a configuration table, and the table: what help, example file, docs and checks are made from.
+//! One row of a configuration table, and the table: the source of help, example file, docs and
+//! checks.
 
-/// What a key holds and how it is written in TOML.
+/// Type of a key, and its form in TOML.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Any string.
@@ -19,14 +20,14 @@ pub enum Kind {
     Path,
     /// `127.0.0.1:7440` or `[::1]:7440`.
     Addr,
-    /// A list of strings; comma separated in the environment and on the command line.
+    /// A list of strings; comma-separated in the environment and on the command line.
     List,
-    /// `[[name]]` blocks, each with these keys. Only a file can hold them.
+    /// `[[name]]` blocks, each with these keys. Only a file can contain them.
     Tables(&'static [Key]),
 }
 
 impl Kind {
-    /// The word used for the type in help and docs.
+    /// The name of the type in help and docs.
     pub const fn word(self) -> &'static str {
         match self {
             Kind::Text => "text",
@@ -43,20 +44,20 @@ impl Kind {
     }
 }
 
-/// One key. Made by the `const` functions below, so a table reads as one line per key.
+/// One key. Created by the `const` functions below, so that a table reads as one line per key.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// Full dotted name, as in `limits.max_body_bytes`.
+    /// Full dotted name, such as `limits.max_body_bytes`.
     pub name: &'static str,
     pub kind: Kind,
-    /// As it would be typed (without quotes); empty means "not set".
+    /// As typed (without quotes); empty means "not set".
     pub default: &'static str,
-    /// Smallest and largest value, as they would be typed; empty means no bound.
+    /// Inclusive bounds, as typed; empty means no bound.
     pub min: &'static str,
     pub max: &'static str,
     /// Whether a reload may change it; `false` needs a restart.
     pub reload: bool,
-    /// Never printed, never taken from a flag.
+    /// Never printed, never accepted from a flag.
     pub secret: bool,
     /// An unset value is a problem.
     pub required: bool,
@@ -144,26 +145,27 @@ impl Key {
         self.secret = true;
         self
     }
-    /// There is no default; leaving it out is a problem.
+    /// There is no default; an unset value is a problem.
     pub const fn required(mut self) -> Self {
         self.required = true;
         self
     }
 }
 
-/// All keys of one service.
 #[derive(Debug)]
 pub struct Table {
-    /// The binary's name, as in `ron-kms`.
+    /// Name of the binary, such as `ron-kms`.
     pub service: &'static str,
-    /// As in `RON_KMS_`; a key's variable is this plus its name in capitals, dots as underscores.
+    /// For example `RON_KMS_`; a key's variable is this plus its name in capitals, dots as
+    /// underscores.
     pub env_prefix: &'static str,
-    /// Groups of keys, [`super::CHASSIS_KEYS`] first. A later row of the same name replaces the earlier one (other default or range).
+    /// Groups of keys, [`super::CHASSIS_KEYS`] first. A later row of the same name replaces the
+    /// earlier one (other default or range).
     pub keys: &'static [&'static [Key]],
 }
 
 impl Table {
-    /// The rows in order, with replacements done.
+    /// The rows in order, with replacements applied.
     pub fn rows(&self) -> Vec<&'static Key> {
         let mut rows: Vec<&'static Key> = Vec::new();
         for key in self.keys.iter().flat_map(|group| group.iter()) {
@@ -191,14 +193,14 @@ impl Table {
     }
 }
 
-/// The key that was meant, when one is close to what was typed: wrong in at most every third letter.
+/// The key that was probably meant: at most a third of the letters are wrong.
 pub(super) fn nearest(rows: &[&'static Key], typed: &str) -> Option<&'static str> {
     let typed = typed.to_ascii_lowercase().replace('-', "_");
     let typed_last = typed.rsplit('.').next().unwrap_or(&typed);
     let score = |name: &str| {
         let last = name.rsplit('.').next().unwrap_or(name);
         let full = close(name, &typed);
-        // The right word in the wrong place is a little further away.
+        // The right word in the wrong place counts as one more edit.
         let word = close(last, typed_last).map(|edits| edits.saturating_add(1));
         full.into_iter().chain(word).min()
     };
@@ -208,13 +210,13 @@ pub(super) fn nearest(rows: &[&'static Key], typed: &str) -> Option<&'static str
     scored.min().map(|(_, name)| name)
 }
 
-/// How many edits apart, when that is few for words of this length.
+/// The edit distance, if it is small for words of this length.
 pub(crate) fn close(name: &str, typed: &str) -> Option<usize> {
     let edits = distance(name, typed);
     (edits <= name.len().min(typed.len()) / 3).then_some(edits)
 }
 
-/// What to say of a key that is none.
+/// The message for an unknown key.
 pub(crate) fn unknown_key(near: Option<&str>) -> String {
     match near {
         Some(near) => format!("is not a known key; did you mean {near}?"),
@@ -222,7 +224,7 @@ pub(crate) fn unknown_key(near: Option<&str>) -> String {
     }
 }
 
-/// Edit distance with adjacent swaps counted as one.
+/// Edit distance; a swap of adjacent letters counts as one edit.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut before: Vec<usize> = Vec::new();

@@ -1,17 +1,19 @@
-//! Loads a [`Config`]: parses the TOML with positions, applies environment and flags, and reports every problem at
-//! once, each with its file and line.
+//! Loads a [`Config`]: parses the TOML with positions, applies environment and flags, and reports
+//! all problems at once, each with its file and line.
 
-use super::key::{Key, Kind, Table, nearest, unknown_key};
-use super::values::{self, SubTable, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Where a value came from.
+use super::key::{Key, Kind, Table, nearest, unknown_key};
+use super::values::{self, SubTable, Value};
+
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
@@ -31,11 +33,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing wrong with the configuration. Displays as `origin: key: what to do`.
+/// One problem of the configuration. Displays as `origin: key: what to do`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigProblem {
     pub origin: Origin,
-    /// The key, or the text that is not one.
+    /// The key, or the text that is not a key.
     pub key: String,
     pub why: String,
 }
@@ -54,7 +56,8 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// A validated configuration. Dereferences to its typed getters; cheap enough to clone, usually shared in a snapshot.
+/// A validated configuration. Dereferences to its typed getters; cheap to clone, usually shared in
+/// a snapshot.
 #[derive(Clone, Debug)]
 pub struct Config {
     table: &'static Table,
@@ -72,7 +75,7 @@ struct Source {
     rewrite: Option<Rewrite>,
 }
 
-/// What is done to the text of a file before it is parsed.
+/// A transformation of the file's text before it is parsed.
 #[derive(Clone)]
 struct Rewrite(Arc<dyn Fn(&str) -> String + Send + Sync>);
 
@@ -90,8 +93,9 @@ impl Deref for Config {
 }
 
 impl Config {
-    /// Loads and validates. `file` is its path (for messages) and text; `env` looks a variable up; `flags` are
-    /// `(key, value)` pairs in the order given. All problems are reported, in the order file, environment, flags.
+    /// Loads and validates. `file` is its path (for messages) and text; `env` returns the value of
+    /// a variable; `flags` are `(key, value)` pairs in the order given. All problems are reported,
+    /// in the order file, environment, flags.
     pub fn load(
         table: &'static Table,
         file: Option<(&Path, &str)>,
@@ -136,7 +140,8 @@ impl Config {
         }
     }
 
-    /// The defaults plus these values, for tests and embedding: `Config::from_pairs(&TABLE, &[("log.level", "debug")])`.
+    /// The defaults plus these values, for tests and embedding: `Config::from_pairs(&TABLE,
+    /// &[("log.level", "debug")])`.
     pub fn from_pairs(
         table: &'static Table,
         pairs: &[(&str, &str)],
@@ -157,9 +162,9 @@ impl Config {
         Self::load(table, Some((path, text)), &|_| None, &[])
     }
 
-    /// The same, with something to be done to the text of the file whenever it is read again; to the
-    /// text that was loaded the caller has done it already. It keeps the lines where they are, so
-    /// that problems name the right ones.
+    /// Registers a transformation of the file's text for every reread; the caller has already
+    /// applied it to the loaded text. It must keep line numbers, so that problems name the right
+    /// lines.
     #[must_use]
     pub fn rewritten_by(
         mut self,
@@ -169,7 +174,7 @@ impl Config {
         self
     }
 
-    /// Reads the same file again under the same environment and flags.
+    /// Reads the same file again with the same environment and flags.
     pub fn reread(&self) -> Result<Self, Vec<ConfigProblem>> {
         let rewrite = &self.source.rewrite;
         let text = match &self.source.file {
@@ -196,21 +201,20 @@ impl Config {
     pub fn table(&self) -> &'static Table {
         self.table
     }
-    /// The service's name, as in `ron-kms`.
+    /// The service's name, such as `ron-kms`.
     pub fn service(&self) -> &'static str {
         self.table.service
     }
     pub fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
-    /// All values by name.
     pub fn values(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.values
             .values
             .iter()
             .map(|(name, value)| (*name, value))
     }
-    /// A problem with a key that a service finds in its own checks, pointing at where the key was set.
+    /// A problem found by a service's own checks, with the place where the key was set.
     pub fn problem(&self, key: &str, why: impl Into<String>) -> ConfigProblem {
         ConfigProblem {
             origin: self.origin(key).clone(),
@@ -275,7 +279,8 @@ impl Loader {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
             let offset = error.span().map_or(0, |span| span.start);
-            // The parser's first line says what is wrong; the rest quotes the file, which may hold secrets.
+            // The parser's first line names the problem; the rest quotes the file, which may
+            // contain secrets.
             let why = error
                 .message()
                 .lines()
@@ -327,8 +332,8 @@ impl Loader {
         })
     }
 
-    /// `[[blocks]]`: each item is a small table of its own. Problems inside are recorded here; the value returned
-    /// holds the good blocks, so that one pass finds all problems.
+    /// Reads `[[blocks]]`: each item is a small table of its own. Problems inside are recorded
+    /// here; the returned value has the valid blocks, so that one pass finds all problems.
     fn blocks(
         &mut self,
         key: &'static Key,
@@ -364,7 +369,7 @@ impl Loader {
         Ok(Value::Tables(tables))
     }
 
-    /// Returns the variables that were set, so that a reload sees the same ones.
+    /// Returns the variables that were set, so that a reload uses the same ones.
     fn env(
         &mut self,
         table: &Table,
@@ -423,7 +428,7 @@ impl Lines {
                 .collect(),
         )
     }
-    /// The line, counted from 1, that holds this byte.
+    /// The line of this byte, counted from 1.
     fn line(&self, offset: usize) -> usize {
         self.0.partition_point(|start| *start <= offset).max(1)
     }

@@ -1,5 +1,6 @@
-//! Configuration: one table of keys per service, from which the checks, `--help`, the example file and the docs are
-//! made. Flags win over the environment, the environment over the file, the file over the defaults.
+//! Configuration: one table of keys per service, the source of the checks, `--help`, the example
+//! file and the docs. Flags take precedence over the environment, the environment over the file,
+//! the file over the defaults.
 
 mod chassis_keys;
 mod diff;

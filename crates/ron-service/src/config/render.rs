@@ -1,11 +1,13 @@
-//! What people read about a table: `--help`, the example file, the docs page, and the effective configuration.
+//! Texts made from a table: `--help`, the example file, the docs page, and the effective
+//! configuration.
+
+use std::fmt::Write as _;
 
 use super::key::{Key, Kind, Table};
 use super::load::Config;
 use super::values::{Value, default_of};
-use std::fmt::Write as _;
 
-/// The default as it is typed in a file.
+/// The default as typed in a file.
 fn default_toml(key: &Key) -> String {
     match default_of(key) {
         Ok(value) => value.to_toml(),
@@ -129,7 +131,7 @@ fn restart(key: &Key) -> &'static str {
     if key.reload { "" } else { "; needs a restart" }
 }
 
-/// The docs table.
+/// The table of keys for the docs, in Markdown.
 pub fn render_markdown(table: &Table) -> String {
     let mut out = String::from(
         "| key | type | default | range | reload | meaning |\n|---|---|---|---|---|---|\n",
@@ -166,7 +168,7 @@ pub fn render_markdown(table: &Table) -> String {
 }
 
 impl Config {
-    /// Every value with its origin, as TOML; secrets show as `[redacted]`.
+    /// Every value with its origin, as TOML; secrets are printed as `[redacted]`.
     pub fn render_effective(&self) -> String {
         let mut out = String::new();
         let mut blocks = String::new();
@@ -190,7 +192,7 @@ impl Config {
             }
             let shown = match value {
                 Value::Unset => "\"\"".into(),
-                Value::Text(text) if text.is_empty() => "\"\"".into(), // also of a secret: that it is not set is none
+                Value::Text(text) if text.is_empty() => "\"\"".into(), // also for a secret: that it is unset is not secret
                 _ if key.secret => "\"[redacted]\"".into(),
                 value => value.to_toml(),
             };

@@ -1,16 +1,19 @@
-//! Secrets come from files that only their owner can read, or from a named environment variable; never from flags.
+//! Secrets come from files that only their owner can read, or from a named environment variable;
+//! never from flags.
 
-use ron_crypto::secret::SecretBytes;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use ron_crypto::secret::SecretBytes;
 use zeroize::Zeroizing;
 
-/// Largest secret file, in bytes.
+/// Maximum size of a secret file, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
-/// Reads a secret file of at most 64 KiB; trailing line ends are cut off. Refuses a file that group or others can
-/// read or write, or that is not a regular file. Errors name the path and what to do, never the content.
+/// Reads a secret file of at most 64 KiB; trailing line ends are removed. Refuses a file that group
+/// or others can read or write, or that is not a regular file. Errors name the path and what to do,
+/// never the content.
 pub fn read_secret_file(path: &Path) -> Result<SecretBytes, String> {
     let name = path.display();
     let mut file =
@@ -30,7 +33,7 @@ pub fn read_secret_file(path: &Path) -> Result<SecretBytes, String> {
     if meta.len() > SECRET_BYTES_MAX {
         return Err(format!("secret file {name} is larger than 64 KiB"));
     }
-    // Reserved up front: growing would leave copies of the secret behind in freed memory.
+    // Reserved up front: growing the buffer would leave copies of the secret in freed memory.
     let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET_BYTES_MAX as usize + 1));
     file.by_ref()
         .take(SECRET_BYTES_MAX + 1)

@@ -1,9 +1,11 @@
 //! Precedence, problems with their lines, golden texts, reload.
 
-use super::*;
-use proptest::prelude::*;
 use std::path::Path;
 use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
 
 static OWN: &[Key] = &[
     Key::count("queue.sign", "512", "Jobs waiting to be signed.").range("1", "65536"),
@@ -383,7 +385,8 @@ fn golden_example_help_markdown_and_effective() {
     );
 }
 
-/// The example with its key lines uncommented, and the effective text, are files that load to the same values.
+/// The example with its key lines uncommented, and the effective text, are files that load to the
+/// same values.
 #[test]
 fn what_is_printed_loads_again() {
     let defaults = Config::from_pairs(&TABLE, &[]).unwrap();

@@ -1,8 +1,9 @@
-//! Durations (`250ms 5s 1m 24h`) and sizes (`64KiB 1MiB`): one strict spelling each, both ways.
+//! Durations (`250ms 5s 1m 24h`) and sizes (`64KiB 1MiB`): one strict form each, for parsing and
+//! printing.
 
 use std::time::Duration;
 
-/// Reads `250ms`, `5s`, `1m`, `24h` or `7d`: digits, then one unit, nothing else.
+/// Parses `250ms`, `5s`, `1m`, `24h` or `7d`: digits, then one unit, nothing else.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     const HINT: &str = "must be a duration such as 250ms, 5s, 1m, 24h or 7d";
     let (number, unit) = split(text).ok_or(HINT)?;
@@ -20,7 +21,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(ms))
 }
 
-/// Reads `512B`, `64KiB`, `1MiB` or `2GiB`, in bytes.
+/// Parses `512B`, `64KiB`, `1MiB` or `2GiB`; the result is in bytes.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     const HINT: &str = "must be a size such as 512B, 64KiB, 1MiB or 2GiB";
     let (number, unit) = split(text).ok_or(HINT)?;
@@ -37,7 +38,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "the size is too large".into())
 }
 
-/// Digits without sign or leading zeros (a lone `0` is fine), then the unit.
+/// Digits without sign or leading zeros (a single `0` is allowed), then the unit.
 fn split(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
     let (digits, unit) = text.split_at(end);
@@ -47,7 +48,7 @@ fn split(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, unit))
 }
 
-/// The shortest exact spelling that [`parse_duration`] reads back.
+/// The shortest exact form that [`parse_duration`] accepts.
 pub fn show_duration(value: Duration) -> String {
     let ms = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
     for (unit, per) in [
@@ -64,7 +65,7 @@ pub fn show_duration(value: Duration) -> String {
     format!("{ms}ms")
 }
 
-/// The shortest exact spelling that [`parse_size`] reads back.
+/// The shortest exact form that [`parse_size`] accepts.
 pub fn show_size(bytes: u64) -> String {
     for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >> shift > 0 && bytes.trailing_zeros() >= shift {

@@ -1,15 +1,17 @@
-//! Validated values with typed access. Asking for a key that is not in the table, or as another type, is a mistake
-//! in the program and panics at once with the key's name; every service reads all its keys while it starts.
+//! Validated values with typed access. Access to a key that is not in the table, or as another
+//! type, is a programming error and panics at once with the key's name; every service reads all its
+//! keys while it starts.
 
-use super::key::{Key, Kind};
-use super::units::{parse_duration, parse_size, show_duration, show_size};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
 use toml::de::DeValue;
 
-/// One validated value.
+use super::key::{Key, Kind};
+use super::units::{parse_duration, parse_size, show_duration, show_size};
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Not set and not required.
@@ -47,7 +49,7 @@ impl SubTable {
             other => wrong(name, "text", other),
         }
     }
-    /// Text or choice, `None` when not set or empty.
+    /// Text or choice; `None` when not set or empty.
     pub fn str_opt(&self, name: &str) -> Option<&str> {
         Some(self.str(name)).filter(|text| !text.is_empty())
     }
@@ -112,13 +114,12 @@ impl SubTable {
             other => wrong(name, "blocks", other),
         }
     }
-    /// Whether the key has a value.
     pub fn is_set(&self, name: &str) -> bool {
         !matches!(self.value(name), Value::Unset)
     }
 
-    /// Everything under `prefix.` as JSON, names without the prefix: for a library that takes its settings as
-    /// plain data. Durations are milliseconds, sizes bytes; keys that are not set are left out.
+    /// Everything under `prefix.` as JSON, names without the prefix: for a library that takes its
+    /// settings as plain data. Durations are milliseconds, sizes bytes; unset keys are left out.
     pub fn section(&self, prefix: &str) -> serde_json::Value {
         let mut map = serde_json::Map::new();
         for (name, value) in &self.values {
@@ -180,7 +181,7 @@ fn wrong(name: &str, wanted: &str, found: &Value) -> ! {
 }
 
 impl Value {
-    /// As it would be typed in a TOML file.
+    /// As typed in a TOML file.
     pub fn to_toml(&self) -> String {
         let quote = |text: &str| serde_json::Value::from(text).to_string();
         match self {
@@ -207,7 +208,7 @@ impl Value {
     }
 }
 
-/// Reads one value as typed in the environment or on the command line.
+/// Parses one value from the environment or the command line.
 pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     if text.is_empty() {
         return empty(key);
@@ -231,7 +232,7 @@ pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     in_range(key, value)
 }
 
-/// Reads one value as found in a TOML file. Blocks are read by the loader.
+/// Parses one value from a TOML file. The loader reads blocks.
 pub(super) fn from_toml(key: &Key, found: &DeValue<'_>) -> Result<Value, String> {
     match (key.kind, found) {
         (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
@@ -279,7 +280,7 @@ fn example(kind: Kind) -> &'static str {
     }
 }
 
-/// An empty text unsets a key that has no default; anything else is a slip worth naming.
+/// An empty text unsets a key without a default; for any other key it is a mistake and is reported.
 fn empty(key: &Key) -> Result<Value, String> {
     if key.required {
         return Err("is required and must not be empty".into());
@@ -293,7 +294,7 @@ fn empty(key: &Key) -> Result<Value, String> {
     }
 }
 
-/// The value a key has when nothing sets it. The tables' own test proves that every default parses.
+/// The value of a key that nothing sets. A test of the tables proves that every default parses.
 pub(super) fn default_of(key: &Key) -> Result<Value, String> {
     if key.required && key.default.is_empty() {
         return Err("is required".into());
@@ -321,7 +322,7 @@ fn addr(text: &str) -> Result<SocketAddr, String> {
         .map_err(|_| "must be an IP address and port, as in 127.0.0.1:7440 or [::1]:7440".into())
 }
 
-/// Bounds are inclusive: value of numbers, durations and sizes; length of text and lists.
+/// Bounds are inclusive: the value of numbers, durations and sizes; the length of text and lists.
 fn in_range(key: &Key, value: Value) -> Result<Value, String> {
     let measure = match &value {
         Value::Count(number) | Value::Size(number) => *number,
@@ -357,7 +358,8 @@ fn in_range(key: &Key, value: Value) -> Result<Value, String> {
     })
 }
 
-/// Whether every default and bound of a table parses; one line per fault. For the tables' tests.
+/// Checks that every default and bound of a table parses; one line per fault. For the tables'
+/// tests.
 pub fn table_faults(rows: &[&'static Key]) -> Vec<String> {
     let mut faults = Vec::new();
     for key in rows {

@@ -1,6 +1,7 @@
-//! The thread that has checkpoints cosigned: after each one it asks the witnesses of the policy, has the cosignatures kept with the
-//! checkpoint, and says when they stay away. It is never in the path of a write; but a witness that remembers another history of
-//! the log stops all writes.
+//! The thread that has checkpoints cosigned: after each checkpoint it submits it to the witnesses
+//! of the policy, has the cosignatures stored with it, and reports a missing quorum. It is never in
+//! the path of a write; but a witness that remembers a different history of the log stops all
+//! writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,40 +26,40 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How long the last round waits for the last checkpoint.
 const FINAL_WAIT: Duration = Duration::from_secs(5);
 
-/// The configuration keys of a log that has witnesses.
+/// The configuration keys of a log with witnesses.
 pub static WITNESS_KEYS: [Key; 3] = [
     Key::path(
         "witness.policy_file",
         "",
-        "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty: nobody is asked.",
+        "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty means no witnesses.",
     ),
     Key::duration(
         "witness.deadline",
         "2s",
-        "Longest time for one witness to answer.",
+        "Maximum time for one witness to answer.",
     )
     .range("10ms", "30s"),
     Key::duration(
         "witness.late",
         "10s",
-        "Longer than this without a quorum of cosignatures and readiness says degraded.",
+        "When no quorum has cosigned a checkpoint for this long, readiness reports degraded.",
     )
     .range("100ms", "24h"),
 ];
 
-/// What the keys say.
+/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct WitnessSettings {
     /// Contents of the tlog-policy file.
     pub policy: Vec<u8>,
-    /// Longest time for one witness to answer.
+    /// Maximum time for one witness to answer.
     pub deadline: Duration,
-    /// Longer than this without a quorum weakens the service.
+    /// Time without a quorum after which the service reports degraded.
     pub late: Duration,
 }
 
 impl WitnessSettings {
-    /// Reads the policy file; `None` where no witnesses are configured.
+    /// Reads the policy file; `None` if no witnesses are configured.
     pub fn from_config(config: &Config) -> Result<Option<Self>, ConfigProblem> {
         const KEY: &str = "witness.policy_file";
         let Some(path) = config.path_opt(KEY) else {
@@ -85,12 +86,11 @@ impl WitnessSettings {
     }
 }
 
-/// Metrics of the thread.
 #[derive(Clone)]
 pub struct WitnessMetrics {
-    /// Cosignatures asked for, by `result`.
+    /// Requests for cosignatures, by `result`.
     pub asked: ClosedCounter,
-    /// Entries under a checkpoint that a quorum of witnesses has cosigned.
+    /// Leaves covered by a checkpoint that a quorum of witnesses has cosigned.
     pub cosigned_size: Gauge,
 }
 
@@ -100,61 +100,56 @@ impl WitnessMetrics {
         Self {
             asked: registry.counter_closed(
                 "witness_asked_total",
-                "Cosignatures asked for.",
+                "Requests to a witness for a cosignature, by result.",
                 &[("result", &["cosigned", "failed", "betrayed"])],
             ),
             cosigned_size: registry.gauge(
                 "cosigned_size",
-                "Leaves under a checkpoint that a quorum of witnesses has cosigned.",
+                "Leaves covered by a checkpoint that a quorum of witnesses has cosigned.",
             ),
         }
     }
 }
 
-/// A checkpoint was published.
+/// Notification that a checkpoint was published.
 #[derive(Clone, Copy, Debug)]
 pub struct Published;
 
 /// The log whose checkpoints are cosigned.
 pub trait Witnessed: Send + 'static {
-    /// Whether the log still takes entries; otherwise nobody is asked.
+    /// Whether the log still takes entries; otherwise no witness is asked.
     fn is_ok(&self) -> bool;
-    /// A witness remembers another history: nothing may be written any more.
+    /// A witness remembers a different history: nothing may be written any more.
     fn betrayed(&self, why: &str);
-    /// Hands cosignatures for the published checkpoint `text` to whoever stores checkpoints; false when he does not take them.
+    /// Passes cosignatures for the published checkpoint `text` to the thread that stores
+    /// checkpoints; false when they were not accepted.
     fn store(&self, text: &Arc<str>, lines: Vec<NoteSignature>) -> bool;
-    /// A checkpoint has its quorum now, and is shown.
+    /// A checkpoint reached its quorum and is now published as cosigned.
     fn shown(&self);
 }
 
-/// The thread's state.
 pub struct Asker<L> {
-    /// The log's service.
     pub log: L,
-    /// Whom to ask.
     pub witnesses: Witnesses,
-    /// The log.
     pub reader: LogReader,
-    /// Where the newest cosigned checkpoint is shown.
+    /// Publishes the newest cosigned checkpoint.
     pub view: CosignedView,
-    /// Wakes.
     pub wakes: Receiver<Published>,
-    /// Where lateness is shown.
+    /// Receives the cause `witness`.
     pub ready: ReadyBoard,
-    /// Metrics.
     pub metrics: WitnessMetrics,
-    /// Time.
     pub clock: SharedClock,
-    /// Longer than this without a quorum weakens the service.
+    /// Time without a quorum after which the service reports degraded.
     pub late: Duration,
-    /// When the oldest checkpoint that waits for its quorum was first seen, Unix milliseconds.
+    /// When the oldest checkpoint without its quorum was first seen, Unix milliseconds.
     pub since_ms: Option<u64>,
-    /// Fired after the last checkpoint; set from the start where the last round may go without it.
+    /// Fires after the last checkpoint; already fired at the start when the last round need not
+    /// wait for it.
     pub last_checkpoint: Shutdown,
 }
 
 impl<L: Witnessed> Asker<L> {
-    /// Runs until shutdown; the last act is a round over the last checkpoint.
+    /// Runs until shutdown, then makes one round over the last checkpoint.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         while !ctx.shutdown.is_set() {
             let pause = if self.tick() { IDLE } else { AGAIN };
@@ -168,7 +163,7 @@ impl<L: Witnessed> Asker<L> {
         }
     }
 
-    /// One round over the newest checkpoint; true when nothing is left to ask.
+    /// One round over the newest checkpoint; true when no request is left to make.
     pub fn tick(&mut self) -> bool {
         let (Some(text), Some(head)) = (self.reader.checkpoint(), self.reader.checkpoint_head())
         else {
@@ -211,7 +206,7 @@ impl<L: Witnessed> Asker<L> {
         false
     }
 
-    /// Has new cosignatures stored, and shows the checkpoint once its quorum is there.
+    /// Has new cosignatures stored, and publishes the checkpoint once it has its quorum.
     fn keep(&self, text: &Arc<str>, size: u64, lines: Vec<NoteSignature>) -> bool {
         let Ok(mut note) = Note::parse(text) else {
             return false;
@@ -233,14 +228,16 @@ impl<L: Witnessed> Asker<L> {
     }
 }
 
-/// Asks everybody about a log that was just opened, before anything is written to it: an error tells of a witness that
-/// remembers another history. Those that cannot be reached are asked again later by the thread.
+/// Asks all witnesses about a log that was just opened, before anything is written to it. An error
+/// names a witness that remembers a different history. The thread asks unreachable witnesses again
+/// later.
 pub fn compare(witnesses: &mut Witnesses, reader: &LogReader) -> Result<(), String> {
     let stored = reader.checkpoint().and_then(|text| Note::parse(&text).ok());
     let Some(mut note) = stored else {
         return Ok(());
     };
-    // Whoever cosigned this checkpoint may have cosigned later ones since: he is asked all the same.
+    // A witness that cosigned this checkpoint may have cosigned later ones since, so it is asked as
+    // well.
     let known = &witnesses.policy().witnesses;
     note.signatures
         .retain(|line| !known.iter().any(|witness| witness.key.made(line)));

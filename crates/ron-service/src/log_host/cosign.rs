@@ -1,5 +1,6 @@
-//! The client side of C2SP tlog-witness: asks the witnesses of a policy to cosign a checkpoint, and tells apart who is away, who
-//! refuses, and who remembers another history of this log. Never in the path of a write: a thread of its own calls it.
+//! The client side of C2SP tlog-witness: asks the witnesses of a policy to cosign a checkpoint, and
+//! distinguishes a witness that is unavailable, one that refuses, and one that remembers a
+//! different history of this log. Never in the path of a write; it runs in its own thread.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,21 +16,22 @@ use ron_tlog::witness::{AddCheckpoint, SIZE_TYPE, parse_size};
 
 use super::keys::KeyView;
 
-/// Tries of one witness in one round: a wrong guess of its size costs one, a key that it has to learn another.
+/// Maximum attempts with one witness in one round: a wrong guess of its size costs one, a key that
+/// it must learn another.
 const TRIES: usize = 4;
-/// Where a witness of ours is told of rotated keys.
+/// Path at which a ron witness accepts rotated keys.
 pub(super) const LOG_KEYS: &str = "log-keys";
 
-/// The newest checkpoint that a quorum of witnesses has cosigned; clones share it. Empty where no policy is configured.
+/// The newest checkpoint that a quorum of witnesses has cosigned; clones share it. Empty without a
+/// policy.
 #[derive(Clone, Debug)]
 pub struct CosignedView(Arc<Snapshot<Option<CosignedNote>>>);
 
-/// A checkpoint with its cosignatures.
 #[derive(Clone, Debug)]
 pub struct CosignedNote {
     /// The signed note.
     pub text: Arc<str>,
-    /// Entries it covers.
+    /// Number of entries that it covers.
     pub size: u64,
 }
 
@@ -40,43 +42,42 @@ impl Default for CosignedView {
 }
 
 impl CosignedView {
-    /// Shows a newer one.
+    /// Publishes a newer one.
     pub fn show(&self, note: CosignedNote) {
         self.0.store(Some(note));
     }
 
-    /// What is shown now.
     pub fn note(&self) -> Option<CosignedNote> {
         self.0.with(Clone::clone)
     }
 
-    /// Entries that a cosigned checkpoint covers.
+    /// Number of entries that a cosigned checkpoint covers.
     pub fn size(&self) -> u64 {
         self.0.with(|n| n.as_ref().map_or(0, |n| n.size))
     }
 }
 
-/// What came of asking everybody once.
+/// The result of asking every witness once.
 #[derive(Debug, Default)]
 pub struct Round {
-    /// Cosignatures that hold, to be stored with the checkpoint.
+    /// Valid cosignatures, to be stored with the checkpoint.
     pub lines: Vec<NoteSignature>,
-    /// Who did not cosign, and why; people read it.
+    /// One line per witness that did not cosign, with the reason, for operators.
     pub failures: Vec<String>,
-    /// A witness proves that this log is not the one it was: cut, put back, or rewritten.
+    /// A witness proves that the log has changed its history: it was cut, rolled back, or
+    /// rewritten.
     pub betrayal: Option<String>,
 }
 
-/// One witness that can be asked.
+/// A witness that has a URL.
 #[derive(Debug)]
 struct Peer {
     at: usize,
     url: String,
-    /// Size of the last checkpoint that it cosigned, as far as we know.
+    /// Size of the last checkpoint that it is known to have cosigned.
     old: u64,
 }
 
-/// The witnesses of a policy.
 #[derive(Debug)]
 pub struct Witnesses {
     policy: Policy,
@@ -88,16 +89,16 @@ pub struct Witnesses {
 
 enum Answer {
     Cosigned(NoteSignature),
-    /// It last cosigned this size; ask again with a proof from there.
+    /// It last cosigned this size; retry with a proof from there.
     From(u64),
-    /// It knows none of the keys that signed.
+    /// It knows none of the signing keys.
     UnknownKey,
     Betrayed(String),
 }
 
 impl Witnesses {
-    /// The witnesses of a tlog-policy file that have a URL. `keys` are this log's; a policy that names logs must name one of
-    /// them. `deadline` is for one witness in one round.
+    /// The witnesses of a tlog-policy file that have a URL. `keys` are this log's; a policy that
+    /// names logs must name one of them. `deadline` applies to one witness in one round.
     pub fn new(
         policy: &[u8],
         keys: KeyView,
@@ -125,7 +126,7 @@ impl Witnesses {
             })
             .collect();
         if peers.is_empty() {
-            return Err("no witness of the policy has a URL: nobody can be asked".into());
+            return Err("no witness of the policy has a URL, so none can be asked".into());
         }
         Ok(Self {
             policy,
@@ -136,13 +137,12 @@ impl Witnesses {
         })
     }
 
-    /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Asks every witness that has not cosigned the published checkpoint `text` yet, one after the other, each with its own
-    /// deadline.
+    /// Asks every witness that has not yet cosigned the published checkpoint `text`, one after the
+    /// other, each with its own deadline.
     pub fn round(&mut self, text: &str, reader: &LogReader) -> Round {
         let mut round = Round::default();
         let parsed = Note::parse(text)
@@ -163,7 +163,7 @@ impl Witnesses {
             if witness.key.find(&note).is_some() {
                 continue;
             }
-            let ask = Ask {
+            let request = CosignRequest {
                 http: &self.http,
                 text,
                 note: &note,
@@ -172,7 +172,7 @@ impl Witnesses {
                 reader,
                 deadline: Deadline::within(self.deadline),
             };
-            match ask.until_answered(peer, &witness.key) {
+            match request.until_answered(peer, &witness.key) {
                 Ok(Answer::Cosigned(line)) => round.lines.push(line),
                 Ok(Answer::Betrayed(why)) => {
                     let mut text = format!("witness {}: {why}", witness.name);
@@ -182,7 +182,7 @@ impl Witnesses {
                     round.betrayal = Some(text);
                 }
                 Ok(Answer::UnknownKey) => round.failures.push(format!(
-                    "witness {}: it knows another key for this log and none that leads to this one",
+                    "witness {}: it knows another key of this log, from which no rotation leads to the current one",
                     witness.name
                 )),
                 Ok(Answer::From(size)) => round.failures.push(format!(
@@ -196,8 +196,8 @@ impl Witnesses {
     }
 }
 
-/// One checkpoint and one witness.
-struct Ask<'a> {
+/// A request for one checkpoint to one witness.
+struct CosignRequest<'a> {
     http: &'a HttpClient,
     text: &'a str,
     note: &'a Note,
@@ -207,7 +207,7 @@ struct Ask<'a> {
     deadline: Deadline,
 }
 
-impl Ask<'_> {
+impl CosignRequest<'_> {
     fn until_answered(
         &self,
         peer: &mut Peer,
@@ -222,16 +222,17 @@ impl Ask<'_> {
                     peer.old = self.checkpoint.size;
                     break;
                 }
-                Answer::UnknownKey if self.teach(peer)? => {}
+                Answer::UnknownKey if self.send_key_chain(peer)? => {}
                 Answer::UnknownKey | Answer::Betrayed(_) => break,
             }
         }
         Ok(answer)
     }
 
-    /// After a rotation: gives the witness the cross-signed chain of our keys, so that it comes from the key it was given to the
-    /// newest. False when there is nothing to tell, or it does not listen (the standard knows no such request).
-    fn teach(&self, peer: &Peer) -> Result<bool, String> {
+    /// After a rotation: sends the witness the cross-signed chain of the log's keys, so that it can
+    /// follow from its known key to the newest. False when there is no rotation, or when the
+    /// witness does not support the request (it is not part of the standard).
+    fn send_key_chain(&self, peer: &Peer) -> Result<bool, String> {
         let chain = self.keys.chain();
         if chain.rotations().is_empty() {
             return Ok(false);
@@ -249,7 +250,7 @@ impl Ask<'_> {
             body: Some(body.into_bytes()),
             content_type: Some("text/plain; charset=utf-8"),
             deadline: self.deadline,
-            // Sending it again changes nothing but the size that is then reported.
+            // Repeating the request changes nothing but the size that is reported.
             idempotent: true,
         });
         reply.map_err(|e| e.to_string())
@@ -257,7 +258,7 @@ impl Ask<'_> {
 
     fn once(&self, peer: &Peer, key: &ron_tlog::CosignerKey) -> Result<Answer, String> {
         let (old, new) = (peer.old, self.checkpoint.size);
-        // A size beyond ours is asked about with 0: the refusal tells the size again.
+        // For a size beyond ours, ask with 0: the refusal reports the size again.
         let old = if old > new { 0 } else { old };
         let proof = match old {
             0 => Vec::new(),
@@ -289,18 +290,18 @@ impl Ask<'_> {
                 let mut lines = body.lines().filter_map(|line| parse_signature(line).ok());
                 let ours = lines.find(|line| key.verify(&self.note.text, line).is_some());
                 ours.map(Answer::Cosigned)
-                    .ok_or_else(|| "its answer holds no cosignature of its key".into())
+                    .ok_or_else(|| "its answer has no cosignature by its key".into())
             }
             409 if reply.header("content-type").is_some_and(|t| t == SIZE_TYPE) => {
                 match parse_size(body) {
-                    None => Err("its answer holds no size".into()),
+                    None => Err("its answer has no size".into()),
                     Some(size) if size == old && old == new => Ok(Answer::Betrayed(format!(
                         "it has cosigned another tree of {size} entries under this log's signature"
                     ))),
                     Some(size) if size == old => Err("it contradicts itself about its size".into()),
                     Some(size) if size > self.reader.size_durable() => {
                         Ok(Answer::Betrayed(format!(
-                            "it has cosigned {size} entries of this log, which has {}: the log was cut or put back",
+                            "it has cosigned {size} entries of this log, which has {}: the log was cut or rolled back",
                             self.reader.size_durable()
                         )))
                     }

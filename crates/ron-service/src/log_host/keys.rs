@@ -1,4 +1,5 @@
-//! The keys of a log as its readers are shown them: the chain of cross-signed rotations, swapped when there is a new one.
+//! The keys of a log as published to its readers: the chain of cross-signed rotations, replaced
+//! after each rotation.
 
 use std::sync::Arc;
 
@@ -6,32 +7,30 @@ use ron_kernel::Snapshot;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::KeyChain;
 
-/// What is shown of a log's keys; clones share it.
+/// The published keys; clones share them.
 #[derive(Clone, Debug)]
 pub struct KeyView(Arc<Snapshot<KeyChain>>);
 
 impl KeyView {
-    /// Shows `chain`.
     pub fn new(chain: KeyChain) -> Self {
         Self(Arc::new(Snapshot::new(chain)))
     }
 
-    /// The only key of a log.
+    /// A log with only one key.
     pub fn of(key: VerifierKey) -> Self {
         Self::new(KeyChain::new(key))
     }
 
-    /// Shows a longer chain.
+    /// Publishes a longer chain.
     pub fn show(&self, chain: KeyChain) {
         self.0.store(chain);
     }
 
-    /// All keys.
     pub fn chain(&self) -> Arc<KeyChain> {
         self.0.load()
     }
 
-    /// The verifier key line of the key that signs now.
+    /// The verifier key line of the current signing key.
     pub fn vkey(&self) -> String {
         self.0.with(|chain| chain.newest().to_string())
     }

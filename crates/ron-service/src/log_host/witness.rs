@@ -1,5 +1,6 @@
-//! The server side of C2SP tlog-witness: routes, and the one thread that decides, stores and cosigns. Requests queue up before it,
-//! so between comparing a checkpoint with the last one and storing it nothing else can happen.
+//! The server side of C2SP tlog-witness: routes, and the single thread that decides, stores and
+//! cosigns. Requests queue before it, so nothing can happen between comparing a checkpoint with the
+//! last one and storing it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use ron_tlog::witness::{AddCheckpoint, REQUEST_BYTES_MAX, Refusal, SIZE_TYPE};
 
 use crate::ready::ReadyBoard;
 
-/// The one thread that cosigns.
+/// The only thread that cosigns.
 pub const WITNESS_THREAD: ThreadSpec = ThreadSpec {
     name: "wit-store",
     count: Count::One,
@@ -26,7 +27,7 @@ pub const WITNESS_THREAD: ThreadSpec = ThreadSpec {
     critical: true,
     job: "compare, store, cosign: one checkpoint at a time",
 };
-/// Requests that wait for it.
+/// Requests that wait for the thread.
 pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
     name: "witness",
     capacity: 256,
@@ -35,7 +36,6 @@ pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
     to: "wit-store",
     when_full: "429 busy",
 };
-/// Guards the store while its thread is not running.
 pub const WITNESS_LOCK: LockSpec = LockSpec {
     name: "witness.store",
     rank: 30,
@@ -46,7 +46,7 @@ static QUEUE: QueueSpec = WITNESS_QUEUE;
 static LOCK: LockSpec = WITNESS_LOCK;
 
 const TEXT: &str = "text/plain; charset=utf-8";
-/// Where logs tell of rotated keys; the client's side is in `cosign`.
+/// Path at which logs submit rotated keys; the client's side is in `cosign`.
 const LOG_KEYS_ROUTE: &str = "/log-keys";
 
 /// A request that waits for its decision.
@@ -55,7 +55,6 @@ pub(crate) struct Job {
     pub(crate) responder: Responder,
 }
 
-/// What is asked.
 pub(crate) enum What {
     Checkpoint(AddCheckpoint),
     /// The chain of a log's keys.
@@ -64,10 +63,10 @@ pub(crate) enum What {
 
 pub(crate) type Notes = Arc<Snapshot<BTreeMap<String, Arc<str>>>>;
 
-/// How a request to cosign may be answered.
+/// Statuses of the answers to a request to cosign.
 pub(crate) const STATUSES: &[&str] = &["200", "400", "403", "404", "409", "422", "503"];
 
-/// What the thread owns.
+/// State owned by the thread.
 pub(crate) struct Room {
     pub(crate) store: WitnessStore,
     pub(crate) jobs: Receiver<Job>,
@@ -77,8 +76,9 @@ pub(crate) struct Room {
     pub(crate) asked: ClosedCounter,
 }
 
-/// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`, `POST /log-keys` for logs that
-/// have rotated their key, `GET /{sha256 of an origin}/checkpoint` for monitors, and `GET /vkey`.
+/// Starts the thread that owns `store` and returns the witness's routes: `POST /add-checkpoint`,
+/// `POST /log-keys` for logs that have rotated their key, `GET /{sha256 of an origin}/checkpoint`
+/// for monitors, and `GET /vkey`.
 pub fn serve(
     store: WitnessStore,
     sup: &Supervisor,
@@ -99,7 +99,7 @@ pub fn serve(
         ready: ready.clone(),
         asked: registry.counter_closed(
             "checkpoints_total",
-            "Requests to cosign a checkpoint.",
+            "Requests to cosign a checkpoint, by status.",
             &[("status", STATUSES)],
         ),
     };
@@ -110,7 +110,7 @@ pub fn serve(
             room.run(ctx);
             return;
         }
-        // Its state is not trusted after a panic; what is on disk is read again by a new process.
+        // The state is not trusted after a panic; a new process reads it from disk again.
         ready.missing("witness", "the thread that cosigns panicked");
         handle.set_fatal("the thread that cosigns panicked");
         while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
@@ -139,7 +139,9 @@ fn routes(to: Sender<Job>, notes: Notes, vkey: String) -> Vec<Route> {
             Need::Public,
             move |request, responder| learn(&to_keys, &request, responder),
         )
-        .summary("Take the cross-signed chain of a log's keys, which leads on from a key that is known here")
+        .summary(
+            "Accept the cross-signed chain of a log's keys, starting from a key that is known here",
+        )
         .body_bytes(&[])
         .body_cap(CHAIN_BYTES_MAX)
         .returns_bytes(200, TEXT)
@@ -150,14 +152,14 @@ fn routes(to: Sender<Job>, notes: Notes, vkey: String) -> Vec<Route> {
                 .map(|text| Response::text(200, text.to_string()).cache("no-cache"))
                 .ok_or_else(|| Problem::not_found("no checkpoint of such a log was cosigned here"))
         })
-        .summary("The last cosigned checkpoint of a log, by the hex SHA-256 of its origin")
+        .summary("Latest cosigned checkpoint of a log, by the hex SHA-256 of its origin")
         .returns_bytes(200, TEXT)
         .errors(&[404])
         .while_draining(),
         Route::get("/vkey", Need::Public, move |_| {
             Ok(Response::text(200, format!("{vkey}\n")))
         })
-        .summary("The verifier key of the cosignatures")
+        .summary("Verifier key of the cosignatures")
         .returns_bytes(200, TEXT)
         .while_draining(),
     ]
@@ -260,7 +262,7 @@ impl Room {
         job.responder.send(response);
     }
 
-    /// All that wait are compared with the store before any of them changes it.
+    /// Compares all waiting requests with the store before any of them changes it.
     #[cfg(mutant = "batch")]
     fn tick_together(&mut self, first: Job) {
         let mut jobs = vec![first];
@@ -286,7 +288,8 @@ impl Room {
         let done = self.store.add(request, now_s);
         match &done {
             Ok(_) => self.notes.store(self.store.notes()),
-            // Signed by the log and against its own past: whoever runs this witness wants to know.
+            // Signed by the log and in contradiction to its own past: the operator of this witness
+            // must learn of it.
             Err(CosignError::Refused(why @ (Refusal::OtherRoot(_) | Refusal::Inconsistent(_)))) => {
                 tracing::error!(event = "log_contradicts_itself", %why, %request);
             }

@@ -1,9 +1,10 @@
-//! Which entries may belong to a key: sorted runs of (hash, sequence), merged as they grow, so that
-//! a page of news costs little and a search looks into few runs.
+//! Index from the hash of an idempotency key to ledger sequences: sorted runs of (hash, sequence),
+//! merged as they grow like the levels of an LSM tree. A page of events is cheap to add and a
+//! lookup searches O(log n) runs.
 
 use std::sync::Arc;
 
-/// One entry: part of the hash of its key, and the low half of its sequence.
+/// One indexed entry: 32 bits of the hash of its key, and the low 32 bits of its sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Row {
     pub hash: u32,
@@ -15,7 +16,7 @@ pub struct Row {
 pub struct Index(Vec<Arc<[Row]>>);
 
 impl Index {
-    /// Takes in rows. Those that are not `live` any more go when their run is merged.
+    /// Adds rows as a new run. Rows that `live` rejects are dropped when their run is merged.
     pub fn add(&mut self, mut rows: Vec<Row>, live: impl Fn(Row) -> bool) {
         if rows.is_empty() {
             return;
@@ -27,7 +28,7 @@ impl Index {
         self.0.push(rows.into());
     }
 
-    /// Sequences (low halves) under `hash`, in no order.
+    /// Sequences (low 32 bits) under `hash`, in no particular order.
     pub fn find(&self, hash: u32) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().flat_map(move |run| {
             let from = run.partition_point(|row| row.hash < hash);

@@ -1,8 +1,9 @@
-//! The local copy of answers: entries as the ledger's feed told them, so that a request sent again is answered
-//! while the ledger is away. Nobody's truth: it may lag, it may be deleted, and what is not in it is not denied.
+//! The local copy of answers: entries as received from the ledger's event feed, so that a repeated
+//! request is answered while the ledger is unavailable. The copy is a cache: it may lag, it may be
+//! deleted, and a missing entry proves nothing.
 //!
-//! One thread appends to plain files ([`segments`]) and publishes which key may be where ([`index`]); readers open
-//! the files when they need them, which is seldom.
+//! One thread appends to plain files ([`segments`]) and publishes an index of keys ([`index`]).
+//! Readers open the files per lookup; lookups are rare.
 
 pub mod index;
 pub mod segments;
@@ -16,63 +17,61 @@ use std::sync::Arc;
 use ron_kernel::Snapshot;
 use ron_proto::ledger::{Entry, EntryAnswer, EntryKey, Event, PrincipalName, RefusalCode};
 
-use crate::flights::same_request;
+use crate::inflight::same_request;
 use index::{Index, Row};
 use segments::{ROWS, Segment};
 
-/// Answers older than this are forgotten.
+/// Maximum age of an answer that is served.
 const KEEP_MS: u64 = 24 * 60 * 60 * 1_000;
-/// Name of the file that says whose copy it is, and how that file begins.
+/// Name of the file that records which ledger the copy belongs to, and the prefix of its content.
 const ABOUT: &str = "about";
 const FORMAT: &str = "answers 1 of ";
 
-/// The copy does not work; nothing depends on it.
+/// The copy cannot be used. No request depends on it.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswersError {
-    /// A file cannot be read or written.
     #[error("the copy of answers: {0}")]
     Io(#[from] io::Error),
-    /// An entry cannot be written as JSON.
     #[error("the copy of answers: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// What a request sent again is answered with.
+/// The answer to a repeated request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Replay {
     /// The first answers, one per entry.
     First(Vec<EntryAnswer>),
-    /// The key belongs to another request.
+    /// The key was used for a different request.
     Mismatch,
 }
 
-/// What readers see.
+/// State published to readers after every page.
 #[derive(Debug, Clone, Default)]
 struct View {
     /// First sequence of each pair of files, ascending.
     firsts: Vec<u64>,
     index: Index,
-    /// The last entry, and its time.
+    /// Sequence and time of the last entry.
     applied: u64,
     newest_ms: u64,
-    /// The first entry that is not too old by number.
+    /// Sequence of the oldest entry that readers may serve.
     oldest: u64,
 }
 
-/// A pair of files.
+/// One lines file and its rows file.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     first: u64,
-    /// Time of its last entry.
+    /// Time of the last entry, in milliseconds since 1970.
     last_ms: u64,
 }
 
-/// The one writer.
+/// The only writer of the copy; owned by the feed thread.
 #[derive(Debug)]
 pub struct Answers {
     dir: PathBuf,
     keep: u64,
-    /// Whose copy it is; `None` until that is known.
+    /// Origin line of the ledger that the copy follows; `None` while unknown.
     origin: Option<String>,
     pairs: VecDeque<Pair>,
     writing: Option<Segment>,
@@ -81,7 +80,8 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Opens the copy that `readers` read, keeping `keep` entries at most. What cannot be read is dropped.
+    /// Opens the copy that `readers` read; it keeps at most `keep` entries. A copy that cannot be
+    /// read is dropped and rebuilt from the feed. `None` without a data directory.
     pub fn open(readers: &AnswersReader, keep: u64) -> Result<Option<Self>, AnswersError> {
         let Some(dir) = readers.dir.clone() else {
             return Ok(None);
@@ -135,8 +135,8 @@ impl Answers {
         Ok(())
     }
 
-    /// Says whose feed follows, and where that ledger stands: a copy of another one, or of one that
-    /// went back, is dropped. True when that was so.
+    /// Checks the copy against the ledger `origin` at sequence `head`. A copy of another ledger, or
+    /// one that is ahead of `head`, is dropped; returns true in that case.
     pub fn of_ledger(&mut self, origin: &str, head: u64) -> Result<bool, AnswersError> {
         if self.origin.as_deref() == Some(origin) && self.view.applied <= head {
             return Ok(false);
@@ -146,19 +146,19 @@ impl Answers {
         Ok(dropped)
     }
 
-    /// Whether the ledger has this entry where the copy has it. One that was put back to an earlier
-    /// state and has gone on from there has another one.
+    /// Whether the ledger has the same entry as the copy at this sequence. They differ when the
+    /// ledger was restored to an earlier state and has committed other entries since.
     pub fn agrees(&self, theirs: &Event) -> bool {
         let ours = self.readers.at(theirs.seq);
         ours.is_none_or(|ours| ours.ts == theirs.ts && ours.entry == theirs.entry)
     }
 
-    /// Drops everything and begins anew with the ledger `origin`, which stands at `head`.
+    /// Drops everything and starts an empty copy of the ledger `origin`, which is at `head`.
     pub fn start_over(&mut self, origin: &str, head: u64) -> Result<(), AnswersError> {
         self.writing = None;
         self.pairs.clear();
         self.view = View {
-            // A new copy begins where what it keeps begins.
+            // An empty copy starts at the oldest entry that it would keep.
             applied: head.saturating_sub(self.keep),
             ..View::default()
         };
@@ -171,12 +171,12 @@ impl Answers {
         Ok(())
     }
 
-    /// The last entry in it.
+    /// Sequence of the last entry in the copy.
     pub const fn applied(&self) -> u64 {
         self.view.applied
     }
 
-    /// Takes in entries, which follow the last one, and forgets the oldest.
+    /// Appends entries that follow the last one, and drops the oldest.
     pub fn take(&mut self, events: &[Event]) -> Result<(), AnswersError> {
         let mut rows = Vec::with_capacity(events.len());
         for event in events {
@@ -210,7 +210,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Begins the next pair of files and removes those nobody may ask for any more.
+    /// Starts the next pair of files and removes pairs whose entries are past the retention.
     fn roll(&mut self, first: u64) -> Result<(), AnswersError> {
         if let Some(mut segment) = self.writing.take() {
             segment.flush()?;
@@ -230,13 +230,14 @@ impl Answers {
     }
 
     fn publish(&mut self) {
+        // Publish after the flush: readers only look up entries that are in the files.
         self.view.firsts = self.pairs.iter().map(|pair| pair.first).collect();
         self.view.oldest = (self.view.applied + 1).saturating_sub(self.keep);
         self.readers.view.store(self.view.clone());
     }
 }
 
-/// Where readers find the copy.
+/// Read access to the copy, shared by the API handlers.
 #[derive(Debug, Clone)]
 pub struct AnswersReader {
     dir: Option<PathBuf>,
@@ -244,7 +245,7 @@ pub struct AnswersReader {
 }
 
 impl AnswersReader {
-    /// Of the directory `dir`; without one nothing is ever found.
+    /// Reads from `dir`; with `None` every lookup finds nothing.
     pub fn new(dir: Option<PathBuf>) -> Self {
         Self {
             dir,
@@ -252,14 +253,14 @@ impl AnswersReader {
         }
     }
 
-    /// What a request would be answered with, if all of it is in the copy.
+    /// The answer to a repeated request, if all of its entries are in the copy.
     pub fn replay(&self, request: &[Entry]) -> Option<Replay> {
         let (principal, key) = request.first()?.principal_key()?;
         let found = self.batch(principal, key, request.len())?;
         replay_of(request, &found)
     }
 
-    /// The entry of a key.
+    /// The entry committed under a key.
     pub fn by_key(&self, principal: &PrincipalName, key: &EntryKey) -> Option<Event> {
         let view = self.view.load();
         view.index
@@ -268,12 +269,11 @@ impl AnswersReader {
             .find(|event| event.entry.principal_key() == Some((principal, key)))
     }
 
-    /// The entry at `seq`.
     pub fn at(&self, seq: u64) -> Option<Event> {
         self.look(&self.view.load(), seq)
     }
 
-    /// The entry of a key and those right behind it, `n` in all.
+    /// The entry of a key and the ones directly after it, `n` in total.
     pub fn batch(&self, principal: &PrincipalName, key: &EntryKey, n: usize) -> Option<Vec<Event>> {
         let first = self.by_key(principal, key)?;
         if n <= 1 {
@@ -282,7 +282,7 @@ impl AnswersReader {
         Some(self.range(first.seq, n as u64))
     }
 
-    /// Entries from `seq` on, `n` at most; fewer when not all are in the copy.
+    /// At most `n` entries from `seq` on; stops at the first one that is not in the copy.
     pub fn range(&self, seq: u64, n: u64) -> Vec<Event> {
         let view = self.view.load();
         let all = (seq..seq.saturating_add(n)).map(|seq| self.look(&view, seq));
@@ -298,7 +298,7 @@ impl AnswersReader {
         let first = *view.firsts.get(pair.checked_sub(1)?)?;
         let event = match read(dir, first, seq) {
             Ok(event) => event?,
-            // Forgotten since.
+            // The writer removed the file after this view was published.
             Err(AnswersError::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(why) => {
                 tracing::warn!(event = "answers_read_failed", reason = %why);
@@ -315,13 +315,14 @@ fn read(dir: &Path, first: u64, seq: u64) -> Result<Option<Event>, AnswersError>
     Ok(event.filter(|event| event.seq == seq))
 }
 
-/// The sequence at or before `applied` whose low half is `low`; no more than 2^32 entries are kept.
+/// The sequence at or before `applied` whose low half is `low`. Unambiguous because at most 2^32
+/// entries are kept.
 const fn whole_seq(low: u32, applied: u64) -> u64 {
     applied.saturating_sub((applied as u32).wrapping_sub(low) as u64)
 }
 
-/// Compares a request with the entries under its keys: first answers, a mismatch, or `None` when the entries are not
-/// all of it.
+/// Compares a request with the entries under its keys: the first answers, a mismatch, or `None`
+/// when some entries of the request are missing.
 pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
     let first = found.first()?;
     if matches!(first.entry, Entry::Abandon { .. }) {
@@ -334,6 +335,7 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
         };
         return Some(Replay::First(vec![refused; request.len()]));
     }
+    // The first entry alone decides a mismatch, also when the rest of the batch is missing.
     let (head, wanted) = (std::slice::from_ref(&first.entry), &request[..1]);
     if !same_request(head, wanted) {
         return Some(Replay::Mismatch);
@@ -354,7 +356,8 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
     })
 }
 
-/// Part of a hash over (principal, key), never 0; entries are compared whole.
+/// 32 bits of a hash over (principal, key), never 0 because 0 marks an entry without a key.
+/// Collisions are harmless: the full key is compared after the lookup.
 fn hash(principal: &PrincipalName, key: &EntryKey) -> u32 {
     let text = format!("{} {}", principal.as_str(), key.as_str());
     segments::part_of(&ron_crypto::hash::blake3(text.as_bytes())).max(1)
@@ -484,7 +487,7 @@ mod tests {
             assert_eq!(reader.at(seq).is_some(), kept, "{seq}");
         }
         assert_eq!(reader.range(49_998, 9).len(), 3);
-        // After a gap a new pair begins, and what is before it is still there.
+        // After a gap a new pair begins, and the entries before the gap stay readable.
         a.take(&numbered(50_005..=50_006)).unwrap();
         assert!(reader.at(50_000).is_some() && reader.at(50_003).is_none());
         assert!(by_key(&reader, 50_006).is_some());
@@ -557,7 +560,7 @@ mod tests {
         assert_eq!(found, [true, false, true]);
         assert!(segments::line(dir.path(), 1, 0).unwrap().is_some());
         assert_eq!(segments::line(dir.path(), 1, 1).unwrap(), None);
-        // A pair that is gone is told from a row that is not there.
+        // A removed pair and a missing row are different errors.
         assert_eq!(segments::line(dir.path(), 1, 3).unwrap(), None);
         let gone = segments::line(dir.path(), 9, 0).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);

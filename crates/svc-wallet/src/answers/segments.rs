@@ -1,24 +1,24 @@
-//! The files of the copy: lines of JSON, and beside them one row per entry that says where its line
-//! ends, what it must hash to, when it was made and under which key. Nothing is synced: what a
-//! power cut takes comes again with the feed, and a damaged line is noticed and never answered.
+//! The files of the copy: JSON lines, and one row per entry with the end offset of its line, a
+//! checksum, its time, and the hash of its key. Nothing is synced: entries lost in a power cut come
+//! again from the feed, and a damaged line fails its checksum and is never served.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Entries of one pair of files.
+/// Maximum entries of one pair of files.
 pub const ROWS: u64 = 16_384;
 const ROW_BYTES: usize = 20;
 
-/// What is known of an entry without reading its line. An entry without a line has no key.
+/// Metadata of an entry, readable without its line. An entry without a line has no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// Where its line ends; it begins where the one before ends.
+    /// End offset of its line; the line starts where the previous one ends.
     pub end: u32,
-    /// Part of the hash of its key.
+    /// First 32 bits of the hash of its key; 0 without a key.
     pub hash: u32,
-    /// Part of the hash of its line.
+    /// First 32 bits of the BLAKE3 hash of its line.
     pub check: u32,
     /// Milliseconds since 1970.
     pub ts_ms: u64,
@@ -48,7 +48,7 @@ impl Place {
     }
 }
 
-/// The first bytes of a hash, as a number.
+/// The first four bytes of a hash as a little-endian number.
 pub fn part_of(hash: &[u8; 32]) -> u32 {
     u32::from_le_bytes(hash[..4].try_into().expect("four bytes"))
 }
@@ -73,7 +73,8 @@ pub fn firsts(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// The usable rows of a pair: those that ascend and whose lines are there.
+/// The usable rows of a pair: stops at the first row that does not ascend or whose line is not
+/// fully in the file.
 pub fn places(dir: &Path, first: u64) -> io::Result<Vec<Place>> {
     let there = fs::metadata(lines_of(dir, first))?.len();
     let bytes = fs::read(rows_of(dir, first))?;
@@ -87,7 +88,7 @@ pub fn places(dir: &Path, first: u64) -> io::Result<Vec<Place>> {
     Ok(usable.collect())
 }
 
-/// Removes a pair; one that is not there is no error.
+/// Removes a pair; a missing pair is not an error.
 pub fn remove(dir: &Path, first: u64) -> io::Result<()> {
     for path in [rows_of(dir, first), lines_of(dir, first)] {
         match fs::remove_file(path) {
@@ -98,7 +99,8 @@ pub fn remove(dir: &Path, first: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The line of entry `first + row`; `None` when it has none, or when it is not what was written.
+/// The line of entry `first + row`; `None` when the entry has no line or the checksum does not
+/// match.
 pub fn line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
     match whole_line(dir, first, row) {
         Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
@@ -108,6 +110,7 @@ pub fn line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
 
 fn whole_line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
     let rows = File::open(rows_of(dir, first))?;
+    // Two rows in one read: a line starts where the previous one ends.
     let mut two = [0; 2 * ROW_BYTES];
     let (start, place) = if row == 0 {
         rows.read_exact_at(&mut two[..ROW_BYTES], 0)?;
@@ -130,12 +133,12 @@ fn whole_line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
     Ok(sound.then_some(line))
 }
 
-/// The pair being written.
+/// The pair that is being written.
 #[derive(Debug)]
 pub struct Segment {
-    /// Sequence of its first entry.
+    /// Sequence of the first entry.
     pub first: u64,
-    /// Entries in it, those not yet flushed included.
+    /// Entries in the pair, including those not yet flushed.
     pub rows: u64,
     lines: File,
     places: File,
@@ -145,8 +148,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Goes on after the `rows` usable ones, of which the last ends at `end`; what is behind them
-    /// is cut off.
+    /// Continues after the `rows` usable rows, the last of which ends at `end`; both files are
+    /// truncated to that point.
     pub fn open(dir: &Path, first: u64, rows: u64, end: u32) -> io::Result<Self> {
         let file = |path: PathBuf, len: u64| {
             let mut options = OpenOptions::new();
@@ -165,7 +168,7 @@ impl Segment {
         })
     }
 
-    /// Adds the next entry; `write` appends its line.
+    /// Adds the next entry to the buffers; `write` appends its JSON line.
     pub fn add<E>(
         &mut self,
         hash: u32,
@@ -187,7 +190,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Hands everything to the system: lines first, so that no row points behind them.
+    /// Writes the buffers to the files. Lines go first, so that no row refers to bytes that are not
+    /// there.
     pub fn flush(&mut self) -> io::Result<()> {
         self.lines.write_all(&self.new_lines)?;
         self.places.write_all(&self.new_places)?;

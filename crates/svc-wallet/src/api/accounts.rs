@@ -13,7 +13,7 @@ use super::submit::{Accepted, write};
 use super::writes::{not_reserved, tag};
 use crate::render::code_of;
 
-/// Entries of one page, at most.
+/// Maximum entries of one page.
 const PAGE: u64 = 500;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -27,7 +27,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             "freeze",
             |api, req| set_frozen(api, req, true),
         )
-        .summary("From now on the account refuses debits.")
+        .summary("Freeze an account: it refuses debits until it is unfrozen.")
         .body::<Nothing>()
         .returns::<Receipt>(200),
         write(
@@ -37,7 +37,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             "unfreeze",
             |api, req| set_frozen(api, req, false),
         )
-        .summary("The account takes debits again.")
+        .summary("Unfreeze an account: it accepts debits again.")
         .body::<Nothing>()
         .returns::<Receipt>(200),
         Route::get(
@@ -46,8 +46,16 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             move |req| history(&look, req),
         )
         .summary("Entries that touched an account, oldest first.")
-        .query_as::<u64>("after", false, "Only entries after this sequence")
-        .query_as::<u64>("limit", false, "At most this many, up to 500")
+        .query_as::<u64>(
+            "after",
+            false,
+            "Return only entries after this ledger sequence",
+        )
+        .query_as::<u64>(
+            "limit",
+            false,
+            "Maximum number of entries to return, 1 to 500; 100 by default",
+        )
         .returns::<HistoryPage>(200)
         .errors(&[400, 403, 429, 503])
         .while_draining(),
@@ -102,16 +110,16 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         .map_err(|e| api.read_failed(&e, "history"))?;
     let doc = HistoryPage {
         account,
-        entries: page.events.into_iter().map(told).collect(),
+        entries: page.events.into_iter().map(history_entry).collect(),
         next: page.next,
         head: page.head,
     };
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// What an entry asked for.
+/// The operands of an entry, as the request gave them.
 #[derive(Default)]
-struct Asked {
+struct Operands {
     from: Option<Account>,
     to: Option<Account>,
     asset: Option<Asset>,
@@ -120,15 +128,19 @@ struct Asked {
     memo: Option<Memo>,
 }
 
-/// An entry as those who may read the account see it: without the keys and names of other callers.
-fn told(event: Event) -> HistoryEntry {
+/// An entry as readers of the account see it: without the idempotency keys and names of other
+/// callers.
+fn history_entry(event: Event) -> HistoryEntry {
     let refused = code_of(&event.answer);
     let op = event.entry.kind();
-    let mut asked = asked(event.entry);
+    let mut operands = operands(event.entry);
     let receipt = event.answer.receipt();
     if let Some(r) = receipt {
-        (asked.from, asked.to) = (r.from.clone(), r.to.clone());
-        (asked.asset, asked.amount, asked.nonce) = (r.asset.clone(), r.amount_minor, r.nonce);
+        // A receipt has the resolved accounts and amounts (a release names only its hold), so it
+        // wins.
+        (operands.from, operands.to) = (r.from.clone(), r.to.clone());
+        (operands.asset, operands.amount, operands.nonce) =
+            (r.asset.clone(), r.amount_minor, r.nonce);
     }
     HistoryEntry {
         seq: event.seq,
@@ -136,16 +148,16 @@ fn told(event: Event) -> HistoryEntry {
         op,
         txid: receipt.map(|r| r.txid),
         refused,
-        from: asked.from,
-        to: asked.to,
-        asset: asked.asset,
-        amount_minor: asked.amount,
-        nonce: asked.nonce,
-        memo: asked.memo,
+        from: operands.from,
+        to: operands.to,
+        asset: operands.asset,
+        amount_minor: operands.amount,
+        nonce: operands.nonce,
+        memo: operands.memo,
     }
 }
 
-fn asked(entry: Entry) -> Asked {
+fn operands(entry: Entry) -> Operands {
     match entry {
         Entry::Issue {
             to,
@@ -153,12 +165,12 @@ fn asked(entry: Entry) -> Asked {
             amount_minor,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             to: Some(to),
             asset: Some(asset),
             amount: Some(amount_minor),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
         Entry::Transfer {
             from,
@@ -168,7 +180,7 @@ fn asked(entry: Entry) -> Asked {
             nonce,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             from: Some(from),
             to: Some(to),
             asset: Some(asset),
@@ -191,26 +203,26 @@ fn asked(entry: Entry) -> Asked {
             nonce,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             from: Some(from),
             asset: Some(asset),
             amount: Some(amount_minor),
             nonce: Some(nonce),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
         Entry::Capture {
             to,
             amount_minor,
             memo,
             ..
-        } => Asked {
+        } => Operands {
             to: Some(to),
             amount: Some(amount_minor),
             memo,
-            ..Asked::default()
+            ..Operands::default()
         },
-        // What these ask for stands in their receipts.
-        _ => Asked::default(),
+        // The other kinds have their operands only in the receipt.
+        _ => Operands::default(),
     }
 }

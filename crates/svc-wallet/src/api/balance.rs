@@ -1,5 +1,5 @@
-//! `GET /v1/balance?account&asset`: from what the ledger told a moment ago, else asked now, else (while the ledger
-//! cannot be asked) from what it told last, with its true age.
+//! `GET /v1/balance?account&asset`: from the cache while it is fresh, else from the ledger; while
+//! the ledger is unavailable, from the last known document with its true age.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use ron_proto::{Account, Amount, Asset, Problem, scope};
 use super::Api;
 use crate::balances::Found;
 
-/// How long the ledger is waited for when there is an older answer to fall back on.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// How long to wait for the ledger when a cached document can be served instead.
+const FALLBACK_WAIT: Duration = Duration::from_millis(250);
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -29,11 +29,11 @@ pub fn route(api: &Arc<Api>) -> Route {
         api.allow(req, read, &account, Some(&asset), None)?;
         let found = find(&api, req, &account)?;
         api.metrics.staleness.observe(found.age.as_secs_f64());
-        Ok(Response::json(200, &told(&found, asset)).cache("no-store"))
+        Ok(Response::json(200, &to_balance(&found, asset)).cache("no-store"))
     })
-    .summary("What an account has of an asset, and how old that knowledge is.")
-    .query_as::<Account>("account", true, "the account")
-    .query_as::<Asset>("asset", true, "the asset")
+    .summary("Balance of an account in one asset, with the age of the value.")
+    .query_as::<Account>("account", true, "Account to read")
+    .query_as::<Asset>("asset", true, "Asset to read")
     .returns::<Balance>(200)
     .errors(&[400, 403, 429, 503])
     .while_draining()
@@ -46,7 +46,7 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
     }
     let older = api.balances.stale(account, asked);
     let failed = |e: Option<&ClientError>| {
-        // The age as of this answer, not as of the question.
+        // The age at the time of this answer, not at the time of the request.
         let last = api.balances.stale(account, api.clock.now());
         last.ok_or_else(|| match e {
             Some(e) => api.read_failed(e, "account"),
@@ -57,14 +57,14 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
         return failed(None);
     }
     let by: Deadline = match older {
-        Some(_) => Api::read_deadline(req).capped(PATIENCE),
+        Some(_) => Api::read_deadline(req).capped(FALLBACK_WAIT),
         None => Api::read_deadline(req),
     };
     match api.upstream.client.account(account, by) {
         Ok(doc) => {
             let doc = Arc::new(doc);
             api.balances.keep(Arc::clone(&doc), asked);
-            // It was asked for this answer.
+            // The document was read for this answer.
             let age = Duration::ZERO;
             Ok(Found { doc, age })
         }
@@ -72,7 +72,7 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
     }
 }
 
-fn told(found: &Found, asset: Asset) -> Balance {
+fn to_balance(found: &Found, asset: Asset) -> Balance {
     let doc = &found.doc;
     let row = doc.balances.iter().find(|b| b.asset == asset);
     let zero = Amount(0);

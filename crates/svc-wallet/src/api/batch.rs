@@ -1,7 +1,8 @@
 //! `POST /v1/batch`: up to 1,000 operations under one key, in one ledger call.
 //!
-//! Item 0 has the caller's key, item `i` has `key#i`; each carries the number of items and a hash over the whole body,
-//! so that under the same key only the same whole batch is the same request, and a batch is found again by its key.
+//! Item 0 has the caller's key, item `i` has `key#i`. Each item's reference carries the item count
+//! and a hash of the whole body, so that a key matches only the identical batch, and all items of a
+//! batch can be found from its key.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use super::submit::{Accepted, write};
 use super::writes::{Made, Tag, burn, issue, tag, transfer};
 use crate::render::Shape;
 
-/// How references of batch items begin.
+/// Prefix of the references of batch items.
 const PREFIX: &str = "batch:";
 
 pub fn route(api: &Arc<Api>) -> Route {
     write(api, "/v1/batch", Need::Identity, "batch", read)
-        .summary("Many operations under one key; linked means all or nothing. Needs the scope of each item.")
+        .summary("Commit up to 1,000 operations under one key; a linked batch is all or nothing. Requires the scope of every item.")
         .body::<Batch>()
         .body_cap(MAX_COMMIT_BYTES)
         .returns::<BatchAnswer>(200)
@@ -135,7 +136,7 @@ fn reference(body: &Batch) -> Result<Reference, Problem> {
         .map_err(|_| Problem::internal("the batch's reference is not usable"))
 }
 
-/// How many items the batch of this entry has; `None` for a single operation.
+/// Number of items of the batch that this entry belongs to; `None` for a single operation.
 pub fn items_of(entry: &Entry) -> Option<usize> {
     let (Entry::Issue { reference, .. }
     | Entry::Transfer { reference, .. }
@@ -147,7 +148,7 @@ pub fn items_of(entry: &Entry) -> Option<usize> {
     rest.split(':').next()?.parse().ok()
 }
 
-/// One batch is one ledger call, whose size is bounded.
+/// Refuses a batch whose ledger call would exceed the size limit.
 fn fits(entries: &[Entry]) -> Result<(), Problem> {
     let request = CommitRequest {
         entries: entries.to_vec(),

@@ -15,10 +15,10 @@ use super::submit::{Accepted, write};
 use super::writes::{Debit, not_reserved, positive, tag};
 use crate::topology::HOLDS;
 
-/// Holds remembered at once; twice as many stand in the two halves together.
+/// Holds per generation; at most twice as many are kept in the two generations together.
 const REMEMBERED: usize = 4_096;
 
-/// What a hold was made on. It never changes.
+/// The terms of a hold. They never change after it was made.
 #[derive(Debug, Clone)]
 pub struct Facts {
     from: Account,
@@ -27,7 +27,7 @@ pub struct Facts {
     expires_at: Timestamp,
 }
 
-/// What holds asked about lately are on, in two generations.
+/// Terms of recently used holds, in two generations.
 #[derive(Debug)]
 pub struct HoldFacts(RankedMutex<[BTreeMap<TxId, Arc<Facts>>; 2]>);
 
@@ -46,6 +46,8 @@ impl HoldFacts {
     fn keep(&self, id: TxId, facts: Arc<Facts>) {
         let mut both = self.0.lock();
         if both[0].len() >= REMEMBERED {
+            // Swap and clear: the full generation becomes the old one, the oldest entries are
+            // dropped.
             both.swap(0, 1);
             both[0].clear();
         }
@@ -62,12 +64,12 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             .body::<HoldMoney>()
             .returns::<Receipt>(200),
         write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
-            .summary("Pay out of a hold; what is left stays reserved.")
+            .summary("Pay out of a hold; the remainder stays reserved.")
             .body::<Capture>()
             .returns::<Receipt>(200)
             .errors(&[404]),
         write(api, "/v1/hold/{id}/release", hold, "release", release)
-            .summary("End a hold; what is left is available again.")
+            .summary("End a hold; the remainder becomes available again.")
             .body::<Nothing>()
             .returns::<Receipt>(200)
             .errors(&[404]),
@@ -76,7 +78,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             Need::Scope(scope::WALLET_HOLD),
             move |req| state(&look, req),
         )
-        .summary("A hold as it stands.")
+        .summary("Read the current state of a hold.")
         .returns::<Hold>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
@@ -154,7 +156,7 @@ fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     Ok(Accepted::one(entry, facts.from.clone()))
 }
 
-/// An empty body, or `{}`.
+/// Accepts an empty body or `{}`.
 pub fn nothing(req: &Request) -> Result<(), Problem> {
     if req.body.is_empty() {
         return Ok(());
@@ -195,7 +197,8 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// The hold named in the path and what it is on.
+/// The hold named in the path and its terms: from memory, from the ledger, or from the copy while
+/// the ledger is unavailable.
 fn facts(api: &Api, req: &Request) -> Result<(TxId, Arc<Facts>), Problem> {
     let id: TxId = req
         .param("id")

@@ -1,5 +1,5 @@
 //! The HTTP API: one file per resource. Order of checks: framing and limits, identity, body, policy
-//! and caveats, replay, readiness and queue; nonce and funds are the ledger's, in one atomic step.
+//! and caveats, replay, readiness and queue. The ledger checks nonce and funds in one atomic step.
 
 mod accounts;
 mod balance;
@@ -26,51 +26,46 @@ pub use holds::HoldFacts;
 use crate::answers::AnswersReader;
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::commit::Lanes;
-use crate::flights::Flights;
+use crate::commit::CommitQueues;
+use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
-use crate::pins::Pinned;
 use crate::policy::{self, Allowed, Ask};
+use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
-/// Longest time for one read from the ledger.
+/// Maximum time of one read from the ledger.
 const READ_MAX: Duration = Duration::from_secs(1);
 
-/// What the handlers share.
+/// State shared by the handlers.
 pub struct Api {
-    /// The policy in force.
+    /// The policy in force; replaced by a reload.
     pub policy: Arc<Snapshot<WalletPolicy>>,
-    /// Most minor units of one operation, whatever a rule says.
+    /// Maximum minor units of one operation; a policy rule can only lower it.
     pub per_op_max: Amount,
-    /// Most minor units per account and UTC day, whatever a rule says.
+    /// Maximum minor units per account and UTC day; a policy rule can only lower it.
     pub daily_max: Amount,
-    /// The committers' queues.
-    pub lanes: Lanes,
-    /// Writes under way.
-    pub flights: Arc<Flights>,
+    pub queues: CommitQueues,
+    /// Writes that have not been answered.
+    pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
-    pub pinned: Arc<Pinned>,
-    /// Balances as last told.
+    pub unresolved: Arc<UnresolvedKeys>,
+    /// Cache of balances.
     pub balances: Arc<Balances>,
-    /// What holds are on.
+    /// Cache of the terms of holds.
     pub holds: HoldFacts,
-    /// The copy of answers.
+    /// The copy of answers, for replays while the ledger is unavailable.
     pub answers: AnswersReader,
-    /// The ledger.
     pub upstream: SharedUpstream,
     /// Counts and logs refusals.
     pub auth: Arc<RonAuthorizer>,
-    /// The audit stream.
     pub audit: Audit,
-    /// Tells when the service drains.
+    /// Knows whether the service drains.
     pub sup: Supervisor,
     /// Monotonic clock.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// All routes.
 pub fn router(api: &Arc<Api>) -> Router {
     Router::new(ApiInfo {
         title: "svc-wallet",
@@ -88,7 +83,7 @@ pub fn router(api: &Arc<Api>) -> Router {
 }
 
 impl Api {
-    /// Caveats first, then the policy; a refusal is counted and logged.
+    /// Checks the caveats, then the policy; a refusal is counted and logged.
     fn allow(
         &self,
         req: &Request,
@@ -117,7 +112,8 @@ impl Api {
                     .map_err(|problem| (word(&problem), problem))
             })
             .map_err(|(reason, problem)| {
-                // A service is named in the configuration; the name in a passport is its client's choice.
+                // A service is named in the configuration; the name in a passport is chosen by its
+                // client and must not become a label.
                 let service = principal.kind == PrincipalKind::Service;
                 let client = service.then_some(principal.name.as_str());
                 let peer = Peer::of(req.peer, req.transport);
@@ -139,7 +135,7 @@ impl Api {
             .is_ok()
     }
 
-    /// May the caller see an entry: its own, or one that touches an account it may read.
+    /// Whether the caller may see an entry: its own, or one that touches an account it may read.
     fn may_see(&self, principal: &Principal, entry: &Entry) -> bool {
         let own = entry
             .principal_key()
@@ -154,14 +150,15 @@ impl Api {
         req.deadline.capped(READ_MAX)
     }
 
-    /// A failed read: what the ledger refused keeps its meaning, everything else is 503.
+    /// Maps a failed read: 404 and 409 of the ledger keep their meaning, everything else becomes
+    /// 503.
     fn read_failed(&self, error: &ClientError, what: &str) -> Problem {
         match error {
             ClientError::Refused { status: 404, .. } => {
                 Problem::not_found(format!("there is no such {what}"))
             }
             ClientError::Refused { status: 409, .. } => {
-                Problem::unavailable(format!("the {what} is not ready yet; ask again"), 1)
+                Problem::unavailable(format!("the {what} is not ready yet; retry"), 1)
             }
             _ => {
                 self.metrics

@@ -1,4 +1,4 @@
-//! `GET /v1/ops/{key}`: what became of an operation whose answer was lost.
+//! `GET /v1/ops/{key}`: the outcome of an operation whose answer was lost.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::Api;
 use super::batch::items_of;
 use super::submit::neighbours;
 use crate::commit::{entry_key, principal_name};
-use crate::flights::FlightKey;
+use crate::inflight::RequestKey;
 use crate::render::item;
 use crate::watch::in_flight;
 
@@ -34,15 +34,15 @@ pub fn route(api: &Arc<Api>) -> Route {
     .while_draining()
 }
 
-/// Looks the key up. One whose outcome is open is resolved: the ledger tells it, or refuses it for
-/// ever. A key that was never seen is not touched.
+/// Looks the key up. For a key with an unknown outcome the ledger resolves it: it returns the
+/// outcome, or refuses the key permanently. A key that was never sent is not touched.
 fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     let key: IdemKey = req
         .param("key")
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let key: FlightKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
-    if api.flights.holds(&key) {
+    let key: RequestKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
+    if api.in_flight.holds(&key) {
         return Err(in_flight());
     }
     if let Some(why) = api.upstream.unreachable() {
@@ -50,7 +50,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
     }
     match from_ledger(api, &key, Api::read_deadline(req)) {
         Ok(Some(operation)) => {
-            api.pinned.release(&key);
+            api.unresolved.release(&key);
             Ok(operation)
         }
         Ok(None) => Err(Problem::not_found(
@@ -62,7 +62,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
 
 fn from_ledger(
     api: &Api,
-    (principal, key): &FlightKey,
+    (principal, key): &RequestKey,
     by: Deadline,
 ) -> Result<Option<Operation>, ClientError> {
     match api.upstream.client.by_key(principal, key, by) {
@@ -70,13 +70,14 @@ fn from_ledger(
             None => Ok(Some(single(event.answer))),
             Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
         },
-        Err(ClientError::Refused { status: 404, .. }) if api.pinned.holds(principal, key) => {
+        Err(ClientError::Refused { status: 404, .. }) if api.unresolved.holds(principal, key) => {
             let ask = ResolveRequest {
                 principal: principal.clone(),
                 key: key.clone(),
             };
             let answer = api.upstream.client.resolve(&ask, by)?;
-            // What came in meanwhile may be a batch; then its other items are told as well.
+            // The request may have been committed in the meantime, and it may be a batch; then
+            // report all of its items.
             match &answer {
                 EntryAnswer::Done { .. } => {
                     let event = api.upstream.client.by_key(principal, key, by)?;
@@ -94,7 +95,7 @@ fn from_ledger(
     }
 }
 
-fn from_copy(api: &Api, (principal, key): &FlightKey) -> Option<Operation> {
+fn from_copy(api: &Api, (principal, key): &RequestKey) -> Option<Operation> {
     let event = api.answers.by_key(principal, key)?;
     match items_of(&event.entry) {
         None => Some(single(event.answer)),

@@ -1,4 +1,5 @@
-//! The way of every accepted write: replays where nothing new can be begun, then the table of flights, then a lane.
+//! The path of every accepted write: replays when no new write can start, then the in-flight table,
+//! then a commit queue.
 
 use std::sync::Arc;
 
@@ -11,21 +12,19 @@ use ron_proto::{Account, Problem};
 use super::Api;
 use crate::answers::{Replay, replay_of};
 use crate::commit::CommitJob;
-use crate::flights::{Entered, FlightKey, Waiter};
-use crate::render::{self, Shape, Telling};
+use crate::inflight::{Admission, RequestKey, Waiter};
+use crate::render::{self, AnswerOptions, Shape};
 
-/// A write that body, caveats and policy allow.
+/// A write that passed the checks of body, caveats and policy.
 pub struct Accepted {
-    /// At least one, each with principal and key.
+    /// At least one; the first has the principal and key of the request.
     pub entries: Vec<Entry>,
-    /// The account whose order matters.
+    /// The account whose writes keep their order.
     pub account: Account,
-    /// How the answer is put together.
     pub shape: Shape,
 }
 
 impl Accepted {
-    /// A single operation.
     pub fn one(entry: Entry, account: Account) -> Self {
         Self {
             entries: vec![entry],
@@ -35,10 +34,10 @@ impl Accepted {
     }
 }
 
-/// What reads a request of one route.
+/// Reads and checks the request of one route.
 pub type Reader = fn(&Api, &Request) -> Result<Accepted, Problem>;
 
-/// A writing route.
+/// A route that writes.
 pub fn write(
     api: &Arc<Api>,
     path: &'static str,
@@ -62,19 +61,20 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
         Ok(accepted) => submit(api, req, responder, op, accepted),
         Err(problem) => {
             api.metrics.rejects.with_label_values(&[problem.code]).inc();
-            tell_refused(api, req, op, problem.code);
+            audit_refusal(api, req, op, problem.code);
             responder.send(problem);
         }
     }
 }
 
-/// A refusal before the ledger, for the audit stream; requests without a usable name or key are the front's matter.
-fn tell_refused(api: &Api, req: &Request, op: &'static str, code: &'static str) {
+/// Records a refusal before the ledger in the audit stream. Requests without a usable name or key
+/// were refused by the HTTP front.
+fn audit_refusal(api: &Api, req: &Request, op: &'static str, code: &'static str) {
     let key = req.idempotency_key().ok().map(|k| k.to_string());
     let key: Option<EntryKey> = key.and_then(|k| k.parse().ok());
     let name: Option<PrincipalName> = req.principal.name.parse().ok();
     if let (Some(name), Some(key)) = (name, key) {
-        api.audit.tell((&name, &key), op, code, None);
+        api.audit.record((&name, &key), op, code, None);
     }
 }
 
@@ -87,7 +87,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
     let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
         return responder.send(Problem::internal("an accepted write without a key"));
     };
-    let key: FlightKey = (principal.clone(), key.clone());
+    let key: RequestKey = (principal.clone(), key.clone());
     let entries: Arc<[Entry]> = entries.into();
     let waiter = Waiter {
         responder,
@@ -95,7 +95,8 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         reads_account: api.may_read(&req.principal, &account),
         op,
     };
-    let under_way = api.flights.holds(&key);
+    // A repeated request joins an in-flight one even during a drain or an outage.
+    let under_way = api.in_flight.holds(&key);
     if api.sup.draining() && !under_way {
         let found = from_copy(api, &entries).or_else(|| {
             let by = Api::read_deadline(req);
@@ -106,7 +107,8 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
     if let Some(why) = api.upstream.trouble()
         && !under_way
     {
-        // A ledger that only cannot write is asked; one that is away is not.
+        // A closed ledger still answers reads, so it can be asked for a replay; an unreachable one
+        // cannot.
         let ask = || {
             let by = Api::read_deadline(req);
             let readable = why.code == LEDGER_CLOSED;
@@ -120,7 +122,7 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
 
 fn enter(
     api: &Api,
-    key: FlightKey,
+    key: RequestKey,
     entries: Arc<[Entry]>,
     shape: Shape,
     account: &Account,
@@ -129,21 +131,21 @@ fn enter(
     let op = waiter.op;
     let inflight = api.metrics.inflight.with_label_values(&[op]);
     inflight.inc();
-    match api.flights.enter(&key, &entries, waiter) {
-        Entered::Follows => {}
-        Entered::Differs(waiter) => {
+    match api.in_flight.enter(&key, &entries, waiter) {
+        Admission::Follower => {}
+        Admission::Mismatch(waiter) => {
             inflight.dec();
             reject(api, waiter, render::mismatch());
         }
-        Entered::Leads => {
+        Admission::Leader => {
             let job = CommitJob {
                 key: key.clone(),
                 entries,
                 shape,
                 op,
             };
-            if let Err(retry_after_s) = api.lanes.put(account, job) {
-                for landed in api.flights.land(&[&key]) {
+            if let Err(retry_after_s) = api.queues.put(account, job) {
+                for landed in api.in_flight.finish(&[&key]) {
                     for waiter in landed.leader.into_iter().chain(landed.followers) {
                         inflight.dec();
                         reject(api, waiter, Problem::busy(retry_after_s));
@@ -159,12 +161,12 @@ fn reject(api: &Api, waiter: Waiter, problem: Problem) {
     waiter.responder.send(problem);
 }
 
-/// Answers from what is known, or with the problem.
+/// Answers from the known result, or with the problem.
 fn known_or(api: &Api, waiter: Waiter, shape: Shape, known: Option<Replay>, otherwise: Problem) {
     match known {
         Some(Replay::First(answers)) => {
             api.metrics.replays.inc();
-            let tell = Telling {
+            let tell = AnswerOptions {
                 expected: waiter.reads_account,
                 replayed: true,
             };
@@ -192,7 +194,7 @@ fn from_ledger(api: &Api, entries: &[Entry], by: Deadline) -> Result<Option<Repl
     Ok(replay_of(entries, &found))
 }
 
-/// An entry and those right behind it, `n` in all where there are that many: the entries of one batch.
+/// An entry and the ones directly after it, at most `n` in total: the entries of one batch.
 pub fn neighbours(
     api: &Api,
     first: Event,

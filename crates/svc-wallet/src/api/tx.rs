@@ -21,7 +21,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
                 Ok(Response::json(200, found))
             },
         )
-        .summary("The receipt of a transaction.")
+        .summary("Receipt of a transaction.")
         .returns::<Receipt>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
@@ -49,7 +49,7 @@ fn no_such() -> Problem {
     Problem::not_found("there is no such transaction, or you may not see it")
 }
 
-/// The entry, if the caller may see it. Both kinds of absence look the same.
+/// The entry, if the caller may see it. A missing entry and a hidden one look the same.
 fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
     let txid: TxId = req

@@ -46,17 +46,15 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     ]
 }
 
-/// What an entry has of its request beside the body.
+/// The fields of an entry that come from outside the body.
 pub struct Tag {
-    /// The caller.
     pub principal: PrincipalName,
-    /// Its key, or that of an item.
+    /// The caller's idempotency key, or the derived key of a batch item.
     pub key: EntryKey,
-    /// The batch it belongs to.
+    /// The batch that the entry belongs to.
     pub reference: Option<Reference>,
 }
 
-/// The tag of a single operation.
 pub fn tag(req: &Request) -> Result<Tag, Problem> {
     Ok(Tag {
         principal: principal_name(&req.principal.name)?,
@@ -65,7 +63,7 @@ pub fn tag(req: &Request) -> Result<Tag, Problem> {
     })
 }
 
-/// An entry, and the account whose order matters.
+/// An entry, and the account whose writes keep their order.
 pub type Made = (Entry, Account);
 
 pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Made, Problem> {
@@ -145,7 +143,7 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<Made, Prob
     Ok((entry, account))
 }
 
-/// Money that its owner moves away: what `transfer`, `burn` and `hold` have in common.
+/// A debit by the account's owner: the common part of `transfer`, `burn` and `hold`.
 pub struct Debit<'b> {
     pub action: WalletAction,
     pub from: &'b Account,
@@ -155,7 +153,8 @@ pub struct Debit<'b> {
 }
 
 impl Debit<'_> {
-    /// Checks the body, then caveats and policy; the day's ceiling that the ledger is to hold it to.
+    /// Checks the body, then caveats and policy. Returns the daily ceiling that the ledger enforces
+    /// with the entry.
     pub fn allowed(&self, api: &Api, req: &Request) -> Result<Option<Amount>, Problem> {
         positive(self.amount)?;
         if self.nonce == 0 || self.nonce > MAX_WIRE_INTEGER {
@@ -170,7 +169,7 @@ impl Debit<'_> {
     }
 }
 
-/// The tightest of rule, token and configuration.
+/// The lowest of the limits of rule, token and configuration.
 fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
     let token = daily_ceiling(&req.principal.caveats);
     [rule, token, Some(api.daily_max)]

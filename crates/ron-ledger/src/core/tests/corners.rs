@@ -80,7 +80,13 @@ fn hostile_entries_are_no_ops() {
 fn escrow_is_out_of_reach() {
     let escrow = escrow_account(&"t".parse().unwrap(), &"e".parse().unwrap());
     let mut book = Book::default();
-    let said = book.commit(1, &[(vec![issue("k1", escrow.as_str(), 5)], Bond::Loose)]);
+    let said = book.commit(
+        1,
+        &[(
+            vec![issue("k1", escrow.as_str(), 5)],
+            Atomicity::Independent,
+        )],
+    );
     assert_eq!(
         said[0][0],
         Outcome::Fresh {
@@ -111,7 +117,7 @@ fn no_sum_of_accounts_can_pass_128_bits() {
         ("k4", "c", u128::MAX),
     ];
     let ops = amounts.map(|(key, to, n)| issue(key, to, n)).to_vec();
-    let said = book.commit(1, &[(ops, Bond::Loose)]).remove(0);
+    let said = book.commit(1, &[(ops, Atomicity::Independent)]).remove(0);
     assert!(done(&said[0]) && done(&said[1]));
     assert_eq!(said[2], refused(RefusalCode::LimitsExceeded, 3));
     assert_eq!(said[3], refused(RefusalCode::AmountOverflow, 4));
@@ -122,7 +128,7 @@ fn no_sum_of_accounts_can_pass_128_bits() {
 #[test]
 fn an_audit_names_the_row_at_fault() {
     let mut book = Book::default();
-    book.commit(1, &[(vec![issue("k1", "a", 10)], Bond::Loose)]);
+    book.commit(1, &[(vec![issue("k1", "a", 10)], Atomicity::Independent)]);
     book.state.audit().unwrap();
     let at_fault = |change: &dyn Fn(&mut State)| {
         let mut state = book.state.clone();
@@ -146,7 +152,7 @@ fn an_audit_names_the_row_at_fault() {
 #[test]
 fn a_batch_that_breaks_an_invariant_is_not_made() {
     let mut book = Book::default();
-    book.commit(1, &[(vec![issue("k1", "a", 10)], Bond::Loose)]);
+    book.commit(1, &[(vec![issue("k1", "a", 10)], Atomicity::Independent)]);
     let broken = |what: &str, tamper: fn(&mut Step<'_>)| {
         let mut step = Step::new(&book.state, Timestamp(2));
         tamper(&mut step);
@@ -195,11 +201,11 @@ fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() 
     let single = vec![issue_of("k5", "c", "as5"), issue_of("k6", "c", "as1")];
     let ids = [second[1].txid(4), second[3].txid(6)];
     let mut book = Book::default();
-    // One step, so that the second commit stands on what the first changed and is not durable yet.
+    // One step, so that the second commit builds on changes of the first that are not durable yet.
     let groups = [
-        (first, Bond::Linked),
-        (second, Bond::Linked),
-        (single, Bond::Loose),
+        (first, Atomicity::Linked),
+        (second, Atomicity::Linked),
+        (single, Atomicity::Independent),
     ];
     let said = book.commit(1, &groups);
     assert!(said.iter().flatten().all(done), "{said:?}");
@@ -220,7 +226,13 @@ fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() 
 fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     let mut book = Book::default();
     let open = open("t", "e", "pool:t/a", 7, None).unwrap();
-    book.commit(1, &[(vec![issue("k1", "pool:t/a", 10), open], Bond::Loose)]);
+    book.commit(
+        1,
+        &[(
+            vec![issue("k1", "pool:t/a", 10), open],
+            Atomicity::Independent,
+        )],
+    );
     let key = ("t".parse().unwrap(), "e".parse().unwrap());
     for (paid, next_index, good) in [(11, 0, false), (0, 3, false), (10, 2, true)] {
         let mut step = Step::new(&book.state, Timestamp(2));
@@ -230,7 +242,7 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     }
 }
 
-/// Opens an epoch of 10 minor units for two.
+/// Opens an epoch of 10 minor units for two recipients.
 fn open(
     tenant: &str,
     epoch: &str,
@@ -271,7 +283,7 @@ fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
             assert_eq!(why.field, "from");
         }
     }
-    // Nor is such a leaf read, so no log can hold one.
+    // Such a leaf is not decoded either, so no log can contain one.
     let good = Leaf {
         ts: Timestamp(1),
         link: None,
@@ -291,7 +303,7 @@ fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
 fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
     let mut book = Book::default();
     let pools = ["pool:t/a", "pool:u/a"].map(|pool| issue(pool, pool, 100));
-    book.commit(1, &[(pools.to_vec(), Bond::Loose)]);
+    book.commit(1, &[(pools.to_vec(), Atomicity::Independent)]);
     let paid = |by: &str| Verdict::Paid(by.parse().unwrap());
     let no = Verdict::refused;
     for (at, (tenant, epoch, source, adjusts, want)) in [
@@ -304,7 +316,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         // A correction is made once as well.
         ("t", "e4", 1, Some("e1"), paid("e2")),
         ("t", "e4", 1, None, paid("e2")),
-        // Another tenant's usage is another tenant's.
+        // Usage of another tenant is separate.
         ("u", "e1", 1, None, Verdict::Done(None)),
         ("u", "e2", 1, Some("e2"), paid("e1")),
         ("u", "e5", 3, Some("e3"), no(RefusalCode::EpochUnknown)),
@@ -319,19 +331,22 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
                 continue;
             }
         };
-        // From the image each time: what was paid is known after a restart.
+        // From the image each time: paid usage is known after a restart.
         book.state = State::from_image(&image(&book.state)).unwrap();
-        let said = book.commit(2, &[(vec![op], Bond::Loose)]).remove(0);
+        let said = book
+            .commit(2, &[(vec![op], Atomicity::Independent)])
+            .remove(0);
         let (seq, verdict) = (book.state.seq(), want.clone());
         assert_eq!(said[0], Outcome::Fresh { seq, verdict }, "step {at}");
         let leaf = Leaf::decode(book.leaves.last().unwrap()).unwrap();
         assert!(matches!(leaf.body, Body::Entry { verdict, .. } if verdict == want));
     }
-    // Opened again with the same words an epoch changes nothing, with another source it is another epoch.
+    // Opening an epoch again with the same fields changes nothing; with another source it is a
+    // conflict.
     let again = open("t", "e1", "pool:t/a", 1, None).unwrap();
     let other = open("t", "e1", "pool:t/a", 9, None).unwrap();
     let said = book
-        .commit(3, &[(vec![again, other], Bond::Loose)])
+        .commit(3, &[(vec![again, other], Atomicity::Independent)])
         .remove(0);
     assert!(matches!(said[0], Outcome::Known { .. }));
     assert!(matches!(
@@ -349,7 +364,7 @@ fn an_image_with_usage_paid_twice_is_refused() {
         open("t", "e1", "pool:t/a", 1, None).unwrap(),
         open("t", "e2", "pool:t/a", 9, None).unwrap(),
     ];
-    book.commit(1, &[(ops, Bond::Loose)]);
+    book.commit(1, &[(ops, Atomicity::Independent)]);
     let mut bytes = image(&book.state);
     let at = bytes.windows(32).position(|w| w == [9; 32]).unwrap();
     bytes[at..at + 32].copy_from_slice(&[1; 32]);

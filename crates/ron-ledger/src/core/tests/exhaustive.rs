@@ -1,7 +1,8 @@
-//! Every order of four operations over three accounts, with fresh and doubled keys: each step agrees with the model.
+//! Every order of four operations over three accounts, with fresh and repeated keys: each step
+//! agrees with the model.
 //!
-//! All of it is the long lane (`RON_LEDGER_EXHAUSTIVE=1`); otherwise an even sample of the first pairs is followed to
-//! the end.
+//! The full run is long (`RON_LEDGER_EXHAUSTIVE=1`); otherwise an even sample of the first pairs is
+//! followed to the end.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,21 @@ use ron_proto::{Amount, ContentId, Timestamp};
 use super::model::Model;
 use super::{Book, DAY, Op, compare, expect, image, said_of};
 use crate::core::State;
-use crate::engine::Bond;
+use crate::engine::Atomicity;
 
 const NOW: u64 = 20_000 * DAY;
 /// Any of them may fund the epoch.
 const NAMES: [&str; 3] = ["pool:t/a", "pool:t/b", "pool:t/c"];
-/// One of so many first pairs is followed when the lane is short; prime, so that the sample visits every operation.
+/// One in this many first pairs is followed in the short run; prime, so that the sample visits
+/// every operation.
 const SAMPLE: usize = 151;
 
-/// An operation before it knows the state it meets.
+/// An operation, independent of the state that it meets.
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Issue(usize),
     Transfer(usize, usize),
-    /// A debit with the nonce after the next.
+    /// A debit with the nonce after the next one.
     Skip(usize),
     Burn(usize),
     Hold(usize),
@@ -181,14 +183,15 @@ struct World {
 }
 
 impl World {
-    /// One operation in a batch of its own; both sides must say the same and be the same afterwards.
+    /// One operation in a batch of its own; core and model must give the same outcome and the same
+    /// state.
     fn step(&mut self, verb: Verb, key: &str) {
         let op = Op::new(entry(verb, key, &self.model)).unwrap();
         let mut seq = self.book.state.seq() + 1;
         let ops = vec![op];
         let (model, used) = (&mut self.model, &mut self.used);
-        let want = expect(model, used, &ops, Bond::Loose, &mut seq, NOW);
-        let got = self.book.commit(NOW, &[(ops, Bond::Loose)]);
+        let want = expect(model, used, &ops, Atomicity::Independent, &mut seq, NOW);
+        let got = self.book.commit(NOW, &[(ops, Atomicity::Independent)]);
         assert_eq!(said_of(&got[0][0]), want[0], "{verb:?} under {key}");
     }
 }
@@ -212,7 +215,7 @@ impl Walk<'_> {
             return;
         }
         for verb in self.verbs {
-            // A fresh key, or that of the first operation.
+            // A fresh key, or the key of the first operation.
             for key in if depth == 0 { 0..1 } else { 0..2 } {
                 if depth == 1 {
                     self.pairs += 1;

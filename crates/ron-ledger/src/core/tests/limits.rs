@@ -1,4 +1,5 @@
-//! The operator's limits: what they refuse, and that a replay gives the same whatever they are by then.
+//! The operator's limits: what they refuse, and that a replay does not depend on their current
+//! values.
 
 use ron_proto::ledger::RefusalCode;
 
@@ -42,8 +43,8 @@ fn settlement(json: serde_json::Value) -> Op {
     entry(all)
 }
 
-fn loose(ops: Vec<Op>) -> [(Vec<Op>, Bond); 1] {
-    [(ops, Bond::Loose)]
+fn loose(ops: Vec<Op>) -> [(Vec<Op>, Atomicity); 1] {
+    [(ops, Atomicity::Independent)]
 }
 
 fn limited(limit: Limit, seq: u64) -> Outcome {
@@ -68,10 +69,11 @@ fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
     let mut book = book(Limits::only(limit));
     let said = book.commit(1, &loose(vec![issue("k1", "a", 9), issue("k2", "b", 9)]));
     assert!(said[0].iter().all(done));
-    // The third is the last, made in the middle of a batch and of a linked commit.
+    // The third account is the last one allowed, created in the middle of a batch and of a linked
+    // commit.
     let linked = (
         vec![transfer("l1", "c", 1, 1), transfer("l2", "d", 1, 2)],
-        Bond::Linked,
+        Atomicity::Linked,
     );
     let said = book.commit(2, &[linked]).remove(0);
     assert_eq!(said[0], refused(RefusalCode::LinkedFailed, 3));
@@ -121,7 +123,7 @@ fn an_account_takes_what_the_limit_leaves_room_for() {
     for at in [0, 2, 4] {
         assert_eq!(said[at], limited(limit, 1 + at as u64));
     }
-    // What is captured for the account that it was held on moves nothing.
+    // A capture to the account of the hold itself moves nothing.
     let id = hold("h1", 50, 2).txid(7);
     let ops = vec![
         capture("c1", id, "b", 1),
@@ -178,8 +180,14 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     let mut book = book(Limits::only(Limit::AccountTotal(10)));
     book.commit(1, &loose(vec![issue("k1", "a", 8), issue("k2", "a", 8)]));
     book.limits = Limits::only(Limit::Accounts(1));
-    let group = (vec![issue("l1", "a", 1), issue("l2", "b", 1)], Bond::Linked);
-    book.commit(1, &[group, (vec![issue("k3", "a", 8)], Bond::Loose)]);
+    let group = (
+        vec![issue("l1", "a", 1), issue("l2", "b", 1)],
+        Atomicity::Linked,
+    );
+    book.commit(
+        1,
+        &[group, (vec![issue("k3", "a", 8)], Atomicity::Independent)],
+    );
     book.limits = Limits::default();
     book.commit(1, &loose(vec![issue("k4", "b", 8)]));
     let all: Vec<Verdict> = book.leaves.iter().map(|l| verdict(l)).collect();
@@ -194,7 +202,7 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     ];
     assert_eq!(all, want);
     replays(&book);
-    // A leaf that names a limit which would not have refused is found out.
+    // A leaf that names a limit which would not have refused is detected.
     let mut forged = book.leaves.clone();
     let at = forged[1].windows(2).position(|w| w == [0xfe, 2]).unwrap();
     assert_eq!(forged[1][at + 2..at + 4], [1, 10]);
@@ -253,8 +261,8 @@ fn the_leaf_of_a_limit_has_one_spelling() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases() / 2, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Under limits that change between the batches: those in force are kept to, every refusal names one of them, and
-    /// the leaves alone rebuild the same state.
+    /// Under limits that change between batches: the limits in force are kept, every refusal names
+    /// one of them, and the leaves alone rebuild the same state.
     #[test]
     fn limits_are_kept_and_a_replay_does_not_need_them(
         plan in plans(),
@@ -267,14 +275,14 @@ proptest! {
             let (accounts, account_total) = changes[round % changes.len()];
             book.limits = Limits { accounts, account_total };
             let model = Model::default();
-            let groups: Vec<(Vec<Op>, Bond)> = groups
+            let groups: Vec<(Vec<Op>, Atomicity)> = groups
                 .iter()
-                .map(|(draws, bond)| {
+                .map(|(draws, atomicity)| {
                     let holds = book.state.accounts().flat_map(|a| book.state.holds_of(&a.name)).map(|h| h.id).collect();
                     let maker = Maker { model: &model, holds, ts: now };
                     let made = draws.iter().filter_map(|d| maker.entry(d)).map(|e| with_nonce(&book.state, e));
                     let ops: Vec<Op> = made.map(|e| Op::new(e).unwrap()).collect();
-                    (if *bond == Bond::Loose { ops } else { drop_duplicate_keys(ops) }, *bond)
+                    (if *atomicity == Atomicity::Independent { ops } else { drop_duplicate_keys(ops) }, *atomicity)
                 })
                 .filter(|(ops, _)| !ops.is_empty())
                 .collect();
@@ -302,7 +310,7 @@ proptest! {
     }
 }
 
-/// The nonce that is due, so that not everything is refused before the limits are asked.
+/// Sets the next nonce, so that entries reach the check of the limits.
 fn with_nonce(state: &State, mut e: Entry) -> Entry {
     if let Entry::Transfer { from, nonce, .. }
     | Entry::Burn { from, nonce, .. }

@@ -14,11 +14,11 @@ mod model;
 use model::{Model, Said};
 
 use super::*;
-use crate::engine::Bond;
+use crate::engine::Atomicity;
 
 const DAY: u64 = 86_400_000;
 
-/// Keys of a whole ledger: what the caller of a [`Step`] looks priors up in.
+/// Keys of a whole ledger: where the caller of a [`Step`] finds `prior`.
 #[derive(Default, Clone)]
 pub(crate) struct Book {
     pub(crate) state: State,
@@ -32,17 +32,17 @@ impl Book {
         op.key().and_then(|k| self.keys.get(&k).copied())
     }
 
-    fn commit(&mut self, now: u64, groups: &[(Vec<Op>, Bond)]) -> Vec<Vec<Outcome>> {
+    fn commit(&mut self, now: u64, groups: &[(Vec<Op>, Atomicity)]) -> Vec<Vec<Outcome>> {
         let mut step = Step::new(&self.state, Timestamp(now));
         step.set_limits(self.limits);
         step.expire_due();
         let mut outcomes = Vec::new();
-        for (ops, bond) in groups {
+        for (ops, atomicity) in groups {
             let priors: Vec<_> = ops.iter().map(|op| self.prior(op)).collect();
-            outcomes.push(match bond {
-                Bond::Linked => step.linked(ops, &priors),
-                Bond::Batch => step.batch(ops, &priors),
-                Bond::Loose => ops
+            outcomes.push(match atomicity {
+                Atomicity::Linked => step.linked(ops, &priors),
+                Atomicity::Batch => step.batch(ops, &priors),
+                Atomicity::Independent => ops
                     .iter()
                     .zip(&priors)
                     .map(|(op, p)| step.entry(op, *p))
@@ -115,7 +115,7 @@ fn draws() -> impl Strategy<Value = Draw> {
         )
 }
 
-/// What the entries of a run are made from: the nonces and holds as they stand.
+/// The inputs of generated entries: the current nonces and holds.
 struct Maker<'a> {
     model: &'a Model,
     holds: Vec<TxId>,
@@ -266,25 +266,25 @@ impl Maker<'_> {
     }
 }
 
-/// One batch: groups of entries with their `linked` flag, after some time has passed.
-type Plan = Vec<(u64, Vec<(Vec<Draw>, Bond)>)>;
+/// A list of batches: groups of entries with their `linked` flag, each after some time has passed.
+type Plan = Vec<(u64, Vec<(Vec<Draw>, Atomicity)>)>;
 
 fn plans() -> impl Strategy<Value = Plan> {
-    let bond = prop_oneof![
-        2 => Just(Bond::Loose),
-        1 => Just(Bond::Batch),
-        2 => Just(Bond::Linked),
+    let atomicity = prop_oneof![
+        2 => Just(Atomicity::Independent),
+        1 => Just(Atomicity::Batch),
+        2 => Just(Atomicity::Linked),
     ];
-    let group = (prop::collection::vec(draws(), 1..5), bond);
+    let group = (prop::collection::vec(draws(), 1..5), atomicity);
     prop::collection::vec((0..4_000u64, prop::collection::vec(group, 1..4)), 1..30)
 }
 
-/// Decides by the model what a group must say; `None` for entries that change nothing and have no leaf.
+/// The model's result for a group; `None` for entries that change nothing and have no leaf.
 fn expect(
     model: &mut Model,
     used: &mut BTreeMap<String, Vec<u8>>,
     ops: &[Op],
-    bond: Bond,
+    atomicity: Atomicity,
     seq: &mut u64,
     ts: u64,
 ) -> Vec<Option<Said>> {
@@ -294,11 +294,11 @@ fn expect(
     let note = |used: &mut BTreeMap<String, Vec<u8>>, op: &Op| {
         key(op).and_then(|k| used.insert(k, op.request().to_vec()))
     };
-    let together = bond != Bond::Loose && ops.len() > 1;
+    let together = atomicity != Atomicity::Independent && ops.len() > 1;
     if together && ops.iter().any(|op| is_used(used, op)) {
         return vec![None; ops.len()];
     }
-    if together && bond == Bond::Linked {
+    if together && atomicity == Atomicity::Linked {
         let before = model.clone();
         let said: Vec<Said> = ops
             .iter()
@@ -343,7 +343,7 @@ fn expect(
     all
 }
 
-/// What an outcome says; `None` for those that change nothing and have no leaf.
+/// The result of an outcome; `None` for those that change nothing and have no leaf.
 fn said_of(outcome: &Outcome) -> Option<Said> {
     match outcome {
         Outcome::Fresh {
@@ -374,9 +374,9 @@ fn check(plan: Plan) {
     let mut now = 20_000 * DAY;
     for (pause, groups) in plan {
         now += pause * pause / 8;
-        let ops: Vec<(Vec<Op>, Bond)> = groups
+        let ops: Vec<(Vec<Op>, Atomicity)> = groups
             .iter()
-            .map(|(draws, bond)| {
+            .map(|(draws, atomicity)| {
                 let maker = Maker {
                     model: &model,
                     holds: model.holds.keys().copied().collect(),
@@ -387,10 +387,10 @@ fn check(plan: Plan) {
                     .filter_map(|d| maker.entry(d))
                     .map(|e| Op::new(e).unwrap())
                     .collect();
-                if *bond == Bond::Loose {
-                    (ops, *bond)
+                if *atomicity == Atomicity::Independent {
+                    (ops, *atomicity)
                 } else {
-                    (drop_duplicate_keys(ops), *bond)
+                    (drop_duplicate_keys(ops), *atomicity)
                 }
             })
             .filter(|(ops, _)| !ops.is_empty())
@@ -411,7 +411,7 @@ fn check(plan: Plan) {
         }
         let want: Vec<_> = ops
             .iter()
-            .map(|(ops, bond)| expect(&mut model, &mut used, ops, *bond, &mut seq, now))
+            .map(|(ops, atomicity)| expect(&mut model, &mut used, ops, *atomicity, &mut seq, now))
             .collect();
         let got = book.commit(now, &ops);
         for ((g, w), (o, _)) in got
@@ -492,7 +492,7 @@ fn replays(book: &Book) {
     assert_eq!(back.next_expiry(), book.state.next_expiry());
 }
 
-/// Cases of the comparison with the model; `RON_LEDGER_CASES=10000` is the long lane.
+/// Cases of the comparison with the model; `RON_LEDGER_CASES=10000` is the long run.
 fn cases() -> u32 {
     let set = std::env::var("RON_LEDGER_CASES");
     set.ok().and_then(|v| v.parse().ok()).unwrap_or(400)

@@ -1,5 +1,6 @@
-//! The reference: the ledger as one would write it on a napkin. Maps of names, one entry at a time as JSON, a clone
-//! to roll back. It shares no rule with the core, so that a mistake would have to be made twice.
+//! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a
+//! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
+//! twice.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ const DAY: u64 = 86_400_000;
 
 /// (account, asset).
 type Purse = (String, String);
-/// A purse's sum of one day.
+/// The sum of one day per purse.
 type Day = ((Purse, u64), u128);
 
 #[derive(Default, Clone, Debug)]
@@ -22,11 +23,11 @@ pub(super) struct Model {
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
     pub(super) days: BTreeMap<(Purse, u64), u128>,
-    /// What is left, and until when.
+    /// Purse, remaining amount, expiry.
     pub(super) holds: BTreeMap<TxId, (Purse, u128, u64)>,
-    /// The opening entry, the next index, what is paid, closed.
+    /// The opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
-    /// By source, the epoch that paid it last.
+    /// By source, the epoch that paid last.
     pub(super) paid: BTreeMap<String, String>,
 }
 
@@ -76,7 +77,7 @@ impl Model {
         *self.total.get_mut(&(a.into(), s.into())).unwrap() -= n;
     }
 
-    /// The day's total with this entry, when the entry names a ceiling.
+    /// The day's total with this entry, when the entry has a ceiling.
     fn day(&self, purse: &Purse, e: &Value, ts: u64) -> Result<Option<Day>, No> {
         let Some(ceiling) = number(e, "daily_ceiling") else {
             return Ok(None);
@@ -91,7 +92,7 @@ impl Model {
         ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
     }
 
-    /// A debit by its owner: reserved, frozen, nonce, day, funds; then the nonce is used.
+    /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce is used.
     fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
         let purse = (text(e, "from"), text(e, "asset"));
         let n = amount(e);
@@ -168,7 +169,8 @@ impl Model {
         Ok(())
     }
 
-    /// An epoch opened again with the same words is `Ok` and changes nothing; so are payouts and closings made again.
+    /// Opening an epoch again with the same fields is `Ok` and changes nothing; so are repeated
+    /// payouts and closings.
     fn epoch_open(&mut self, e: &Value) -> Said {
         let (from, s, n) = (text(e, "from"), text(e, "asset"), amount(e));
         if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
@@ -182,7 +184,7 @@ impl Model {
             ensure(known, No::EpochUnknown)?;
         }
         self.live(&from)?;
-        // An unknown pool or asset is short even of nothing.
+        // An unknown pool or asset lacks funds even for zero.
         let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
         let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
         ensure(rich, No::InsufficientFunds)?;

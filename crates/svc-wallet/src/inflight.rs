@@ -1,8 +1,8 @@
-//! Writes under way: one flight per (principal, key), with everybody who waits for its answer.
+//! In-flight writes: one record per (principal, key) with all waiters for its answer.
 //!
-//! The first request with a key leads: it goes to the ledger. The same request again waits for the same answer;
-//! another request under the key is refused at once. **Invariant:** every waiter leaves the table exactly once,
-//! and is answered by whoever takes it out.
+//! The first request with a key is the leader and goes to the ledger. A repeated request waits for
+//! the same answer; a different request under the same key is refused at once. **Invariant:** every
+//! waiter leaves the table exactly once, and the thread that removes it answers it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -13,116 +13,113 @@ use ron_http::Responder;
 use ron_kernel::RankedMutex;
 use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
 
-use crate::topology::FLIGHTS;
+use crate::topology::IN_FLIGHT;
 
-/// Whose key.
-pub type FlightKey = (PrincipalName, EntryKey);
+/// Principal and idempotency key.
+pub type RequestKey = (PrincipalName, EntryKey);
 
-/// Somebody who waits for an answer.
+/// A request that waits for an answer.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Where the answer goes.
     pub responder: Responder,
     /// When the request was accepted.
     pub since: Instant,
-    /// May the caller learn the expected nonce?
+    /// Whether the caller may learn the expected nonce.
     pub reads_account: bool,
     /// Operation name, for metrics.
     pub op: &'static str,
 }
 
-/// What became of a request that wanted in.
+/// How a request was admitted to the table.
 #[derive(Debug)]
-pub enum Entered {
-    /// It leads: send it to the ledger.
-    Leads,
-    /// It waits for the one that leads.
-    Follows,
-    /// The key is under way with another request.
-    Differs(Waiter),
+pub enum Admission {
+    /// First with its key: the caller must send it to the ledger.
+    Leader,
+    /// Waits for the answer of the leader.
+    Follower,
+    /// The key is in flight with a different request; the waiter is returned.
+    Mismatch(Waiter),
 }
 
-/// A waiter whose time is over, taken out of the table.
+/// A waiter whose deadline is reached, removed from the table.
 #[derive(Debug)]
-pub struct Late {
-    /// Of which flight.
-    pub key: FlightKey,
-    /// The waiter.
+pub struct LateWaiter {
+    pub key: RequestKey,
     pub waiter: Waiter,
-    /// It led the flight.
+    /// Whether it was the leader.
     pub led: bool,
-    /// The flight is with the ledger: its outcome is open.
+    /// Whether the request was sent to the ledger, so that its outcome is unknown.
     pub sent: bool,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct InFlightRequest {
     request: Arc<[Entry]>,
     leader: Option<Waiter>,
     followers: Vec<Waiter>,
     sent: bool,
 }
 
-/// Everybody who waited, the leader first.
+/// The waiters of a finished request.
 #[derive(Debug, Default)]
-pub struct Landed {
-    /// Who sent it first, unless its time is over.
+pub struct FinishedRequest {
+    /// The waiter of the first request, unless its deadline has passed.
     pub leader: Option<Waiter>,
-    /// Who sent the same again.
+    /// The waiters of repeated requests.
     pub followers: Vec<Waiter>,
 }
 
-/// The table.
 #[derive(Debug)]
-pub struct Flights(RankedMutex<BTreeMap<FlightKey, Flight>>);
+pub struct InFlightTable(RankedMutex<BTreeMap<RequestKey, InFlightRequest>>);
 
-impl Default for Flights {
+impl Default for InFlightTable {
     fn default() -> Self {
-        Self(RankedMutex::new(&FLIGHTS, BTreeMap::new()))
+        Self(RankedMutex::new(&IN_FLIGHT, BTreeMap::new()))
     }
 }
 
-impl Flights {
-    /// Enters a request.
-    pub fn enter(&self, key: &FlightKey, request: &Arc<[Entry]>, waiter: Waiter) -> Entered {
+impl InFlightTable {
+    /// Admits a request.
+    pub fn enter(&self, key: &RequestKey, request: &Arc<[Entry]>, waiter: Waiter) -> Admission {
         #[cfg(mutant = "flight")]
-        // looks whether the key is free, lets go, and takes it as if it still were
+        // checks whether the key is free, releases the lock, and takes the key as if it still were
         if ron_kernel::mutant("flight") && !self.holds(key) {
             self.0.lock().remove(key);
         }
         let mut all = self.0.lock();
         match all.entry(key.clone()) {
             Slot::Vacant(slot) => {
-                slot.insert(Flight {
+                slot.insert(InFlightRequest {
                     request: Arc::clone(request),
                     leader: Some(waiter),
                     followers: Vec::new(),
                     sent: false,
                 });
-                Entered::Leads
+                Admission::Leader
             }
             Slot::Occupied(mut slot) => {
                 if !same_request(&slot.get().request, request) {
-                    return Entered::Differs(waiter);
+                    return Admission::Mismatch(waiter);
                 }
                 slot.get_mut().followers.push(waiter);
-                Entered::Follows
+                Admission::Follower
             }
         }
     }
 
-    /// Is the key under way?
-    pub fn holds(&self, key: &FlightKey) -> bool {
+    /// Whether the key is in flight.
+    pub fn holds(&self, key: &RequestKey) -> bool {
         self.0.lock().contains_key(key)
     }
 
-    /// Marks flights as sent. `false` for one that nobody waits for any more: it is gone, do not send it.
-    pub fn send(&self, keys: &[&FlightKey]) -> Vec<bool> {
+    /// Marks requests as sent. `false` for one without waiters: it is removed and must not be sent.
+    pub fn send(&self, keys: &[&RequestKey]) -> Vec<bool> {
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| match all.get_mut(*key) {
                 Some(f) if f.leader.is_some() || !f.followers.is_empty() => {
-                    #[cfg(mutant = "sent")] // the ledger gets it, and the watch does not know
+                    #[cfg(mutant = "sent")]
+                    // the ledger receives it, and the watch thread does not know
                     if ron_kernel::mutant("sent") {
                         return true;
                     }
@@ -137,16 +134,17 @@ impl Flights {
             .collect()
     }
 
-    /// Ends flights; everybody who still waits for them.
-    pub fn land(&self, keys: &[&FlightKey]) -> Vec<Landed> {
+    /// Removes requests and returns their remaining waiters, in the order of `keys`.
+    pub fn finish(&self, keys: &[&RequestKey]) -> Vec<FinishedRequest> {
         #[cfg(mutant = "land")]
-        // those who wait are taken out first, the flight later: who comes in between is lost
+        // the waiters are removed first and the request later: a waiter that arrives in between is
+        // lost
         if ron_kernel::mutant("land") {
-            let out = |f: &mut Flight| Landed {
+            let out = |f: &mut InFlightRequest| FinishedRequest {
                 leader: f.leader.take(),
                 followers: std::mem::take(&mut f.followers),
             };
-            let taken = |key: &&FlightKey| self.0.lock().get_mut(*key).map(out);
+            let taken = |key: &&RequestKey| self.0.lock().get_mut(*key).map(out);
             let landed = keys.iter().map(|k| taken(k).unwrap_or_default()).collect();
             keys.iter().for_each(|k| drop(self.0.lock().remove(*k)));
             return landed;
@@ -154,23 +152,24 @@ impl Flights {
         let mut all = self.0.lock();
         keys.iter()
             .map(|key| {
-                all.remove(*key).map_or_else(Landed::default, |f| Landed {
-                    leader: f.leader,
-                    followers: f.followers,
-                })
+                all.remove(*key)
+                    .map_or_else(FinishedRequest::default, |f| FinishedRequest {
+                        leader: f.leader,
+                        followers: f.followers,
+                    })
             })
             .collect()
     }
 
-    /// Takes out the waiters whose deadline is within `margin`; their flights go on.
-    pub fn late(&self, now: Instant, margin: Duration) -> Vec<Late> {
+    /// Removes the waiters whose deadline is within `margin`; their requests stay in flight.
+    pub fn late(&self, now: Instant, margin: Duration) -> Vec<LateWaiter> {
         let over = |w: &Waiter| w.responder.deadline().at() <= now + margin;
         let mut late = Vec::new();
         let mut all = self.0.lock();
         for (key, flight) in all.iter_mut() {
             let sent = flight.sent;
             let mut take = |waiter, led| {
-                late.push(Late {
+                late.push(LateWaiter {
                     key: key.clone(),
                     waiter,
                     led,
@@ -190,7 +189,7 @@ impl Flights {
     }
 }
 
-/// Do two requests ask for the same? What the policy adds to them does not count.
+/// Whether two requests ask for the same operations. The ceilings that the policy adds are ignored.
 pub fn same_request(a: &[Entry], b: &[Entry]) -> bool {
     a.len() == b.len()
         && a.iter()
@@ -198,7 +197,8 @@ pub fn same_request(a: &[Entry], b: &[Entry]) -> bool {
             .all(|(x, y)| x == y || x.clone().without_ceiling() == y.clone().without_ceiling())
 }
 
-/// The deadline margin within which a waiter is answered by the watch instead of the front.
+/// The watch thread answers a waiter this long before its deadline, ahead of the HTTP front's own
+/// timeout.
 pub const MARGIN: Duration = Duration::from_millis(40);
 
 #[cfg(test)]
@@ -233,45 +233,48 @@ mod tests {
 
     #[test]
     fn the_same_request_waits_and_another_is_turned_away() {
-        let flights = Flights::default();
-        let key: FlightKey = ("p".parse().unwrap(), "k".parse().unwrap());
-        let enter = |e: &Arc<[Entry]>| flights.enter(&key, e, waiter(1_000).0);
-        assert!(matches!(enter(&entry("k", 1, Some(5))), Entered::Leads));
-        assert!(matches!(enter(&entry("k", 1, Some(9))), Entered::Follows));
+        let in_flight = InFlightTable::default();
+        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let enter = |e: &Arc<[Entry]>| in_flight.enter(&key, e, waiter(1_000).0);
+        assert!(matches!(enter(&entry("k", 1, Some(5))), Admission::Leader));
+        assert!(matches!(
+            enter(&entry("k", 1, Some(9))),
+            Admission::Follower
+        ));
         assert!(matches!(
             enter(&entry("k", 2, Some(5))),
-            Entered::Differs(_)
+            Admission::Mismatch(_)
         ));
-        assert!(flights.holds(&key));
-        assert_eq!(flights.send(&[&key]), [true]);
-        let landed = flights.land(&[&key]).remove(0);
+        assert!(in_flight.holds(&key));
+        assert_eq!(in_flight.send(&[&key]), [true]);
+        let landed = in_flight.finish(&[&key]).remove(0);
         assert!(landed.leader.is_some() && landed.followers.len() == 1);
-        assert!(!flights.holds(&key));
-        assert!(matches!(enter(&entry("k", 2, None)), Entered::Leads));
+        assert!(!in_flight.holds(&key));
+        assert!(matches!(enter(&entry("k", 2, None)), Admission::Leader));
     }
 
     #[test]
     fn late_waiters_leave_once_and_a_flight_nobody_waits_for_is_not_sent() {
-        let flights = Flights::default();
-        let key: FlightKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let in_flight = InFlightTable::default();
+        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
         let request = entry("k", 1, None);
         let (first, _a) = waiter(100);
         let (second, _b) = waiter(10_000);
         let start = first.since.checked_sub(Duration::from_millis(100)).unwrap();
-        flights.enter(&key, &request, first);
-        flights.enter(&key, &request, second);
-        assert!(flights.late(start, MARGIN).is_empty());
-        let late = flights.late(start + Duration::from_millis(80), MARGIN);
+        in_flight.enter(&key, &request, first);
+        in_flight.enter(&key, &request, second);
+        assert!(in_flight.late(start, MARGIN).is_empty());
+        let late = in_flight.late(start + Duration::from_millis(80), MARGIN);
         assert_eq!(late.len(), 1);
         assert!(late[0].led && !late[0].sent);
-        assert_eq!(flights.send(&[&key]), [true], "the second still waits");
-        let late = flights.late(start + Duration::from_secs(10), MARGIN);
+        assert_eq!(in_flight.send(&[&key]), [true], "the second still waits");
+        let late = in_flight.late(start + Duration::from_secs(10), MARGIN);
         assert_eq!((late.len(), late[0].led, late[0].sent), (1, false, true));
-        let landed = flights.land(&[&key]).remove(0);
+        let landed = in_flight.finish(&[&key]).remove(0);
         assert!(landed.leader.is_none() && landed.followers.is_empty());
-        flights.enter(&key, &request, waiter(0).0);
-        flights.late(start + Duration::from_mins(1), MARGIN);
-        assert_eq!(flights.send(&[&key]), [false]);
-        assert!(!flights.holds(&key));
+        in_flight.enter(&key, &request, waiter(0).0);
+        in_flight.late(start + Duration::from_mins(1), MARGIN);
+        assert_eq!(in_flight.send(&[&key]), [false]);
+        assert!(!in_flight.holds(&key));
     }
 }

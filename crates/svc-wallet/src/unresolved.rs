@@ -1,5 +1,5 @@
-//! Keys whose outcome is unknown: remembered on disk, told to their callers, resolved with the ledger when they are
-//! asked about; never guessed.
+//! Unresolved keys: keys whose outcome is unknown. They are recorded on disk, their callers are
+//! informed, and the ledger resolves them on the next lookup; the wallet never guesses.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,15 +11,15 @@ use ron_proto::Problem;
 use ron_proto::ledger::{EntryKey, PrincipalName};
 use ron_service::store::{Migration, Store, StoreError};
 
-use crate::flights::FlightKey;
-use crate::topology::PINNED;
+use crate::inflight::RequestKey;
+use crate::topology::UNRESOLVED;
 
-/// Keys remembered at once; beyond that the oldest in the file are forgotten at the next start. Sending again is
-/// always safe, with or without a pin.
+/// Maximum keys in memory; keys in the file beyond that are not loaded at a start. Repeating the
+/// request is always safe, with or without a record.
 const PINNED_MAX: usize = 65_536;
-/// How long a committer waits for room in the queue.
+/// How long a committer waits for space in the queue.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
-/// Notes written with one flush, at most.
+/// Maximum changes written in one transaction.
 const NOTES_MAX: usize = 512;
 
 static MIGRATIONS: [Migration; 1] = [Migration {
@@ -28,83 +28,85 @@ static MIGRATIONS: [Migration; 1] = [Migration {
     sql: "CREATE TABLE pins (principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (principal, key)) WITHOUT ROWID",
 }];
 
-/// What is to be written.
+/// A change to the recorded set.
 #[derive(Debug)]
-pub enum Note {
-    /// The outcome of this key is open; then these callers are told where to ask.
-    Pin(FlightKey, Vec<Responder>),
-    /// It is known now.
-    Release(FlightKey),
+pub enum Change {
+    /// The outcome of this key is unknown; once that is recorded, these callers get their answer.
+    Add(RequestKey, Vec<Responder>),
+    /// The outcome is known.
+    Release(RequestKey),
 }
 
-/// The set, and the way to the thread that writes it down.
+/// The set of unresolved keys, and the queue to the thread that records them.
 #[derive(Debug)]
-pub struct Pinned {
-    set: RankedMutex<BTreeSet<FlightKey>>,
-    notes: Sender<Note>,
+pub struct UnresolvedKeys {
+    set: RankedMutex<BTreeSet<RequestKey>>,
+    notes: Sender<Change>,
 }
 
-impl Pinned {
-    /// The keys that were open before, and where notes go.
-    pub fn new(before: BTreeSet<FlightKey>, notes: Sender<Note>) -> Self {
+impl UnresolvedKeys {
+    /// Starts with the keys from the file; changes go to `notes`.
+    pub fn new(before: BTreeSet<RequestKey>, notes: Sender<Change>) -> Self {
         Self {
-            set: RankedMutex::new(&PINNED, before),
+            set: RankedMutex::new(&UNRESOLVED, before),
             notes,
         }
     }
 
-    /// Pins a key; once that is written down the callers get 504 and the place to ask.
-    pub fn pin(&self, key: &FlightKey, callers: Vec<Responder>) {
-        #[cfg(mutant = "pin")] // the callers are told to ask before there is anything to find
+    /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location.
+    pub fn add(&self, key: &RequestKey, callers: Vec<Responder>) {
+        #[cfg(mutant = "pin")] // the callers are referred to a record that does not exist yet
         if ron_kernel::mutant("pin") {
-            tell(Note::Pin(key.clone(), callers));
+            answer_callers(Change::Add(key.clone(), callers));
             self.set.lock().insert(key.clone());
             return;
         }
+        // Memory first: from here on a lookup by the caller resolves the key with the ledger.
         {
             let mut set = self.set.lock();
             if set.len() < PINNED_MAX {
                 set.insert(key.clone());
             }
         }
-        let note = Note::Pin(key.clone(), callers);
+        let note = Change::Add(key.clone(), callers);
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
             Err(SendError::Full(note) | SendError::Closed(note)) => {
                 tracing::warn!(event = "pin_not_durable", key = key.1.as_str());
-                tell(note);
+                answer_callers(note);
             }
         }
     }
 
-    /// Its outcome is known now.
-    pub fn release(&self, key: &FlightKey) {
+    /// Removes a key whose outcome is known.
+    pub fn release(&self, key: &RequestKey) {
         let was = {
             let mut set = self.set.lock();
             !set.is_empty() && set.remove(key)
         };
         if was {
-            // A note that finds no room is of no harm: the ledger is asked before a pin is used.
-            let _ = self
-                .notes
-                .send(Note::Release(key.clone()), Deadline::within(Duration::ZERO));
+            // A dropped release is harmless: the ledger is asked first whenever a recorded key is
+            // used.
+            let _ = self.notes.send(
+                Change::Release(key.clone()),
+                Deadline::within(Duration::ZERO),
+            );
         }
     }
 
-    /// Is its outcome open?
+    /// Whether the outcome of the key is unknown.
     pub fn holds(&self, principal: &PrincipalName, key: &EntryKey) -> bool {
         let set = self.set.lock();
         !set.is_empty() && set.contains(&(principal.clone(), key.clone()))
     }
 
-    /// True when nothing is pinned.
     pub fn is_empty(&self) -> bool {
         self.set.lock().is_empty()
     }
 }
 
-/// Opens the file; without a directory nothing outlives the process.
-pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreError> {
+/// Opens the file; without a directory the records do not survive the process.
+pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
         Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
@@ -118,10 +120,11 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<FlightKey>), StoreErr
     Ok((store, rows.into_iter().filter_map(parse).collect()))
 }
 
-/// The thread's body: writes notes down, then tells the callers. Ends when shut down and the queue is empty.
-pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<Store>>) {
-    // The file belongs to this thread; the slot only carries it here. After a panic it is gone, and callers are
-    // told all the same.
+/// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
+/// is empty.
+pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, store: &RankedMutex<Option<Store>>) {
+    // This thread owns the file; the slot only carries it here. After a panic the file is gone;
+    // callers are still answered, without a durable record.
     let file = store.lock().take();
     let mut some = Vec::new();
     loop {
@@ -139,16 +142,16 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Note>, store: &RankedMutex<Option<S
         if let Some(Err(why)) = file.as_ref().map(|file| write(file, &some)) {
             tracing::error!(event = "pins_not_durable", reason = %why);
         }
-        some.drain(..).for_each(tell);
+        some.drain(..).for_each(answer_callers);
     }
 }
 
-fn write(file: &Store, notes: &[Note]) -> Result<(), StoreError> {
+fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     file.write(|tx| {
         for note in notes {
             let (sql, (principal, key)) = match note {
-                Note::Pin(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
-                Note::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
+                Change::Add(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
+                Change::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
             };
             tx.execute(sql, [principal.as_str(), key.as_str()])?;
         }
@@ -156,18 +159,18 @@ fn write(file: &Store, notes: &[Note]) -> Result<(), StoreError> {
     })
 }
 
-fn tell(note: Note) {
-    if let Note::Pin((_, key), callers) = note {
+fn answer_callers(note: Change) {
+    if let Change::Add((_, key), callers) = note {
         for caller in callers {
             caller.send(unknown(&key));
         }
     }
 }
 
-/// 504 with the place to ask.
+/// 504 with the Location of the operation.
 pub fn unknown(key: &EntryKey) -> Problem {
     Problem::deadline_exceeded(
-        "the outcome is not known yet: ask at the Location, or send the same request with the same key again",
+        "the outcome is not known yet: read it at the Location, or send the same request with the same key again",
     )
     .with_location(format!("/v1/ops/{}", key.as_str()))
 }
@@ -179,7 +182,7 @@ mod tests {
     use ron_kernel::queue::bare_queue;
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
-    fn flight(key: &str) -> FlightKey {
+    fn flight(key: &str) -> RequestKey {
         ("p".parse().unwrap(), key.parse().unwrap())
     }
 
@@ -191,12 +194,12 @@ mod tests {
         assert!(before.is_empty());
         let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
         let notes = [
-            Note::Pin(key("a"), vec![caller]),
-            Note::Pin(key("b"), Vec::new()),
-            Note::Release(key("b")),
+            Change::Add(key("a"), vec![caller]),
+            Change::Add(key("b"), Vec::new()),
+            Change::Release(key("b")),
         ];
         write(&store, &notes).unwrap();
-        notes.into_iter().for_each(tell);
+        notes.into_iter().for_each(answer_callers);
         let told = answer
             .wait(Deadline::within(Duration::from_secs(1)))
             .unwrap();
@@ -218,21 +221,21 @@ mod tests {
         let (notes, notes_rx) = bare_queue(&PIN_QUEUE, 8);
         let slot = RankedMutex::new(&PINS_SLOT, Some(store));
         sup.spawn(&PINS, move |ctx| run(ctx, &notes_rx, &slot));
-        let pinned = Pinned::new(before, notes);
-        let held = |(principal, key): &FlightKey| pinned.holds(principal, key);
-        assert!(pinned.is_empty());
+        let unresolved = UnresolvedKeys::new(before, notes);
+        let held = |(principal, key): &RequestKey| unresolved.holds(principal, key);
+        assert!(unresolved.is_empty());
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
-            pinned.pin(&flight(name), vec![caller]);
-            // Told by the thread, after its write.
+            unresolved.add(&flight(name), vec![caller]);
+            // The thread answers after its write.
             let told = answer
                 .wait(Deadline::within(Duration::from_secs(30)))
                 .unwrap();
             assert_eq!(told.status, 504);
         }
         assert!(held(&flight("a")) && held(&flight("b")) && !held(&flight("c")));
-        assert!(!pinned.is_empty());
-        pinned.release(&flight("a"));
+        assert!(!unresolved.is_empty());
+        unresolved.release(&flight("a"));
         assert!(!held(&flight("a")) && held(&flight("b")));
         sup.drain(Duration::from_secs(30));
         let (_store, before) = open(Some(dir.path())).unwrap();
@@ -243,10 +246,10 @@ mod tests {
     fn no_more_keys_are_remembered_than_there_is_room_for() {
         let all = (0..PINNED_MAX - 1).map(|n| flight(&format!("k{n}")));
         let (notes, _notes_rx) = bare_queue(&PIN_QUEUE, 8);
-        let pinned = Pinned::new(all.collect(), notes);
-        let held = |(principal, key): FlightKey| pinned.holds(&principal, &key);
-        pinned.pin(&flight("last"), Vec::new());
-        pinned.pin(&flight("one-more"), Vec::new());
+        let unresolved = UnresolvedKeys::new(all.collect(), notes);
+        let held = |(principal, key): RequestKey| unresolved.holds(&principal, &key);
+        unresolved.add(&flight("last"), Vec::new());
+        unresolved.add(&flight("one-more"), Vec::new());
         assert!(held(flight("last")) && !held(flight("one-more")));
     }
 }
