@@ -14,7 +14,7 @@ use ron_http::{ApiInfo, Router};
 use ron_kernel::{Deadline, Signal, Signals, Topology, exit};
 use ron_proto::b64;
 use ron_service::config::{read_secret_file, render_example};
-use ron_service::log_host::witness::{WITNESS_LOCK, WITNESS_QUEUE, WITNESS_THREAD, serve};
+use ron_service::log_host::witness::{WITNESS_QUEUE, WITNESS_THREAD, serve};
 use ron_service::{
     CHASSIS_KEYS, Chassis, Config, DataDir, Key, Parts, Running, StartError, Table, listen_keys,
     logging,
@@ -56,7 +56,7 @@ static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "wit",
     threads: [WITNESS_THREAD],
     queues: [WITNESS_QUEUE],
-    locks: [WITNESS_LOCK],
+    locks: [],
 };
 
 /// Cosign the checkpoints of other logs (C2SP tlog-witness).

@@ -132,18 +132,6 @@ pub static STATE_LOCK: LockSpec = LockSpec {
     rank: 10,
     guards: "accounts, holds, epochs; written by led-writer after each flush",
 };
-/// Carries the engine to the writer thread.
-pub static WRITER_LOCK: LockSpec = LockSpec {
-    name: "writer",
-    rank: 5,
-    guards: "the engine while no thread runs it",
-};
-/// Carries the witness state to its thread.
-pub static WITNESS_LOCK: LockSpec = LockSpec {
-    name: "witness",
-    rank: 6,
-    guards: "the state of the witness thread while it does not run",
-};
 pub static KEYS_LOCK: LockSpec = LockSpec {
     name: "recent_keys",
     rank: 20,
@@ -155,7 +143,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "led",
     threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT, WITNESS],
     queues: [COMMITS, ANSWERS, POLLS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
-    locks: [WRITER_LOCK, WITNESS_LOCK, STATE_LOCK, KEYS_LOCK],
+    locks: [STATE_LOCK, KEYS_LOCK],
 };
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use ron_kernel::{Deadline, RankedMutex};
 use ron_kernel::{Sender, ThreadCtx, queue};
 use ron_service::log_host::asker::{Asker, WitnessMetrics, WitnessSettings, Witnessed, compare};
 use ron_service::log_host::{CheckpointRoom, CosignedLines, CosignedView, KeyView, ToWitnesses};
@@ -11,7 +10,7 @@ use ron_service::{Chassis, ReadyBoard, StartError};
 use ron_tlog::LogReader;
 use ron_tlog::note::NoteSignature;
 
-use crate::topology::{COSIGNED, WITNESS, WITNESS_LOCK, WITNESS_WAKES};
+use crate::topology::{COSIGNED, WITNESS, WITNESS_WAKES};
 
 /// The ledger's side of the witness thread.
 struct Log {
@@ -88,21 +87,9 @@ pub fn spawn(
         since_ms: None,
         last_checkpoint,
     };
-    let slot = RankedMutex::new(&WITNESS_LOCK, Some(asker));
-    chassis.sup.spawn(&WITNESS, move |ctx| {
-        let taken = slot.lock().take();
-        match taken {
-            Some(mut asker) => asker.run(ctx),
-            // The state was lost in a panic; the next start rebuilds it.
-            None => idle(ctx),
-        }
-    });
+    // After a panic nothing asks for cosignatures until the next start, which rebuilds the state.
+    chassis
+        .sup
+        .spawn_owner(&WITNESS, asker, |mut asker, ctx| asker.run(ctx), || None);
     Ok(view)
-}
-
-fn idle(ctx: &ThreadCtx) {
-    while !ctx
-        .shutdown
-        .wait(Deadline::within(std::time::Duration::from_secs(60)))
-    {}
 }

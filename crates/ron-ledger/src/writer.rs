@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{
-    Deadline, KernelMetrics, LockSpec, RankedMutex, Receiver, Recv, Sender, SharedClock,
-    Supervisor, ThreadCtx, queue,
+    Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Supervisor, ThreadCtx, queue,
 };
 use ron_proto::Timestamp;
 use ron_proto::ledger::EntryKind;
@@ -23,7 +22,7 @@ use crate::ledger::{
 };
 use crate::metrics::Metrics;
 use crate::topology::{
-    ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER, WRITER_LOCK,
+    ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
 };
 
 /// Maximum entries in one flush; jobs are taken whole, so the last one may exceed it.
@@ -63,9 +62,6 @@ pub struct WriterParts {
 
 /// The state of the writer thread.
 struct Writer {
-    /// Taken by the thread; gone after a panic, because a half-applied state must not be used
-    /// again.
-    engine: RankedMutex<Option<Engine>>,
     commits: Receiver<Job>,
     answers: Sender<Decided>,
     snapshots: Sender<SnapshotJob>,
@@ -81,7 +77,6 @@ struct Writer {
 
 /// Starts the threads for writing, answers and snapshots.
 pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
-    let lock: &'static LockSpec = &WRITER_LOCK;
     let (commits_tx, commits) = queue(&COMMITS, parts.commits, &parts.km);
     let (answers, answers_rx) = queue(&ANSWERS, ANSWERS.capacity, &parts.km);
     let (snapshots, snapshots_rx) = queue(&SNAPSHOTS, SNAPSHOTS.capacity, &parts.km);
@@ -91,7 +86,6 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
     let snapshotter = engine.snapshotter();
     let gate = Arc::new(Gate::default());
     let writer = Writer {
-        engine: RankedMutex::new(lock, Some(engine)),
         commits,
         answers,
         snapshots,
@@ -105,7 +99,17 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
         sup: parts.sup.clone(),
     };
     writer.report();
-    parts.sup.spawn(&WRITER, move |ctx| writer.run(ctx));
+    let (closed, handle) = (Arc::clone(&gate), parts.sup.clone());
+    parts.sup.spawn_owner(
+        &WRITER,
+        engine,
+        move |engine, ctx| writer.run(engine, ctx),
+        move || {
+            closed.close(BROKEN);
+            handle.set_fatal("the ledger's writer panicked; it starts again from its log");
+            None
+        },
+    );
     let for_answers = (Arc::clone(&shared), Arc::clone(&gate));
     parts.sup.spawn(&ANSWER, move |ctx| {
         run_answers(ctx, &answers_rx, &for_answers.0, &for_answers.1);
@@ -123,15 +127,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
 }
 
 impl Writer {
-    fn run(&self, ctx: &ThreadCtx) {
-        let taken = self.engine.lock().take();
-        let Some(mut engine) = taken else {
-            self.gate.close(BROKEN);
-            self.sup
-                .set_fatal("the ledger's writer panicked; it starts again from its log");
-            ctx.shutdown.wait(Deadline::within(Duration::from_secs(60)));
-            return;
-        };
+    fn run(&self, mut engine: Engine, ctx: &ThreadCtx) {
         loop {
             match self
                 .commits
@@ -146,8 +142,8 @@ impl Writer {
             self.tick(&mut engine, Some(job));
         }
         self.last_snapshot(&mut engine);
-        // Put the engine back: a second run of this body would take the empty slot for a panic.
-        *self.engine.lock() = Some(engine);
+        // The queue also closes when an embedder drops its handles before it drains.
+        ctx.wait_for_shutdown();
     }
 
     /// Time until the next hold expires, at most [`IDLE`].

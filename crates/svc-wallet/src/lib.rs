@@ -36,7 +36,7 @@ use std::time::Duration;
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::{Credential, LedgerClient};
 use ron_http::HttpClient;
-use ron_kernel::{Deadline, RankedMutex, Snapshot, ThreadCtx, queue};
+use ron_kernel::{Deadline, Snapshot, ThreadCtx, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::{
     Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError, signed_policy,
@@ -52,8 +52,7 @@ use crate::feed::Feed;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PIN_QUEUE, PINS, PINS_SLOT, PROBE, TOPOLOGY, WATCH,
-    WORK_QUEUE,
+    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PIN_QUEUE, PINS, PROBE, TOPOLOGY, WATCH, WORK_QUEUE,
 };
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{SharedUpstream, Upstream};
@@ -179,10 +178,13 @@ fn spawn_pins(
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
     let (notes, notes_rx) = queue(&PIN_QUEUE, PIN_QUEUE.capacity, &chassis.km);
-    let slot = RankedMutex::new(&PINS_SLOT, Some(store));
-    chassis
-        .sup
-        .spawn(&PINS, move |ctx| unresolved::run(ctx, &notes_rx, &slot));
+    // After a panic the file is gone: callers are still answered, without a durable record.
+    chassis.sup.spawn_owner(
+        &PINS,
+        Some(store),
+        move |store, ctx| unresolved::run(ctx, &notes_rx, store.as_ref()),
+        || Some(None),
+    );
     Ok(Arc::new(UnresolvedKeys::new(before, notes)))
 }
 

@@ -96,13 +96,6 @@ pub static HOLDS: LockSpec = LockSpec {
     guards: "account, asset and amount of recently used holds; they never change",
 };
 
-/// Carries the open file of unresolved keys to its thread.
-pub static PINS_SLOT: LockSpec = LockSpec {
-    name: "pins_slot",
-    rank: 50,
-    guards: "the open file of unresolved keys, until its thread takes it",
-};
-
 /// The models use the rows above without this table, because they run without a service.
 #[cfg(not(any(loom, shuttle)))]
 pub static TOPOLOGY: Topology = ron_service::topology! {
@@ -110,5 +103,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "wal",
     threads: [COMMITTER, PROBE, FEED, WATCH, PINS, AUDIT],
     queues: [WORK_QUEUE, PIN_QUEUE, AUDIT_QUEUE],
-    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS, PINS_SLOT],
+    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS],
 };

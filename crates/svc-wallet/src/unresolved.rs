@@ -122,10 +122,7 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreEr
 
 /// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
 /// is empty.
-pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, store: &RankedMutex<Option<Store>>) {
-    // This thread owns the file; the slot only carries it here. After a panic the file is gone;
-    // callers are still answered, without a durable record.
-    let file = store.lock().take();
+pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, file: Option<&Store>) {
     let mut some = Vec::new();
     loop {
         match notes.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
@@ -139,7 +136,7 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, store: &RankedMutex<Option
         }
         let room = NOTES_MAX.saturating_sub(some.len());
         notes.drain_into(&mut some, room);
-        if let Some(Err(why)) = file.as_ref().map(|file| write(file, &some)) {
+        if let Some(Err(why)) = file.map(|file| write(file, &some)) {
             tracing::error!(event = "pins_not_durable", reason = %why);
         }
         some.drain(..).for_each(answer_callers);
@@ -178,7 +175,7 @@ pub fn unknown(key: &EntryKey) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{PIN_QUEUE, PINS, PINS_SLOT, TOPOLOGY};
+    use crate::topology::{PIN_QUEUE, PINS, TOPOLOGY};
     use ron_kernel::queue::bare_queue;
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
@@ -219,8 +216,8 @@ mod tests {
         let km = KernelMetrics::new(&Registry::new("svc_wallet"));
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
         let (notes, notes_rx) = bare_queue(&PIN_QUEUE, 8);
-        let slot = RankedMutex::new(&PINS_SLOT, Some(store));
-        sup.spawn(&PINS, move |ctx| run(ctx, &notes_rx, &slot));
+        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
+        sup.spawn_owner(&PINS, Some(store), body, || Some(None));
         let unresolved = UnresolvedKeys::new(before, notes);
         let held = |(principal, key): &RequestKey| unresolved.holds(principal, key);
         assert!(unresolved.is_empty());

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{
-    ClosedCounter, Count, Deadline, KernelMetrics, LockSpec, Overflow, QueueSpec, RankedMutex,
-    Receiver, Recv, Registry, SendError, Sender, SharedClock, Snapshot, Stage, Supervisor,
-    ThreadCtx, ThreadSpec, queue,
+    ClosedCounter, Count, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Recv, Registry,
+    SendError, Sender, SharedClock, Snapshot, Stage, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
 use ron_tlog::append::{CosignError, WitnessStore};
@@ -36,14 +35,8 @@ pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
     to: "wit-store",
     when_full: "429 busy",
 };
-pub const WITNESS_LOCK: LockSpec = LockSpec {
-    name: "witness.store",
-    rank: 30,
-    guards: "the witness's store while its thread is not running",
-};
 static THREAD: ThreadSpec = WITNESS_THREAD;
 static QUEUE: QueueSpec = WITNESS_QUEUE;
-static LOCK: LockSpec = WITNESS_LOCK;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Path at which logs submit rotated keys; the client's side is in `cosign`.
@@ -103,18 +96,18 @@ pub fn serve(
             &[("status", STATUSES)],
         ),
     };
-    let (slot, handle) = (RankedMutex::new(&LOCK, Some(room)), sup.clone());
-    sup.spawn(&THREAD, move |ctx| {
-        let taken = slot.lock().take();
-        if let Some(mut room) = taken {
-            room.run(ctx);
-            return;
-        }
-        // The state is not trusted after a panic; a new process reads it from disk again.
-        ready.missing("witness", "the thread that cosigns panicked");
-        handle.set_fatal("the thread that cosigns panicked");
-        while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
-    });
+    let handle = sup.clone();
+    sup.spawn_owner(
+        &THREAD,
+        room,
+        |mut room, ctx| room.run(ctx),
+        move || {
+            // The state is not trusted after a panic; a new process reads it from disk again.
+            ready.missing("witness", "the thread that cosigns panicked");
+            handle.set_fatal("the thread that cosigns panicked");
+            None
+        },
+    );
     routes(to, notes, vkey)
 }
 
