@@ -1,4 +1,4 @@
-//! The KMS without HTTP: store, audit log and threads, put together and started.
+//! The KMS without HTTP: opens the store and the audit log, builds the queues and starts the threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,41 +42,42 @@ use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::{Kms, StoreJob, held, schedule, signer};
 
-/// What the engine is given.
+/// What the engine needs from the chassis or from [`crate::embedded::Custody`].
 pub struct EngineParts {
     /// Spawns its threads.
     pub sup: Supervisor,
     /// Its metrics.
     pub registry: Registry,
-    /// Metrics of queues and threads.
+    /// Metrics of the queues and threads.
     pub km: KernelMetrics,
     /// Time.
     pub clock: SharedClock,
     /// Randomness.
     pub random: Arc<dyn Random>,
-    /// Where it says what is missing.
+    /// Where the engine reports missing or degraded parts.
     pub ready: ReadyBoard,
-    /// Disk of the audit log; the operating system's (or memory, in amnesia) when `None`.
+    /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
     pub disk: Option<Arc<dyn Disk>>,
-    /// Asks witnesses.
+    /// Client for the requests to witnesses.
     pub http: Arc<HttpClient>,
 }
 
 /// The running KMS.
 pub struct Engine {
-    /// What its threads share; requests are submitted here.
+    /// The state that the threads share; requests are submitted here.
     pub kms: Arc<Kms>,
     /// Reads the audit log; `None` when it could not be opened.
     pub reader: Option<LogReader>,
-    /// The keys of the audit log.
+    /// The verifier keys of the audit log.
     pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
-    /// Where keys are held.
+    /// The configured backends.
     pub backends: Backends,
 }
 
-/// A single writer's state, lent to its thread. After a panic the thread finds it gone.
+/// The state of a single-writer thread, moved into the thread when it starts. The supervisor restarts a thread that
+/// panicked; the restarted thread finds the slot empty, so it cannot work on state that a panic left half changed.
 struct Slot<T>(RankedMutex<Option<T>>);
 
 impl<T> Slot<T> {
@@ -90,8 +91,8 @@ impl<T> Slot<T> {
 }
 
 impl Engine {
-    /// Opens store and log and starts the threads. A store that cannot be opened is an error; a
-    /// log that may not be relied on is not: signing and changes are refused, verification works.
+    /// Opens the store and the log and starts the threads. A store that cannot be opened is an error. A log that
+    /// cannot be trusted is not: signing and changes of keys are refused, verification works.
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
@@ -113,8 +114,10 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
-        // Before the log, which gets a leaf when it is opened: what a newer program wrote is left as it is.
+        // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
+        // program has written must be refused unchanged.
         let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
+        // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let opened = counted.and_then(|()| start::open(with, &mut store));
         if let Err(distrust) = &opened
@@ -171,7 +174,7 @@ impl Engine {
     }
 }
 
-/// The one who has devices attest their keys, where there are devices.
+/// Starts the thread that has devices attest their keys; none without devices.
 fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     if kms.backends.devices().is_empty() {
         return;
@@ -181,7 +184,7 @@ fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
 }
 
-/// What backends are started with.
+/// The shared handles that backends are started with.
 fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
     Around {
         sup: parts.sup.clone(),
@@ -191,7 +194,7 @@ fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
     }
 }
 
-/// Those who sign, those who wait for devices, and the one who looks at the clock.
+/// Starts the scheduler, the signer pool and the threads that wait for devices.
 fn spawn_signers(
     sup: &Supervisor,
     kms: &Arc<Kms>,
@@ -206,7 +209,7 @@ fn spawn_signers(
     held::spawn(sup, kms, held);
 }
 
-/// The receiving ends.
+/// The receiving ends of the queues.
 struct Queues {
     turns: Receiver<Turn>,
     store: Receiver<StoreJob>,
@@ -224,7 +227,7 @@ fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
     })
 }
 
-/// What serves the log.
+/// The routes' view of the log.
 fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogHost {
     LogHost {
         reader: opened.reader.clone(),
@@ -234,7 +237,7 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
     }
 }
 
-/// Who signs checkpoints.
+/// The keys that sign checkpoints.
 fn log_ring(
     settings: &Settings,
     parts: &EngineParts,
@@ -244,7 +247,7 @@ fn log_ring(
     LogRing::new(store.log().clone(), overlap, second, parts.clock.clone()).map_err(StoreError::Db)
 }
 
-/// Who cosigns checkpoints, where that is configured.
+/// The witnesses that cosign checkpoints, when `witness.policy_file` is set.
 fn witnesses(
     settings: &Settings,
     keys: &KeyView,
@@ -263,7 +266,7 @@ fn witnesses(
     .map_err(StoreError::Witness)
 }
 
-/// What was answered to operations with an id.
+/// Opens the journal of answers to operations with an `op_id`.
 fn replay(
     settings: &Settings,
     parts: &EngineParts,
@@ -282,7 +285,7 @@ fn replay(
     Ok(Replay::open(disk, &dir.join("replay"), key, bounds, now)?)
 }
 
-/// Makes what the threads share, and the queues between them.
+/// Builds the shared state and the queues between the threads.
 fn assemble(
     settings: Settings,
     parts: &EngineParts,
@@ -329,7 +332,7 @@ fn assemble(
     Ok((Arc::new(kms), queues))
 }
 
-/// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
+/// The keys that callers wrap imported keys to, signed by the key of the audit log.
 fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
     let signer =
         LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
@@ -337,7 +340,7 @@ fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, 
     WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }
 
-/// Where the audit log lives.
+/// Directory of the audit log. With amnesia on it is a path on the disk in memory.
 pub fn audit_dir(settings: &Settings) -> PathBuf {
     settings
         .data_dir
@@ -346,8 +349,8 @@ pub fn audit_dir(settings: &Settings) -> PathBuf {
         .join("audit")
 }
 
-/// Spawns a thread that owns `state`. If it panics, the state is not trusted again: the log is
-/// closed for good and the process is told to end, so that a fresh start examines what is on disk.
+/// Spawns a thread that owns `state`. After a panic the state is not used again: the log is closed until the next
+/// start and the supervisor is asked to end the process, so that the next start checks what is on disk.
 pub(crate) fn spawn_writer<T: Send + 'static>(
     sup: &Supervisor,
     spec: &'static ron_kernel::ThreadSpec,
@@ -389,7 +392,7 @@ fn wait_for_shutdown(ctx: &ThreadCtx) {
     while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
 }
 
-/// Takes jobs until shutdown; what is queued then is taken too.
+/// Runs `take` on every job until shutdown, then on every job that is still queued.
 pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
     loop {
         match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {

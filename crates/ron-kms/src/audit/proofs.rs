@@ -1,5 +1,5 @@
-//! Answers that wait for their proof (`Prefer: wait=N`): the signature is durable and logged; the answer leaves with the proof
-//! once a checkpoint (a cosigned one where witnesses are configured) covers its leaf, or without it when the time is up.
+//! Answers that wait for their proof (`Prefer: wait=N`). Their leaf is durable already; the answer leaves with the proof once a
+//! checkpoint (a cosigned one where witnesses are configured) covers the leaf, or without a proof when its time is up.
 
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::metrics::Metrics;
 
-/// Most answers that wait at one time; more are answered without their proof.
+/// Maximum answers that wait at a time; further ones leave without their proof.
 const WAITING_MAX: usize = 4096;
-/// How long the last proofs wait for the last checkpoint.
+/// Maximum wait for the last checkpoint at shutdown.
 const FINAL_WAIT: Duration = Duration::from_secs(2);
 
 /// An answer that waits.
 pub struct Waiting {
-    /// Complete but for its proof.
+    /// The answer, complete except for its proof.
     pub answer: Box<SignAnswer>,
     /// Where it goes.
     pub responder: Responder,
@@ -24,15 +24,15 @@ pub struct Waiting {
     pub until: Deadline,
 }
 
-/// What the thread is sent.
+/// A message to the proof thread.
 pub enum ProofJob {
     /// An answer that waits.
     Wait(Waiting),
-    /// There is a new checkpoint.
+    /// A checkpoint or cosignature was published: check the waiting answers.
     Look,
 }
 
-/// Where an answer waits for its proof, and until when.
+/// The wish of one caller for a proof: where the answer waits, and until when.
 pub struct ProofAsk {
     /// The thread that makes proofs.
     pub to: Sender<ProofJob>,
@@ -41,7 +41,7 @@ pub struct ProofAsk {
 }
 
 impl ProofAsk {
-    /// Lets the answer wait; at once without a proof when too many do.
+    /// Queues the answer for its proof; sends it without one when the queue is full.
     pub fn send(self, answer: Box<SignAnswer>, responder: Responder) {
         let until = self.until;
         let job = ProofJob::Wait(Waiting {
@@ -76,7 +76,7 @@ pub struct ProofThread {
     pub jobs: Receiver<ProofJob>,
     /// Makes proofs.
     pub host: LogHost,
-    /// Whether a proof must lead to a cosigned checkpoint.
+    /// Whether a proof must end in a cosigned checkpoint.
     pub witnessed: bool,
     /// Who waits.
     pub waiting: Vec<Waiting>,
@@ -87,7 +87,7 @@ pub struct ProofThread {
 }
 
 impl ProofThread {
-    /// Runs until shutdown; then answers everyone.
+    /// Runs until shutdown, then sends every waiting answer.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let mut covered = 0;
         loop {
@@ -122,7 +122,7 @@ impl ProofThread {
         due.fold(idle, Deadline::earlier)
     }
 
-    /// Entries under a checkpoint that may be proved to.
+    /// Number of leaves under the newest checkpoint that a proof may end in.
     fn covered(&self) -> u64 {
         if self.witnessed {
             self.host.cosigned.size()
@@ -170,7 +170,8 @@ impl ProofThread {
         send(waiting, proof.ok());
     }
 
-    /// The time is up. Where witnesses are late, a proof to the log's own checkpoint is better than none.
+    /// Sends an answer whose time is up. With witnesses configured but late, it still gets a proof to the log's own
+    /// checkpoint if that covers the leaf.
     fn give_up(&self, waiting: Waiting) {
         let proof = self.host.proof(waiting.answer.receipt.index).ok();
         let label = if proof.is_some() {

@@ -1,4 +1,4 @@
-//! The threads of the log, put together: appender, checkpoints, cosignatures, proofs.
+//! Builds and starts the threads of the log: appender, checkpoints, cosignatures, proofs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::replay::Journal;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
 
-/// What the threads of the log are made from.
+/// The parts that the threads of the log are built from.
 pub struct Audit {
     /// The log.
     pub opened: OpenedLog,
@@ -30,7 +30,7 @@ pub struct Audit {
     pub witnesses: Option<Witnesses>,
     /// Makes proofs.
     pub host: LogHost,
-    /// Remembers what was answered to operations with an id.
+    /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
 }
 
@@ -47,7 +47,7 @@ impl Audit {
     }
 }
 
-/// What surrounds the threads.
+/// Shared handles for building the threads.
 struct Around<'a> {
     sup: &'a Supervisor,
     km: &'a KernelMetrics,
@@ -124,7 +124,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
 }
 
-/// Starts the thread that asks witnesses; the other end tells it of checkpoints.
+/// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
     around: &Around<'_>,
     witnesses: Witnesses,

@@ -1,4 +1,4 @@
-//! What happens to a request once its leaf is durable, or is known not to be.
+//! Completion of a request: the answer that leaves once its leaf is durable, or the refusal when the append failed.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::replay::{Settling, Ticket};
 
-/// The leaf of a change is not durable.
+/// The append failed, so the leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotDurable;
 
-/// What every waiting answer carries for the metrics.
+/// What every waiting answer carries for the latency metrics.
 #[derive(Clone)]
 pub struct Timing {
     /// Where to count.
@@ -36,7 +36,7 @@ impl Timing {
         self.clock.now().saturating_duration_since(self.since)
     }
 
-    /// Counts an operation that ends now.
+    /// Counts an operation and observes the time from its request until now.
     pub fn count(&self, op: &'static str, alg: &'static str, result: &'static str) {
         self.metrics.op(op, alg, result, self.took());
     }
@@ -44,17 +44,17 @@ impl Timing {
 
 /// One item of a batch.
 pub enum Item {
-    /// Signed; has a leaf.
+    /// A signature, which has a leaf; the ticket exists when the item has an `op_id`.
     Signed(SignAnswer, Option<Ticket>),
     /// Refused; has a leaf.
     Refused(Refusal, &'static str),
-    /// Without a leaf of its own: a repetition, or an item that names no key.
+    /// An item without its own leaf: a repeated operation, or an item that names no key.
     Known(SignResult),
 }
 
 /// One envelope operation.
 pub enum EnvelopeItem {
-    /// Done; operation, algorithm and result for the metrics.
+    /// A finished operation, which has a leaf; operation, algorithm and result are labels of the metrics.
     Made(
         Made,
         (&'static str, &'static str, &'static str),
@@ -62,7 +62,7 @@ pub enum EnvelopeItem {
     ),
     /// Refused; has a leaf.
     Refused(Refusal, (&'static str, &'static str)),
-    /// Without a leaf of its own: a repetition, or what could not be read.
+    /// An item without its own leaf: a repeated operation, or an item that could not be parsed.
     Known(Result<Made, Refusal>),
 }
 
@@ -70,7 +70,7 @@ pub enum EnvelopeItem {
 pub struct EnvelopeDone {
     /// Where the answer goes.
     pub responder: Responder,
-    /// One per operation; those with a leaf in the order of the leaves.
+    /// One per operation. Items with a leaf stand in the order of their leaves.
     pub items: Vec<EnvelopeItem>,
     /// Makes the answer.
     pub shape: Shape,
@@ -79,7 +79,7 @@ pub struct EnvelopeDone {
 }
 
 impl EnvelopeDone {
-    /// The leaves are durable, the first at `first`.
+    /// Fills in the receipts and answers. The leaves are durable, the first at index `first`.
     pub fn complete(self, origin: &str, first: u64) {
         let mut index = first;
         let timing = self.timing;
@@ -90,6 +90,7 @@ impl EnvelopeDone {
                 timing.count(op, alg, result);
                 Ok(made)
             }
+            // A refusal takes an index too: it has a leaf.
             EnvelopeItem::Refused(refusal, (op, alg)) => {
                 index += 1;
                 timing.count(op, alg, refusal.why.code());
@@ -107,7 +108,7 @@ impl EnvelopeDone {
     }
 }
 
-/// Who waits for leaves.
+/// What to do once the leaves of an [`Entry`](crate::audit::appender::Entry) are durable.
 pub enum Done {
     /// A signature.
     Sign {
@@ -115,9 +116,9 @@ pub enum Done {
         responder: Responder,
         /// The answer, but for its receipt.
         answer: Box<SignAnswer>,
-        /// To remember the answer by its operation id.
+        /// Records the answer under its operation id.
         ticket: Option<Ticket>,
-        /// Where it waits for its proof, when the caller wishes so.
+        /// Set when the caller asked for the inclusion proof (`Prefer: wait=N`).
         proof: Option<ProofAsk>,
         /// For the metrics.
         timing: Timing,
@@ -126,14 +127,14 @@ pub enum Done {
     Batch {
         /// Where the answer goes.
         responder: Responder,
-        /// One per item; those with a leaf in the order of the leaves.
+        /// One per item. Items with a leaf stand in the order of their leaves.
         items: Vec<Item>,
         /// For the metrics.
         timing: Timing,
     },
     /// Envelope operations.
     Envelope(Box<EnvelopeDone>),
-    /// Evidence of where a key is.
+    /// Attestation of where a key is held.
     Attest {
         /// Where the answer goes.
         responder: Responder,
@@ -142,7 +143,7 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
-    /// A refusal of one of our own operations.
+    /// A refusal that has a leaf.
     Refused {
         /// Where the answer goes.
         responder: Responder,
@@ -153,7 +154,7 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
-    /// One operation whose answer needs only the index of its leaf.
+    /// An operation whose answer needs only the index of its leaf.
     Other {
         /// Where the answer goes.
         responder: Responder,
@@ -164,9 +165,9 @@ pub enum Done {
         /// For the metrics.
         timing: Timing,
     },
-    /// Nobody: a leaf about the service itself.
+    /// A leaf about the service itself: nobody waits.
     Logged,
-    /// The store thread, which waits.
+    /// A change of a key: the store thread waits for the index of its leaf.
     Change(ReplySender<Result<u64, NotDurable>>),
 }
 
@@ -179,7 +180,7 @@ fn receipt(origin: &str, index: u64) -> LogReceipt {
 }
 
 impl Done {
-    /// Whether an operation id is to be settled before the answer leaves.
+    /// Whether the journal must hold the answer before it leaves.
     pub fn remembers(&self) -> bool {
         match self {
             Self::Sign { ticket, .. } => ticket.is_some(),
@@ -196,7 +197,7 @@ impl Done {
         }
     }
 
-    /// What is to be remembered of it, for the journal: the leaves are durable, the first at `index`.
+    /// Appends the records for the journal to `into`. The leaves are durable, the first at `index`.
     pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<Settling>) {
         let json = |answer: &SignAnswer| {
             serde_json::to_vec(answer).expect("an answer holds strings and integers only")
@@ -228,7 +229,7 @@ impl Done {
         }
     }
 
-    /// The leaves are durable, the first at `index` of the log `origin`.
+    /// Answers. The leaves are durable, the first at `index` of the log `origin`.
     pub fn complete(self, origin: &str, index: u64) {
         match self {
             Self::Sign {
@@ -250,7 +251,7 @@ impl Done {
                 items,
                 timing,
             } => {
-                let results = settle_items(items, origin, index, &timing);
+                let results = batch_results(items, origin, index, &timing);
                 responder.send(Response::json(200, &SignBatchAnswer { results }));
             }
             Self::Refused {
@@ -283,12 +284,12 @@ impl Done {
             }
             Self::Logged => {}
             Self::Change(reply) => {
-                let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
+                let _ = reply.send(Ok(index)); // the store thread timed out and refuses changes from now on
             }
         }
     }
 
-    /// The leaves are not durable: whatever was done, nobody is told that it was.
+    /// The leaves are not durable: every caller gets `audit_unavailable`, whatever was computed.
     pub fn fail(self) {
         let down = || Problem::from(Refusal::audit_down());
         match self {
@@ -308,7 +309,7 @@ impl Done {
     }
 }
 
-fn settle_items(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> Vec<SignResult> {
+fn batch_results(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> Vec<SignResult> {
     let mut index = first;
     let mut next = || {
         index += 1;
@@ -338,7 +339,7 @@ pub fn signed(answer: SignAnswer) -> SignResult {
     }
 }
 
-/// A batch result without one.
+/// A batch result with an error.
 pub fn failed(error: ItemError) -> SignResult {
     SignResult {
         answer: None,

@@ -1,8 +1,8 @@
 //! Envelope operations on the signer pool: wrap, unwrap, rewrap, data keys, MACs, random bytes.
 //!
-//! They go the way of signatures: operation id, room for the leaf, work on one snapshot, leaf
-//! durable, answer. Leaves and remembered answers never hold a plaintext nor its hash: who may
-//! read the log could guess short ones. A repeated unwrap or data key is decrypted again.
+//! The steps are those of a signature: operation id, room for the leaf, work on one snapshot, leaf
+//! durable, answer. Leaves and remembered answers never hold a plaintext or its hash: a reader of
+//! the log could guess short plaintexts from a hash. A repeated unwrap or data key is decrypted again.
 
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
@@ -25,7 +25,7 @@ use crate::keys::{Key, KeyIndex, SecretKey, envelope};
 use crate::replay::{Seen, Ticket};
 use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
 
-/// The result of a MAC that is not the one of its message.
+/// The leaf's result for a MAC that does not match its message.
 pub const NO_MATCH: &str = "no_match";
 
 /// What to do.
@@ -35,7 +35,7 @@ pub enum What {
     Wrap(PrivateBytes),
     /// Decrypt.
     Unwrap(Bytes),
-    /// Put under the head version.
+    /// Decrypt, then encrypt under the head version.
     Rewrap(Bytes),
     /// Make a key of this many bytes and wrap it; the flag says whether to show it.
     Datakey(usize, bool),
@@ -61,7 +61,7 @@ impl What {
         }
     }
 
-    /// What goes in and may be hashed into the leaf.
+    /// The input whose hash may stand in the leaf; `None` for plaintexts.
     fn public_input(&self) -> Option<&Bytes> {
         match self {
             Self::Unwrap(text) | Self::Rewrap(text) | Self::HmacVerify(_, text) => Some(text),
@@ -73,7 +73,7 @@ impl What {
 /// One envelope operation.
 #[derive(Clone)]
 pub struct EnvelopeTask {
-    /// Which key; none for random bytes.
+    /// `None` for random bytes.
     pub key: Option<Kid>,
     /// Pinned version.
     pub version: Option<u32>,
@@ -81,34 +81,34 @@ pub struct EnvelopeTask {
     pub aad: Option<Bytes>,
     /// What to do.
     pub what: What,
-    /// Why it cannot be done whatever the key is: a limit, a rule of the request's shape.
+    /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
-    /// Operation id and the hash of the whole request.
+    /// Operation id and SHA-256 of the whole request.
     pub op: Option<(OpId, [u8; 32])>,
-    /// Remark for the leaf.
+    /// The caller's remark, for the leaf.
     pub context: Option<String>,
 }
 
-/// What an operation made; which fields are there depends on it.
+/// The result of an operation; which fields are set depends on the operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Made {
-    /// The version that was used.
+    /// The key version that was used.
     pub version: Option<u32>,
-    /// Where a rewrapped text was before.
+    /// The version that decrypted a rewrapped text.
     pub from_version: Option<u32>,
-    /// Header and body.
+    /// Header and body, see `docs/formats/envelope.md`.
     pub ciphertext: Option<Bytes>,
-    /// A plaintext, data key or random bytes. Never remembered.
+    /// A plaintext, data key or random bytes. Never in the journal.
     pub plaintext: Option<PrivateBytes>,
     /// A MAC.
     pub mac: Option<Bytes>,
-    /// Whether a MAC held.
+    /// Whether a MAC matched.
     pub ok: bool,
     /// The leaf.
     pub receipt: LogReceipt,
 }
 
-/// What is remembered of an operation: everything but its plaintext.
+/// What the journal holds of an operation: everything but the plaintext.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     version: Option<u32>,
@@ -120,7 +120,7 @@ struct Remembered {
 }
 
 impl Made {
-    /// What is remembered of it for a repetition.
+    /// The journal's record of this result.
     pub(super) fn remembered(&self) -> Vec<u8> {
         let remembered = Remembered {
             version: self.version,
@@ -147,14 +147,14 @@ impl Made {
     }
 }
 
-/// Turns what was made into the answer.
+/// Builds the response from one result per task.
 pub type Shape = Box<dyn FnOnce(Vec<Result<Made, Refusal>>) -> Response + Send>;
 
 /// Envelope operations of one request.
 pub struct EnvelopeJob {
-    /// The operations; one that could not even be read is refused without a leaf.
+    /// The operations; an `Err` could not be parsed and is refused without a leaf.
     pub tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    /// Makes the answer; gets one result per task, in order.
+    /// Builds the response; gets one result per task, in order.
     pub shape: Shape,
 }
 
@@ -165,7 +165,7 @@ enum Start {
 }
 
 impl Kms {
-    /// Does the operations of one request and hands them to the appender.
+    /// Performs the operations of one request and hands them to the appender.
     pub(super) fn envelope(&self, asked: Asked, job: EnvelopeJob) {
         let index = self.index.load();
         let starts: Vec<Start> = job
@@ -177,6 +177,7 @@ impl Kms {
             .iter()
             .filter(|s| matches!(s, Start::New(..)))
             .count();
+        // Reserved before any key is used: a result without room for its leaf could never be answered.
         let credits = match new {
             0 => Vec::new(),
             _ => match self.admit(&asked, new) {
@@ -203,6 +204,7 @@ impl Kms {
             shape: job.shape,
         };
         if drafts.is_empty() {
+            // Nothing to log: all items are repetitions or unreadable.
             return done.complete(&self.origin, 0);
         }
         let done = Done::Envelope(Box::new(done));
@@ -213,7 +215,7 @@ impl Kms {
         });
     }
 
-    /// A repetition of an operation gets its answer again; everything else is new.
+    /// Looks the operation id up: a repeated operation gets its answer again, every other task is new.
     fn look_up(
         &self,
         index: &KeyIndex,
@@ -229,7 +231,7 @@ impl Kms {
         let Some((op_id, body)) = task.op else {
             return Start::New(task, None);
         };
-        // Whoever may not use the key learns nothing from an operation id.
+        // A caller without access to the key must not learn from an operation id; the task goes on to its refusal.
         if task
             .key
             .as_ref()
@@ -400,7 +402,7 @@ impl Kms {
     }
 }
 
-/// Whether keys of the algorithm do this.
+/// Refuses operations that keys of this algorithm do not support.
 fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     let fits = match op {
         Op::Hmac | Op::HmacVerify => alg == Alg::HmacSha256,
@@ -409,11 +411,11 @@ fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     if fits {
         return Ok(());
     }
-    let detail = format!("{} is not something that {alg} keys do", op.as_str());
+    let detail = format!("{} is not an operation of {alg} keys", op.as_str());
     Err(Refusal::new(Why::Unsupported, detail))
 }
 
-/// Decrypts with the version that the ciphertext names.
+/// Decrypts with the version that the ciphertext's header names.
 fn unwrap(
     key: &Key,
     aad: Option<&[u8]>,
@@ -434,12 +436,13 @@ fn unwrap(
     Ok((version, plaintext.expose().into()))
 }
 
-/// The key of a version that may still check, in our own memory.
+/// The local secret of a version that may still verify.
 fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
     custody_of(key, version)?.local()
 }
 
-/// The key of a version that may still unwrap and check.
+/// The secret of a version that may still unwrap and verify. A version that does not exist is refused with the same
+/// error as a ciphertext that does not decrypt.
 fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     if version > 0 && version < key.min_verify {
         return Err(Refusal::new(
@@ -462,7 +465,7 @@ fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
     Ok(hmac_sha256(key.key.expose(), message))
 }
 
-/// Tries the versions that still count, newest first.
+/// Tries the given version, or all versions from `min_verify` on, newest first, in constant time per version.
 fn check_mac(
     key: &Key,
     wanted: Option<u32>,
@@ -489,7 +492,8 @@ fn check_mac(
     Ok(made)
 }
 
-/// What a finished operation answered, for a caller who may still have it.
+/// The answer of a finished operation. Plaintexts are not remembered, so an unwrap or a shown data key is decrypted
+/// again, with the caller's present access.
 fn again(
     index: &KeyIndex,
     asked: &Asked,

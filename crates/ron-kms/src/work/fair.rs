@@ -1,12 +1,12 @@
-//! Fair admission in front of the signers: one lane per tenant, served in turn.
+//! Fair admission in front of the signers: one queue per tenant, served round robin.
 //!
-//! The bounded queue of the kernel carries turns, not jobs: whoever takes a turn takes the next job
-//! of the lane whose turn it is (deficit round robin by cost, so that a batch of 1,000 counts as
-//! 1,000). A tenant with a long lane delays itself and nobody else.
+//! The kernel's bounded queue carries turns, not jobs: a signer that receives a turn takes the next job
+//! by deficit round robin over the tenants. The deficit counts cost, so a batch of 1,000 counts as
+//! 1,000 jobs. A tenant with a long queue delays only itself.
 //!
-//! Room is shared as well: a lane may be as long as [`SHARE`] times the room that is left, so one
-//! busy tenant cannot fill the queue and a quiet one always finds a place (dynamic thresholds).
-//! Long jobs never hold all signers at once: one signer stays for short ones.
+//! Room is shared as well: a tenant's queue may be at most [`SHARE`] times as long as the room that is left, so one
+//! busy tenant cannot fill the capacity and a quiet tenant always finds a place (dynamic thresholds).
+//! Long jobs never occupy all signers at once: with two or more signers, one stays free for short jobs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +16,18 @@ use ron_proto::values::{Alg, Tenant};
 use crate::engine::each_job;
 use crate::topology::FAIR_LOCK;
 
-/// How much longer than the room that is left a lane may be.
+/// Maximum length of one tenant's queue, as a multiple of the room that is left.
 const SHARE: usize = 8;
-/// What a lane may spend when its turn comes, in Ed25519 signatures.
+/// Credit that a tenant gains per round, in Ed25519 signatures.
 const QUANTUM: u64 = 16;
-/// Jobs that cost more are long.
+/// Jobs that cost more, in Ed25519 signatures, are long.
 const LONG: u64 = 64;
 
 /// The right to take one job.
 #[derive(Debug)]
 pub struct Turn;
 
-/// What a signature costs beside one of Ed25519.
+/// Cost of a signature, in Ed25519 signatures.
 pub const fn cost_of(alg: Alg) -> u64 {
     match alg {
         Alg::MlDsa44 => 4,
@@ -48,26 +48,26 @@ struct Lanes<T> {
     ring: VecDeque<Tenant>,
     queued: usize,
     long_running: usize,
-    /// Turns taken when only long jobs were left and too many of those ran already.
+    /// Turns that found only long jobs while the maximum of long jobs ran. The end of a long job redeems one.
     owed: usize,
 }
 
-/// Why a job was not taken.
+/// Why a job was not queued; gives the job back.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NotTaken<T> {
     /// The queue is full.
     Full(T),
-    /// The tenant has its share of the queue.
+    /// The tenant's queue has reached its share of the capacity.
     Share(T),
     /// The service is stopping.
     Closed(T),
 }
 
-/// A long job that runs. Counted down also when the job panics.
+/// A running long job. Its drop decrements the count, also when the job panics.
 struct Long<'a, T>(Option<&'a FairQueue<T>>);
 
 impl<T> Long<'_, T> {
-    /// True when a turn that was passed over can be taken now.
+    /// Ends the job; true when a deferred turn can be redeemed now.
     fn done(mut self) -> bool {
         self.0.take().is_some_and(FairQueue::long_done)
     }
@@ -75,7 +75,8 @@ impl<T> Long<'_, T> {
 
 impl<T> Drop for Long<'_, T> {
     fn drop(&mut self) {
-        // The turn that could be taken now is lost with the thread's loop; the next job finds it.
+        // Still `Some` only after a panic. This thread cannot redeem the deferred turn any more; the next job that
+        // ends does.
         if let Some(queue) = self.0.take()
             && queue.long_done()
         {
@@ -84,7 +85,7 @@ impl<T> Drop for Long<'_, T> {
     }
 }
 
-/// The lanes and the turns.
+/// One queue per tenant behind one bounded queue of turns.
 pub struct FairQueue<T> {
     lanes: RankedMutex<Lanes<T>>,
     capacity: usize,
@@ -93,8 +94,8 @@ pub struct FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Lanes for `capacity` jobs, served by `servers` threads that take turns from the receiving
-    /// end of `turns`, which must be of the same capacity.
+    /// Room for `capacity` jobs, served by `servers` threads that take turns from the receiving end of `turns`,
+    /// which must have the same capacity.
     pub fn new(capacity: usize, servers: usize, turns: Sender<Turn>) -> Self {
         let lanes = Lanes {
             by_tenant: BTreeMap::new(),
@@ -111,7 +112,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Puts a job at the end of the tenant's lane.
+    /// Appends a job to the tenant's queue and sends one turn for it.
     pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), NotTaken<T>> {
         let mut lanes = self.lanes.lock();
         let length = lanes.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
@@ -124,7 +125,8 @@ impl<T> FairQueue<T> {
         }
         lanes.push(tenant, cost.max(1), job);
         drop(lanes);
-        // There are never more turns under way than jobs, so the queue of turns has room.
+        // Unlocked first: no lock is held over a send. There are never more queued turns than jobs, so the
+        // queue of turns has room.
         match self.turns.try_send(Turn) {
             Ok(()) => Ok(()),
             Err(SendError::Full(_)) => self.take_back(tenant, NotTaken::Full),
@@ -137,8 +139,8 @@ impl<T> FairQueue<T> {
         job.map_or(Ok(()), |job| Err(why(job)))
     }
 
-    /// The job whose turn it is, and whether it is long; `None` when only long ones are left and
-    /// enough of those run.
+    /// The next job, and whether it is long; `None` when only long jobs are left and the maximum of them runs.
+    /// The turn is then deferred.
     fn pop(&self) -> Option<(T, bool)> {
         let mut lanes = self.lanes.lock();
         let long_ok = lanes.long_running < self.long_max;
@@ -151,7 +153,7 @@ impl<T> FairQueue<T> {
         next
     }
 
-    /// A long job is done; true when a turn that was passed over can be taken now.
+    /// Ends a long job; true when a deferred turn can be redeemed now.
     fn long_done(&self) -> bool {
         let mut lanes = self.lanes.lock();
         lanes.long_running = lanes.long_running.saturating_sub(1);
@@ -160,7 +162,7 @@ impl<T> FairQueue<T> {
         owed
     }
 
-    /// Takes one turn: does the job whose turn it is, and those that had to wait for it.
+    /// Serves one turn: runs the next job and, after a long one, a job whose turn was deferred because of it.
     pub fn serve(&self, mut work: impl FnMut(T)) {
         loop {
             let Some((job, long)) = self.pop() else {
@@ -182,12 +184,12 @@ impl<T> FairQueue<T> {
         each_job(turns, ctx, |Turn| self.serve(&mut work));
     }
 
-    /// Whether nothing waits.
+    /// Whether no job is queued; running jobs do not count.
     pub fn is_empty(&self) -> bool {
         self.lanes.lock().queued == 0
     }
 
-    /// Seconds until there may be room.
+    /// Estimated seconds until there is room, from the drain rate.
     pub fn retry_after_s(&self) -> u32 {
         self.turns.retry_after_s()
     }
@@ -220,11 +222,12 @@ impl<T> Lanes<T> {
         Some(job)
     }
 
-    /// Serves the lane at the front of the ring; one that cannot pay, or whose next job is long
-    /// while no more long ones may run, goes to the back.
+    /// Takes from the tenant at the front of the ring. A tenant that cannot pay gains [`QUANTUM`] and goes to the back;
+    /// so does one whose next job is long while no more long jobs may run, without gaining.
     fn pop(&mut self, long_ok: bool) -> Option<(T, bool)> {
         let fits = |cost: u64| long_ok || cost <= LONG;
         let next = |lane: &Lane<T>| lane.jobs.front().map_or(0, |(cost, _)| *cost);
+        // Without a job that fits, the loop below would rotate for ever.
         if !self.by_tenant.values().any(|lane| fits(next(lane))) {
             return None;
         }
@@ -365,7 +368,7 @@ mod tests {
         assert_eq!(
             order,
             [0, 1, 2],
-            "those that waited are done by who was in their way"
+            "the server of the long job redeems the deferred turns"
         );
         assert!(queue.is_empty());
     }

@@ -1,6 +1,6 @@
-//! Keys inside devices: their jobs go past the signers to threads that may wait, so that a device
-//! that is slow or hangs holds up nobody but those who use it. The same threads have devices make
-//! and destroy keys for the store thread, which never waits for a device.
+//! Keys inside devices: their jobs bypass the signers and go to threads that may block, so that a slow or hanging
+//! device delays only requests for its own keys. The same threads have devices make and destroy keys for the store
+//! thread, which never waits for a device.
 
 use std::time::Duration;
 
@@ -21,32 +21,32 @@ use crate::topology::{
     HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
 };
 
-/// Threads that wait for a device, beyond one for each of its sessions: those whose call hangs.
+/// Threads per device beyond one for each of its sessions: they replace threads whose call hangs.
 const SPARE: usize = 4;
-/// Longest time for a device to make or destroy a key.
+/// Maximum time for a device to make or destroy a key.
 const MAKE_WAIT: Duration = Duration::from_secs(2);
 
 /// Work for the threads that wait for a device.
 pub enum HeldJob {
-    /// A signature, an envelope operation, evidence.
+    /// A signature, an envelope operation or an attestation.
     Use(Box<SignJob>),
-    /// A key is to be made for a change that waits.
+    /// Make a key for a change that waits for it.
     Make(Order, Box<Waiting>),
-    /// All versions of a key are to be destroyed.
+    /// Destroy all versions of a key.
     Destroy(Kid, Vec<Handle>),
-    /// A key that no change took is to be destroyed; nobody waits.
+    /// Destroy a key that no change uses; nobody waits.
     Discard(Held),
 }
 
-/// Where the jobs of a device's keys wait, and for whom.
+/// The queue of jobs for the keys of one device.
 pub struct Lane {
     /// The device.
     pub kind: BackendKind,
-    /// To the threads that wait for it.
+    /// The sending end; the device's threads receive.
     pub tx: Sender<HeldJob>,
 }
 
-/// The receiving end of a lane.
+/// The receiving end of a [`Lane`], and the threads to start for it.
 pub struct LaneEnd {
     spec: &'static ThreadSpec,
     threads: usize,
@@ -63,7 +63,7 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
     }
 }
 
-/// A lane for each configured device, of `capacity` jobs.
+/// One queue of `capacity` jobs for each configured device.
 pub fn lanes(
     backends: &Backends,
     capacity: usize,
@@ -88,7 +88,7 @@ pub fn lanes(
     (lanes, ends)
 }
 
-/// Starts the threads of the lanes.
+/// Starts the threads that serve the queues.
 pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
@@ -98,7 +98,7 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
 }
 
 impl Kms {
-    /// The queue of the device that holds the job's keys; `None` for the signers.
+    /// The queue of the device that holds the job's keys; `None` sends the job to the signers.
     pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<HeldJob>>, Refusal> {
         let index = self.index.load();
         let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
@@ -120,7 +120,7 @@ impl Kms {
         Ok(found.and_then(|kind| self.lane_of(kind)))
     }
 
-    /// The queue of this device.
+    /// The queue of the configured device of this kind, if any.
     pub(super) fn lane_of(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
         let lane = self.lanes.iter().find(|lane| lane.kind == kind);
         lane.map(|lane| &lane.tx)
@@ -143,7 +143,7 @@ impl Kms {
         }
     }
 
-    /// Has the device make a key, and gives it to the store thread with the change that waits.
+    /// Has the device make a key and returns it to the store thread, with the change that waits for it.
     fn make_held(&self, order: Order, waiting: Waiting) {
         let device = self.backends.holder(order.backend);
         let alg = order.kid.alg;
@@ -176,7 +176,7 @@ impl Kms {
         Ok(())
     }
 
-    /// Has a key destroyed that no change took: its caller had gone, or was faster elsewhere.
+    /// Has a device destroy a key that no change uses. A failure leaves an orphan in the device and is logged.
     pub(super) fn discard(&self, held: Held) {
         let kind = held.device.kind();
         let sent = self
@@ -188,7 +188,7 @@ impl Kms {
     }
 }
 
-/// The one device among these; a batch cannot wait for two.
+/// The one device among `kinds`; a batch that needs two devices is refused, because one thread would wait for both.
 fn one_device(
     mut kinds: impl Iterator<Item = BackendKind>,
 ) -> Result<Option<BackendKind>, Refusal> {
@@ -202,12 +202,12 @@ fn one_device(
     Ok(first)
 }
 
-/// Has the store thread remember a checkpoint, and waits for it: only for threads that may wait.
-/// The leaf does not state the store's new version, because leaves of other changes may come first.
+/// Has the store thread remember a checkpoint and blocks until it has; only for threads that may block.
+/// The leaf does not state the store's new version: leaves of other changes may be appended before it.
 pub struct AskStore<'a> {
     /// What is shared.
     pub kms: &'a Kms,
-    /// When nobody waits any more.
+    /// The caller's deadline.
     pub deadline: Deadline,
 }
 

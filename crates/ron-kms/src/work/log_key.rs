@@ -1,7 +1,8 @@
-//! Rotation of the audit log's own key: store and statement first, then everybody who signs and reads, then the leaf.
+//! Rotation of the audit log's own key: first the store and the statement, then the signers and readers of the log, then the
+//! leaf.
 //!
-//! Each step may be the last one before a crash. After the commit the key counts: the next start finds its leaf or writes it
-//! (`audit::start`), and whoever sees the new key's line on a checkpoint before that finds its statement beside the log.
+//! A crash may come after any step. Once committed, the key is in force: the next start finds its leaf or writes it
+//! (`audit::start`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{Credit, Deadline, reply};
@@ -42,7 +43,7 @@ impl Lifecycle {
             asked: &asked,
         };
         let allowed = may_run_system(&asked.caller);
-        // As with keys: who may not do it learns nothing from an operation id, and the refusal is a leaf.
+        // As with keys: a caller without the right learns nothing from an operation id, and the refusal is a leaf.
         let seen = match &allowed {
             Ok(()) => self.admit_change(&change),
             Err(_) => Ok(None),
@@ -115,7 +116,7 @@ impl Lifecycle {
             self.stopped = true;
             self.ready.missing(
                 "store",
-                "a change waits for its audit leaf; restart to settle it",
+                "a change waits for its audit leaf; restart the service to complete it",
             );
             return Err(Refusal::audit_down());
         };
@@ -129,14 +130,14 @@ impl Lifecycle {
         })
     }
 
-    /// Shows the keys to those who read the log's directory, to those who ask, and to the thread that signs.
+    /// Publishes the keys: to the file beside the log, to the HTTP routes and to the thread that signs checkpoints.
     fn show_log_keys(&mut self) -> Result<(), Refusal> {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
             if self.kms.settings.data_dir.is_some()
                 && let Err(error) = keep_chain(&audit_dir(&self.kms.settings), &chain)
             {
-                // What is lost is a copy; the next start writes it.
+                // Not fatal: the file is a copy of what the store holds, and the next start writes it.
                 tracing::error!(event = "log_keys_not_kept", %error);
                 let why = format!("the keys of the audit log cannot be kept beside it: {error}");
                 self.ready.degrade("log_keys", why);
@@ -148,8 +149,8 @@ impl Lifecycle {
     }
 }
 
-/// Marks the log key `number` as recorded by the leaf at `birth` and remembers the answer, which is returned. Also used at start
-/// for a rotation that a crash interrupted.
+/// Records that the leaf at `birth` holds the log key `number`, stores the answer and returns it. Also used at start for a
+/// rotation that a crash interrupted.
 pub fn settle_log_key(
     store: &mut KeyStore,
     number: u32,

@@ -1,5 +1,5 @@
-//! The work itself: signing on the signer pool, changes of keys on the store thread, verification
-//! on the request's own thread, and the answers that leave once their leaf is durable.
+//! The operations: signing on the signer pool, changes of keys on the store thread, verification on the
+//! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
 pub mod envelope;
@@ -50,29 +50,29 @@ use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
 
-/// Longest batch, for the number of batches that may gather credits at once.
+/// Maximum items of a batch; bounds how many batches may reserve credits at the same time.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
 
-/// The actor of what the service does by itself.
+/// The actor in leaves of scheduled operations.
 const SELF: &str = "ron-kms";
 
-/// Everything that the threads of the service share.
+/// The state that the threads of the service share.
 pub struct Kms {
     /// Validated settings.
     pub settings: Settings,
-    /// Where keys are held.
+    /// The configured backends.
     pub backends: Backends,
-    /// All keys, as one snapshot.
+    /// All keys, as one snapshot; the store thread replaces it.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of signatures and envelope operations.
     pub replay: Arc<Replay>,
-    /// Room for leaves.
+    /// Room in the audit queue: one credit per leaf, taken before the work is done.
     pub credits: Credits,
-    /// How many batches may gather room at once: few enough that they cannot starve each other.
+    /// Bounds how many batches reserve credits at the same time: few enough that all of them can finish.
     pub batch_lane: Credits,
-    /// Whether leaves can be written.
+    /// Whether the audit log can be written.
     pub health: AuditHealth,
-    /// To which imported keys are wrapped.
+    /// The keys that imported keys are wrapped to.
     pub wrapping: WrappingKeys,
     /// Metrics.
     pub metrics: Metrics,
@@ -82,37 +82,37 @@ pub struct Kms {
     pub random: Arc<dyn Random>,
     /// Origin of the audit log.
     pub origin: String,
-    /// To the signers.
+    /// Jobs for the signers.
     pub sign: FairQueue<SignJob>,
-    /// To the threads that wait for devices.
+    /// Jobs for keys in devices, one queue per device.
     pub lanes: Vec<held::Lane>,
-    /// To the store thread.
+    /// Jobs for the store thread.
     pub store_tx: Sender<StoreJob>,
-    /// To the appender.
+    /// Finished operations for the appender.
     pub audit_tx: Sender<Entry>,
-    /// To those who wait for proofs.
+    /// Answers that wait for their proof.
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
-    /// Who signs its checkpoints.
+    /// The keys that sign its checkpoints.
     pub ring: Arc<LogRing>,
 }
 
-/// A caller who waits for an answer.
+/// The context of a request: its caller, its deadline and where the answer goes.
 pub struct Asked {
     /// Who.
     pub caller: Principal,
     /// Where the answer goes.
     pub responder: Responder,
-    /// After this nobody waits any more.
+    /// The job is refused if work on it has not begun by then.
     pub deadline: Deadline,
     /// When the request was parsed.
     pub since: Instant,
-    /// Until when the caller waits for the proof of the leaf (`Prefer: wait=N`).
+    /// How long the answer may wait for the proof of its leaf (`Prefer: wait=N`).
     pub proof_until: Option<Deadline>,
 }
 
-/// Work for a signer.
+/// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
     /// Who asks.
     pub asked: Asked,
@@ -120,7 +120,7 @@ pub struct SignJob {
     pub what: SignWhat,
 }
 
-/// One signature or many.
+/// The operation of a [`SignJob`].
 pub enum SignWhat {
     /// `POST /sign`.
     One(Box<SignTask>),
@@ -133,7 +133,7 @@ pub enum SignWhat {
 }
 
 impl SignWhat {
-    /// What it costs beside one Ed25519 signature.
+    /// Cost in Ed25519 signatures, for [`fair`].
     pub fn cost(&self) -> u64 {
         let one = |task: &SignTask| cost_of(task.key.alg);
         match self {
@@ -155,26 +155,26 @@ pub enum StoreJob {
     Import(Asked, Box<ImportKey>),
     /// `POST /keys/.../export`.
     Export(Asked, Kid, Box<ExportKey>),
-    /// Something may be due for a key.
+    /// A rotation or destruction may be due for a key; the store thread decides again.
     Due(Kid),
     /// `POST /log_key/rotate`.
     RotateLogKey(Asked, RotateLogKey),
-    /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
-    /// is already reserved.
+    /// A checkpoint that a `note` key is to sign: remembered in the store first. Its credits are already
+    /// reserved.
     Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
-    /// A checkpoint that a device's key is about to sign: only remember it.
+    /// A checkpoint that a device's key is about to sign: remember it only.
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
-    /// A block of nonces for a key that is about to wrap.
+    /// Reserve a block of nonces of an AES-GCM key.
     Uses(UsesJob),
-    /// A device has made a key, or has not, for a change that waits.
+    /// A device has made a key for a change that waits, or has failed to.
     Made(Box<MadeJob>),
-    /// A device has destroyed all versions of a key, or has not.
+    /// A device has destroyed all versions of a key, or has failed to.
     Gone(Kid, Result<(), Refusal>),
 }
 
 impl Kms {
-    /// Someone who asks on behalf of the service itself, for a key of `tenant`; nobody waits for
-    /// the answer.
+    /// The context of an operation that the service does by itself, for a key of `tenant`. The answer goes
+    /// nowhere.
     pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
         let deadline = Deadline::within(self.settings.sign_deadline);
         let (responder, _) = Responder::detached(deadline);
@@ -195,7 +195,7 @@ impl Kms {
         }
     }
 
-    /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
+    /// Queues a job for the signers or for the threads of its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
         let lane = match self.lane(&job.what) {
             Ok(lane) => lane,
@@ -218,7 +218,7 @@ impl Kms {
         }
     }
 
-    /// To the end of the tenant's lane in front of the signers.
+    /// Appends a job to its tenant's queue in front of the signers.
     fn push_fair(&self, job: SignJob) -> Result<(), (SignJob, Refusal)> {
         let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
         let busy = || Refusal::busy(self.sign.retry_after_s());
@@ -233,7 +233,7 @@ impl Kms {
         })
     }
 
-    /// Hands a store job over, or answers 429 at once.
+    /// Queues a job for the store thread, or refuses it at once.
     pub fn submit_store(&self, job: StoreJob) {
         let (job, refusal) = match self.store_tx.try_send(job) {
             Ok(()) => return,
@@ -243,7 +243,7 @@ impl Kms {
         self.refuse_store_job(job, refusal);
     }
 
-    /// Tells whoever waits for a store job that it is not done.
+    /// Refuses a store job that will not be done, to whatever waits for it.
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
             StoreJob::Create(asked, _)
@@ -253,7 +253,7 @@ impl Kms {
             | StoreJob::RotateLogKey(asked, _)
             | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
-            StoreJob::Due(_) | StoreJob::Gone(..) => {} // still due at a later tick
+            StoreJob::Due(_) | StoreJob::Gone(..) => {} // still due: the scheduler sends it again
             StoreJob::Made(job) => {
                 if let Ok(held) = job.made {
                     self.discard(held);
@@ -261,7 +261,7 @@ impl Kms {
                 self.refuse_unlogged(job.waiting.asked, &refusal);
             }
             StoreJob::Remember(_, _, reply) => {
-                let _ = reply.send(Err(refusal)); // who asked may have given up
+                let _ = reply.send(Err(refusal)); // the waiting thread may have timed out
             }
         }
     }
@@ -275,8 +275,8 @@ impl Kms {
         asked.responder.send(Problem::from(refusal.clone()));
     }
 
-    /// What every job passes before any work: its deadline, the health of the audit log, and room
-    /// for its leaves. Without all three nothing is done and nothing is logged.
+    /// The checks before any work: the deadline has not passed, the audit log can be written, and there is room for
+    /// `leaves` leaves, which is reserved here. If one fails, nothing is done and nothing is logged.
     pub fn admit(&self, asked: &Asked, leaves: usize) -> Result<Vec<Credit>, Refusal> {
         if asked.deadline.expired() {
             return Err(Refusal::new(
@@ -297,7 +297,8 @@ impl Kms {
                 .inc();
             Refusal::busy(self.audit_tx.retry_after_s())
         };
-        // Held only while gathering, so that two batches never hold half of what each needs.
+        // At most `batch_lanes` batches hold this while they reserve, and a queue has room for all of them: without
+        // it, batches could each hold part of the credits and wait for the rest until their deadlines.
         let _lane = match leaves {
             0..=1 => None,
             _ => Some(self.batch_lane.acquire(until).ok_or_else(busy)?),
@@ -313,8 +314,8 @@ impl Kms {
         Ok(credits)
     }
 
-    /// Hands an entry to the appender. Room was reserved, so a full queue is a bug; a closed one
-    /// is a drain that has passed us by. Either way nobody is told of success.
+    /// Hands an entry to the appender. Its credits guarantee room, so a full queue is a defect; a closed queue
+    /// means that the appender has already stopped. Either way the callers get `audit_unavailable`, never success.
     pub fn enter(&self, entry: Entry) {
         let deadline = Deadline::within(Duration::from_secs(1));
         if let Err(SendError::Full(entry) | SendError::Closed(entry)) =
@@ -324,7 +325,7 @@ impl Kms {
         }
     }
 
-    /// Writes a leaf about the service itself, as soon as there is room for it.
+    /// Queues a leaf about the service itself; waits up to `audit.reserve_wait` for room.
     pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
         let credit = self
             .credits
@@ -339,12 +340,13 @@ impl Kms {
         Ok(())
     }
 
-    /// How many batches may gather credits at once.
+    /// How many batches may reserve credits at the same time.
     pub fn batch_lanes(audit_queue: usize) -> usize {
         (audit_queue / BATCH_LEAVES).max(1)
     }
 
-    /// Leaves known to be durable, for the outbox: a lower bound.
+    /// Number of leaves known to be durable. A lower bound: the outbox stores it as the place where the search for
+    /// an interrupted change's leaf begins.
     pub fn log_size(&self) -> u64 {
         self.log.as_ref().map_or(0, LogReader::size_durable)
     }

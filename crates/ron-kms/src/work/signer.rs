@@ -1,4 +1,4 @@
-//! The signer pool: reserves room for the leaf, checks, signs, and hands the result to the
+//! The signer pool: reserves room for the leaf, checks the policy, signs, and hands the result to the
 //! appender, which answers.
 
 use ron_http::Response;
@@ -18,7 +18,7 @@ use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
 use crate::replay::{Seen, Ticket};
 
-/// Sends checkpoints to the store thread, which alone may remember them.
+/// Forwards checkpoints to the store thread, the only thread that may remember them.
 struct Forward;
 
 impl CheckpointGate for Forward {
@@ -27,7 +27,7 @@ impl CheckpointGate for Forward {
     }
 }
 
-/// A batch cannot wait for the store thread item by item.
+/// Refuses checkpoints in a batch: a signer does not wait for the store thread, let alone once per item.
 struct NotInBatch;
 
 impl CheckpointGate for NotInBatch {
@@ -45,7 +45,7 @@ pub fn run(kms: &Kms, turns: &Receiver<Turn>, ctx: &ThreadCtx) {
 }
 
 impl Kms {
-    /// Does one job.
+    /// Performs one job and hands its result to the appender; called by signers and by device threads.
     pub fn sign_job(&self, job: SignJob) {
         match job.what {
             SignWhat::One(task) => self.sign_one(job.asked, task),
@@ -80,13 +80,14 @@ impl Kms {
         if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, gate) {
             self.enter_sign(asked, &task, outcome, ticket, credits);
         } else {
-            // The ticket goes back: the store thread takes its own.
+            // Released before the job is sent: the store thread begins the operation id itself, and with the ticket held it
+                        // would find the operation in flight.
             drop(ticket);
             self.submit_store(StoreJob::Checkpoint(asked, task, credits));
         }
     }
 
-    /// Hands a single outcome to the appender.
+    /// Hands the outcome of one signature to the appender.
     pub(super) fn enter_sign(
         &self,
         asked: Asked,
@@ -126,7 +127,7 @@ impl Kms {
         });
     }
 
-    /// Answers a repetition with what was answered before.
+    /// Answers a repeated operation with its remembered answer.
     pub(super) fn repeat(&self, asked: Asked, answer: &SignAnswer) {
         match self.proof_ask(&asked) {
             Some(proof) => proof.send(Box::new(answer.clone()), asked.responder),
@@ -134,7 +135,7 @@ impl Kms {
         }
     }
 
-    /// Where the answer waits for its proof, when the caller wishes so.
+    /// Where the answer waits for its proof, when the caller asked for one.
     fn proof_ask(&self, asked: &Asked) -> Option<ProofAsk> {
         let until = asked.proof_until?;
         let to = self.proof_tx.clone();
@@ -201,8 +202,8 @@ impl Kms {
         (item, Some(outcome.draft))
     }
 
-    /// Looks the operation id up, if there is one: a ticket for a new operation, or the answer
-    /// that it got before.
+    /// Looks the operation id up, if there is one. `Ok(Ok(ticket))` begins a new operation, `Ok(Err(answer))` is the
+    /// remembered answer of a repeated one, `Err` refuses.
     pub(super) fn first_time(
         &self,
         asked: &Asked,
@@ -211,8 +212,8 @@ impl Kms {
         let Some((op_id, body)) = task.op else {
             return Ok(Ok(None));
         };
-        // An answer is repeated only to those who could have asked for it; the others go on to
-        // their refusal, which is a leaf.
+        // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is
+        // a leaf.
         if may_use(&asked.caller, &task.key).is_err() {
             return Ok(Ok(None));
         }
@@ -225,7 +226,7 @@ impl Kms {
         }
     }
 
-    /// What an answer needs for the metrics.
+    /// The start time and clock of a request, for the latency metrics.
     pub(crate) fn timing(&self, asked: &Asked) -> Timing {
         Timing {
             metrics: self.metrics.clone(),
@@ -235,7 +236,7 @@ impl Kms {
     }
 }
 
-/// What was remembered of an operation.
+/// Parses a remembered answer. An answer of another type means that the `op_id` was used for another operation.
 pub(super) fn recalled<T: DeserializeOwned>(json: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(json).map_err(|_| {
         Refusal::new(

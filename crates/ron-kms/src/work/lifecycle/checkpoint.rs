@@ -1,4 +1,5 @@
-//! Checkpoints of `note` keys: remembered in the store before they are signed.
+//! Checkpoints of `note` keys: remembered in the store before they are signed, so that a key never signs two
+//! checkpoints of which neither extends the other, also across a crash.
 
 use ron_kernel::Credit;
 

@@ -1,14 +1,14 @@
-//! Changes that need a device: the store thread orders what the device is to do, goes on with
-//! others' changes, and takes up this one again when the device has answered.
+//! Changes that need a device: the store thread sends the order to the device's queue, goes on with
+//! other changes, and resumes this one when the device has answered.
 //!
 //! ```text
-//!  change ── planned, but the key is not made ──> Order ──> held lane ──> device makes
+//!  change ── planned, but the key is not made ──> Order ──> its queue ──> device makes
 //!     ^                                                                    │
 //!     └──────── planned again, from the start, with the key made <─────────┘
 //! ```
 //!
-//! It is planned again because everything may have changed meanwhile. A key that the second plan
-//! does not take is destroyed.
+//! The change is planned again because the store may have changed in between. A key that the second
+//! plan does not use is destroyed.
 
 use ron_kernel::SendError;
 use ron_proto::kms::CreateKey;
@@ -21,9 +21,9 @@ use crate::error::{Refusal, Why};
 use crate::work::held::HeldJob;
 use crate::work::{Asked, Kms};
 
-/// How long a change that time brings is not begun again while a device is at it.
+/// How long a scheduled change is not started again while a device works on it, in milliseconds.
 const AT_IT_MS: u64 = 15_000;
-/// Pause after a device did not destroy a key.
+/// Pause before a retry after a device failed to destroy a key, in milliseconds.
 const AGAIN_MS: u64 = 3_000;
 
 /// A key version that a device is to make.
@@ -40,7 +40,7 @@ pub struct Order {
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unplanned {
-    /// It cannot be done.
+    /// The change is refused.
     Refused(Refusal),
     /// A device has to make a key first.
     NotMade(Order),
@@ -52,11 +52,9 @@ impl From<Refusal> for Unplanned {
     }
 }
 
-/// A change that waits for a device.
+/// A change that waits for a device to make its key.
 pub struct Waiting {
-    /// Who waits for it.
     pub asked: Asked,
-    /// What it is.
     pub what: Waits,
 }
 
@@ -70,18 +68,18 @@ pub enum Waits {
     Due,
 }
 
-/// What a device made, or why not, with the change that waits for it.
+/// The device's answer to an [`Order`], with the change that waits for it.
 pub struct MadeJob {
     /// What was ordered.
     pub order: Order,
-    /// What came of it.
+    /// The key, or why the device made none.
     pub made: Result<Held, Refusal>,
     /// The change.
     pub waiting: Waiting,
 }
 
 impl Kms {
-    /// Sends an order to the device's lane; the refusal and who asked when there is no room.
+    /// Sends an order to the device's queue; gives back the request context and the refusal when there is no room.
     fn order(&self, order: Order, waiting: Waiting) -> Result<(), (Asked, Refusal)> {
         let Some(tx) = self.lane_of(order.backend) else {
             let detail = "the backend is not configured here";
@@ -95,13 +93,13 @@ impl Kms {
             Err(SendError::Closed(HeldJob::Make(_, waiting))) => {
                 Err((waiting.asked, Refusal::new(Why::Draining, "")))
             }
-            Err(_) => unreachable!("what was sent comes back"),
+            unreachable!("what was sent comes back"), => Err(_) => unreachable!("a failed send gives the same job back"), => unreachable!("what was sent comes back"),
         }
     }
 }
 
 impl Lifecycle {
-    /// Has a device make a key; the change is taken up again when it has.
+    /// Has a device make a key; [`Self::made`] resumes the change.
     pub(super) fn order(&mut self, order: Order, asked: Asked, what: Waits) {
         if matches!(what, Waits::Due) {
             self.note_at_it(&order.kid, AT_IT_MS);
@@ -111,7 +109,7 @@ impl Lifecycle {
         }
     }
 
-    /// The device has answered.
+    /// Resumes a change whose device has answered: plans it again from the start, with the key at hand.
     pub(super) fn made(&mut self, job: MadeJob) {
         let MadeJob {
             order,
@@ -129,6 +127,7 @@ impl Lifecycle {
             Waits::Due => self.due(&kid),
         }
         self.store.hold_ready(None);
+        // The second plan may have refused, or found that another version was made meanwhile.
         if let Some(held) = held
             && !self.store.has_version(&kid, order.number, &held.handle)
         {
@@ -136,7 +135,7 @@ impl Lifecycle {
         }
     }
 
-    /// Whether a device is at work for what time brings for this key.
+    /// Whether a device is working on a scheduled change of this key.
     pub(super) fn at_it(&self, kid: &Kid) -> bool {
         let now = self.kms.clock.unix_ms();
         self.at_it.get(kid).is_some_and(|until| now < *until)
@@ -147,8 +146,8 @@ impl Lifecycle {
         self.at_it.insert(kid.clone(), until);
     }
 
-    /// What a device holds is destroyed there first. True when there is nothing to wait for: the
-    /// device has told that it is done, or no device holds the key.
+    /// Has the device destroy the key first, before the store forgets its handles. True when there is nothing to wait
+    /// for: the device has destroyed the key, or no device holds it.
     pub(super) fn gone_from_device(&mut self, kid: &Kid, plan: &Plan) -> Result<bool, Refusal> {
         let backends = self.store.backends();
         let backend = plan.change.meta.backend(backends.local());
@@ -171,11 +170,11 @@ impl Lifecycle {
         }
         Err(Refusal::new(
             Why::StoreUnavailable,
-            "the device that holds the key cannot be asked now",
+            "the device that holds the key takes no job now; the destruction is tried again",
         ))
     }
 
-    /// The device has destroyed all versions of a key, or has not.
+    /// The device has destroyed all versions of a key, or has failed to.
     pub(super) fn gone(&mut self, kid: &Kid, done: Result<(), Refusal>) {
         self.at_it.remove(kid);
         match done {
@@ -186,7 +185,7 @@ impl Lifecycle {
             }
             Err(refusal) => {
                 tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
-                // Asked again, but not every second.
+                // The scheduler ticks every second; a failing device is retried less often.
                 self.note_at_it(kid, AGAIN_MS);
             }
         }

@@ -1,9 +1,9 @@
-//! The store thread: the only writer of keys. Makes and changes them, on request and in their
-//! time, and remembers checkpoints before a `note` key signs them.
+//! The store thread: the only writer of keys. Makes and changes keys, on request and on schedule, and remembers
+//! checkpoints before a `note` key signs them.
 //!
-//! A change goes: operation id looked up -> checked -> key generated and sealed -> one store
-//! transaction (with the leaf in the outbox) -> leaf durable -> settled in the store -> snapshot
-//! swapped -> answered. A crash in between is mended at the next start from the outbox.
+//! The steps of a change: look up the operation id -> check -> generate and seal the key -> one store
+//! transaction (with the leaf in the outbox) -> leaf durable -> marked complete in the store -> snapshot
+//! swapped -> answer. After a crash in between, the next start completes the change from the outbox.
 
 mod checkpoint;
 pub mod held;
@@ -39,12 +39,12 @@ use held::{Order, Unplanned, Waits};
 use plan::{KeyRequest, Plan, Planner, body_hash};
 use settle::{Answer, makes_key, settle, status_of};
 
-/// How long a change waits for its leaf before the store gives up.
+/// How long a change waits for its leaf before the store refuses further changes.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 
 /// The store thread's state.
 pub struct Lifecycle {
-    /// What is shared.
+    /// Shared with all threads of the service.
     pub kms: Arc<Kms>,
     /// The store.
     pub store: KeyStore,
@@ -52,19 +52,19 @@ pub struct Lifecycle {
     pub jobs: Receiver<StoreJob>,
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
-    /// Keys for which a device is at work, until when it is waited for (Unix milliseconds).
+    /// Keys on whose scheduled change a device works, and until when it is not started again (Unix milliseconds).
     pub at_it: BTreeMap<Kid, u64>,
-    /// Keys that their device has just destroyed.
+    /// Keys that their device has just destroyed; emptied once the store has recorded it.
     pub gone: BTreeSet<Kid>,
-    /// A write failed, or a change is stuck without its leaf: nothing more is changed.
+    /// A write failed, or a change is stuck without its leaf: every further change is refused until a restart.
     pub stopped: bool,
 }
 
-/// How a change starts.
+/// The result of [`Lifecycle::begin`].
 enum Begun {
-    /// It was done before.
+    /// The operation was done before; its answer.
     Seen(Answer),
-    /// It is new, and there is room for its leaf.
+    /// The operation is new; the credits for its leaf.
     New(Vec<Credit>),
 }
 
@@ -102,7 +102,7 @@ impl Lifecycle {
             StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
             StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
             StoreJob::Remember(kid, to, reply) => {
-                let _ = reply.send(self.remember(&kid, &to)); // who asked may have given up
+                let _ = reply.send(self.remember(&kid, &to)); // the device thread may have timed out
             }
             StoreJob::Uses(job) => self.uses(job),
             StoreJob::Made(job) => self.made(*job),
@@ -135,8 +135,8 @@ impl Lifecycle {
         }
     }
 
-    /// Makes a key as `plan` says, once, whatever its material comes from. Gives back who asked
-    /// when a device has to make the key first.
+    /// Makes a key as `plan` says, once per operation id, whatever the source of its material. Returns the order and
+    /// the request context when a device has to make the key first.
     fn make(
         &mut self,
         asked: Asked,
@@ -181,7 +181,7 @@ impl Lifecycle {
         None
     }
 
-    /// Does what was asked of a key that exists.
+    /// Changes a key that exists.
     fn change_key(&mut self, asked: Asked, kid: &Kid, request: KeyRequest) {
         let (op, body) = (request.op(), request.body_hash(kid));
         let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
@@ -213,7 +213,7 @@ impl Lifecycle {
         }
     }
 
-    /// Does what time brings for a key, if it is still due.
+    /// Performs the scheduled change of a key, if it is still due.
     fn due(&mut self, kid: &Kid) {
         if self.stopped || self.at_it(kid) {
             return;
@@ -248,7 +248,7 @@ impl Lifecycle {
             body,
             asked: &asked,
         };
-        // Without room for the leaf it stays due.
+        // Without room for the leaf the change stays due and the scheduler sends it again.
         let Ok(credits) = self.kms.admit(&asked, 1) else {
             return;
         };
@@ -265,9 +265,9 @@ impl Lifecycle {
         }
     }
 
-    /// The answer that this operation id got before, or room for the leaf of a new operation.
-    /// Whoever may not use the key learns nothing from an operation id: that goes on to its
-    /// refusal, which is a leaf.
+    /// The answer that this operation id got before, or the credits for the leaf of a new operation.
+    /// A caller without access to the key must not learn from an operation id: its request goes on to
+    /// its refusal, which is a leaf.
     fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Begun, Refusal> {
         if may_use(&change.asked.caller, kid).is_ok()
             && let Some(answer) = self.admit_change(change)?
@@ -277,8 +277,7 @@ impl Lifecycle {
         self.kms.admit(change.asked, 1).map(Begun::New)
     }
 
-    /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
-    /// if any.
+    /// Refuses while the store cannot be written; otherwise the answer this operation id got before, if any.
     pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
@@ -309,7 +308,7 @@ impl Lifecycle {
         }
     }
 
-    /// What must be right to make a key, however it comes.
+    /// The checks for a new key, generated or imported.
     fn check_making(&self, asked: &Asked, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
         may_use(&asked.caller, kid)?;
         if !self.kms.settings.algs.contains(&ask.alg) {
@@ -338,7 +337,7 @@ impl Lifecycle {
         Ok(Plan::of(change))
     }
 
-    /// Stores what was planned, waits for its leaf, settles and publishes it.
+    /// Commits a plan to the store, waits for its leaf, marks it complete and publishes it.
     fn change(
         &mut self,
         change: &Change<'_>,
@@ -384,12 +383,12 @@ impl Lifecycle {
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
-            // The change is stored but its leaf is not known to be durable: the next start
-            // settles it. Until then nothing more is changed.
+            // The change is committed but its leaf is not known to be durable: the next start
+            // completes it from the outbox. A further change would need the one outbox row.
             self.stopped = true;
             self.ready.missing(
                 "store",
-                "a change waits for its audit leaf; restart to settle it",
+                "a change waits for its audit leaf; restart the service to complete it",
             );
             return Err(Refusal::audit_down());
         };
@@ -410,7 +409,7 @@ impl Lifecycle {
         })
     }
 
-    /// Shows the key as it is now in the snapshot that everyone reads.
+    /// Replaces the key in the snapshot that all threads read.
     fn publish(&self, kid: &Kid) {
         let Some(key) = self.store.key(kid) else {
             return;
@@ -442,7 +441,7 @@ impl Lifecycle {
         }
     }
 
-    /// A refused operation is a leaf too.
+    /// Logs a refusal as a leaf; the caller is answered once it is durable.
     pub(super) fn refuse(
         &self,
         asked: Asked,
@@ -498,7 +497,7 @@ impl Lifecycle {
         errors.with_label_values(&["store"]).inc();
         self.ready.missing(
             "store",
-            "the key store cannot be written; restart after mending it",
+            "the key store cannot be written; repair its disk, then restart the service",
         );
         tracing::error!(event = "store_failed", %error);
         store_down()
@@ -511,12 +510,12 @@ impl Lifecycle {
     }
 }
 
-/// Refuses every job until shutdown: the store's state was lost in a panic.
+/// Refuses every job until shutdown: the store thread's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
     each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
-/// The backend that a request names, or the store's own.
+/// The backend that a request names, or the local one.
 fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
     let named = named.and_then(|name| BackendKind::from_name(name.as_str()));
     named.unwrap_or(store.backends().local())
@@ -537,7 +536,7 @@ pub(super) fn store_down() -> Refusal {
     }
 }
 
-/// A leaf about a key that was named.
+/// A leaf about the key that the request names.
 fn leaf_about(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
     Leaf {
         alg: Some(kid.alg.as_str().to_owned()),

@@ -1,4 +1,4 @@
-//! Keys that come from outside or leave, always wrapped.
+//! Import and export of keys, always wrapped.
 
 use ron_http::Response;
 use ron_kernel::Credit;
@@ -19,7 +19,7 @@ use crate::work::Asked;
 use crate::work::answer::Done;
 
 impl Lifecycle {
-    /// Takes a key over.
+    /// Imports a key.
     pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
         let making = Making {
             op: Op::Import,
@@ -64,7 +64,7 @@ impl Lifecycle {
         let keys = &self.kms.wrapping;
         let raw = keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?;
         let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
-            let detail = "what was wrapped is not a key of this algorithm; docs/formats/kms.md says what it must be";
+            let detail = "the wrapped bytes are not a key of this algorithm; docs/formats/kms.md says what it must be";
             Refusal::new(Why::WrappedRefused, detail)
         })?;
         let planner = self.planner();
@@ -81,7 +81,7 @@ impl Lifecycle {
         Ok(plan)
     }
 
-    /// Hands a version over. Nothing is changed; the answer leaves once its leaf is durable.
+    /// Exports one version. The store is not changed; the answer leaves once its leaf is durable.
     pub(super) fn export(&mut self, asked: Asked, kid: &Kid, ask: &ExportKey) {
         let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::Export, &kid.to_string(), ask);
@@ -115,10 +115,10 @@ impl Lifecycle {
             return forbidden("keys leave wrapped or not at all; name a `recipient`");
         };
         if !meta.exportable {
-            return forbidden("this key was made not to leave");
+            return forbidden("this key is not exportable");
         }
         if !meta.backend(self.store.backends().local()).is_local() {
-            return forbidden("the device that holds this key does not give it away");
+            return forbidden("the device that holds this key does not export it");
         }
         if meta.state() == KeyState::Destroyed {
             return Err(not_active(KeyState::Destroyed));
