@@ -1,6 +1,6 @@
-//! Evidence of where a key is: a statement signed with the key of the audit log, and what a TPM
-//! says of a key that it holds. `verify` checks both offline; `refresh` looks every ten minutes
-//! whether devices still speak.
+//! Attestation of where a key is held: a statement signed with the key of the audit log, and a TPM's evidence
+//! for a key that it holds. `verify` checks both offline; `refresh` has devices attest periodically
+//! (`attest.refresh_every`).
 
 pub mod refresh;
 pub mod tpm_format;
@@ -26,7 +26,7 @@ use crate::keys::{Key, SecretKey, Version};
 use crate::work::answer::Done;
 use crate::work::{Asked, Kms};
 
-/// A request for evidence.
+/// An attestation request.
 pub struct AttestTask {
     /// Of which key.
     pub key: Kid,
@@ -40,7 +40,7 @@ pub fn statement_bytes(statement: &Statement) -> Vec<u8> {
     [STATEMENT_PREFIX, &json].concat()
 }
 
-/// What the TPM is given as its nonce, which ties its word to the statement.
+/// The nonce for the TPM, which binds its evidence to the statement.
 pub fn tpm_nonce(statement: &Statement) -> [u8; 32] {
     let json = jcs::to_vec(statement).expect("a statement holds strings and integers only");
     sha256(&[TPM_NONCE_PREFIX, &json].concat())
@@ -70,7 +70,7 @@ impl From<TpmEvidence> for TpmEvidenceDoc {
 }
 
 impl Kms {
-    /// Makes evidence; its leaf first, then the answer.
+    /// Attests a key; the answer leaves once its leaf is durable.
     pub fn attest_job(&self, asked: Asked, task: &AttestTask) {
         let credits = match self.admit(&asked, 1) {
             Ok(credits) => credits,
@@ -185,7 +185,7 @@ impl Kms {
     }
 }
 
-/// What the device says of the head; older versions are not kept loaded, so nothing is said of them.
+/// The device's evidence for the head. Older versions are refused: their handles are not kept in memory.
 fn device_evidence(
     key: &Key,
     version: &Version,

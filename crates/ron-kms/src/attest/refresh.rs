@@ -1,5 +1,5 @@
-//! Looks every ten minutes whether the devices still speak for their keys. Where attestation is
-//! required, a device that does not is not signed with until it does.
+//! Has every device attest one of its keys, every `attest.refresh_every`. With `attest.require = "required"`, the
+//! keys of a device that fails do not sign until it attests again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::tpm_format;
 use crate::backend::{Attestation, Custody, Device, Held};
 use crate::work::Kms;
 
-/// Longest time for a device to speak.
+/// Maximum time for a device to attest.
 pub const ATTEST_WAIT: Duration = Duration::from_secs(3);
-/// Pause before the next look after a failure, and while there is nothing to look at.
+/// Pause after a failure, and while a device has no key.
 const SOON: Duration = Duration::from_secs(5);
 const CAUSE: &str = "attestation";
 
@@ -21,7 +21,7 @@ const CAUSE: &str = "attestation";
 pub struct Refresher {
     /// What is shared.
     pub kms: Arc<Kms>,
-    /// Where a silent device is shown.
+    /// Where a device that fails to attest is reported.
     pub ready: ReadyBoard,
 }
 
@@ -37,7 +37,7 @@ impl Refresher {
         }
     }
 
-    /// One look at every device; true when all that have keys have spoken.
+    /// Has every device attest once; true when none failed.
     pub fn look(&self) -> bool {
         let mut all = true;
         let mut silent = Vec::new();
@@ -69,7 +69,7 @@ impl Refresher {
         all
     }
 
-    /// Has the device speak for one of its keys; `None` when it has none.
+    /// Has the device attest one of its keys; `None` when it has none.
     fn ask(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
         let held = index
@@ -85,7 +85,7 @@ impl Refresher {
     }
 }
 
-/// A device that certifies must do so now; any other must only be there.
+/// Checks the device's evidence. A device that cannot certify keys only has to be available.
 fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
     let deadline = Deadline::within(ATTEST_WAIT);
     let evidence = device
@@ -93,14 +93,14 @@ fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), Strin
         .map_err(|e| e.to_string())?;
     let certifies = device.capabilities().attestation == Attestation::TpmCertify;
     match evidence {
-        None if certifies => Err("it says nothing".into()),
+        None if certifies => Err("it gives no evidence".into()),
         None => device.presence().away().map_or(Ok(()), Err),
         Some(evidence) => {
             let bad = |e: tpm_format::BadTpm| e.to_string();
             let attest = tpm_format::attest(&evidence.certify).map_err(bad)?;
             let public = tpm_format::public(&evidence.key_public).map_err(bad)?;
             if attest.extra != nonce || public.point != held.public.raw() {
-                return Err("it speaks of another key or another time".into());
+                return Err("its evidence is for another key or another nonce".into());
             }
             Ok(())
         }

@@ -1,16 +1,16 @@
-//! The line to a device: threads that own a session each, a keeper that finds out when the device
-//! is back, and one rule for errors. What a session is, the backend says.
+//! The session pool of a device: threads that own one session each, a keeper thread that probes the device and
+//! reconnects, and one mapping of errors. Each backend supplies its own session type.
 //!
 //! ```text
-//!  run(op, deadline, job) ── away? refuse at once ──> HangPool ──> Seat { session, generation }
-//!       │                                                │ Gone: session dropped, line marked away
+//!  run(op, deadline, job) ── unavailable? refuse ──> HangPool ──> Seat { session, generation }
+//!       │                                                │ Gone: session dropped, device unavailable
 //!       │                                                │ hangs: set aside, counted, replaced
-//!  keeper ── probe every 2 s, or with backoff while away ┘ back: new generation, all sessions anew
+//!  keeper ── probe every 2 s, with backoff while down ───┘ up again: new generation, new sessions
 //! ```
 //!
-//! **Invariants.** Nothing is tried twice: a signature that failed is the caller's to ask for again.
-//! Only the keeper calls a device that is away. A refused PIN is not tried again until a reload,
-//! because tokens lock themselves after a few.
+//! **Invariants.** No call is retried here: retrying a failed signature is up to the caller. Only the keeper calls a
+//! device that is unavailable. A refused PIN is not tried again until a reload, because tokens lock themselves after a
+//! few wrong PINs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,34 +25,34 @@ use ron_service::ReadyBoard;
 use super::{BackendKind, DeviceError, Presence};
 use crate::metrics::Metrics;
 
-/// How often the keeper looks whether there is something to do.
+/// Interval at which the keeper checks whether a probe is due.
 const LOOK: Duration = Duration::from_millis(250);
-/// Longest time of one probe.
+/// Maximum time of one probe.
 const PROBE: Duration = Duration::from_secs(1);
-/// Hanging threads that are replaced at the same time.
+/// Maximum hanging threads that are replaced at the same time.
 const ASIDE_MAX: usize = 4;
-/// Calls that may wait for a session.
+/// Maximum calls that wait for a session.
 const CALLS: usize = 64;
 
-/// What went wrong inside a call.
+/// An error of a session's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The session or the device is gone; nothing was done.
     Gone(String),
-    /// The device refused our login: trying again could lock it.
+    /// The device refused the login; a retry could lock it.
     Denied(String),
-    /// The device answered that it could not.
+    /// The device answered with an error.
     Refused(String),
-    /// The device does not do this.
+    /// The device does not support the operation.
     Unsupported(String),
-    /// What was to be unwrapped does not open.
+    /// The ciphertext to unwrap does not decrypt.
     Mismatch,
-    /// Not now, although the device is there; nothing was done.
+    /// The device is overloaded; nothing was done.
     NotNow {
         /// Seconds.
         retry_after_s: u32,
     },
-    /// No answer within the deadline; the session is given up, its thread is free.
+    /// No answer within the deadline; the session is dropped, its thread is free.
     Silent,
 }
 
@@ -65,13 +65,13 @@ pub trait Session: 'static {
 /// Makes a session.
 type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
 
-/// What a line is made from.
+/// The parameters of a session pool.
 pub struct LineParts {
     /// Which backend.
     pub kind: BackendKind,
     /// Threads with a session each.
     pub threads: &'static ThreadSpec,
-    /// Calls that wait for one.
+    /// Queue of calls that wait for a session.
     pub queue: &'static ron_kernel::QueueSpec,
     /// The keeper's row.
     pub keeper: &'static ThreadSpec,
@@ -79,20 +79,20 @@ pub struct LineParts {
     pub sessions: usize,
     /// Pause between two probes.
     pub probe_every: Duration,
-    /// Under which name readiness shows it.
+    /// Name of the readiness cause.
     pub cause: &'static str,
-    /// Names of its calls, as [`Line::run`] is given them.
+    /// The operation names that [`Line::run`] may get.
     pub ops: &'static [&'static str],
 }
 
-/// What surrounds a line.
+/// Shared handles that every session pool needs.
 #[derive(Clone)]
 pub struct Around {
     /// Spawns its threads.
     pub sup: Supervisor,
     /// Counts.
     pub metrics: Metrics,
-    /// Shows that it is away.
+    /// Where unavailability is reported.
     pub ready: ReadyBoard,
     /// Time.
     pub clock: SharedClock,
@@ -109,11 +109,11 @@ struct State {
     generation: AtomicU64,
     /// Unix milliseconds of the last answer.
     seen_ms: AtomicU64,
-    /// No probe until a reload.
+    /// The login was refused: no probe until a reload.
     held_off: AtomicBool,
-    /// A reload asks for a probe now.
+    /// A reload requested a probe.
     nudged: AtomicBool,
-    /// It has answered once.
+    /// The device has answered at least once; later recoveries count as reconnections.
     met: AtomicBool,
 }
 
@@ -127,7 +127,7 @@ struct Inner<S: Session> {
     sessions: usize,
 }
 
-/// The line; clones share it.
+/// A session pool; clones share it.
 pub struct Line<S: Session>(Arc<Inner<S>>);
 
 impl<S: Session> Clone for Line<S> {
@@ -156,7 +156,7 @@ impl<S: Session> Presence for Line<S> {
 }
 
 impl<S: Session> Line<S> {
-    /// Starts the threads. The device need not be there yet.
+    /// Starts the threads. The device may be unavailable at this time.
     pub fn start(
         parts: LineParts,
         around: Around,
@@ -184,7 +184,7 @@ impl<S: Session> Line<S> {
             pool,
             connect: Arc::new(connect),
             state: State {
-                away: Snapshot::new(Some("it has not been reached yet".into())),
+                away: Snapshot::new(Some("it has not answered yet".into())),
                 generation: AtomicU64::new(1),
                 seen_ms: AtomicU64::new(around.clock.unix_ms()),
                 held_off: AtomicBool::new(false),
@@ -195,7 +195,7 @@ impl<S: Session> Line<S> {
             sessions: parts.sessions,
         }));
         line.show();
-        // The first look is made here, so that a device that is there is up before the first request.
+        // The first probe runs here, so that an available device can be used by the first request.
         line.look();
         let (kept, every) = (line.clone(), parts.probe_every);
         let sup = line.0.around.sup.clone();
@@ -203,12 +203,12 @@ impl<S: Session> Line<S> {
         line
     }
 
-    /// Why the device is away, or `None` while it answers.
+    /// Why the device is unavailable; `None` while it answers.
     fn why_away(&self) -> Option<Arc<str>> {
         self.0.state.away.with(Clone::clone)
     }
 
-    /// Runs `job` on a session, within the deadline; at once an error while the device is away.
+    /// Runs `job` on a session, within the deadline; fails at once while the device is unavailable.
     pub fn run<R: Send + 'static>(
         &self,
         op: &'static str,
@@ -284,13 +284,13 @@ impl<S: Session> Line<S> {
         }
     }
 
-    /// No answer for longer than a probe may take.
+    /// Whether there was no answer for longer than a probe may take.
     fn silent(&self) -> bool {
         let now = self.0.around.clock.unix_ms();
         u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
     }
 
-    /// Marks the device as away.
+    /// Marks the device as unavailable.
     fn lost(&self, why: &str) -> DeviceError {
         let inner = &self.0;
         let was_up = inner.state.away.with(Option::is_none);
@@ -302,7 +302,7 @@ impl<S: Session> Line<S> {
         self.away_error(why)
     }
 
-    /// Tells metrics and readiness how things stand.
+    /// Exports the state to metrics and readiness.
     fn show(&self) {
         let inner = &self.0;
         let backend = inner.kind.as_str();
@@ -317,7 +317,7 @@ impl<S: Session> Line<S> {
         match self.away() {
             Some(why) => inner.around.ready.degrade(
                 inner.cause,
-                format!("backend {backend} is away: {why}; its keys verify but do not sign"),
+                format!("backend {backend} is unavailable: {why}; its keys verify but do not sign"),
             ),
             None => inner.around.ready.clear(inner.cause),
         }
@@ -355,12 +355,12 @@ impl<S: Session> Line<S> {
         }
     }
 
-    /// One probe; whether the device is there decides whether it is called from now on.
+    /// Probes the device once and updates its availability.
     fn look(&self) {
         let inner = &self.0;
         let away = inner.state.away.with(Option::is_some);
         if away {
-            // Sessions from before may be dead without knowing it.
+            // Sessions from before the outage may be dead: a new generation makes every thread open a new one.
             inner.state.generation.fetch_add(1, Ordering::SeqCst);
         }
         match self.call("probe", Deadline::within(PROBE), Session::probe) {
@@ -372,7 +372,7 @@ impl<S: Session> Line<S> {
                 }
                 tracing::info!(event = "backend_up", backend = inner.kind.as_str());
             }
-            // All sessions are busy. That is load while answers come, and silence when none do.
+            // All sessions are busy. While other calls get answers, that is load and no failure.
             Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.silent() => {}
             Ok(()) => {}
             Err(error) => {
@@ -396,6 +396,7 @@ impl<S: Session> Seat<S> {
         generation: u64,
         job: impl FnOnce(&mut S) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
+        // The session is older than the last reconnection.
         if self.generation < generation {
             self.session = None;
         }

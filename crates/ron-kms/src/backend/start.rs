@@ -11,8 +11,8 @@ use super::{BackendKind, Backends, Device};
 use crate::config::Settings;
 use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
-/// The backends of these settings. A device that is not there is not an error: its keys verify,
-/// and its keeper goes on looking for it.
+/// Starts the devices of these settings. An unavailable device is not an error: its keys verify, and its keeper keeps
+/// probing it.
 pub fn start(
     settings: &Settings,
     around: &Around,

@@ -1,13 +1,13 @@
-//! Symmetric keys, and the count of what they have been used for.
+//! Symmetric keys, and the counter of their uses.
 //!
-//! A key for AES-256-GCM must never see one nonce twice. Its nonces are a use number, counted from
-//! 0 and never given out twice, and 64 random bits after it (`docs/adr/0006-nonces.md`). The
-//! numbers come in blocks: a block is reserved in the store, durably, before its first number is
-//! used; what a crash leaves of a block is lost. So the lane in memory never needs to be written.
+//! A key for AES-256-GCM must never use one nonce twice. Its nonces are a use number, counted from
+//! 0 and never given out twice, followed by 64 random bits (`docs/adr/0006-nonces.md`). The numbers
+//! are reserved in blocks: a block is durable in the store before its first number is used, and a crash
+//! wastes the rest of it. So the allocator in memory never needs to be written.
 //!
 //! ```text
 //!  store    reserved up to 131072 ────────────────┐  (grows only, one transaction a block)
-//!  lane     next 70011 ──> limit 131072 ──────────┘  (one atomic word: next << 32 | limit)
+//!  memory   next 70011 ──> limit 131072 ──────────┘  (one atomic word: next << 32 | limit)
 //!  nonce    00 01 11 7b | 8 random bytes
 //! ```
 
@@ -17,14 +17,13 @@ pub use super::lane::UseLane;
 
 /// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
 pub struct SymmetricKey {
-    /// The key.
     pub key: Secret32,
-    /// Use numbers; needed for AES-256-GCM only.
+    /// Allocator of use numbers; only AES-256-GCM uses it.
     pub lane: UseLane,
 }
 
 impl SymmetricKey {
-    /// The key of these 32 bytes, with an empty lane.
+    /// The key of these 32 bytes, with no use numbers reserved; `None` for another length.
     pub fn from_secret(secret: &SecretBytes) -> Option<Self> {
         Some(Self {
             key: Secret32::try_from_bytes(secret)?,
