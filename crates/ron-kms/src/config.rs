@@ -79,7 +79,6 @@ pub static TABLE: Table = Table {
 pub enum SealSource {
     /// A file of 64 hex digits; made when the store is new and `may_create` is set.
     KeyFile {
-        /// The file.
         path: PathBuf,
         /// True only for the default path inside the data directory.
         may_create: bool,
@@ -92,16 +91,13 @@ pub enum SealSource {
     Ephemeral,
 }
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The local backend (`file` or `memory`), for keys whose request names no backend.
     pub backend: BackendKind,
-    /// Devices beside it.
     pub devices: DeviceSettings,
     /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,
-    /// Seal key.
     pub seal: SealSource,
     /// Algorithms for new keys.
     pub algs: Vec<Alg>,
@@ -133,7 +129,6 @@ pub struct Settings {
     pub ml_dsa: bool,
     /// How long an old key of the log keeps signing after its rotation.
     pub log_key_overlap: Duration,
-    /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
     /// Uses of an AES-GCM version reserved at once.
     pub nonce_block: u32,

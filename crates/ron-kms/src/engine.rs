@@ -44,15 +44,11 @@ use crate::work::{Kms, StoreJob, held, schedule, signer};
 
 /// What the engine needs from the chassis or from [`crate::embedded::Custody`].
 pub struct EngineParts {
-    /// Spawns its threads.
     pub sup: Supervisor,
-    /// Its metrics.
     pub registry: Registry,
     /// Metrics of the queues and threads.
     pub km: KernelMetrics,
-    /// Time.
     pub clock: SharedClock,
-    /// Randomness.
     pub random: Arc<dyn Random>,
     /// Where the engine reports missing or degraded parts.
     pub ready: ReadyBoard,
@@ -62,7 +58,6 @@ pub struct EngineParts {
     pub http: Arc<HttpClient>,
 }
 
-/// The running KMS.
 pub struct Engine {
     /// The state that the threads share; requests are submitted here.
     pub kms: Arc<Kms>,
@@ -72,7 +67,6 @@ pub struct Engine {
     pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
-    /// The configured backends.
     pub backends: Backends,
 }
 

@@ -118,7 +118,6 @@ impl Why {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {detail}", why.code())]
 pub struct Refusal {
-    /// The cause.
     pub why: Why,
     /// What happened, and what would work instead.
     pub detail: String,

@@ -50,7 +50,6 @@ pub struct Metrics {
     pub attest: ClosedCounter,
     /// Failures of audit log and key store.
     pub io_errors: ClosedCounter,
-    /// Leaves appended.
     pub leaves: Counter,
     /// Leaves per durable append.
     pub batch_size: Histogram,
@@ -85,7 +84,6 @@ pub struct Metrics {
 pub struct Evidence {
     /// Signatures made by a backend; each has its leaf.
     pub signatures_made: Counter,
-    /// Witnesses.
     pub witness: WitnessMetrics,
     /// Answers that waited for their proof, by `result`.
     pub proof_waits: ClosedCounter,

@@ -9,7 +9,6 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Signers.
 pub const SIGNERS: ThreadSpec = ThreadSpec {
     name: "kms-signer-",
     count: Count::Pool("signers"),
@@ -25,7 +24,6 @@ pub const STORE: ThreadSpec = ThreadSpec {
     critical: false,
     job: "make and change keys, remember checkpoints: the only writer of the key store",
 };
-/// What time brings.
 pub const SCHEDULER: ThreadSpec = ThreadSpec {
     name: "kms-sched",
     count: Count::One,
@@ -57,7 +55,6 @@ pub const SCRUB: ThreadSpec = ThreadSpec {
     critical: false,
     job: "verify the whole audit log at start and every audit.scrub_interval",
 };
-/// Cosignatures of witnesses.
 pub const WITNESS: ThreadSpec = ThreadSpec {
     name: "kms-witness",
     count: Count::One,
@@ -89,7 +86,6 @@ pub const TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "own the TPM and call it; one that hangs is set aside",
 };
-/// Evidence of devices.
 pub const ATTEST: ThreadSpec = ThreadSpec {
     name: "kms-attest",
     count: Count::One,
@@ -207,7 +203,6 @@ pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
     to: "kms-htpm-*",
     when_full: "429 busy",
 };
-/// Sign requests.
 pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     name: "sign",
     capacity: 512,

@@ -19,7 +19,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
         Need::Scope(scope::KMS_READ),
         move |request, responder| attest(&kms, request, responder),
     )
-    .summary("Evidence of where a version of the key is: a statement signed with the key of the audit log, and for a key in a TPM its certificate and a quote")
+    .summary("Attest where a version of the key is held: a statement signed with the key of the audit log, and for a key in a TPM its certificate and a quote")
     .body::<AttestRequest>()
     .returns::<AttestAnswer>(200)
     .errors(&[400, 401, 403, 404, 409, 413, 415, 429, 500, 503, 504])]

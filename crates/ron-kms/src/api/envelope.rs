@@ -27,7 +27,7 @@ use crate::work::{Kms, SignJob, SignWhat};
 
 pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
-/// What a request of this API asks for, and what its answer looks like.
+/// A request type of this API: its route, its operation and its answer.
 pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
     type Answer: Serialize + JsonSchema;
     const PATH: &'static str;
@@ -35,9 +35,9 @@ pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static
     const SUMMARY: &'static str;
 
     fn op_id(&self) -> Option<OpId>;
-    /// The work. Limits of the request become flaws, so that their refusal is a leaf.
+    /// The operation. A broken limit becomes the task's `flaw`, so that its refusal is a leaf.
     fn task(self) -> EnvelopeTask;
-    /// The answer; `None` when a part of it is missing.
+    /// The answer; `None` when `made` lacks a field of it.
     fn answer(key: Option<Kid>, made: Made) -> Option<Self::Answer>;
 }
 
@@ -78,7 +78,7 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
     let shape = move |mut results: Vec<Result<Made, Refusal>>| match results.pop() {
         Some(Ok(made)) => match A::answer(key, made) {
             Some(answer) => Response::json(200, &answer),
-            None => Problem::internal("the answer is not complete").into(),
+            None => Problem::internal("the answer is incomplete").into(),
         },
         Some(Err(refusal)) => Problem::from(refusal).into(),
         None => Problem::internal("there is no answer").into(),
@@ -93,7 +93,7 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
     });
 }
 
-/// The work of a request, with its operation id.
+/// The operation of a request, with its operation id.
 pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
     let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
     EnvelopeTask { op, ..body.task() }
@@ -108,8 +108,7 @@ fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
     ))
 }
 
-/// A task without an operation id yet; a remark that may not go into the leaf is a flaw and does
-/// not go there.
+/// A task without an operation id. A refused remark becomes the task's `flaw` and is left out of the leaf.
 pub(super) fn task(
     key: Option<Kid>,
     version: Option<u32>,
@@ -139,11 +138,11 @@ fn limits(what: &What) -> Result<(), Refusal> {
         if length <= max {
             return Ok(());
         }
-        let detail = format!("`{name}` has {length} bytes; at most {max} are taken");
+        let detail = format!("`{name}` has {length} bytes; at most {max} are accepted");
         Err(Refusal::new(Why::TooLarge, detail))
     };
     match what {
-        // How much an algorithm wraps is checked with the key.
+        // The limit depends on the key's algorithm and is checked with the key.
         What::Wrap(_) => Ok(()),
         What::Unwrap(text) | What::Rewrap(text) => {
             at_most("ciphertext", text.0.len(), CIPHERTEXT_BYTES_MAX)
@@ -219,7 +218,7 @@ impl Ask for RewrapRequest {
     const PATH: &'static str = "/v1/kms/rewrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Put a ciphertext under the head version without showing what is in it";
+        "Encrypt a ciphertext again under the head version without revealing the plaintext";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
@@ -246,7 +245,7 @@ impl Ask for DatakeyRequest {
     const PATH: &'static str = "/v1/kms/datakey";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Make a random data key; answers it wrapped and, unless plaintext is false, bare";
+        "Make a random data key; returns it wrapped and, unless plaintext is false, in plaintext";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
@@ -324,7 +323,7 @@ impl Ask for RandomRequest {
     const PATH: &'static str = "/v1/kms/random";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Random bytes; the audit log records how the request went, not the bytes";
+        "Random bytes; the audit log records the result of the request, not the bytes";
 
     fn op_id(&self) -> Option<OpId> {
         None

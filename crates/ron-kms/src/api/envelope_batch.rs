@@ -1,5 +1,5 @@
-//! `POST /wrap_batch`, `/unwrap_batch`: the single operations, many in one request and one durable
-//! append. An item with an `op_id` is the same operation as the single call with it.
+//! `POST /wrap_batch`, `/unwrap_batch`: many single operations in one request and one durable append. An item with
+//! an `op_id` is the same operation as the single call with that `op_id`.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ trait Batch: DeserializeOwned + JsonSchema + Send + 'static {
     const PATH: &'static str;
     const SUMMARY: &'static str;
 
-    /// The single requests; a refusal for an item that names no key.
+    /// The single requests, one per item; a refusal for an item that names no key.
     fn split(self) -> Vec<Result<Self::One, Refusal>>;
-    /// Puts the results together.
+    /// The answer of the batch.
     fn join(results: Vec<Result<<Self::One as Ask>::Answer, Refusal>>) -> Self::Answer;
 }
 
@@ -67,7 +67,7 @@ fn serve<B: Batch>(kms: &Kms, request: Request, responder: Responder) {
     let key_of = |task: &Result<EnvelopeTask, Refusal>| task.as_ref().ok()?.key.clone();
     let keys: Vec<Option<Kid>> = tasks.iter().map(key_of).collect();
     let shape = move |results: Vec<Result<Made, Refusal>>| {
-        let missing = || Refusal::new(Why::Internal, "the answer is not complete");
+        let missing = || Refusal::new(Why::Internal, "the answer is incomplete");
         let one = |(key, made): (Option<Kid>, Result<Made, Refusal>)| {
             B::One::answer(key, made?).ok_or_else(missing)
         };

@@ -133,7 +133,7 @@ fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     ))
 }
 
-/// Which keys are listed.
+/// Filters of the list.
 struct Wanted {
     purpose: Option<Purpose>,
     alg: Option<Alg>,

@@ -25,7 +25,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
             need,
             sync(move |request| wrapping_key(&for_key, request)),
         )
-        .summary("The key to which a key is wrapped for import; it lives until the service stops")
+        .summary("The public key to wrap an imported key to; valid until the service stops")
         .query(
             "alg",
             false,
@@ -45,7 +45,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
                 Err(problem) => responder.send(problem),
             },
         )
-        .summary("Take a wrapped key over; idempotent by op_id for 24 hours")
+        .summary("Import a wrapped key; idempotent by op_id for 24 hours")
         .body::<ImportKey>()
         .returns::<KeyDoc>(201)
         .errors(CHANGE_ERRORS),
@@ -63,7 +63,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
                 Err(problem) => responder.send(problem),
             },
         )
-        .summary("Hand a version of an exportable key over, wrapped to a recipient's public key")
+        .summary("Export a version of an exportable key, wrapped to a recipient's public key")
         .body::<ExportKey>()
         .returns::<ExportAnswer>(200)
         .errors(CHANGE_ERRORS),

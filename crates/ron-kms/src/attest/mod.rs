@@ -26,11 +26,8 @@ use crate::keys::{Key, SecretKey, Version};
 use crate::work::answer::Done;
 use crate::work::{Asked, Kms};
 
-/// An attestation request.
 pub struct AttestTask {
-    /// Of which key.
     pub key: Kid,
-    /// The request.
     pub request: AttestRequest,
 }
 

@@ -17,16 +17,13 @@ pub const ATTEST_WAIT: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(5);
 const CAUSE: &str = "attestation";
 
-/// The thread's state.
 pub struct Refresher {
-    /// What is shared.
     pub kms: Arc<Kms>,
     /// Where a device that fails to attest is reported.
     pub ready: ReadyBoard,
 }
 
 impl Refresher {
-    /// Runs until shutdown.
     pub fn run(&self, ctx: &ThreadCtx) {
         let every = self.kms.settings.devices.attest_every;
         loop {

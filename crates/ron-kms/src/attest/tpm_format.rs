@@ -76,7 +76,6 @@ pub enum Attested {
 pub struct Attest {
     /// The nonce that the TPM was given.
     pub extra: Vec<u8>,
-    /// What is attested.
     pub attested: Attested,
 }
 

@@ -26,9 +26,7 @@ pub struct Expect {
 /// What a valid birth certificate proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Birth {
-    /// The key.
     pub key: Kid,
-    /// Its version.
     pub version: u32,
     /// Index of the leaf that records its making.
     pub leaf: u64,

@@ -16,7 +16,6 @@ use crate::work::answer::Done;
 
 /// A finished operation, or a batch of them, whose answer waits for its leaves.
 pub struct Entry {
-    /// One leaf each.
     pub drafts: Vec<Draft>,
     /// What to do once the leaves are durable, or the append has failed.
     pub done: Done,
@@ -24,13 +23,10 @@ pub struct Entry {
     pub credits: Vec<Credit>,
 }
 
-/// The appender's state.
 pub struct Appender {
-    /// The log.
     pub writer: AuditWriter,
     /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
-    /// Time.
     pub clock: SharedClock,
     /// Where entries come from.
     pub entries: Receiver<Entry>,
@@ -44,7 +40,6 @@ pub struct Appender {
     pub signal: Arc<Signal>,
     /// Where an overdue checkpoint is shown.
     pub ready: ReadyBoard,
-    /// Metrics.
     pub metrics: Metrics,
     /// Fired when the stop leaf is written.
     pub finished: ShutdownTrigger,

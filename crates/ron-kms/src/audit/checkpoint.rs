@@ -144,11 +144,9 @@ impl Signal {
 pub struct CheckpointThread {
     /// The log's one publisher of checkpoints.
     pub checkpointer: Checkpointer,
-    /// Who signs.
     pub ring: Arc<LogRing>,
     /// Shared with the appender.
     pub signal: Arc<Signal>,
-    /// Wakes.
     pub wakes: Receiver<Wake>,
     /// Time from the first uncovered leaf to the checkpoint.
     pub interval: Duration,
@@ -158,7 +156,6 @@ pub struct CheckpointThread {
     pub health: AuditHealth,
     /// Where an overdue checkpoint is reported.
     pub ready: ReadyBoard,
-    /// Metrics.
     pub metrics: Metrics,
     /// Fired by the appender after the stop leaf.
     pub last_leaf: Shutdown,

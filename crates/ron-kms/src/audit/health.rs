@@ -17,7 +17,6 @@ pub struct AuditHealth {
     io_errors: Counter,
 }
 
-/// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The disk or this program failed.

@@ -12,7 +12,6 @@ pub const LEAF_VERSION: u64 = 1;
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// The service started.
     Start,
     /// The service stopped in order.
     Stop,
@@ -40,13 +39,10 @@ pub enum Op {
     Destroyed,
     /// A key was exported, wrapped.
     Export,
-    /// A signature.
     Sign,
     /// The log itself got a new key; `context` holds the statement that both keys signed.
     RotateLogKey,
-    /// Something was encrypted.
     Wrap,
-    /// Something was decrypted.
     Unwrap,
     /// A ciphertext was encrypted again under the head version.
     Rewrap,
@@ -152,7 +148,6 @@ pub struct Leaf {
     /// How many leaves name this key, this one included; absent when there is no such key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_op_counter: Option<u64>,
-    /// The operation.
     pub op: Op,
     /// Operation id, given by the caller or generated.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -18,9 +18,7 @@ const FINAL_WAIT: Duration = Duration::from_secs(2);
 pub struct Waiting {
     /// The answer, complete except for its proof.
     pub answer: Box<SignAnswer>,
-    /// Where it goes.
     pub responder: Responder,
-    /// Until when.
     pub until: Deadline,
 }
 
@@ -36,7 +34,6 @@ pub enum ProofJob {
 pub struct ProofAsk {
     /// The thread that makes proofs.
     pub to: Sender<ProofJob>,
-    /// Until when.
     pub until: Deadline,
 }
 
@@ -70,17 +67,12 @@ fn send(waiting: Waiting, proof: Option<String>) {
     waiting.responder.send(response);
 }
 
-/// The thread's state.
 pub struct ProofThread {
-    /// What comes.
     pub jobs: Receiver<ProofJob>,
-    /// Makes proofs.
     pub host: LogHost,
     /// Whether a proof must end in a cosigned checkpoint.
     pub witnessed: bool,
-    /// Who waits.
     pub waiting: Vec<Waiting>,
-    /// Metrics.
     pub metrics: Metrics,
     /// Fired after the last checkpoint.
     pub last_checkpoint: Shutdown,

@@ -23,7 +23,6 @@ pub struct Scrub {
     pub disk: Arc<dyn Disk>,
     /// Directory of the log.
     pub dir: PathBuf,
-    /// Its keys.
     pub keys: KeyView,
     /// Pause between two verifications.
     pub interval: Duration,
@@ -32,7 +31,6 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Runs until shutdown.
     pub fn run(&self, ctx: &ThreadCtx) {
         let mut pause = FIRST_AFTER.min(self.interval);
         while !ctx.shutdown.wait(Deadline::within(pause)) {

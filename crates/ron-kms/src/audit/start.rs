@@ -23,20 +23,15 @@ use crate::work::log_key::settle_log_key;
 
 /// A log that passed all checks.
 pub struct OpenedLog {
-    /// Writes leaves.
     pub writer: AuditWriter,
-    /// Publishes checkpoints.
     pub checkpointer: Checkpointer,
-    /// Reads.
     pub reader: LogReader,
 }
 
 /// Why the log cannot be trusted or used.
 #[derive(Debug)]
 pub struct Distrust {
-    /// Failure or tampering.
     pub fault: Fault,
-    /// In words.
     pub why: String,
 }
 
@@ -74,17 +69,12 @@ const ANCHOR_BESIDE: &str = "audit.checkpoint";
 pub struct OpenWith<'a> {
     /// The disk of the log.
     pub disk: Arc<dyn Disk>,
-    /// Its directory.
     pub dir: &'a Path,
-    /// Settings.
     pub settings: &'a Settings,
-    /// Time.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
     /// The witnesses, which remember earlier heads of this log.
     pub witnesses: Option<&'a mut Witnesses>,
-    /// Who signs checkpoints.
     pub ring: &'a LogRing,
 }
 

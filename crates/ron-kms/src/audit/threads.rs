@@ -20,15 +20,12 @@ use crate::work::Kms;
 
 /// The parts that the threads of the log are built from.
 pub struct Audit {
-    /// The log.
     pub opened: OpenedLog,
     /// Results that wait for their leaves.
     pub entries: Receiver<Entry>,
     /// Answers that wait for their proofs.
     pub proofs: Receiver<ProofJob>,
-    /// Who cosigns checkpoints.
     pub witnesses: Option<Witnesses>,
-    /// Makes proofs.
     pub host: LogHost,
     /// Records the answers of operations with an `op_id`.
     pub journal: Journal,

@@ -27,9 +27,7 @@ pub struct AuditReport {
     pub first_ts: Option<u64>,
     /// Time of the last leaf, Unix milliseconds.
     pub last_ts: Option<u64>,
-    /// Leaves by operation.
     pub ops: BTreeMap<&'static str, u64>,
-    /// Leaves by key.
     pub keys: BTreeMap<String, KeyOps>,
     /// Rotations of the log's own key.
     pub log_key_rotations: u64,
@@ -38,9 +36,7 @@ pub struct AuditReport {
 /// Counts of one key's leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyOps {
-    /// Signatures made.
     pub signatures: u64,
-    /// Versions made.
     pub versions: u64,
     /// Refused or failed operations.
     pub refused: u64,
@@ -50,7 +46,6 @@ pub struct KeyOps {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{why}", index.map_or_else(String::new, |i| format!("leaf {i}: ")))]
 pub struct AuditError {
-    /// The leaf.
     pub index: Option<u64>,
     /// What is wrong with it.
     pub why: String,

@@ -39,13 +39,11 @@ impl Draft {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Leaves counted.
     pub log_size: u64,
     /// Time of the last of them, Unix milliseconds.
     pub last_ts: u64,
     /// Store version that the last of them states.
     pub store_version: u64,
-    /// Leaves per key.
     pub keys: BTreeMap<String, u64>,
 }
 

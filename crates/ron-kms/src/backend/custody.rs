@@ -16,18 +16,15 @@ use crate::keys::{PublicKey, SecretKey};
 pub enum Custody {
     /// In this process's memory, sealed at rest.
     Local(SecretKey),
-    /// Inside a device.
     Held(Held),
 }
 
 /// A key version inside a device.
 #[derive(Clone)]
 pub struct Held {
-    /// The device.
     pub device: Arc<dyn Device>,
     /// The device's identifier of the key.
     pub handle: Handle,
-    /// Its algorithm.
     pub alg: Alg,
     /// Its public half; every signature is verified with it before it leaves.
     pub public: PublicKey,

@@ -27,7 +27,6 @@ impl std::fmt::Debug for Handle {
 pub struct Made {
     /// What the device calls it.
     pub handle: Handle,
-    /// Its public half.
     pub public: PublicKey,
 }
 
@@ -55,7 +54,6 @@ pub enum DeviceError {
     /// The device cannot be reached or refuses the login; nothing was done.
     #[error("backend `{backend}` is unavailable: {why}")]
     Away {
-        /// Which.
         backend: &'static str,
         /// The reason, without secrets.
         why: String,

@@ -49,7 +49,6 @@ pub enum Fault {
     Mismatch,
     /// The device is overloaded; nothing was done.
     NotNow {
-        /// Seconds.
         retry_after_s: u32,
     },
     /// No answer within the deadline; the session is dropped, its thread is free.
@@ -62,20 +61,16 @@ pub trait Session: 'static {
     fn probe(&mut self) -> Result<(), Fault>;
 }
 
-/// Makes a session.
 type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
 
 /// The parameters of a session pool.
 pub struct LineParts {
-    /// Which backend.
     pub kind: BackendKind,
     /// Threads with a session each.
     pub threads: &'static ThreadSpec,
     /// Queue of calls that wait for a session.
     pub queue: &'static ron_kernel::QueueSpec,
-    /// The keeper's row.
     pub keeper: &'static ThreadSpec,
-    /// How many sessions.
     pub sessions: usize,
     /// Pause between two probes.
     pub probe_every: Duration,
@@ -88,17 +83,13 @@ pub struct LineParts {
 /// Shared handles that every session pool needs.
 #[derive(Clone)]
 pub struct Around {
-    /// Spawns its threads.
     pub sup: Supervisor,
-    /// Counts.
     pub metrics: Metrics,
     /// Where unavailability is reported.
     pub ready: ReadyBoard,
-    /// Time.
     pub clock: SharedClock,
 }
 
-/// One thread's session.
 struct Seat<S> {
     session: Option<S>,
     generation: u64,
@@ -323,7 +314,6 @@ impl<S: Session> Line<S> {
         }
     }
 
-    /// The keeper's loop.
     fn keep(&self, ctx: &ThreadCtx, every: Duration) {
         let base = Duration::from_millis(100);
         let seed = self.0.around.clock.unix_ms();

@@ -44,18 +44,13 @@ pub use device::{Device, DeviceError, Handle, Made, Presence, TpmEvidence};
 pub enum BackendKind {
     /// Sealed records in SQLite.
     File,
-    /// Nothing on disk.
     Memory,
-    /// A PKCS#11 token.
     Pkcs11,
-    /// A TPM 2.0.
     Tpm,
-    /// Another key service.
     Remote,
 }
 
 impl BackendKind {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::File,
         Self::Memory,
@@ -162,7 +157,6 @@ impl Backends {
         self.local
     }
 
-    /// The devices.
     pub fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }

@@ -41,10 +41,8 @@ const ED25519_OID: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
 /// The object identifier of P-256.
 const P256_OID: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
-/// Which token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The module.
     pub module: PathBuf,
     /// The token's label; empty for the only token of the module.
     pub label: String,
@@ -89,7 +87,6 @@ impl Driver {
         })
     }
 
-    /// A logged-in session.
     pub fn connect(self: &Arc<Self>) -> Result<TokenSession, Fault> {
         let _inside = Inside::enter(&self.inside);
         let module = self.module()?;
@@ -383,7 +380,6 @@ fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
     PublicKey::from_raw(alg, plain).or_else(|| PublicKey::from_raw(alg, point))
 }
 
-/// The backend.
 pub struct Pkcs11Device {
     line: Line<TokenSession>,
     random: Arc<dyn Random>,

@@ -32,14 +32,10 @@ pub static DEVICE_KEYS: [Key; 19] = [
     Key::duration("attest.refresh_every", "10m", "How often devices have to attest their keys; a failure is retried after 5 s.").range("200ms", "24h"),
 ];
 
-/// The configured devices.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
-    /// A PKCS#11 token.
     pub pkcs11: Option<Pkcs11Settings>,
-    /// A TPM.
     pub tpm: Option<TpmSettings>,
-    /// Another key service.
     pub remote: Option<RemoteSettings>,
     /// Pause between two probes.
     pub probe_every: Duration,
@@ -49,24 +45,19 @@ pub struct DeviceSettings {
     pub hard_ttl: Duration,
     /// Whether the keys of a device that does not attest may not sign.
     pub attest_required: bool,
-    /// Interval between attestations.
     pub attest_every: Duration,
 }
 
-/// Which token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pkcs11Settings {
-    /// The module.
     pub module: PathBuf,
     /// The token's label, or empty.
     pub token: String,
     /// Path of the PIN's file, or `env:NAME`.
     pub pin: String,
-    /// Session threads.
     pub sessions: usize,
 }
 
-/// Which TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TpmSettings {
     /// TCTI name and configuration.

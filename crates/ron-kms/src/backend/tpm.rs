@@ -67,7 +67,6 @@ const QUOTED: [PcrSlot; 4] = [
 /// What a new key signs once as a test.
 const PROOF: &[u8] = b"ron-kms/v1/new key";
 
-/// Which TPM.
 #[derive(Clone, Debug)]
 pub struct TpmAt {
     /// TCTI name and configuration.
@@ -448,7 +447,6 @@ pub const OPS: &[&str] = &[
     "tpm_attest",
 ];
 
-/// The backend.
 pub struct TpmDevice {
     line: Line<TpmSession>,
     counter_index: Option<u32>,

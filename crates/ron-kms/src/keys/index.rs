@@ -25,7 +25,6 @@ pub struct Version {
     pub number: u32,
     /// When it was made.
     pub created: Timestamp,
-    /// Its public key.
     pub public: PublicKey,
     /// RFC 7638 thumbprint of the public key.
     pub thumbprint: Arc<str>,
@@ -54,13 +53,11 @@ pub struct Waiting {
 /// A key as signers and readers see it; immutable, and replaced as a whole by every change.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its name.
     pub kid: Kid,
     /// Which payloads it may sign.
     pub payload: PayloadPolicy,
     /// When it was made.
     pub created: Timestamp,
-    /// Whether it signs.
     pub state: KeyState,
     /// When its secrets are (or were) destroyed.
     pub destroy_at: Option<Timestamp>,
@@ -196,7 +193,6 @@ pub fn not_active(state: KeyState) -> Refusal {
 pub struct KeyIndex {
     /// Refuses signatures without a recent attestation, where the configuration requires one.
     pub gate: Arc<AttestGate>,
-    /// By name.
     pub keys: BTreeMap<Kid, Arc<Key>>,
     /// The whole-store version of this snapshot.
     pub store_version: u64,

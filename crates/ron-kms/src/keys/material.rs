@@ -41,11 +41,9 @@ pub const OFFERED: [Alg; 11] = Alg::ALL;
 
 /// A private key in memory. Never printed, and serialised only sealed.
 pub enum SecretKey {
-    /// An Ed25519 key.
     Ed25519(Ed25519Key),
     /// A key on P-256.
     P256(P256Key),
-    /// An ML-DSA key.
     MlDsa(MlDsaKey),
     /// Two keys that are made, rotated and used together.
     Hybrid(Ed25519Key, MlDsaKey),
@@ -178,7 +176,6 @@ impl SecretKey {
         }
     }
 
-    /// The public half.
     pub fn public(&self) -> PublicKey {
         match self {
             Self::Ed25519(key) => PublicKey::Ed25519(key.public()),
@@ -212,7 +209,6 @@ impl SecretKey {
     }
 }
 
-/// A public key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublicKey {
     /// 32 bytes.
@@ -247,7 +243,6 @@ impl PublicKey {
         }
     }
 
-    /// The raw bytes.
     pub fn raw(&self) -> &[u8] {
         match self {
             Self::Ed25519(raw) => raw,
@@ -257,7 +252,6 @@ impl PublicKey {
         }
     }
 
-    /// Its algorithm.
     pub fn alg(&self) -> Alg {
         match self {
             Self::Ed25519(_) => Alg::Ed25519,

@@ -8,7 +8,6 @@ use ron_proto::kms::NotePolicy;
 /// Size and root that a checkpoint states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Number of leaves.
     pub size: u64,
     /// RFC 6962 root of those leaves.
     pub root: [u8; 32],

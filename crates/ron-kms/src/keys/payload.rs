@@ -64,7 +64,6 @@ impl Payload {
 /// The fields of the signing version that policies check.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    /// Its algorithm.
     pub alg: Alg,
     /// RFC 7638 thumbprint of its public key.
     pub thumbprint: &'a str,
@@ -73,7 +72,6 @@ pub struct Head<'a> {
 /// What the signer must do before it signs an allowed payload.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// Nothing more.
     Plain,
     /// A checkpoint: sign only if it does not shrink the log, and remember it first.
     Checkpoint(note::Checkpoint),

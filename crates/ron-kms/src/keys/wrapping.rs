@@ -26,7 +26,6 @@ pub const fn kem_of(alg: Alg) -> Option<Kem> {
     }
 }
 
-/// One wrapping key.
 struct WrappingKey {
     key: HpkeKey,
     doc: WrappingKeyDoc,

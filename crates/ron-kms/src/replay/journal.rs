@@ -38,7 +38,6 @@ const SEGMENTS: u64 = 8;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The disk failed.
     #[error("replay journal: {0}")]
     Io(#[from] io::Error),
     /// A newer program has written the journal.
@@ -46,9 +45,7 @@ pub enum JournalError {
         "the journal of answers replay/{name} is of format {found}, this program knows up to {known}; use a newer program, or remove the file: the operation ids in it are then forgotten"
     )]
     Newer {
-        /// The file.
         name: String,
-        /// Its format.
         found: u8,
         /// The newest format that this program knows.
         known: u8,
@@ -103,7 +100,6 @@ fn checked<'a>(key: &Secret32, segment: u64, offset: u32, raw: &'a [u8]) -> Opti
     ct::eq(&mac(key, segment, offset, rest), given).then_some(rest)
 }
 
-/// One file.
 struct Segment {
     number: u64,
     file: Arc<dyn DiskFile>,

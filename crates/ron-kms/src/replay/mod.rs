@@ -58,11 +58,9 @@ impl Entry {
 
 /// The bounds of the journal, and the metrics that show its use.
 pub struct Bounds {
-    /// Maximum operations remembered.
     pub capacity: usize,
     /// Maximum bytes on disk.
     pub bytes_max: u64,
-    /// Operations remembered now.
     pub remembered: Gauge,
     /// Operations forgotten before 24 hours had passed.
     pub forgotten: Counter,

@@ -14,9 +14,7 @@ use crate::work::lifecycle::held::{Order, Unplanned};
 
 /// A key version that is about to be stored.
 pub struct NewVersion {
-    /// The version's number.
     pub number: u32,
-    /// Its public key.
     pub public: PublicKey,
     pub(super) created: Timestamp,
     pub(super) secret: Custody,
@@ -25,9 +23,7 @@ pub struct NewVersion {
 
 /// A change of one key.
 pub struct Change {
-    /// The key.
     pub kid: Kid,
-    /// Its metadata afterwards.
     pub meta: Meta,
     /// The new version, if the change makes one.
     pub new: Option<NewVersion>,

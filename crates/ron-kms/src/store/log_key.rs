@@ -26,9 +26,7 @@ pub struct LogKey {
     pub number: u32,
     /// When it was made.
     pub created: Timestamp,
-    /// Signs checkpoints.
     pub secret: Arc<SecretKey>,
-    /// Verifies them.
     pub public: [u8; 32],
     /// The statement by which its predecessor vouches for it; the first key has none.
     pub statement: Option<Arc<str>>,
@@ -132,12 +130,10 @@ pub struct NewLogKey {
 }
 
 impl NewLogKey {
-    /// Its number.
     pub fn number(&self) -> u32 {
         self.key.number
     }
 
-    /// Its public key.
     pub fn public(&self) -> &[u8; 32] {
         &self.key.public
     }
@@ -146,7 +142,6 @@ impl NewLogKey {
 /// A log key whose leaf is not known to be durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingLogKey {
-    /// Its number.
     pub number: u32,
     /// The leaf, without its counters.
     pub leaf: Vec<u8>,

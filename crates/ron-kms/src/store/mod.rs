@@ -126,9 +126,7 @@ pub enum StoreError {
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
     Origin {
-        /// From the configuration.
         configured: String,
-        /// From the store.
         stored: String,
     },
     /// The witness policy does not fit this log.
@@ -140,7 +138,6 @@ pub enum StoreError {
     /// The journal of answers cannot be opened.
     #[error(transparent)]
     Replay(#[from] crate::replay::JournalError),
-    /// The database failed.
     #[error("key store: {0}")]
     Db(String),
 }
@@ -350,7 +347,6 @@ impl KeyStore {
         written.map(drop)
     }
 
-    /// The configured backends.
     pub fn backends(&self) -> &Backends {
         &self.backends
     }

@@ -90,7 +90,6 @@ impl Meta {
         named.and_then(BackendKind::from_name).unwrap_or(local)
     }
 
-    /// The key's state.
     pub fn state(&self) -> KeyState {
         match (self.destroyed, self.destroy_at, self.retired) {
             (true, ..) => KeyState::Destroyed,
@@ -100,7 +99,6 @@ impl Meta {
         }
     }
 
-    /// Number of versions.
     pub fn versions(&self) -> u32 {
         self.head + u32::from(self.waiting.is_some())
     }

@@ -18,11 +18,9 @@ use crate::replay::REPLAY_MS;
 pub struct OpRow {
     /// Tenant of the caller.
     pub tenant: Tenant,
-    /// The operation id.
     pub op_id: OpId,
     /// SHA-256 of the operation's name and canonical body.
     pub body: [u8; 32],
-    /// When.
     pub now: Timestamp,
 }
 
@@ -40,7 +38,6 @@ pub struct SeenOp {
 pub struct Pending {
     /// Tenant of the operation.
     pub tenant: Tenant,
-    /// Its id.
     pub op_id: OpId,
     /// The key that was made or changed.
     pub kid: Kid,

@@ -46,7 +46,6 @@ use crate::work::{Asked, SignJob, SignWhat, StoreJob};
 /// How long a test waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// A running engine.
 pub struct Rig {
     pub engine: Engine,
     pub sup: Supervisor,
@@ -133,12 +132,10 @@ impl Rig {
         Ok(rig)
     }
 
-    /// On any disk.
     pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
         Self::start_at(settings, disk, SystemClock::shared())
     }
 
-    /// With any clock.
     pub fn start_at(
         settings: Settings,
         disk: Option<Arc<dyn Disk>>,

@@ -23,7 +23,6 @@ pub struct NotDurable;
 /// What every waiting answer carries for the latency metrics.
 #[derive(Clone)]
 pub struct Timing {
-    /// Where to count.
     pub metrics: Metrics,
     /// When the request was parsed.
     pub since: Instant,
@@ -52,7 +51,6 @@ pub enum Item {
     Known(SignResult),
 }
 
-/// One envelope operation.
 pub enum EnvelopeItem {
     /// A finished operation, which has a leaf; operation, algorithm and result are labels of the metrics.
     Made(
@@ -72,9 +70,7 @@ pub struct EnvelopeDone {
     pub responder: Responder,
     /// One per operation. Items with a leaf stand in the order of their leaves.
     pub items: Vec<EnvelopeItem>,
-    /// Makes the answer.
     pub shape: Shape,
-    /// For the metrics.
     pub timing: Timing,
 }
 
@@ -110,7 +106,6 @@ impl EnvelopeDone {
 
 /// What to do once the leaves of an [`Entry`](crate::audit::appender::Entry) are durable.
 pub enum Done {
-    /// A signature.
     Sign {
         /// Where the answer goes.
         responder: Responder,
@@ -120,19 +115,15 @@ pub enum Done {
         ticket: Option<Ticket>,
         /// Set when the caller asked for the inclusion proof (`Prefer: wait=N`).
         proof: Option<ProofAsk>,
-        /// For the metrics.
         timing: Timing,
     },
-    /// A batch.
     Batch {
         /// Where the answer goes.
         responder: Responder,
         /// One per item. Items with a leaf stand in the order of their leaves.
         items: Vec<Item>,
-        /// For the metrics.
         timing: Timing,
     },
-    /// Envelope operations.
     Envelope(Box<EnvelopeDone>),
     /// Attestation of where a key is held.
     Attest {
@@ -140,29 +131,24 @@ pub enum Done {
         responder: Responder,
         /// The answer, but for its receipt.
         answer: Box<AttestAnswer>,
-        /// For the metrics.
         timing: Timing,
     },
     /// A refusal that has a leaf.
     Refused {
         /// Where the answer goes.
         responder: Responder,
-        /// Why.
         refusal: Refusal,
         /// Operation name and algorithm, for the metrics.
         label: (&'static str, &'static str),
-        /// For the metrics.
         timing: Timing,
     },
     /// An operation whose answer needs only the index of its leaf.
     Other {
         /// Where the answer goes.
         responder: Responder,
-        /// Makes it.
         make: Box<dyn FnOnce(u64) -> Response + Send>,
         /// Operation name and algorithm, for the metrics.
         label: (&'static str, &'static str),
-        /// For the metrics.
         timing: Timing,
     },
     /// A leaf about the service itself: nobody waits.

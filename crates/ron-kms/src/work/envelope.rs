@@ -28,20 +28,15 @@ use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
 /// The leaf's result for a MAC that does not match its message.
 pub const NO_MATCH: &str = "no_match";
 
-/// What to do.
 #[derive(Clone)]
 pub enum What {
-    /// Encrypt.
     Wrap(PrivateBytes),
-    /// Decrypt.
     Unwrap(Bytes),
     /// Decrypt, then encrypt under the head version.
     Rewrap(Bytes),
     /// Make a key of this many bytes and wrap it; the flag says whether to show it.
     Datakey(usize, bool),
-    /// Make a MAC.
     Hmac(Bytes),
-    /// Check a MAC.
     HmacVerify(Bytes, Bytes),
     /// Draw this many bytes.
     Random(usize),
@@ -70,16 +65,12 @@ impl What {
     }
 }
 
-/// One envelope operation.
 #[derive(Clone)]
 pub struct EnvelopeTask {
     /// `None` for random bytes.
     pub key: Option<Kid>,
-    /// Pinned version.
     pub version: Option<u32>,
-    /// Associated data.
     pub aad: Option<Bytes>,
-    /// What to do.
     pub what: What,
     /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
@@ -100,11 +91,9 @@ pub struct Made {
     pub ciphertext: Option<Bytes>,
     /// A plaintext, data key or random bytes. Never in the journal.
     pub plaintext: Option<PrivateBytes>,
-    /// A MAC.
     pub mac: Option<Bytes>,
     /// Whether a MAC matched.
     pub ok: bool,
-    /// The leaf.
     pub receipt: LogReceipt,
 }
 

@@ -40,7 +40,6 @@ pub enum HeldJob {
 
 /// The queue of jobs for the keys of one device.
 pub struct Lane {
-    /// The device.
     pub kind: BackendKind,
     /// The sending end; the device's threads receive.
     pub tx: Sender<HeldJob>,
@@ -205,9 +204,7 @@ fn one_device(
 /// Has the store thread remember a checkpoint and blocks until it has; only for threads that may block.
 /// The leaf does not state the store's new version: leaves of other changes may be appended before it.
 pub struct AskStore<'a> {
-    /// What is shared.
     pub kms: &'a Kms,
-    /// The caller's deadline.
     pub deadline: Deadline,
 }
 

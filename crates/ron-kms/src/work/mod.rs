@@ -58,9 +58,7 @@ const SELF: &str = "ron-kms";
 
 /// The state that the threads of the service share.
 pub struct Kms {
-    /// Validated settings.
     pub settings: Settings,
-    /// The configured backends.
     pub backends: Backends,
     /// All keys, as one snapshot; the store thread replaces it.
     pub index: Snapshot<KeyIndex>,
@@ -74,11 +72,8 @@ pub struct Kms {
     pub health: AuditHealth,
     /// The keys that imported keys are wrapped to.
     pub wrapping: WrappingKeys,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Time.
     pub clock: SharedClock,
-    /// Randomness.
     pub random: Arc<dyn Random>,
     /// Origin of the audit log.
     pub origin: String,
@@ -100,7 +95,6 @@ pub struct Kms {
 
 /// The context of a request: its caller, its deadline and where the answer goes.
 pub struct Asked {
-    /// Who.
     pub caller: Principal,
     /// Where the answer goes.
     pub responder: Responder,
@@ -114,9 +108,7 @@ pub struct Asked {
 
 /// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
-    /// Who asks.
     pub asked: Asked,
-    /// For what.
     pub what: SignWhat,
 }
 

@@ -20,7 +20,6 @@ use crate::work::verify::signs_not;
 /// A sign request or one item of a batch.
 #[derive(Clone)]
 pub struct SignTask {
-    /// Which key.
     pub key: Kid,
     /// The version the caller requires as the head; `None` accepts any head.
     pub version: Option<u32>,
@@ -106,7 +105,6 @@ impl SignTask {
 
 /// The outcome of a task: its leaf, and the answer or refusal.
 pub struct Outcome {
-    /// Its leaf.
     pub draft: Draft,
     /// The answer without its leaf index, or the refusal.
     pub result: Result<SignAnswer, Refusal>,

@@ -21,9 +21,7 @@ const BLOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Work for the store thread: reserve the next block of a key's version.
 pub struct UsesJob {
-    /// Which key.
     pub kid: Kid,
-    /// Which version.
     pub version: u32,
     /// The waiting signer; `None` when the block is requested ahead of need.
     pub reply: Option<ReplySender<Result<(), Refusal>>>,

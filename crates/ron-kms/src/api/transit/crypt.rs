@@ -27,32 +27,32 @@ use crate::work::{Kms, SignJob, SignWhat};
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Crypt {
-    /// Base64: what to encrypt.
+    /// The plaintext to encrypt, in base64.
     plaintext: Option<PlainText>,
-    /// `vault:vN:...`: what to decrypt or rewrap.
+    /// The ciphertext to decrypt or rewrap, as `vault:vN:<base64>`.
     ciphertext: Option<String>,
-    /// Base64: what to make a MAC of.
+    /// The message of the MAC, in base64.
     pub input: Option<String>,
-    /// Base64: associated data.
+    /// Associated data in base64, at most the limit of the native API.
     associated_data: Option<String>,
-    /// The version to use; the newest when absent or 0, and no other encrypts.
+    /// The version that encrypts: absent, 0 or the newest; other versions are refused.
     key_version: Option<u32>,
     /// Hash function of a MAC: `sha2-256` only.
     algorithm: Option<String>,
-    /// For derived keys, which are not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// For convergent encryption, which is not offered.
+    /// Absent or empty: convergent encryption is not offered.
     nonce: Option<String>,
-    /// The type of a key to be made; keys are made by themselves here, so it is not looked at.
+    /// Ignored: in Vault the type of a key to create on first use, which this service never does.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Not offered.
+    /// Absent or false: convergent encryption is not offered.
     convergent_encryption: Option<bool>,
-    /// Comes back with the item's result.
+    /// Returned unchanged with the item's result.
     reference: Option<String>,
-    /// Items; instead of one value.
+    /// The items of a batch, 1 to 1,000, instead of one value.
     batch_input: Option<Vec<Crypt>>,
-    /// Status when a part of a batch failed; 400 when absent.
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
     partial_failure_response_code: Option<u16>,
 }
 
@@ -71,11 +71,11 @@ impl Drop for PlainText {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Datakey {
-    /// 128, 256 (when absent) or 512.
+    /// Bits of the data key: 128, 256 (when absent) or 512.
     bits: Option<u32>,
-    /// Not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// Not offered.
+    /// Absent or empty: convergent encryption is not offered.
     nonce: Option<String>,
 }
 
@@ -83,11 +83,11 @@ pub struct Datakey {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Draw {
-    /// How many; 32 when absent.
+    /// Number of random bytes; 32 when absent.
     bytes: Option<u32>,
     /// `base64` (when absent) or `hex`.
     format: Option<String>,
-    /// Always the operating system's generator.
+    /// `platform` or `all`: both mean the operating system's generator.
     source: Option<String>,
 }
 
@@ -103,7 +103,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             .summary("Vault: decrypt one value or a batch")
             .body::<Crypt>(),
         batch("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
-            .summary("Vault: put ciphertexts under the newest version")
+            .summary("Vault: encrypt ciphertexts again under the newest version")
             .body::<Crypt>(),
         batch("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
             .summary("Vault: make MACs with a key of type hmac")
@@ -136,7 +136,7 @@ fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal>
     }
 }
 
-/// What is asked for and not offered.
+/// Refuses options that this service does not support.
 fn offered(item: &Crypt) -> Result<(), Refusal> {
     let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if there(&item.context) || there(&item.nonce) || item.convergent_encryption == Some(true) {
@@ -145,7 +145,7 @@ fn offered(item: &Crypt) -> Result<(), Refusal> {
         ));
     }
     if item.batch_input.is_some() {
-        return Err(bad("a batch item holds no batch"));
+        return Err(bad("a batch item must not hold a batch"));
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
 type Show = fn(Made) -> Option<Value>;
 
-/// One job for all items; the answer in the form of one or of many.
+/// Submits one job for all items; the answer has the form of one value or of a batch, like the request.
 fn run(
     kms: &Kms,
     request: Request,
@@ -275,7 +275,7 @@ fn rewrap(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     run(kms, request, responder, (build, show_ciphertext))
 }
 
-/// The only hash function of MACs here.
+/// Refuses every hash function but the only supported one.
 pub fn check_hash(name: Option<&str>) -> Result<(), Refusal> {
     match name {
         None | Some("" | "sha2-256") => Ok(()),
@@ -304,11 +304,11 @@ fn mac_key(key: &Key) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(unsupported(
-        "MACs need a key of type hmac: other keys have no hidden MAC key beside them here",
+        "MACs need a key of type hmac: other keys have no implicit MAC key here, unlike in Vault",
     ))
 }
 
-/// A check of one MAC given as `vault:vN:...`.
+/// The verification of one MAC given as `vault:vN:<base64>`.
 pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refusal> {
     mac_key(key)?;
     let (version, mac) = untagged("hmac", mac)?;
@@ -317,7 +317,7 @@ pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refu
     Ok(task(kid, Some(version), None, None, what))
 }
 
-/// Runs checks of MACs; `valid` for each.
+/// Submits verifications of MACs; the answer has `valid` for each.
 pub fn verify_macs(
     kms: &Kms,
     request: Request,

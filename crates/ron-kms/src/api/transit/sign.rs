@@ -1,7 +1,7 @@
 //! `sign` and `verify`.
 //!
-//! A signature of P-256 is DER there unless `marshaling_algorithm` is `jws`, and `r || s` in the
-//! native API; this file turns the one into the other.
+//! Vault encodes a P-256 signature as DER unless `marshaling_algorithm` is `jws`; the native API encodes it as
+//! `r || s`. This file converts between them.
 
 use std::sync::Arc;
 
@@ -32,35 +32,35 @@ use crate::work::{Kms, SignJob, SignWhat};
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sign {
-    /// The key's name again; the path decides.
+    /// Ignored: the path names the key.
     name: Option<String>,
-    /// Base64: the message.
+    /// The message to sign or verify, in base64.
     input: Option<String>,
-    /// `vault:vN:...`: the signature to verify.
+    /// The signature to verify, as `vault:vN:<base64>`.
     signature: Option<String>,
-    /// `vault:vN:...`: the MAC to verify, instead of a signature.
+    /// The MAC to verify instead of a signature, as `vault:vN:<base64>`.
     hmac: Option<String>,
-    /// The version that signs; the newest when absent or 0, and no other signs.
+    /// The version that signs: absent, 0 or the newest; other versions are refused.
     key_version: Option<u32>,
-    /// `sha2-256` for P-256; the other types have no choice.
+    /// Hash function: `sha2-256` for P-256 and MACs; ignored for other types.
     hash_algorithm: Option<String>,
-    /// As `hash_algorithm`.
+    /// Older name of `hash_algorithm`, with the same rule.
     algorithm: Option<String>,
-    /// Only false: this service hashes what it signs.
+    /// Absent or false: this service hashes the message itself.
     prehashed: Option<bool>,
-    /// For RSA, which is not offered.
+    /// Absent or empty: RSA is not offered.
     signature_algorithm: Option<String>,
-    /// For RSA, which is not offered.
+    /// Absent or empty: RSA is not offered.
     salt_length: Option<String>,
-    /// `asn1` (when absent) or `jws`; P-256 only.
+    /// Encoding of P-256 signatures: `asn1` (when absent) or `jws`.
     marshaling_algorithm: Option<String>,
-    /// For derived keys, which are not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// Comes back with the item's result.
+    /// Returned unchanged with the item's result.
     reference: Option<String>,
-    /// Items; instead of one value.
+    /// The items of a batch, 1 to 1,000, instead of one value.
     batch_input: Option<Vec<Sign>>,
-    /// Status when a part of a batch failed; 400 when absent.
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
     partial_failure_response_code: Option<u16>,
 }
 
@@ -85,14 +85,14 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     ]
 }
 
-/// How signatures are written.
+/// Encoding of P-256 signatures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Marshal {
     Der,
     Jws,
 }
 
-/// A request, read: its items and how they are to be done.
+/// A parsed request: its items and options.
 struct Asked {
     key: Arc<Key>,
     items: Vec<Sign>,
@@ -187,7 +187,7 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
     Ok(())
 }
 
-/// The native answer of a batch in Vault's form.
+/// Converts the native answer of a batch into Vault's format.
 fn show_signatures(
     response: Response,
     references: Vec<Option<String>>,
@@ -240,7 +240,7 @@ fn written(signature: &Signature, version: u32, marshal: Marshal) -> Option<Stri
     }
 }
 
-/// Version and native form of a signature as it was written.
+/// Parses a signature in Vault's format; returns its version and native bytes.
 fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refusal> {
     if (alg, marshal) == (Alg::EcdsaP256, Marshal::Jws) {
         let (head, raw) = text.rsplit_once(':').unwrap_or_default();
@@ -275,7 +275,7 @@ fn der(raw: [u8; 64]) -> Vec<u8> {
     [&[0x30, body.len() as u8][..], &body].concat()
 }
 
-/// The `r || s` of a DER signature; strict, so that one signature has one form.
+/// The `r || s` of a DER signature. Strict: every signature has exactly one accepted encoding.
 fn from_der(text: &[u8]) -> Option<[u8; 64]> {
     let [0x30, length, body @ ..] = text else {
         return None;

@@ -20,11 +20,9 @@ use crate::backend::line::Fault;
 
 /// The API of the other service.
 pub(super) enum Dialect {
-    /// To another ron-kms.
     Ron {
         /// Tenant of keys made there.
         tenant: Tenant,
-        /// Their purpose.
         purpose: Purpose,
     },
     /// To a Transit engine.

@@ -45,26 +45,22 @@ pub struct RemoteSettings {
     pub url: String,
     /// Path of the credential's file, or `env:NAME`.
     pub token: String,
-    /// The service's API.
     pub api: Api,
     /// Tenant of the keys made there (ron-kms only).
     pub tenant: Tenant,
     /// Purpose of the keys made there (ron-kms only).
     pub purpose: Purpose,
-    /// Session threads.
     pub sessions: usize,
 }
 
 /// The API of the other service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// Another ron-kms.
     Ron,
     /// HashiCorp Vault's Transit engine, or a compatible service.
     VaultTransit,
 }
 
-/// Makes sessions.
 pub struct Remote {
     http: Arc<HttpClient>,
     settings: RemoteSettings,
@@ -213,7 +209,6 @@ pub const OPS: &[&str] = &[
     "remote_unwrap",
 ];
 
-/// The backend.
 pub struct RemoteDevice {
     line: Line<RemoteSession>,
     api: Api,

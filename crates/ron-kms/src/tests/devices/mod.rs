@@ -80,7 +80,6 @@ pub fn run(command: &mut Command) -> String {
     text
 }
 
-/// Waits until `holds`.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(15);
     while !holds() {

@@ -29,11 +29,8 @@ const AGAIN_MS: u64 = 3_000;
 /// A key version that a device is to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// For which key.
     pub kid: Kid,
-    /// As which version.
     pub number: u32,
-    /// Where.
     pub backend: BackendKind,
 }
 
@@ -58,23 +55,19 @@ pub struct Waiting {
     pub what: Waits,
 }
 
-/// What waits.
 pub enum Waits {
     /// `POST /keys`.
     Create(Box<CreateKey>),
     /// A change of a key.
     Change(KeyRequest),
-    /// What time brings.
     Due,
 }
 
 /// The device's answer to an [`Order`], with the change that waits for it.
 pub struct MadeJob {
-    /// What was ordered.
     pub order: Order,
     /// The key, or why the device made none.
     pub made: Result<Held, Refusal>,
-    /// The change.
     pub waiting: Waiting,
 }
 

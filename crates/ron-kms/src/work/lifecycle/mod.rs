@@ -46,9 +46,7 @@ pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 pub struct Lifecycle {
     /// Shared with all threads of the service.
     pub kms: Arc<Kms>,
-    /// The store.
     pub store: KeyStore,
-    /// Its jobs.
     pub jobs: Receiver<StoreJob>,
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
@@ -91,7 +89,6 @@ impl Lifecycle {
         each_job(&jobs, ctx, |job| self.tick(job));
     }
 
-    /// Does one job.
     pub fn tick(&mut self, job: StoreJob) {
         match job {
             StoreJob::Create(asked, request) => self.create(asked, request),

@@ -88,11 +88,8 @@ pub fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
     sha256(&framed)
 }
 
-/// A decision.
 pub struct Plan {
-    /// What is stored.
     pub change: Change,
-    /// The leaf's `context`.
     pub context: Option<String>,
 }
 
@@ -108,13 +105,9 @@ impl Plan {
 
 /// The inputs of a decision.
 pub struct Planner<'a> {
-    /// The keys.
     pub store: &'a KeyStore,
-    /// Periods and delays.
     pub settings: &'a LifecycleSettings,
-    /// For jitter.
     pub random: &'a dyn Random,
-    /// The time.
     pub now: Timestamp,
 }
 

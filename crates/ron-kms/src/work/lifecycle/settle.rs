@@ -12,9 +12,7 @@ use crate::work::Asked;
 
 /// The answer of a finished change.
 pub struct Answer {
-    /// Status.
     pub status: u16,
-    /// Body.
     pub json: String,
     /// Path of the new key.
     pub location: Option<String>,

@@ -19,7 +19,6 @@ use crate::work::Asked;
 use crate::work::answer::Done;
 
 impl Lifecycle {
-    /// Imports a key.
     pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
         let making = Making {
             op: Op::Import,
