@@ -23,7 +23,7 @@ use crate::config::Settings;
 use crate::engine::{Engine, EngineParts};
 use crate::topology::TOPOLOGY;
 use crate::work::task::SignTask;
-use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+use crate::work::{CallContext, SignJob, SignOp, StoreJob};
 
 /// Name of the caller in audit leaves.
 const CALLER: &str = "embedded";
@@ -92,19 +92,19 @@ impl Custody {
 
     /// Makes a key, or finds the one that the same `op_id` and body made before.
     pub fn create_key(&self, request: CreateKey, deadline: Deadline) -> Result<KeyDoc, Problem> {
-        let (asked, answer) = self.asked(deadline);
+        let (call, answer) = self.call_context(deadline);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(asked, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request)));
         wait(answer, deadline)
     }
 
     /// Signs. The answer's leaf is durable. After `deadline_exceeded` the outcome is unknown: a retry with the same
     /// `op_id` returns the answer, or signs if nothing was signed.
     pub fn sign(&self, request: SignRequest, deadline: Deadline) -> Result<SignAnswer, Problem> {
-        let (asked, answer) = self.asked(deadline);
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, answer) = self.call_context(deadline);
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         wait(answer, deadline)
     }
 
@@ -144,16 +144,16 @@ impl Custody {
         report.stragglers.iter().map(ToString::to_string).collect()
     }
 
-    fn asked(&self, deadline: Deadline) -> (Asked, ReplyWaiter<Response>) {
+    fn call_context(&self, deadline: Deadline) -> (CallContext, ReplyWaiter<Response>) {
         let (responder, answer) = Responder::detached(deadline);
-        let asked = Asked {
+        let call = CallContext {
             caller: self.caller.clone(),
             responder,
             deadline,
             since: self.engine.kms.clock.now(),
             proof_until: None,
         };
-        (asked, answer)
+        (call, answer)
     }
 }
 

@@ -28,7 +28,7 @@ use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
-use crate::backend::{self, Backends, line::Around};
+use crate::backend::{self, Backends, line::SharedHandles};
 use crate::config::Settings;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
@@ -90,8 +90,8 @@ impl Engine {
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let around = around(&parts, &metrics);
-        let backends = backend::start::start(&settings, &around, &parts.random, &parts.http);
+        let handles = handles(&parts, &metrics);
+        let backends = backend::start::start(&settings, &handles, &parts.random, &parts.http);
         let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
@@ -152,7 +152,7 @@ impl Engine {
             store,
             jobs: queues.store,
             ready,
-            at_it: BTreeMap::new(),
+            device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,
         };
@@ -179,8 +179,8 @@ fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
 }
 
 /// The shared handles that backends are started with.
-fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
-    Around {
+fn handles(parts: &EngineParts, metrics: &Metrics) -> SharedHandles {
+    SharedHandles {
         sup: parts.sup.clone(),
         metrics: metrics.clone(),
         ready: parts.ready.clone(),
@@ -193,7 +193,7 @@ fn spawn_signers(
     sup: &Supervisor,
     kms: &Arc<Kms>,
     turns: Receiver<Turn>,
-    held: Vec<held::LaneEnd>,
+    held: Vec<held::DeviceQueueEnd>,
 ) {
     let timed = kms.clone();
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
@@ -209,7 +209,7 @@ struct Queues {
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
-    held: Vec<held::LaneEnd>,
+    held: Vec<held::DeviceQueueEnd>,
 }
 
 /// The disk of the log.
@@ -291,7 +291,8 @@ fn assemble(
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
-    let (lanes, held) = held::lanes(store.backends(), settings.sign_queue, &parts.km);
+    let (device_queues, held) =
+        held::device_queues(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let wrapping = wrapping_keys(store, parts)?;
@@ -300,7 +301,7 @@ fn assemble(
         index: Snapshot::new(index),
         replay,
         credits: Credits::new(settings.audit_queue),
-        batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        batch_slots: Credits::new(Kms::batch_slots_max(settings.audit_queue)),
         wrapping,
         health: AuditHealth::new(parts.ready.clone(), &metrics),
         metrics,
@@ -308,7 +309,7 @@ fn assemble(
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
         sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
-        lanes,
+        device_queues,
         store_tx,
         audit_tx,
         proof_tx,

@@ -6,9 +6,9 @@ use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::kms::{AttestAnswer, AttestRequest};
 use ron_proto::scope;
 
-use super::{asked, keys};
+use super::{call_context, keys};
 use crate::attest::AttestTask;
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The route of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
@@ -29,11 +29,11 @@ fn attest(kms: &Kms, request: Request, responder: Responder) {
     match keys::kid(&request).and_then(|kid| Ok((kid, request.json::<AttestRequest>()?))) {
         Ok((key, body)) => {
             let task = AttestTask { key, request: body };
-            let mut asked = asked(kms, request, responder);
-            asked.proof_until = None;
+            let mut call = call_context(kms, request, responder);
+            call.proof_until = None;
             kms.submit_sign(SignJob {
-                asked,
-                what: SignWhat::Attest(Box::new(task)),
+                call,
+                what: SignOp::Attest(Box::new(task)),
             });
         }
         Err(problem) => responder.send(problem),

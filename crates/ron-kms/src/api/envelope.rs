@@ -18,12 +18,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use super::asked;
+use super::call_context;
 use crate::error::{Refusal, Why};
 use crate::keys::envelope::CIPHERTEXT_BYTES_MAX;
 use crate::keys::payload::check_context;
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::{Kms, SignJob, SignOp};
 
 pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
@@ -38,7 +38,7 @@ pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static
     /// The operation. A broken limit becomes the task's `flaw`, so that its refusal is a leaf.
     fn task(self) -> EnvelopeTask;
     /// The answer; `None` when `made` lacks a field of it.
-    fn answer(key: Option<Kid>, made: Made) -> Option<Self::Answer>;
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<Self::Answer>;
 }
 
 /// The routes of this file.
@@ -75,7 +75,7 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
     };
     let task = task_of(body);
     let key = task.key.clone();
-    let shape = move |mut results: Vec<Result<Made, Refusal>>| match results.pop() {
+    let shape = move |mut results: Vec<Result<EnvelopeOutput, Refusal>>| match results.pop() {
         Some(Ok(made)) => match A::answer(key, made) {
             Some(answer) => Response::json(200, &answer),
             None => Problem::internal("the answer is incomplete").into(),
@@ -88,8 +88,8 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
         shape: Box::new(shape),
     };
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Envelope(job),
+        call: call_context(kms, request, responder),
+        what: SignOp::Envelope(job),
     });
 }
 
@@ -114,7 +114,7 @@ pub(super) fn task(
     version: Option<u32>,
     aad: Option<Bytes>,
     context: Option<String>,
-    what: What,
+    what: EnvelopeOp,
 ) -> EnvelopeTask {
     let remark = check_context(context.as_deref());
     let flaw = remark
@@ -133,7 +133,7 @@ pub(super) fn task(
     }
 }
 
-fn limits(what: &What) -> Result<(), Refusal> {
+fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
     let at_most = |name: &str, length: usize, max: usize| {
         if length <= max {
             return Ok(());
@@ -143,22 +143,22 @@ fn limits(what: &What) -> Result<(), Refusal> {
     };
     match what {
         // The limit depends on the key's algorithm and is checked with the key.
-        What::Wrap(_) => Ok(()),
-        What::Unwrap(text) | What::Rewrap(text) => {
+        EnvelopeOp::Wrap(_) => Ok(()),
+        EnvelopeOp::Unwrap(text) | EnvelopeOp::Rewrap(text) => {
             at_most("ciphertext", text.0.len(), CIPHERTEXT_BYTES_MAX)
         }
-        What::Hmac(message) | What::HmacVerify(message, _) => {
+        EnvelopeOp::Hmac(message) | EnvelopeOp::HmacVerify(message, _) => {
             at_most("message", message.0.len(), MESSAGE_BYTES_MAX)
         }
-        What::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
+        EnvelopeOp::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
             let detail = "`bytes` must be 16, 32 or 64";
             Err(Refusal::new(Why::BadRequest, detail))
         }
-        What::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
+        EnvelopeOp::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
             let detail = format!("`bytes` must be 1..={RANDOM_BYTES_MAX}");
             Err(Refusal::new(Why::BadRequest, detail))
         }
-        What::Datakey(..) | What::Random(_) => Ok(()),
+        EnvelopeOp::Datakey(..) | EnvelopeOp::Random(_) => Ok(()),
     }
 }
 
@@ -173,11 +173,11 @@ impl Ask for WrapRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Wrap(self.plaintext);
+        let what = EnvelopeOp::Wrap(self.plaintext);
         task(Some(self.key), self.version, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<WrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<WrapAnswer> {
         Some(WrapAnswer {
             key: key?,
             version: made.version?,
@@ -199,11 +199,11 @@ impl Ask for UnwrapRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Unwrap(self.ciphertext);
+        let what = EnvelopeOp::Unwrap(self.ciphertext);
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<UnwrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<UnwrapAnswer> {
         Some(UnwrapAnswer {
             key: key?,
             version: made.version?,
@@ -225,11 +225,11 @@ impl Ask for RewrapRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Rewrap(self.ciphertext);
+        let what = EnvelopeOp::Rewrap(self.ciphertext);
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<RewrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<RewrapAnswer> {
         Some(RewrapAnswer {
             key: key?,
             from_version: made.from_version?,
@@ -253,11 +253,11 @@ impl Ask for DatakeyRequest {
 
     fn task(self) -> EnvelopeTask {
         let length = self.bytes.unwrap_or(32) as usize;
-        let what = What::Datakey(length, self.plaintext.unwrap_or(true));
+        let what = EnvelopeOp::Datakey(length, self.plaintext.unwrap_or(true));
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<DatakeyAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<DatakeyAnswer> {
         Some(DatakeyAnswer {
             key: key?,
             version: made.version?,
@@ -279,11 +279,11 @@ impl Ask for HmacRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Hmac(self.message);
+        let what = EnvelopeOp::Hmac(self.message);
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<HmacAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<HmacAnswer> {
         Some(HmacAnswer {
             key: key?,
             version: made.version?,
@@ -305,11 +305,11 @@ impl Ask for HmacVerifyRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::HmacVerify(self.message, self.mac);
+        let what = EnvelopeOp::HmacVerify(self.message, self.mac);
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: Made) -> Option<HmacVerifyAnswer> {
+    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<HmacVerifyAnswer> {
         Some(HmacVerifyAnswer {
             ok: made.ok,
             version: made.version,
@@ -330,11 +330,11 @@ impl Ask for RandomRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Random(self.bytes.unwrap_or(32) as usize);
+        let what = EnvelopeOp::Random(self.bytes.unwrap_or(32) as usize);
         task(None, None, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: Made) -> Option<RandomAnswer> {
+    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<RandomAnswer> {
         Some(RandomAnswer {
             bytes: made.plaintext?,
             receipt: made.receipt,

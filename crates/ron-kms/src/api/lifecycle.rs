@@ -8,7 +8,7 @@ use ron_proto::scope;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use super::asked;
+use super::call_context;
 use super::keys::{CHANGE_ERRORS, KEY, kid};
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
@@ -43,8 +43,8 @@ fn change<T: DeserializeOwned + JsonSchema + 'static>(
         .and_then(|kid| Ok((kid, request.json::<T>()?)))
     {
         Ok((kid, body)) => {
-            let asked = asked(&kms, request, responder);
-            kms.submit_store(StoreJob::Change(asked, kid, wrap(body)));
+            let call = call_context(&kms, request, responder);
+            kms.submit_store(StoreJob::Change(call, kid, wrap(body)));
         }
         Err(problem) => responder.send(problem),
     };

@@ -18,7 +18,7 @@ use std::time::Duration;
 use ron_http::{ApiInfo, Request, Responder, Router};
 use ron_kernel::Deadline;
 
-use crate::work::{Asked, Kms};
+use crate::work::{CallContext, Kms};
 
 /// How long before the request's deadline a wait for a proof ends, so that the answer can still be sent.
 const PROOF_MARGIN: Duration = Duration::from_millis(250);
@@ -45,10 +45,10 @@ pub fn router(kms: &Arc<Kms>) -> Router {
 }
 
 /// The context of a request; its deadline is at most `sign_deadline` away.
-fn asked(kms: &Kms, request: Request, responder: Responder) -> Asked {
+fn call_context(kms: &Kms, request: Request, responder: Responder) -> CallContext {
     // Leaves the HTTP front time to send the answer before it gives up on the request.
     let last = Deadline::within(request.deadline.remaining().saturating_sub(PROOF_MARGIN));
-    Asked {
+    CallContext {
         proof_until: request
             .prefer_wait()
             .map(|wait| Deadline::within(wait).earlier(last)),

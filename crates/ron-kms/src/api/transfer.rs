@@ -8,7 +8,7 @@ use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::Alg;
 
-use super::asked;
+use super::call_context;
 use super::keys::{CHANGE_ERRORS, kid};
 use crate::work::{Kms, StoreJob};
 
@@ -39,8 +39,8 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
             need,
             move |request, responder| match request.json::<ImportKey>() {
                 Ok(body) => {
-                    let asked = asked(&for_import, request, responder);
-                    for_import.submit_store(StoreJob::Import(asked, Box::new(body)));
+                    let call = call_context(&for_import, request, responder);
+                    for_import.submit_store(StoreJob::Import(call, Box::new(body)));
                 }
                 Err(problem) => responder.send(problem),
             },
@@ -57,8 +57,8 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
                 .and_then(|kid| Ok((kid, request.json::<ExportKey>()?)))
             {
                 Ok((kid, body)) => {
-                    let asked = asked(&for_export, request, responder);
-                    for_export.submit_store(StoreJob::Export(asked, kid, Box::new(body)));
+                    let call = call_context(&for_export, request, responder);
+                    for_export.submit_store(StoreJob::Export(call, kid, Box::new(body)));
                 }
                 Err(problem) => responder.send(problem),
             },

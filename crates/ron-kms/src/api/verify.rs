@@ -162,7 +162,10 @@ mod tests {
         let first = running.begin(&a).expect("room");
         let second = running.begin(&a).expect("room");
         assert!(running.begin(&a).is_none());
-        assert!(running.begin(&b).is_some(), "tenants do not share the limit");
+        assert!(
+            running.begin(&b).is_some(),
+            "tenants do not share the limit"
+        );
         drop(first);
         assert!(running.begin(&a).is_some());
         drop(second);

@@ -27,7 +27,11 @@ impl Refresher {
     pub fn run(&self, ctx: &ThreadCtx) {
         let every = self.kms.settings.devices.attest_every;
         loop {
-            let pause = if self.look() { every } else { SOON.min(every) };
+            let pause = if self.attest_all() {
+                every
+            } else {
+                SOON.min(every)
+            };
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;
             }
@@ -35,39 +39,39 @@ impl Refresher {
     }
 
     /// Has every device attest once; true when none failed.
-    pub fn look(&self) -> bool {
+    pub fn attest_all(&self) -> bool {
         let mut all = true;
-        let mut silent = Vec::new();
+        let mut failed = Vec::new();
         for device in self.kms.backends.devices() {
-            let spoken = self.ask(&**device);
-            let result = match &spoken {
+            let attested = self.attest_one(&**device);
+            let result = match &attested {
                 Some(Ok(())) => "ok",
                 Some(Err(_)) => "failed",
                 None => "no_key",
             };
             let counted = &self.kms.metrics.attest;
             counted.with_label_values(&[result]).inc();
-            let fresh = matches!(spoken, Some(Ok(())) | None);
+            let fresh = matches!(attested, Some(Ok(())) | None);
             let gate = self.kms.backends.gate();
-            if matches!(spoken, Some(Ok(()))) {
+            if matches!(attested, Some(Ok(()))) {
                 gate.confirm(device.kind(), self.kms.clock.unix_ms());
             }
             gate.set(device.kind(), fresh);
-            if let Some(Err(why)) = spoken {
-                silent.push(format!("{}: {why}", device.kind().as_str()));
+            if let Some(Err(why)) = attested {
+                failed.push(format!("{}: {why}", device.kind().as_str()));
             }
             all &= fresh;
         }
-        if silent.is_empty() {
+        if failed.is_empty() {
             self.ready.clear(CAUSE);
         } else {
-            self.ready.degrade(CAUSE, silent.join("; "));
+            self.ready.degrade(CAUSE, failed.join("; "));
         }
         all
     }
 
     /// Has the device attest one of its keys; `None` when it has none.
-    fn ask(&self, device: &dyn Device) -> Option<Result<(), String>> {
+    fn attest_one(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
         let held = index
             .keys
@@ -78,12 +82,12 @@ impl Refresher {
             })?;
         let mut nonce = [0_u8; 32];
         self.kms.random.fill(&mut nonce);
-        Some(speaks(device, held, nonce))
+        Some(check_evidence(device, held, nonce))
     }
 }
 
 /// Checks the device's evidence. A device that cannot certify keys only has to be available.
-fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
+fn check_evidence(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
     let deadline = Deadline::within(ATTEST_WAIT);
     let evidence = device
         .attest(&held.handle, nonce, deadline)
@@ -91,7 +95,7 @@ fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), Strin
     let certifies = device.capabilities().attestation == Attestation::TpmCertify;
     match evidence {
         None if certifies => Err("it gives no evidence".into()),
-        None => device.presence().away().map_or(Ok(()), Err),
+        None => device.presence().unavailable().map_or(Ok(()), Err),
         Some(evidence) => {
             let bad = |e: tpm_format::BadTpm| e.to_string();
             let attest = tpm_format::attest(&evidence.certify).map_err(bad)?;

@@ -70,9 +70,13 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     let quoted = match (&evidence.tpm, statement.backend) {
         (Some(tpm), KeyBackend::Tpm) => Some(check_tpm(tpm, statement, expect)?),
         (None, KeyBackend::Tpm) => {
-            return Err("the key is in a TPM, but the certificate has no evidence of the TPM".into());
+            return Err(
+                "the key is in a TPM, but the certificate has no evidence of the TPM".into(),
+            );
         }
-        (Some(_), _) => return Err("the certificate has evidence of a TPM, but the key is not in one".into()),
+        (Some(_), _) => {
+            return Err("the certificate has evidence of a TPM, but the key is not in one".into());
+        }
         (None, _) => None,
     };
     Ok(Birth {
@@ -129,7 +133,7 @@ fn check_tpm(
         .try_into()
         .map_err(|_| "the attestation key is not a point on P-256")?;
     let nonce = tpm_nonce(statement);
-    let spoken = |what: &str, bytes: &[u8], signature: &[u8]| {
+    let checked = |what: &str, bytes: &[u8], signature: &[u8]| {
         let bad = |e: tpm_format::BadTpm| format!("{what}: {e}");
         let signature = tpm_format::signature(signature).map_err(bad)?;
         if !verify_p256_fixed(ak, bytes, &signature) {
@@ -142,8 +146,8 @@ fn check_tpm(
         Ok(attest.attested)
     };
     let (certify, quote) = (tpm.certify.as_slice(), tpm.quote.as_slice());
-    let certified = spoken("the certificate", certify, tpm.certify_signature.as_slice())?;
-    let quoted = spoken("the quote", quote, tpm.quote_signature.as_slice())?;
+    let certified = checked("the certificate", certify, tpm.certify_signature.as_slice())?;
+    let quoted = checked("the quote", quote, tpm.quote_signature.as_slice())?;
     let public = tpm_format::public(tpm.key_public.as_slice())
         .map_err(|e| format!("the key's public area: {e}"))?;
     if !public.stays || !public.signs {

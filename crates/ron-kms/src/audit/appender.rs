@@ -12,13 +12,13 @@ use super::leaf::{Leaf, Op};
 use super::writer::{AuditWriter, Draft};
 use crate::metrics::Metrics;
 use crate::replay::Journal;
-use crate::work::answer::Done;
+use crate::work::answer::Completion;
 
 /// A finished operation, or a batch of them, whose answer waits for its leaves.
 pub struct Entry {
     pub drafts: Vec<Draft>,
     /// What to do once the leaves are durable, or the append has failed.
-    pub done: Done,
+    pub done: Completion,
     /// The reserved room; freed when the entry is dropped, after its answer.
     pub credits: Vec<Credit>,
 }
@@ -123,11 +123,11 @@ impl Appender {
     /// Writes the answers of entries with an operation id to the journal, with a second sync, then sends them. The
     /// other entries of the batch do not wait for it.
     fn remember(&mut self, mut entries: Vec<(Entry, u64)>) {
-        let mut settling = Vec::new();
+        let mut records = Vec::new();
         for (entry, index) in &mut entries {
-            entry.done.remember(&self.origin, *index, &mut settling);
+            entry.done.remember(&self.origin, *index, &mut records);
         }
-        match self.journal.keep(settling, self.clock.unix_ms()) {
+        match self.journal.keep(records, self.clock.unix_ms()) {
             Ok(()) => {
                 for (entry, index) in entries {
                     entry.done.complete(&self.origin, index);

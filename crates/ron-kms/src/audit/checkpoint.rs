@@ -107,7 +107,7 @@ impl Signal {
     fn covered(&self, begun_ms: u64, more: impl Fn() -> bool) {
         self.uncovered_since_ms.store(0, Ordering::SeqCst);
         // A leaf that became durable before this store is seen by `more`; the append of a later one finds 0 and sets
-                // the time itself.
+        // the time itself.
         if more() {
             let _ = self.uncovered_since_ms.compare_exchange(
                 0,
@@ -127,7 +127,7 @@ impl Signal {
     }
 
     /// Called by the appender after each batch and at least once a second: exports the age and reports an overdue
-        /// checkpoint.
+    /// checkpoint.
     pub fn watch(&self, metrics: &Metrics, ready: &ReadyBoard) {
         let age = self.age();
         metrics.checkpoint_age.set(age.as_secs().cast_signed());
@@ -210,7 +210,7 @@ impl CheckpointThread {
     }
 
     /// Stores cosignatures with the checkpoint that they were made for. It is no error that a newer checkpoint has
-        /// superseded it.
+    /// superseded it.
     fn cosign(&mut self, text: &str, lines: &[NoteSignature]) {
         match self.checkpointer.add_signatures(text, lines) {
             Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
@@ -244,7 +244,7 @@ impl CheckpointThread {
                 self.ready.present("checkpoint");
                 self.keep_anchor(&note);
                 // A full queue is no loss: the thread is awake and will read the newest checkpoint.
-                let _ = self.proofs.try_send(ProofJob::Look);
+                let _ = self.proofs.try_send(ProofJob::Check);
                 if let Some(witness) = &self.witness {
                     let _ = witness.try_send(Published);
                 }

@@ -15,7 +15,7 @@ const WAITING_MAX: usize = 4096;
 const FINAL_WAIT: Duration = Duration::from_secs(2);
 
 /// An answer that waits.
-pub struct Waiting {
+pub struct WaitingAnswer {
     /// The answer, complete except for its proof.
     pub answer: Box<SignAnswer>,
     pub responder: Responder,
@@ -25,23 +25,23 @@ pub struct Waiting {
 /// A message to the proof thread.
 pub enum ProofJob {
     /// An answer that waits.
-    Wait(Waiting),
+    Wait(WaitingAnswer),
     /// A checkpoint or cosignature was published: check the waiting answers.
-    Look,
+    Check,
 }
 
 /// The wish of one caller for a proof: where the answer waits, and until when.
-pub struct ProofAsk {
+pub struct ProofRequest {
     /// The thread that makes proofs.
     pub to: Sender<ProofJob>,
     pub until: Deadline,
 }
 
-impl ProofAsk {
+impl ProofRequest {
     /// Queues the answer for its proof; sends it without one when the queue is full.
     pub fn send(self, answer: Box<SignAnswer>, responder: Responder) {
         let until = self.until;
-        let job = ProofJob::Wait(Waiting {
+        let job = ProofJob::Wait(WaitingAnswer {
             answer,
             responder,
             until,
@@ -57,7 +57,7 @@ impl ProofAsk {
     }
 }
 
-fn send(waiting: Waiting, proof: Option<String>) {
+fn send(waiting: WaitingAnswer, proof: Option<String>) {
     let mut answer = waiting.answer;
     answer.proof = proof;
     let mut response = Response::json(200, &*answer);
@@ -72,7 +72,7 @@ pub struct ProofThread {
     pub host: LogHost,
     /// Whether a proof must end in a cosigned checkpoint.
     pub witnessed: bool,
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingAnswer>,
     pub metrics: Metrics,
     /// Fired after the last checkpoint.
     pub last_checkpoint: Shutdown,
@@ -148,7 +148,7 @@ impl ProofThread {
         self.waiting = keep;
     }
 
-    fn prove(&self, waiting: Waiting) {
+    fn prove(&self, waiting: WaitingAnswer) {
         let proof = self.host.proof(waiting.answer.receipt.index);
         if let Err(error) = &proof {
             tracing::error!(event = "proof_not_made", %error);
@@ -164,7 +164,7 @@ impl ProofThread {
 
     /// Sends an answer whose time is up. With witnesses configured but late, it still gets a proof to the log's own
     /// checkpoint if that covers the leaf.
-    fn give_up(&self, waiting: Waiting) {
+    fn give_up(&self, waiting: WaitingAnswer) {
         let proof = self.host.proof(waiting.answer.receipt.index).ok();
         let label = if proof.is_some() {
             "unwitnessed"

@@ -139,7 +139,7 @@ impl LogRing {
     }
 
     /// Replaces the keys after a rotation.
-    pub fn show(&self, identity: &LogIdentity) -> Result<(), String> {
+    pub fn replace(&self, identity: &LogIdentity) -> Result<(), String> {
         let chain = identity.chain()?;
         self.identity.store(identity.clone());
         self.view.show(chain);

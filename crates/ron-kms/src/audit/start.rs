@@ -18,8 +18,8 @@ use super::writer::{AuditWriter, Counters, Draft};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::{KeyStore, LogIdentity};
-use crate::work::lifecycle::settle::settle;
-use crate::work::log_key::settle_log_key;
+use crate::work::lifecycle::complete::complete_change;
+use crate::work::log_key::complete_log_key;
 
 /// A log that passed all checks.
 pub struct OpenedLog {
@@ -122,9 +122,9 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
     // After all comparisons, which must see the log as it was found, and before the start leaf.
-    settle_pending(&mut writer, &reader, store)?;
-    settle_pending_key(&mut writer, &reader, store)?;
-    ring.show(store.log()).map_err(failure)?;
+    complete_pending(&mut writer, &reader, store)?;
+    complete_pending_key(&mut writer, &reader, store)?;
+    ring.replace(store.log()).map_err(failure)?;
     if on_disk {
         keep_chain(dir, &ring.view().chain())
             .map_err(|e| failure(format!("the keys of the audit log cannot be written: {e}")))?;
@@ -262,7 +262,7 @@ fn scan(
 
 /// Completes a change that was committed to the store but whose leaf was not known to be durable: finds its leaf, or
 /// writes it now, and makes the version visible.
-fn settle_pending(
+fn complete_pending(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
@@ -276,13 +276,13 @@ fn settle_pending(
     let since = (pending.log_size, pending.version_before);
     let birth = born(writer, reader, store, since, leaf, true)?;
     let origin = store.log().origin.clone();
-    settle(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
+    complete_change(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf = birth);
     Ok(())
 }
 
 /// Completes a rotation of the log's own key whose leaf was not known to be durable.
-fn settle_pending_key(
+fn complete_pending_key(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
@@ -295,7 +295,7 @@ fn settle_pending_key(
     let leaf = leaf.map_err(|e| tampered(format!("the leaf of a log key: {e}")))?;
     let since = (pending.log_size, pending.version_before);
     let birth = born(writer, reader, store, since, leaf.clone(), false)?;
-    settle_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
+    complete_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_rotation_settled", leaf = birth);
     Ok(())
 }

@@ -34,25 +34,25 @@ pub struct Audit {
 impl Audit {
     /// Starts the threads of the log.
     pub fn spawn(self, sup: &Supervisor, km: &KernelMetrics, kms: &Arc<Kms>, ready: &ReadyBoard) {
-        let around = Around {
+        let handles = SharedHandles {
             sup,
             km,
             kms,
             ready,
         };
-        spawn(&around, self);
+        spawn(&handles, self);
     }
 }
 
 /// Shared handles for building the threads.
-struct Around<'a> {
+struct SharedHandles<'a> {
     sup: &'a Supervisor,
     km: &'a KernelMetrics,
     kms: &'a Arc<Kms>,
     ready: &'a ReadyBoard,
 }
 
-fn spawn(around: &Around<'_>, audit: Audit) {
+fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
     let Audit {
         opened,
         entries,
@@ -61,9 +61,9 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         host,
         journal,
     } = audit;
-    let (sup, kms) = (around.sup, around.kms);
+    let (sup, kms) = (handles.sup, handles.kms);
     let settings = &kms.settings;
-    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, around.km);
+    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, handles.km);
     let signal = Arc::new(Signal::new(
         settings.checkpoint_ops,
         settings.checkpoint_interval,
@@ -77,7 +77,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         .as_ref()
         .is_some_and(|w| w.policy().needs_witnesses());
     let witness = witnesses
-        .map(|witnesses| ask_witnesses(around, witnesses, &host, wake, last_checkpoint.clone()));
+        .map(|witnesses| ask_witnesses(handles, witnesses, &host, wake, last_checkpoint.clone()));
     let proving = ProofThread {
         jobs: proofs,
         host,
@@ -94,7 +94,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         interval: settings.checkpoint_interval,
         anchors: start::anchor_paths(settings, &kms.origin),
         health: kms.health.clone(),
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
         last_leaf,
         witness,
@@ -110,7 +110,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         origin: kms.origin.clone(),
         batch_leaves: settings.batch_leaves,
         signal,
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
         finished,
     };
@@ -123,14 +123,14 @@ fn spawn(around: &Around<'_>, audit: Audit) {
 
 /// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
-    around: &Around<'_>,
+    handles: &SharedHandles<'_>,
     witnesses: Witnesses,
     host: &LogHost,
     store: Sender<Wake>,
     last_checkpoint: Shutdown,
 ) -> Sender<Published> {
-    let kms = around.kms;
-    let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, around.km);
+    let kms = handles.kms;
+    let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, handles.km);
     let late = kms.settings.witness.as_ref();
     let log = WitnessedAudit {
         store,
@@ -143,7 +143,7 @@ fn ask_witnesses(
         reader: host.reader.clone(),
         view: host.cosigned.clone(),
         wakes,
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
         late: late.map_or(Duration::ZERO, |w| w.late),
@@ -151,6 +151,6 @@ fn ask_witnesses(
         last_checkpoint,
     };
     let health = kms.health.clone();
-    spawn_writer(around.sup, &WITNESS, thread, health, WitnessThread::run);
+    spawn_writer(handles.sup, &WITNESS, thread, health, WitnessThread::run);
     to
 }

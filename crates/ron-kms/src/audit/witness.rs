@@ -41,6 +41,6 @@ impl Witnessed for WitnessedAudit {
     }
 
     fn shown(&self) {
-        let _ = self.proofs.try_send(ProofJob::Look); // full: the thread is awake and will read the newest state
+        let _ = self.proofs.try_send(ProofJob::Check); // full: the thread is awake and will read the newest state
     }
 }

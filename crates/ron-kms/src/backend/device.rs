@@ -24,7 +24,7 @@ impl std::fmt::Debug for Handle {
 
 /// A key that a device has made.
 #[derive(Debug)]
-pub struct Made {
+pub struct NewKey {
     /// What the device calls it.
     pub handle: Handle,
     pub public: PublicKey,
@@ -53,7 +53,7 @@ pub struct TpmEvidence {
 pub enum DeviceError {
     /// The device cannot be reached or refuses the login; nothing was done.
     #[error("backend `{backend}` is unavailable: {why}")]
-    Away {
+    Unavailable {
         backend: &'static str,
         /// The reason, without secrets.
         why: String,
@@ -85,7 +85,7 @@ impl From<DeviceError> for Refusal {
     fn from(error: DeviceError) -> Self {
         let detail = error.to_string();
         match error {
-            DeviceError::Away { .. } => Self::new(
+            DeviceError::Unavailable { .. } => Self::new(
                 Why::StoreUnavailable,
                 format!("{detail}. Verification still works; see /readyz"),
             ),
@@ -105,7 +105,7 @@ impl From<DeviceError> for Refusal {
 /// The availability of a device.
 pub trait Presence {
     /// Why the device is unavailable; `None` while it answers.
-    fn away(&self) -> Option<String>;
+    fn unavailable(&self) -> Option<String>;
 
     /// Unix milliseconds of its last answer.
     fn seen_ms(&self) -> u64;
@@ -130,7 +130,7 @@ pub trait Device: Send + Sync {
     fn presence(&self) -> &dyn Presence;
 
     /// Makes a key that cannot leave the device. `name` is the label that the device's tools show.
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError>;
 
     /// Whether [`Device::destroy`] does anything.
     fn destroys(&self) -> bool {
@@ -216,7 +216,7 @@ impl Absent {
     }
 
     fn error(&self) -> DeviceError {
-        DeviceError::Away {
+        DeviceError::Unavailable {
             backend: self.kind.as_str(),
             why: "it is no longer configured".into(),
         }
@@ -224,7 +224,7 @@ impl Absent {
 }
 
 impl Presence for Absent {
-    fn away(&self) -> Option<String> {
+    fn unavailable(&self) -> Option<String> {
         Some(self.error().to_string())
     }
 
@@ -255,7 +255,7 @@ impl Device for Absent {
         self
     }
 
-    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<NewKey, DeviceError> {
         Err(self.error())
     }
 

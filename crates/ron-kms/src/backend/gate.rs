@@ -39,7 +39,7 @@ impl AttestGate {
     }
 
     /// The attestation that a signature of this backend's keys states; `None` if the backend does not attest, or has not
-        /// yet.
+    /// yet.
     pub fn confirmed(&self, backend: BackendKind, class: Attestation) -> Option<SignAttestation> {
         if class == Attestation::None {
             return None;

@@ -26,7 +26,7 @@ use super::{BackendKind, DeviceError, Presence};
 use crate::metrics::Metrics;
 
 /// Interval at which the keeper checks whether a probe is due.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_EVERY: Duration = Duration::from_millis(250);
 /// Maximum time of one probe.
 const PROBE: Duration = Duration::from_secs(1);
 /// Maximum hanging threads that are replaced at the same time.
@@ -48,9 +48,7 @@ pub enum Fault {
     /// The ciphertext to unwrap does not decrypt.
     Mismatch,
     /// The device is overloaded; nothing was done.
-    NotNow {
-        retry_after_s: u32,
-    },
+    NotNow { retry_after_s: u32 },
     /// No answer within the deadline; the session is dropped, its thread is free.
     Silent,
 }
@@ -64,7 +62,7 @@ pub trait Session: 'static {
 type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
 
 /// The parameters of a session pool.
-pub struct LineParts {
+pub struct SessionPoolParts {
     pub kind: BackendKind,
     /// Threads with a session each.
     pub threads: &'static ThreadSpec,
@@ -76,13 +74,13 @@ pub struct LineParts {
     pub probe_every: Duration,
     /// Name of the readiness cause.
     pub cause: &'static str,
-    /// The operation names that [`Line::run`] may get.
+    /// The operation names that [`SessionPool::run`] may get.
     pub ops: &'static [&'static str],
 }
 
 /// Shared handles that every session pool needs.
 #[derive(Clone)]
-pub struct Around {
+pub struct SharedHandles {
     pub sup: Supervisor,
     pub metrics: Metrics,
     /// Where unavailability is reported.
@@ -96,16 +94,16 @@ struct Seat<S> {
 }
 
 struct State {
-    away: Snapshot<Option<Arc<str>>>,
+    down: Snapshot<Option<Arc<str>>>,
     generation: AtomicU64,
     /// Unix milliseconds of the last answer.
     seen_ms: AtomicU64,
     /// The login was refused: no probe until a reload.
-    held_off: AtomicBool,
+    login_refused: AtomicBool,
     /// A reload requested a probe.
     nudged: AtomicBool,
     /// The device has answered at least once; later recoveries count as reconnections.
-    met: AtomicBool,
+    connected_before: AtomicBool,
 }
 
 struct Inner<S: Session> {
@@ -114,22 +112,22 @@ struct Inner<S: Session> {
     pool: HangPool<Seat<S>>,
     connect: Arc<Connect<S>>,
     state: State,
-    around: Around,
+    handles: SharedHandles,
     sessions: usize,
 }
 
 /// A session pool; clones share it.
-pub struct Line<S: Session>(Arc<Inner<S>>);
+pub struct SessionPool<S: Session>(Arc<Inner<S>>);
 
-impl<S: Session> Clone for Line<S> {
+impl<S: Session> Clone for SessionPool<S> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S: Session> Presence for Line<S> {
-    fn away(&self) -> Option<String> {
-        self.why_away().map(|why| why.to_string())
+impl<S: Session> Presence for SessionPool<S> {
+    fn unavailable(&self) -> Option<String> {
+        self.unavailable_reason().map(|why| why.to_string())
     }
 
     fn seen_ms(&self) -> u64 {
@@ -141,16 +139,16 @@ impl<S: Session> Presence for Line<S> {
     }
 
     fn nudge(&self) {
-        self.0.state.held_off.store(false, Ordering::SeqCst);
+        self.0.state.login_refused.store(false, Ordering::SeqCst);
         self.0.state.nudged.store(true, Ordering::SeqCst);
     }
 }
 
-impl<S: Session> Line<S> {
+impl<S: Session> SessionPool<S> {
     /// Starts the threads. The device may be unavailable at this time.
     pub fn start(
-        parts: LineParts,
-        around: Around,
+        parts: SessionPoolParts,
+        handles: SharedHandles,
         connect: impl Fn() -> Result<S, Fault> + Send + Sync + 'static,
     ) -> Self {
         let spec = HangSpec {
@@ -161,42 +159,42 @@ impl<S: Session> Line<S> {
             aside_max: ASIDE_MAX,
             ops: parts.ops,
         };
-        around.ready.declare(&[parts.cause]);
+        handles.ready.declare(&[parts.cause]);
         let empty = |_: &ThreadCtx| {
             Ok(Seat {
                 session: None,
                 generation: 0,
             })
         };
-        let pool = HangPool::start(&around.sup, spec, empty);
+        let pool = HangPool::start(&handles.sup, spec, empty);
         let line = Self(Arc::new(Inner {
             kind: parts.kind,
             cause: parts.cause,
             pool,
             connect: Arc::new(connect),
             state: State {
-                away: Snapshot::new(Some("it has not answered yet".into())),
+                down: Snapshot::new(Some("it has not answered yet".into())),
                 generation: AtomicU64::new(1),
-                seen_ms: AtomicU64::new(around.clock.unix_ms()),
-                held_off: AtomicBool::new(false),
+                seen_ms: AtomicU64::new(handles.clock.unix_ms()),
+                login_refused: AtomicBool::new(false),
                 nudged: AtomicBool::new(false),
-                met: AtomicBool::new(false),
+                connected_before: AtomicBool::new(false),
             },
-            around,
+            handles,
             sessions: parts.sessions,
         }));
-        line.show();
+        line.export_state();
         // The first probe runs here, so that an available device can be used by the first request.
-        line.look();
+        line.probe_once();
         let (kept, every) = (line.clone(), parts.probe_every);
-        let sup = line.0.around.sup.clone();
+        let sup = line.0.handles.sup.clone();
         sup.spawn(parts.keeper, move |ctx| kept.keep(ctx, every));
         line
     }
 
     /// Why the device is unavailable; `None` while it answers.
-    fn why_away(&self) -> Option<Arc<str>> {
-        self.0.state.away.with(Clone::clone)
+    fn unavailable_reason(&self) -> Option<Arc<str>> {
+        self.0.state.down.with(Clone::clone)
     }
 
     /// Runs `job` on a session, within the deadline; fails at once while the device is unavailable.
@@ -206,8 +204,8 @@ impl<S: Session> Line<S> {
         deadline: Deadline,
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
-        if let Some(why) = self.why_away() {
-            return Err(self.away_error(&why));
+        if let Some(why) = self.unavailable_reason() {
+            return Err(self.unavailable_error(&why));
         }
         self.call(op, deadline, job)
     }
@@ -239,103 +237,103 @@ impl<S: Session> Line<S> {
             }
             Ok(Err(Fault::NotNow { retry_after_s })) => Err(DeviceError::Busy { retry_after_s }),
             Ok(Err(Fault::Silent)) => {
-                if self.silent() {
-                    self.lost("it does not answer");
+                if self.unresponsive() {
+                    self.mark_unavailable("it does not answer");
                 }
                 Err(DeviceError::Hung)
             }
-            Ok(Err(Fault::Gone(why))) => Err(self.lost(&why)),
+            Ok(Err(Fault::Gone(why))) => Err(self.mark_unavailable(&why)),
             Ok(Err(Fault::Denied(why))) => {
-                inner.state.held_off.store(true, Ordering::SeqCst);
-                Err(self.lost(&why))
+                inner.state.login_refused.store(true, Ordering::SeqCst);
+                Err(self.mark_unavailable(&why))
             }
             Err(HangError::Busy { retry_after_s }) => Err(DeviceError::Busy { retry_after_s }),
             Err(HangError::Expired) => Err(DeviceError::Expired),
             Err(HangError::Hung) => {
-                let quarantined = &inner.around.metrics.quarantined;
+                let quarantined = &inner.handles.metrics.quarantined;
                 quarantined.with_label_values(&[inner.kind.as_str()]).inc();
-                self.show();
+                self.export_state();
                 Err(DeviceError::Hung)
             }
-            Err(HangError::Unavailable) => Err(self.lost("all of its sessions hang")),
-            Err(HangError::Crashed) => Err(self.lost("a session's thread panicked")),
-            Err(HangError::NoHandle(why)) => Err(self.lost(&why)),
+            Err(HangError::Unavailable) => Err(self.mark_unavailable("all of its sessions hang")),
+            Err(HangError::Crashed) => Err(self.mark_unavailable("a session's thread panicked")),
+            Err(HangError::NoHandle(why)) => Err(self.mark_unavailable(&why)),
         }
     }
 
     fn answered(&self) {
-        let now = self.0.around.clock.unix_ms();
+        let now = self.0.handles.clock.unix_ms();
         self.0.state.seen_ms.store(now, Ordering::Relaxed);
     }
 
-    fn away_error(&self, why: &str) -> DeviceError {
-        DeviceError::Away {
+    fn unavailable_error(&self, why: &str) -> DeviceError {
+        DeviceError::Unavailable {
             backend: self.0.kind.as_str(),
             why: why.to_owned(),
         }
     }
 
     /// Whether there was no answer for longer than a probe may take.
-    fn silent(&self) -> bool {
-        let now = self.0.around.clock.unix_ms();
+    fn unresponsive(&self) -> bool {
+        let now = self.0.handles.clock.unix_ms();
         u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
     }
 
     /// Marks the device as unavailable.
-    fn lost(&self, why: &str) -> DeviceError {
+    fn mark_unavailable(&self, why: &str) -> DeviceError {
         let inner = &self.0;
-        let was_up = inner.state.away.with(Option::is_none);
-        inner.state.away.store(Some(why.into()));
+        let was_up = inner.state.down.with(Option::is_none);
+        inner.state.down.store(Some(why.into()));
         if was_up {
             tracing::error!(event = "backend_away", backend = inner.kind.as_str(), why);
         }
-        self.show();
-        self.away_error(why)
+        self.export_state();
+        self.unavailable_error(why)
     }
 
     /// Exports the state to metrics and readiness.
-    fn show(&self) {
+    fn export_state(&self) {
         let inner = &self.0;
         let backend = inner.kind.as_str();
-        let sessions = &inner.around.metrics.backend_sessions;
+        let sessions = &inner.handles.metrics.backend_sessions;
         let hanging = inner.pool.hanging().len() as i64;
-        let away = inner.state.away.with(Option::is_some);
-        let open = if away { 0 } else { inner.pool.seated() as i64 };
+        let down = inner.state.down.with(Option::is_some);
+        let open = if down { 0 } else { inner.pool.seated() as i64 };
         sessions.with_label_values(&[backend, "open"]).set(open);
         sessions
             .with_label_values(&[backend, "hanging"])
             .set(hanging);
-        match self.away() {
-            Some(why) => inner.around.ready.degrade(
+        match self.unavailable() {
+            Some(why) => inner.handles.ready.degrade(
                 inner.cause,
                 format!("backend {backend} is unavailable: {why}; its keys verify but do not sign"),
             ),
-            None => inner.around.ready.clear(inner.cause),
+            None => inner.handles.ready.clear(inner.cause),
         }
     }
 
     fn keep(&self, ctx: &ThreadCtx, every: Duration) {
         let base = Duration::from_millis(100);
-        let seed = self.0.around.clock.unix_ms();
+        let seed = self.0.handles.clock.unix_ms();
         let mut backoff = Backoff::new(base, Duration::from_secs(2), base, seed);
         let mut next = Deadline::within(every);
-        let mut was_away = self.away().is_some();
-        while !ctx.shutdown.wait(Deadline::within(LOOK)) {
+        let mut was_down = self.unavailable().is_some();
+        while !ctx.shutdown.wait(Deadline::within(CHECK_EVERY)) {
             let state = &self.0.state;
-            let away = state.away.with(Option::is_some);
-            if away && !was_away {
+            let down = state.down.with(Option::is_some);
+            if down && !was_down {
                 backoff.reset();
                 next = Deadline::within(backoff.next_pause());
             }
-            was_away = away;
+            was_down = down;
             let nudged = state.nudged.swap(false, Ordering::SeqCst);
-            let due = next.expired() && !state.held_off.load(Ordering::SeqCst);
+            let due = next.expired() && !state.login_refused.load(Ordering::SeqCst);
             if !(due || nudged) {
                 continue;
             }
-            self.look();
-            was_away = self.away().is_some();
-            let pause = if was_away {
+            self.probe_once();
+            was_down = self.unavailable().is_some();
+            let pause = if was_down {
                 backoff.next_pause()
             } else {
                 backoff.reset();
@@ -346,28 +344,28 @@ impl<S: Session> Line<S> {
     }
 
     /// Probes the device once and updates its availability.
-    fn look(&self) {
+    fn probe_once(&self) {
         let inner = &self.0;
-        let away = inner.state.away.with(Option::is_some);
-        if away {
+        let down = inner.state.down.with(Option::is_some);
+        if down {
             // Sessions from before the outage may be dead: a new generation makes every thread open a new one.
             inner.state.generation.fetch_add(1, Ordering::SeqCst);
         }
         match self.call("probe", Deadline::within(PROBE), Session::probe) {
-            Ok(()) if away => {
-                inner.state.away.store(None);
-                if inner.state.met.swap(true, Ordering::SeqCst) {
-                    let reconnects = &inner.around.metrics.backend_reconnects;
+            Ok(()) if down => {
+                inner.state.down.store(None);
+                if inner.state.connected_before.swap(true, Ordering::SeqCst) {
+                    let reconnects = &inner.handles.metrics.backend_reconnects;
                     reconnects.with_label_values(&[inner.kind.as_str()]).inc();
                 }
                 tracing::info!(event = "backend_up", backend = inner.kind.as_str());
             }
             // All sessions are busy. While other calls get answers, that is load and no failure.
-            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.silent() => {}
+            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.unresponsive() => {}
             Ok(()) => {}
             Err(error) => {
-                self.lost(&match error {
-                    DeviceError::Away { why, .. } => why,
+                self.mark_unavailable(&match error {
+                    DeviceError::Unavailable { why, .. } => why,
                     DeviceError::Hung | DeviceError::Busy { .. } | DeviceError::Expired => {
                         "it does not answer".to_owned()
                     }
@@ -375,7 +373,7 @@ impl<S: Session> Line<S> {
                 });
             }
         }
-        self.show();
+        self.export_state();
     }
 }
 

@@ -37,7 +37,7 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 
 pub use custody::{Custody, Held};
-pub use device::{Device, DeviceError, Handle, Made, Presence, TpmEvidence};
+pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

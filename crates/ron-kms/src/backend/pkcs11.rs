@@ -26,8 +26,10 @@ use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::line::{Fault, Line, Session};
-use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence};
+use super::line::{Fault, Session, SessionPool};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+};
 use crate::keys::PublicKey;
 
 /// Bytes of a `CKA_ID`.
@@ -381,13 +383,13 @@ fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
 }
 
 pub struct Pkcs11Device {
-    line: Line<TokenSession>,
+    line: SessionPool<TokenSession>,
     random: Arc<dyn Random>,
 }
 
 impl Pkcs11Device {
     /// The backend over a session pool that was started with [`Driver::connect`].
-    pub fn new(line: Line<TokenSession>, random: Arc<dyn Random>) -> Self {
+    pub fn new(line: SessionPool<TokenSession>, random: Arc<dyn Random>) -> Self {
         Self { line, random }
     }
 }
@@ -408,7 +410,7 @@ impl Device for Pkcs11Device {
         &self.line
     }
 
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         let mut id = vec![0_u8; ID_BYTES];
         self.random.fill(&mut id);
         let (handle, name) = (Handle(id.clone()), name.to_owned());
@@ -427,7 +429,7 @@ impl Device for Pkcs11Device {
             Ok(public)
         };
         let public = self.line.run("pkcs11_make", deadline, make)?;
-        Ok(Made { handle, public })
+        Ok(NewKey { handle, public })
     }
 
     fn sign(

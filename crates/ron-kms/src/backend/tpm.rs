@@ -34,9 +34,9 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
 use tss_esapi::{Context, Error};
 
-use super::line::{Fault, Line, Session};
+use super::line::{Fault, Session, SessionPool};
 use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence,
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
     TpmEvidence,
 };
 use crate::keys::PublicKey;
@@ -448,14 +448,14 @@ pub const OPS: &[&str] = &[
 ];
 
 pub struct TpmDevice {
-    line: Line<TpmSession>,
+    line: SessionPool<TpmSession>,
     counter_index: Option<u32>,
 }
 
 impl TpmDevice {
     /// The backend over a session pool that was started with [`TpmAt::connect`].
     /// `counter_index` is the NV index of its counter.
-    pub fn new(line: Line<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
+    pub fn new(line: SessionPool<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             line,
             counter_index,
@@ -479,12 +479,12 @@ impl Device for TpmDevice {
         &self.line
     }
 
-    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         if alg != Alg::EcdsaP256 {
             return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
         }
         let made = self.line.run("tpm_make", deadline, TpmSession::make)?;
-        Ok(Made {
+        Ok(NewKey {
             handle: made.0,
             public: made.1,
         })

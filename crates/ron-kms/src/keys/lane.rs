@@ -8,11 +8,11 @@ use super::atomics::{AtomicBool, AtomicU64, Ordering};
 /// Use numbers that are reserved durably and not given out yet. Any thread takes numbers; only the store
 /// thread adds blocks.
 #[derive(Debug, Default)]
-pub struct UseLane {
+pub struct UseNumbers {
     /// `next << 32 | limit`: the numbers `next..limit` are free. One word, so that one compare-and-swap changes both.
     free: AtomicU64,
     /// Whether the next block is requested already.
-    asked: AtomicBool,
+    requested: AtomicBool,
 }
 
 const fn unpack(word: u64) -> (u32, u32) {
@@ -23,7 +23,7 @@ const fn pack(next: u32, limit: u32) -> u64 {
     (next as u64) << 32 | limit as u64
 }
 
-impl UseLane {
+impl UseNumbers {
     /// Takes one number, which is never given out again; `None` while no number is left.
     pub fn take(&self) -> Option<u32> {
         let step = |word: u64| {
@@ -57,16 +57,16 @@ impl UseLane {
         let _ = self
             .free
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, step); // `step` always returns a value
-        self.asked.store(false, Ordering::Release);
+        self.requested.store(false, Ordering::Release);
     }
 
-    /// True for exactly one caller until the next [`Self::fill`] or [`Self::unask`]: that caller requests the block.
-    pub fn ask(&self) -> bool {
-        !self.asked.swap(true, Ordering::AcqRel)
+    /// True for exactly one caller until the next [`Self::fill`] or [`Self::withdraw_request`]: that caller requests the block.
+    pub fn claim_request(&self) -> bool {
+        !self.requested.swap(true, Ordering::AcqRel)
     }
 
     /// Takes the request back: it could not be queued.
-    pub fn unask(&self) {
-        self.asked.store(false, Ordering::Release);
+    pub fn withdraw_request(&self) {
+        self.requested.store(false, Ordering::Release);
     }
 }

@@ -13,13 +13,13 @@
 
 use ron_crypto::secret::{Secret32, SecretBytes};
 
-pub use super::lane::UseLane;
+pub use super::lane::UseNumbers;
 
 /// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
 pub struct SymmetricKey {
     pub key: Secret32,
     /// Allocator of use numbers; only AES-256-GCM uses it.
-    pub lane: UseLane,
+    pub use_numbers: UseNumbers,
 }
 
 impl SymmetricKey {
@@ -27,7 +27,7 @@ impl SymmetricKey {
     pub fn from_secret(secret: &SecretBytes) -> Option<Self> {
         Some(Self {
             key: Secret32::try_from_bytes(secret)?,
-            lane: UseLane::default(),
+            use_numbers: UseNumbers::default(),
         })
     }
 }
@@ -47,42 +47,42 @@ mod tests {
 
     #[test]
     fn numbers_are_given_once_and_in_blocks() {
-        let lane = UseLane::default();
-        assert_eq!((lane.take(), lane.left()), (None, 0));
-        lane.fill(5, 7);
+        let numbers = UseNumbers::default();
+        assert_eq!((numbers.take(), numbers.left()), (None, 0));
+        numbers.fill(5, 7);
         assert_eq!(
-            [lane.take(), lane.take(), lane.take()],
+            [numbers.take(), numbers.take(), numbers.take()],
             [Some(5), Some(6), None]
         );
-        lane.fill(7, 9);
-        assert_eq!(lane.take(), Some(7));
-        lane.fill(9, 12);
-        assert_eq!(lane.left(), 4, "a block that follows is joined");
-        lane.fill(100, 102);
-        assert_eq!((lane.take(), lane.left()), (Some(100), 1));
-        lane.fill(u32::MAX - 1, u32::MAX);
-        assert_eq!((lane.take(), lane.take()), (Some(u32::MAX - 1), None));
+        numbers.fill(7, 9);
+        assert_eq!(numbers.take(), Some(7));
+        numbers.fill(9, 12);
+        assert_eq!(numbers.left(), 4, "a block that follows is joined");
+        numbers.fill(100, 102);
+        assert_eq!((numbers.take(), numbers.left()), (Some(100), 1));
+        numbers.fill(u32::MAX - 1, u32::MAX);
+        assert_eq!((numbers.take(), numbers.take()), (Some(u32::MAX - 1), None));
     }
 
     #[test]
     fn one_caller_asks_for_a_block() {
-        let lane = UseLane::default();
-        assert!(lane.ask());
-        assert!(!lane.ask());
-        lane.fill(0, 1);
-        assert!(lane.ask());
-        lane.unask();
-        assert!(lane.ask());
+        let numbers = UseNumbers::default();
+        assert!(numbers.claim_request());
+        assert!(!numbers.claim_request());
+        numbers.fill(0, 1);
+        assert!(numbers.claim_request());
+        numbers.withdraw_request();
+        assert!(numbers.claim_request());
     }
 
     #[test]
     fn threads_never_share_a_number() {
-        let lane = UseLane::default();
+        let numbers = UseNumbers::default();
         let done = AtomicBool::new(false);
         let taker = || {
             let mut mine = Vec::new();
             loop {
-                match lane.take() {
+                match numbers.take() {
                     Some(number) => mine.push(number),
                     None if done.load(Ordering::Acquire) => return mine,
                     None => std::hint::spin_loop(),
@@ -92,7 +92,7 @@ mod tests {
         let all: Vec<u32> = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4).map(|_| scope.spawn(taker)).collect();
             for block in 0..40 {
-                lane.fill(block * 500, (block + 1) * 500);
+                numbers.fill(block * 500, (block + 1) * 500);
             }
             done.store(true, Ordering::Release);
             let taken = takers.into_iter().flat_map(|t| t.join().expect("a taker"));
@@ -100,6 +100,6 @@ mod tests {
         });
         let distinct: BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "a number was given twice");
-        assert_eq!(all.len() + lane.left() as usize, 20_000, "none is lost");
+        assert_eq!(all.len() + numbers.left() as usize, 20_000, "none is lost");
     }
 }

@@ -23,7 +23,7 @@ use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
 use ron_tlog::append::{Disk, DiskFile};
 
-use super::{Bounds, Entry, OpKey, REPLAY_MS, Replay, Settling};
+use super::{Bounds, Entry, JournalRecord, OpKey, REPLAY_MS, Replay};
 
 const MAGIC: &[u8; 8] = b"ronrep\0\x01";
 const LENGTH: usize = 4;
@@ -216,7 +216,7 @@ impl Journal {
             offset,
             length: u32::try_from(length).ok()?,
         });
-        self.replay.settle(
+        self.replay.record(
             key,
             Entry {
                 body,
@@ -231,13 +231,13 @@ impl Journal {
 
     /// Makes the answers durable, then visible to repetitions. After an error none of them may leave, and their
     /// operations stay in flight until a restart reads what is on disk.
-    pub fn keep(&mut self, settling: Vec<Settling>, now_ms: u64) -> io::Result<()> {
-        if settling.is_empty() {
+    pub fn keep(&mut self, records: Vec<JournalRecord>, now_ms: u64) -> io::Result<()> {
+        if records.is_empty() {
             return Ok(());
         }
-        let mut entries = Vec::with_capacity(settling.len());
+        let mut entries = Vec::with_capacity(records.len());
         let mut pending: Vec<u8> = Vec::new();
-        for Settling { mut ticket, answer } in settling {
+        for JournalRecord { mut ticket, answer } in records {
             let Some(key) = ticket.key else { continue };
             if self.is_full(pending.len() as u64) {
                 self.write(&mut pending)?;
@@ -273,13 +273,13 @@ impl Journal {
                 made_ms: ticket.made_ms,
             };
             // The ticket gives up the id without freeing it: the record may be on disk even if the write fails, so
-                        // after an error the id must stay in flight.
+            // after an error the id must stay in flight.
             ticket.key = None;
             entries.push((key, entry));
         }
         self.write(&mut pending)?;
         for (key, entry) in entries {
-            self.replay.settle(key, entry);
+            self.replay.record(key, entry);
         }
         self.prune(now_ms)
     }
@@ -297,7 +297,10 @@ impl Journal {
         if pending.is_empty() {
             return Ok(());
         }
-        let segment = self.segments.back_mut().expect("the pending records have a segment");
+        let segment = self
+            .segments
+            .back_mut()
+            .expect("the pending records have a segment");
         segment.file.write_at(segment.bytes, pending)?;
         segment.file.sync_data()?;
         segment.bytes += pending.len() as u64;

@@ -73,11 +73,11 @@ pub struct Replay {
 }
 
 /// The table's answer to [`Replay::begin`].
-pub enum Seen {
+pub enum Lookup {
     /// A new operation: perform it, then give the ticket with the answer to the journal.
     New(Ticket),
     /// A finished operation: its remembered answer.
-    Done(Vec<u8>),
+    Repeated(Vec<u8>),
 }
 
 /// The exclusive right to perform one operation. Dropping it without an answer frees the operation id.
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Ticket {
 }
 
 /// A ticket and the answer that every repetition of its operation will get.
-pub struct Settling {
+pub struct JournalRecord {
     ticket: Ticket,
     answer: Vec<u8>,
 }
@@ -125,7 +125,7 @@ impl Replay {
         op_id: OpId,
         body: [u8; 32],
         now_ms: u64,
-    ) -> Result<Seen, Refusal> {
+    ) -> Result<Lookup, Refusal> {
         let key = op_key(tenant, op_id);
         // The lock ends with this block: reading the answer below is I/O, and no lock is held over I/O.
         let place = {
@@ -148,7 +148,7 @@ impl Replay {
                     };
                     table.insert(key, entry);
                     drop(table);
-                    return Ok(Seen::New(Ticket {
+                    return Ok(Lookup::New(Ticket {
                         replay: self.clone(),
                         key: Some(key),
                         body,
@@ -157,7 +157,7 @@ impl Replay {
                 }
             }
         };
-        place.read(&self.key).map(Seen::Done).map_err(|why| {
+        place.read(&self.key).map(Lookup::Repeated).map_err(|why| {
             tracing::error!(event = "replay_unreadable", %why);
             Refusal::new(
                 Why::Internal,
@@ -166,7 +166,7 @@ impl Replay {
         })
     }
 
-    fn settle(&self, key: OpKey, entry: Entry) {
+    fn record(&self, key: OpKey, entry: Entry) {
         self.table.lock().insert(key, entry);
     }
 
@@ -188,8 +188,8 @@ impl Replay {
 
 impl Ticket {
     /// Adds the answer to remember.
-    pub fn with(self, answer: Vec<u8>) -> Settling {
-        Settling {
+    pub fn with(self, answer: Vec<u8>) -> JournalRecord {
+        JournalRecord {
             ticket: self,
             answer,
         }

@@ -38,7 +38,7 @@ fn memory() -> Arc<dyn Disk> {
 }
 
 impl Bench {
-    fn begin(&self, n: u128, body: u8, now: u64) -> Result<Seen, Refusal> {
+    fn begin(&self, n: u128, body: u8, now: u64) -> Result<Lookup, Refusal> {
         let tenant = "t".parse().expect("tenant");
         self.replay
             .begin(&tenant, OpId(uuid::Uuid::from_u128(n)), [body; 32], now)
@@ -46,21 +46,21 @@ impl Bench {
 
     fn ticket(&self, n: u128, body: u8, now: u64) -> Ticket {
         match self.begin(n, body, now) {
-            Ok(Seen::New(ticket)) => ticket,
-            Ok(Seen::Done(_)) => panic!("{n} was done before"),
+            Ok(Lookup::New(ticket)) => ticket,
+            Ok(Lookup::Repeated(_)) => panic!("{n} was done before"),
             Err(refusal) => panic!("{n}: {refusal:?}"),
         }
     }
 
     fn done(&mut self, n: u128, body: u8, answer: &[u8], now: u64) {
-        let settling = self.ticket(n, body, now).with(answer.to_vec());
-        self.journal.keep(vec![settling], now).expect("kept");
+        let records = self.ticket(n, body, now).with(answer.to_vec());
+        self.journal.keep(vec![records], now).expect("kept");
     }
 
     fn answer(&self, n: u128, body: u8, now: u64) -> Option<Vec<u8>> {
         match self.begin(n, body, now) {
-            Ok(Seen::Done(answer)) => Some(answer),
-            Ok(Seen::New(_)) => None,
+            Ok(Lookup::Repeated(answer)) => Some(answer),
+            Ok(Lookup::New(_)) => None,
             Err(refusal) => panic!("{n}: {refusal:?}"),
         }
     }
@@ -86,8 +86,8 @@ fn same_id_same_body_same_answer_for_a_day() {
     let ticket = bench.ticket(1, 1, 0);
     assert_eq!(bench.why(1, 1, 1), Some(Why::InFlight));
     assert_eq!(bench.why(1, 2, 1), Some(Why::OpIdMismatch));
-    let settling = ticket.with(b"{\"a\":1}".to_vec());
-    bench.journal.keep(vec![settling], 0).expect("kept");
+    let records = ticket.with(b"{\"a\":1}".to_vec());
+    bench.journal.keep(vec![records], 0).expect("kept");
     assert_eq!(
         bench.answer(1, 1, REPLAY_MS - 1).as_deref(),
         Some(&b"{\"a\":1}"[..])
@@ -96,7 +96,10 @@ fn same_id_same_body_same_answer_for_a_day() {
     let other = "u".parse().expect("tenant");
     let id = OpId(uuid::Uuid::from_u128(1));
     let theirs = bench.replay.begin(&other, id, [1; 32], 3);
-    assert!(matches!(theirs, Ok(Seen::New(_))), "ids are a tenant's own");
+    assert!(
+        matches!(theirs, Ok(Lookup::New(_))),
+        "ids are a tenant's own"
+    );
     assert_eq!(bench.answer(1, 2, REPLAY_MS), None, "a day later");
 }
 
@@ -235,7 +238,7 @@ fn a_failed_disk_keeps_the_id_and_tells_nobody() {
     let mut bench = open(&shared, 1, 80, 1 << 20, 0);
     bench.done(1, 1, b"before", 0);
     disk.fail_after(2, FaultKind::Io);
-    let settling = bench.ticket(2, 1, 0).with(b"lost".to_vec());
-    assert!(bench.journal.keep(vec![settling], 0).is_err());
+    let records = bench.ticket(2, 1, 0).with(b"lost".to_vec());
+    assert!(bench.journal.keep(vec![records], 0).is_err());
     assert_eq!(bench.why(2, 1, 1), Some(Why::InFlight));
 }

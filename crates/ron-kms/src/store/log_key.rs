@@ -258,7 +258,7 @@ impl KeyStore {
     }
 
     /// Records that the leaf of log key `number` is durable at `birth`, and `answer` for its operation id.
-    pub fn settle_log_key(
+    pub fn complete_log_key(
         &mut self,
         number: u32,
         birth: u64,

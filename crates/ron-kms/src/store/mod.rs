@@ -93,7 +93,7 @@ pub const MIGRATIONS: &[Migration] = &[
         version: 3,
         name: "lifecycle",
         // Metadata has more members from here on, which an older program would report as tampering: the new schema
-                // version keeps it from opening the store.
+        // version keeps it from opening the store.
         sql: "CREATE INDEX ops_created ON ops (created);",
     },
     Migration {
@@ -125,10 +125,7 @@ pub enum StoreError {
     #[error(
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
-    Origin {
-        configured: String,
-        stored: String,
-    },
+    Origin { configured: String, stored: String },
     /// The witness policy does not fit this log.
     #[error("witness.policy_file: {0}")]
     Witness(String),
@@ -359,7 +356,7 @@ impl KeyStore {
     /// All keys as a snapshot: versions whose leaf is durable.
     pub fn index(&self) -> KeyIndex {
         let keys = self.records.iter().filter_map(|(kid, record)| {
-            Some((kid.clone(), Arc::new(record.settled(kid, &self.backends)?)))
+            Some((kid.clone(), Arc::new(record.visible(kid, &self.backends)?)))
         });
         KeyIndex {
             gate: self.backends.gate().clone(),
@@ -370,7 +367,7 @@ impl KeyStore {
 
     /// The key as snapshots show it now; `None` before the leaf of its first version is durable.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        self.records.get(kid)?.settled(kid, &self.backends)
+        self.records.get(kid)?.visible(kid, &self.backends)
     }
 
     /// The metadata of a key as committed, which may be ahead of the snapshot.

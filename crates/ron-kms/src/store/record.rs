@@ -158,7 +158,7 @@ impl Record {
     }
 
     /// The key as readers see it, with the versions whose leaf is durable; `None` before the first one is.
-    pub(super) fn settled(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
+    pub(super) fn visible(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
         let versions: Vec<Version> = (1_u32..)
             .zip(&self.versions)
             .map_while(|(number, row)| {

@@ -177,7 +177,10 @@ impl Sealer {
     pub fn public_of(&self, name: &RecordName, erased: &[u8]) -> Result<PublicKey, SealError> {
         let (header, public) = self.split(name, erased)?;
         if header != erased.len() {
-            return Err(refuse(name, "the key was destroyed, but its record is complete"));
+            return Err(refuse(
+                name,
+                "the key was destroyed, but its record is complete",
+            ));
         }
         PublicKey::from_raw(name.alg, public)
             .ok_or_else(|| refuse(name, "it does not hold a public key of its algorithm"))

@@ -63,7 +63,8 @@ fn tpm_key(
         write_new(path, hex::encode(blob).as_bytes())?;
         return Ok(key);
     }
-    let unreadable = || StoreError::SealKey(format!("{} does not hold a sealed key", path.display()));
+    let unreadable =
+        || StoreError::SealKey(format!("{} does not hold a sealed key", path.display()));
     let text = read_secret_file(path).map_err(StoreError::SealKey)?;
     let blob = hex::decode(text.expose()).map_err(|_| unreadable())?;
     let secret = tpm

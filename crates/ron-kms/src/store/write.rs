@@ -89,7 +89,7 @@ fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
 
 impl KeyStore {
     /// Commits `change` with its operation id and its leaf. A new version stays invisible until
-    /// [`KeyStore::settle`]; destroyed secrets are erased from the file when this returns.
+    /// [`KeyStore::complete`]; destroyed secrets are erased from the file when this returns.
     pub fn commit(
         &mut self,
         change: Change,
@@ -108,7 +108,9 @@ impl KeyStore {
             None => (Record::new(meta.clone()), false),
         };
         if exists == new.as_ref().is_some_and(|new| new.number == 1) {
-            return Err(StoreError::Db("the key exists already, or does not exist".into()));
+            return Err(StoreError::Db(
+                "the key exists already, or does not exist".into(),
+            ));
         }
         record.meta = meta;
         let number = new.as_ref().map_or(0, |new| new.number);
@@ -235,7 +237,7 @@ impl KeyStore {
 
     /// Completes a change whose leaf is durable at `birth`: makes its version visible, stores its answer and empties
     /// the outbox, in one transaction.
-    pub fn settle(
+    pub fn complete(
         &mut self,
         pending: &Pending,
         birth: u64,
@@ -257,7 +259,7 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::settle`], because the
+    /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::complete`], because the
     /// answer shows the version, and again by it.
     pub fn mark_born(&mut self, pending: &Pending, birth: u64) {
         let Some(record) = self.records.get_mut(&pending.kid) else {

@@ -41,7 +41,7 @@ use crate::topology::TOPOLOGY;
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::task::SignTask;
 use crate::work::verify::verify;
-use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+use crate::work::{CallContext, SignJob, SignOp, StoreJob};
 
 /// How long a test waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -194,12 +194,12 @@ impl Rig {
         found.map_or(0, |v| v.trim().parse().expect("a number"))
     }
 
-    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn call_context(&self, caller: &Principal) -> (CallContext, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();
         (
-            Asked {
+            CallContext {
                 caller: caller.clone(),
                 responder,
                 deadline,
@@ -226,9 +226,9 @@ impl Rig {
     }
 
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
-        let (asked, waiter) = self.asked(caller);
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, waiter) = self.call_context(caller);
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
 
@@ -245,17 +245,17 @@ impl Rig {
     }
 
     pub fn sign_batch(&self, batch: SignBatch) -> SignBatchAnswer {
-        let (asked, waiter) = self.asked(&self.caller);
-        let what = SignWhat::Batch(SignTask::from_batch(batch));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, waiter) = self.call_context(&self.caller);
+        let what = SignOp::Batch(SignTask::from_batch(batch));
+        self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter).json()
     }
 
     pub fn create_as(&self, caller: &Principal, request: CreateKey) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(asked, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request)));
         Self::got(waiter)
     }
 
@@ -269,10 +269,10 @@ impl Rig {
     }
 
     pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Change(asked, key.clone(), request));
+            .submit_store(StoreJob::Change(call, key.clone(), request));
         Self::got(waiter)
     }
 
@@ -285,10 +285,10 @@ impl Rig {
     }
 
     pub fn rotate_log_key_as(&self, caller: &Principal, request: RotateLogKey) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::RotateLogKey(asked, request));
+            .submit_store(StoreJob::RotateLogKey(call, request));
         Self::got(waiter)
     }
 

@@ -9,12 +9,12 @@ use ron_proto::kms::{AttestAnswer, ItemError, SignAnswer, SignBatchAnswer, SignR
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
-use super::envelope::{Made, Shape};
+use super::envelope::{EnvelopeOutput, RespondWith};
 use crate::audit::leaf::OK;
-use crate::audit::proofs::ProofAsk;
+use crate::audit::proofs::ProofRequest;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::replay::{Settling, Ticket};
+use crate::replay::{JournalRecord, Ticket};
 
 /// The append failed, so the leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +53,15 @@ pub enum Item {
 
 pub enum EnvelopeItem {
     /// A finished operation, which has a leaf; operation, algorithm and result are labels of the metrics.
-    Made(
-        Made,
+    Done(
+        EnvelopeOutput,
         (&'static str, &'static str, &'static str),
         Option<Ticket>,
     ),
     /// Refused; has a leaf.
     Refused(Refusal, (&'static str, &'static str)),
     /// An item without its own leaf: a repeated operation, or an item that could not be parsed.
-    Known(Result<Made, Refusal>),
+    Known(Result<EnvelopeOutput, Refusal>),
 }
 
 /// The envelope operations of one request.
@@ -70,7 +70,7 @@ pub struct EnvelopeDone {
     pub responder: Responder,
     /// One per operation. Items with a leaf stand in the order of their leaves.
     pub items: Vec<EnvelopeItem>,
-    pub shape: Shape,
+    pub shape: RespondWith,
     pub timing: Timing,
 }
 
@@ -80,7 +80,7 @@ impl EnvelopeDone {
         let mut index = first;
         let timing = self.timing;
         let one = |item| match item {
-            EnvelopeItem::Made(mut made, (op, alg, result), _) => {
+            EnvelopeItem::Done(mut made, (op, alg, result), _) => {
                 made.receipt = receipt(origin, index);
                 index += 1;
                 timing.count(op, alg, result);
@@ -105,7 +105,7 @@ impl EnvelopeDone {
 }
 
 /// What to do once the leaves of an [`Entry`](crate::audit::appender::Entry) are durable.
-pub enum Done {
+pub enum Completion {
     Sign {
         /// Where the answer goes.
         responder: Responder,
@@ -114,7 +114,7 @@ pub enum Done {
         /// Records the answer under its operation id.
         ticket: Option<Ticket>,
         /// Set when the caller asked for the inclusion proof (`Prefer: wait=N`).
-        proof: Option<ProofAsk>,
+        proof: Option<ProofRequest>,
         timing: Timing,
     },
     Batch {
@@ -165,7 +165,7 @@ fn receipt(origin: &str, index: u64) -> LogReceipt {
     }
 }
 
-impl Done {
+impl Completion {
     /// Whether the journal must hold the answer before it leaves.
     pub fn remembers(&self) -> bool {
         match self {
@@ -176,7 +176,7 @@ impl Done {
             }
             Self::Envelope(done) => {
                 let remembers =
-                    |item: &EnvelopeItem| matches!(item, EnvelopeItem::Made(_, _, Some(_)));
+                    |item: &EnvelopeItem| matches!(item, EnvelopeItem::Done(_, _, Some(_)));
                 done.items.iter().any(remembers)
             }
             _ => false,
@@ -184,7 +184,7 @@ impl Done {
     }
 
     /// Appends the records for the journal to `into`. The leaves are durable, the first at `index`.
-    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<Settling>) {
+    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<JournalRecord>) {
         let json = |answer: &SignAnswer| {
             serde_json::to_vec(answer).expect("an answer holds strings and integers only")
         };
@@ -204,7 +204,7 @@ impl Done {
             }
             Self::Envelope(done) => {
                 for item in &mut done.items {
-                    if let EnvelopeItem::Made(made, _, ticket) = item {
+                    if let EnvelopeItem::Done(made, _, ticket) = item {
                         made.receipt = receipt(origin, index);
                         into.extend(ticket.take().map(|ticket| ticket.with(made.remembered())));
                     }

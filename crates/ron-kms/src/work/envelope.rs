@@ -14,7 +14,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
 use super::signer::recalled;
-use super::{Asked, Kms};
+use super::{CallContext, Kms};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
@@ -22,14 +22,14 @@ use crate::backend::Custody;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, SecretKey, envelope};
-use crate::replay::{Seen, Ticket};
-use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
+use crate::replay::{Lookup, Ticket};
+use crate::work::answer::{Completion, EnvelopeDone, EnvelopeItem};
 
 /// The leaf's result for a MAC that does not match its message.
 pub const NO_MATCH: &str = "no_match";
 
 #[derive(Clone)]
-pub enum What {
+pub enum EnvelopeOp {
     Wrap(PrivateBytes),
     Unwrap(Bytes),
     /// Decrypt, then encrypt under the head version.
@@ -42,7 +42,7 @@ pub enum What {
     Random(usize),
 }
 
-impl What {
+impl EnvelopeOp {
     /// The operation's name in leaves and metrics.
     pub const fn op(&self) -> Op {
         match self {
@@ -71,7 +71,7 @@ pub struct EnvelopeTask {
     pub key: Option<Kid>,
     pub version: Option<u32>,
     pub aad: Option<Bytes>,
-    pub what: What,
+    pub what: EnvelopeOp,
     /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
     /// Operation id and SHA-256 of the whole request.
@@ -82,7 +82,7 @@ pub struct EnvelopeTask {
 
 /// The result of an operation; which fields are set depends on the operation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Made {
+pub struct EnvelopeOutput {
     /// The key version that was used.
     pub version: Option<u32>,
     /// The version that decrypted a rewrapped text.
@@ -108,7 +108,7 @@ struct Remembered {
     receipt: LogReceipt,
 }
 
-impl Made {
+impl EnvelopeOutput {
     /// The journal's record of this result.
     pub(super) fn remembered(&self) -> Vec<u8> {
         let remembered = Remembered {
@@ -137,30 +137,30 @@ impl Made {
 }
 
 /// Builds the response from one result per task.
-pub type Shape = Box<dyn FnOnce(Vec<Result<Made, Refusal>>) -> Response + Send>;
+pub type RespondWith = Box<dyn FnOnce(Vec<Result<EnvelopeOutput, Refusal>>) -> Response + Send>;
 
 /// Envelope operations of one request.
 pub struct EnvelopeJob {
     /// The operations; an `Err` could not be parsed and is refused without a leaf.
     pub tasks: Vec<Result<EnvelopeTask, Refusal>>,
     /// Builds the response; gets one result per task, in order.
-    pub shape: Shape,
+    pub shape: RespondWith,
 }
 
 /// A task after its operation id was looked up.
 enum Start {
     New(Box<EnvelopeTask>, Option<Ticket>),
-    Known(Box<Result<Made, Refusal>>),
+    Known(Box<Result<EnvelopeOutput, Refusal>>),
 }
 
 impl Kms {
     /// Performs the operations of one request and hands them to the appender.
-    pub(super) fn envelope(&self, asked: Asked, job: EnvelopeJob) {
+    pub(super) fn envelope(&self, call: CallContext, job: EnvelopeJob) {
         let index = self.index.load();
         let starts: Vec<Start> = job
             .tasks
             .into_iter()
-            .map(|task| self.look_up(&index, &asked, task))
+            .map(|task| self.look_up(&index, &call, task))
             .collect();
         let new = starts
             .iter()
@@ -169,9 +169,9 @@ impl Kms {
         // Reserved before any key is used: a result without room for its leaf could never be answered.
         let credits = match new {
             0 => Vec::new(),
-            _ => match self.admit(&asked, new) {
+            _ => match self.admit(&call, new) {
                 Ok(credits) => credits,
-                Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+                Err(refusal) => return self.refuse_unlogged(call, &refusal),
             },
         };
         let mut drafts = Vec::with_capacity(new);
@@ -180,15 +180,15 @@ impl Kms {
             items.push(match start {
                 Start::Known(result) => EnvelopeItem::Known(*result),
                 Start::New(task, ticket) => {
-                    let (item, draft) = self.envelope_item(&index, &asked, &task, ticket);
+                    let (item, draft) = self.envelope_item(&index, &call, &task, ticket);
                     drafts.push(draft);
                     item
                 }
             });
         }
         let done = EnvelopeDone {
-            timing: self.timing(&asked),
-            responder: asked.responder,
+            timing: self.timing(&call),
+            responder: call.responder,
             items,
             shape: job.shape,
         };
@@ -196,7 +196,7 @@ impl Kms {
             // Nothing to log: all items are repetitions or unreadable.
             return done.complete(&self.origin, 0);
         }
-        let done = Done::Envelope(Box::new(done));
+        let done = Completion::Envelope(Box::new(done));
         self.enter(Entry {
             drafts,
             done,
@@ -208,10 +208,10 @@ impl Kms {
     fn look_up(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: Result<EnvelopeTask, Refusal>,
     ) -> Start {
-        let caller = &asked.caller;
+        let caller = &call.caller;
         let known = |result| Start::Known(Box::new(result));
         let task = match task {
             Ok(task) => Box::new(task),
@@ -232,10 +232,10 @@ impl Kms {
             .replay
             .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
         match seen {
-            Ok(Seen::New(ticket)) => Start::New(task, Some(ticket)),
-            Ok(Seen::Done(made)) => {
-                known(Made::recalled(&made).and_then(|made| again(index, asked, &task, &made)))
-            }
+            Ok(Lookup::New(ticket)) => Start::New(task, Some(ticket)),
+            Ok(Lookup::Repeated(made)) => known(
+                EnvelopeOutput::recalled(&made).and_then(|made| again(index, call, &task, &made)),
+            ),
             Err(refusal) => known(Err(refusal)),
         }
     }
@@ -243,7 +243,7 @@ impl Kms {
     fn envelope_item(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: &EnvelopeTask,
         ticket: Option<Ticket>,
     ) -> (EnvelopeItem, Draft) {
@@ -253,8 +253,8 @@ impl Kms {
             .key
             .as_ref()
             .is_some_and(|kid| index.keys.contains_key(kid));
-        let mut draft = Draft::new(leaf_of(&asked.caller, task), counted);
-        match self.try_envelope(index, &asked.caller, task, asked.deadline) {
+        let mut draft = Draft::new(leaf_of(&call.caller, task), counted);
+        match self.try_envelope(index, &call.caller, task, call.deadline) {
             Ok(made) => {
                 let output = made.ciphertext.as_ref().or(made.mac.as_ref());
                 draft.leaf.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
@@ -262,7 +262,7 @@ impl Kms {
                 let held = made.ok || task.what.op() != Op::HmacVerify;
                 let result = if held { OK } else { NO_MATCH };
                 result.clone_into(&mut draft.leaf.result);
-                let item = EnvelopeItem::Made(made, (op, alg, result), ticket);
+                let item = EnvelopeItem::Done(made, (op, alg, result), ticket);
                 (item, draft)
             }
             Err(refusal) => {
@@ -278,62 +278,64 @@ impl Kms {
         caller: &Principal,
         task: &EnvelopeTask,
         deadline: Deadline,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<EnvelopeOutput, Refusal> {
         if let Some(flaw) = &task.flaw {
             return Err(flaw.clone());
         }
         let Some(kid) = &task.key else {
-            let What::Random(length) = task.what else {
+            let EnvelopeOp::Random(length) = task.what else {
                 return Err(Refusal::new(Why::Internal, "an operation without a key"));
             };
-            return Ok(Made {
+            return Ok(EnvelopeOutput {
                 plaintext: Some(self.draw(length)),
-                ..Made::default()
+                ..EnvelopeOutput::default()
             });
         };
         let key = index.find(caller, kid)?;
         suits(kid.alg, task.what.op())?;
         let aad = task.aad.as_ref().map(Bytes::as_slice);
         match &task.what {
-            What::Wrap(plaintext) => {
+            EnvelopeOp::Wrap(plaintext) => {
                 self.wrap(key, task.version, aad, plaintext.expose(), deadline)
             }
-            What::Unwrap(text) => {
+            EnvelopeOp::Unwrap(text) => {
                 let (version, plaintext) = unwrap(key, aad, &text.0, deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     version: Some(version),
                     plaintext: Some(plaintext),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 })
             }
-            What::Rewrap(text) => {
+            EnvelopeOp::Rewrap(text) => {
                 let (from, plaintext) = unwrap(key, aad, &text.0, deadline)?;
                 let made = self.wrap(key, task.version, aad, plaintext.expose(), deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     from_version: Some(from),
                     ..made
                 })
             }
-            What::Datakey(length, show) => {
+            EnvelopeOp::Datakey(length, show) => {
                 let fresh = self.draw(*length);
                 let made = self.wrap(key, task.version, aad, fresh.expose(), deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     plaintext: show.then_some(fresh),
                     ..made
                 })
             }
-            What::Hmac(message) => {
+            EnvelopeOp::Hmac(message) => {
                 let head = key.head_for(task.version)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     version: Some(head.number),
                     mac: Some(Bytes(
                         mac(key.active_secret()?.local()?, &message.0)?.to_vec(),
                     )),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 })
             }
-            What::HmacVerify(message, given) => check_mac(key, task.version, &message.0, &given.0),
-            What::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
+            EnvelopeOp::HmacVerify(message, given) => {
+                check_mac(key, task.version, &message.0, &given.0)
+            }
+            EnvelopeOp::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
         }
     }
 
@@ -345,7 +347,7 @@ impl Kms {
         aad: Option<&[u8]>,
         plaintext: &[u8],
         deadline: Deadline,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<EnvelopeOutput, Refusal> {
         let head = key.head_for(pinned)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
         let secret = match key.active_secret()? {
@@ -353,10 +355,10 @@ impl Kms {
             Custody::Held(held) => {
                 let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
                 let header = envelope::header(key.kid.alg, head.number);
-                return Ok(Made {
+                return Ok(EnvelopeOutput {
                     version: Some(head.number),
                     ciphertext: Some(Bytes([&header[..], &wrapped].concat())),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 });
             }
         };
@@ -377,10 +379,10 @@ impl Kms {
         );
         let ciphertext =
             ciphertext.ok_or_else(|| Refusal::new(Why::Internal, "the key does not wrap"))?;
-        Ok(Made {
+        Ok(EnvelopeOutput {
             version: Some(head.number),
             ciphertext: Some(Bytes(ciphertext)),
-            ..Made::default()
+            ..EnvelopeOutput::default()
         })
     }
 
@@ -460,7 +462,7 @@ fn check_mac(
     wanted: Option<u32>,
     message: &[u8],
     given: &[u8],
-) -> Result<Made, Refusal> {
+) -> Result<EnvelopeOutput, Refusal> {
     let no_version =
         || Refusal::new(Why::NotFound, "the key has no such version").with_head(key.head().number);
     let versions = match wanted {
@@ -470,7 +472,7 @@ fn check_mac(
         }
         None => key.min_verify..=key.head().number,
     };
-    let mut made = Made::default();
+    let mut made = EnvelopeOutput::default();
     for version in versions.rev() {
         if ct::eq(&mac(secret_of(key, version)?, message)?, given) {
             made.ok = true;
@@ -485,22 +487,22 @@ fn check_mac(
 /// again, with the caller's present access.
 fn again(
     index: &KeyIndex,
-    asked: &Asked,
+    call: &CallContext,
     task: &EnvelopeTask,
-    made: &Made,
-) -> Result<Made, Refusal> {
+    made: &EnvelopeOutput,
+) -> Result<EnvelopeOutput, Refusal> {
     let mut made = made.clone();
     let text = match (&task.what, &made.ciphertext) {
-        (What::Unwrap(text), _) => text,
-        (What::Datakey(_, true), Some(text)) => text,
+        (EnvelopeOp::Unwrap(text), _) => text,
+        (EnvelopeOp::Datakey(_, true), Some(text)) => text,
         _ => return Ok(made),
     };
     let Some(kid) = &task.key else {
         return Ok(made);
     };
-    let key = index.find(&asked.caller, kid)?;
+    let key = index.find(&call.caller, kid)?;
     let aad = task.aad.as_ref().map(Bytes::as_slice);
-    let (_, plaintext) = unwrap(key, aad, &text.0, asked.deadline)?;
+    let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
     made.plaintext = Some(plaintext);
     Ok(made)
 }

@@ -37,24 +37,24 @@ pub const fn cost_of(alg: Alg) -> u64 {
     }
 }
 
-struct Lane<T> {
+struct TenantQueue<T> {
     jobs: VecDeque<(u64, T)>,
     deficit: u64,
 }
 
-struct Lanes<T> {
-    by_tenant: BTreeMap<Tenant, Lane<T>>,
+struct TenantQueues<T> {
+    by_tenant: BTreeMap<Tenant, TenantQueue<T>>,
     /// Tenants with jobs, in the order of their turns.
     ring: VecDeque<Tenant>,
     queued: usize,
     long_running: usize,
     /// Turns that found only long jobs while the maximum of long jobs ran. The end of a long job redeems one.
-    owed: usize,
+    deferred: usize,
 }
 
 /// Why a job was not queued; gives the job back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotTaken<T> {
+pub enum PushError<T> {
     /// The queue is full.
     Full(T),
     /// The tenant's queue has reached its share of the capacity.
@@ -64,30 +64,30 @@ pub enum NotTaken<T> {
 }
 
 /// A running long job. Its drop decrements the count, also when the job panics.
-struct Long<'a, T>(Option<&'a FairQueue<T>>);
+struct LongJob<'a, T>(Option<&'a FairQueue<T>>);
 
-impl<T> Long<'_, T> {
+impl<T> LongJob<'_, T> {
     /// Ends the job; true when a deferred turn can be redeemed now.
     fn done(mut self) -> bool {
         self.0.take().is_some_and(FairQueue::long_done)
     }
 }
 
-impl<T> Drop for Long<'_, T> {
+impl<T> Drop for LongJob<'_, T> {
     fn drop(&mut self) {
         // Still `Some` only after a panic. This thread cannot redeem the deferred turn any more; the next job that
         // ends does.
         if let Some(queue) = self.0.take()
             && queue.long_done()
         {
-            queue.lanes.lock().owed += 1;
+            queue.tenants.lock().deferred += 1;
         }
     }
 }
 
 /// One queue per tenant behind one bounded queue of turns.
 pub struct FairQueue<T> {
-    lanes: RankedMutex<Lanes<T>>,
+    tenants: RankedMutex<TenantQueues<T>>,
     capacity: usize,
     long_max: usize,
     turns: Sender<Turn>,
@@ -97,15 +97,15 @@ impl<T> FairQueue<T> {
     /// Room for `capacity` jobs, served by `servers` threads that take turns from the receiving end of `turns`,
     /// which must have the same capacity.
     pub fn new(capacity: usize, servers: usize, turns: Sender<Turn>) -> Self {
-        let lanes = Lanes {
+        let tenants = TenantQueues {
             by_tenant: BTreeMap::new(),
             ring: VecDeque::new(),
             queued: 0,
             long_running: 0,
-            owed: 0,
+            deferred: 0,
         };
         Self {
-            lanes: RankedMutex::new(&FAIR_LOCK, lanes),
+            tenants: RankedMutex::new(&FAIR_LOCK, tenants),
             capacity,
             long_max: servers.saturating_sub(1).max(1),
             turns,
@@ -113,53 +113,53 @@ impl<T> FairQueue<T> {
     }
 
     /// Appends a job to the tenant's queue and sends one turn for it.
-    pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), NotTaken<T>> {
-        let mut lanes = self.lanes.lock();
-        let length = lanes.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
-        let room = self.capacity.saturating_sub(lanes.queued);
+    pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), PushError<T>> {
+        let mut tenants = self.tenants.lock();
+        let length = tenants.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
+        let room = self.capacity.saturating_sub(tenants.queued);
         if room == 0 {
-            return Err(NotTaken::Full(job));
+            return Err(PushError::Full(job));
         }
         if length >= room.saturating_mul(SHARE) {
-            return Err(NotTaken::Share(job));
+            return Err(PushError::Share(job));
         }
-        lanes.push(tenant, cost.max(1), job);
-        drop(lanes);
+        tenants.push(tenant, cost.max(1), job);
+        drop(tenants);
         // Unlocked first: no lock is held over a send. There are never more queued turns than jobs, so the
         // queue of turns has room.
         match self.turns.try_send(Turn) {
             Ok(()) => Ok(()),
-            Err(SendError::Full(_)) => self.take_back(tenant, NotTaken::Full),
-            Err(SendError::Closed(_)) => self.take_back(tenant, NotTaken::Closed),
+            Err(SendError::Full(_)) => self.take_back(tenant, PushError::Full),
+            Err(SendError::Closed(_)) => self.take_back(tenant, PushError::Closed),
         }
     }
 
-    fn take_back(&self, tenant: &Tenant, why: fn(T) -> NotTaken<T>) -> Result<(), NotTaken<T>> {
-        let job = self.lanes.lock().take_last(tenant);
+    fn take_back(&self, tenant: &Tenant, why: fn(T) -> PushError<T>) -> Result<(), PushError<T>> {
+        let job = self.tenants.lock().take_last(tenant);
         job.map_or(Ok(()), |job| Err(why(job)))
     }
 
     /// The next job, and whether it is long; `None` when only long jobs are left and the maximum of them runs.
     /// The turn is then deferred.
     fn pop(&self) -> Option<(T, bool)> {
-        let mut lanes = self.lanes.lock();
-        let long_ok = lanes.long_running < self.long_max;
-        let next = lanes.pop(long_ok);
+        let mut tenants = self.tenants.lock();
+        let long_ok = tenants.long_running < self.long_max;
+        let next = tenants.pop(long_ok);
         match &next {
-            Some((_, true)) => lanes.long_running += 1,
+            Some((_, true)) => tenants.long_running += 1,
             Some((_, false)) => {}
-            None => lanes.owed += 1,
+            None => tenants.deferred += 1,
         }
         next
     }
 
     /// Ends a long job; true when a deferred turn can be redeemed now.
     fn long_done(&self) -> bool {
-        let mut lanes = self.lanes.lock();
-        lanes.long_running = lanes.long_running.saturating_sub(1);
-        let owed = lanes.owed > 0;
-        lanes.owed = lanes.owed.saturating_sub(1);
-        owed
+        let mut tenants = self.tenants.lock();
+        tenants.long_running = tenants.long_running.saturating_sub(1);
+        let deferred = tenants.deferred > 0;
+        tenants.deferred = tenants.deferred.saturating_sub(1);
+        deferred
     }
 
     /// Serves one turn: runs the next job and, after a long one, a job whose turn was deferred because of it.
@@ -171,7 +171,7 @@ impl<T> FairQueue<T> {
             if !long {
                 return work(job);
             }
-            let running = Long(Some(self));
+            let running = LongJob(Some(self));
             work(job);
             if !running.done() {
                 return;
@@ -186,7 +186,7 @@ impl<T> FairQueue<T> {
 
     /// Whether no job is queued; running jobs do not count.
     pub fn is_empty(&self) -> bool {
-        self.lanes.lock().queued == 0
+        self.tenants.lock().queued == 0
     }
 
     /// Estimated seconds until there is room, from the drain rate.
@@ -195,27 +195,27 @@ impl<T> FairQueue<T> {
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> TenantQueues<T> {
     fn push(&mut self, tenant: &Tenant, cost: u64, job: T) {
-        let lane = self
+        let tenant_queue = self
             .by_tenant
             .entry(tenant.clone())
-            .or_insert_with(|| Lane {
+            .or_insert_with(|| TenantQueue {
                 jobs: VecDeque::new(),
                 deficit: 0,
             });
-        if lane.jobs.is_empty() {
+        if tenant_queue.jobs.is_empty() {
             self.ring.push_back(tenant.clone());
         }
-        lane.jobs.push_back((cost, job));
+        tenant_queue.jobs.push_back((cost, job));
         self.queued += 1;
     }
 
     fn take_last(&mut self, tenant: &Tenant) -> Option<T> {
-        let lane = self.by_tenant.get_mut(tenant)?;
-        let (_, job) = lane.jobs.pop_back()?;
+        let tenant_queue = self.by_tenant.get_mut(tenant)?;
+        let (_, job) = tenant_queue.jobs.pop_back()?;
         self.queued -= 1;
-        if lane.jobs.is_empty() {
+        if tenant_queue.jobs.is_empty() {
             self.by_tenant.remove(tenant);
             self.ring.retain(|waiting| waiting != tenant);
         }
@@ -226,28 +226,33 @@ impl<T> Lanes<T> {
     /// so does one whose next job is long while no more long jobs may run, without gaining.
     fn pop(&mut self, long_ok: bool) -> Option<(T, bool)> {
         let fits = |cost: u64| long_ok || cost <= LONG;
-        let next = |lane: &Lane<T>| lane.jobs.front().map_or(0, |(cost, _)| *cost);
+        let next =
+            |tenant_queue: &TenantQueue<T>| tenant_queue.jobs.front().map_or(0, |(cost, _)| *cost);
         // Without a job that fits, the loop below would rotate for ever.
-        if !self.by_tenant.values().any(|lane| fits(next(lane))) {
+        if !self
+            .by_tenant
+            .values()
+            .any(|tenant_queue| fits(next(tenant_queue)))
+        {
             return None;
         }
         loop {
             let tenant = self.ring.front()?.clone();
-            let lane = self.by_tenant.get_mut(&tenant)?;
-            let cost = next(lane);
+            let tenant_queue = self.by_tenant.get_mut(&tenant)?;
+            let cost = next(tenant_queue);
             if !fits(cost) {
                 self.ring.rotate_left(1);
                 continue;
             }
-            if lane.deficit < cost {
-                lane.deficit += QUANTUM;
+            if tenant_queue.deficit < cost {
+                tenant_queue.deficit += QUANTUM;
                 self.ring.rotate_left(1);
                 continue;
             }
-            lane.deficit -= cost;
-            let (_, job) = lane.jobs.pop_front()?;
+            tenant_queue.deficit -= cost;
+            let (_, job) = tenant_queue.jobs.pop_front()?;
             self.queued -= 1;
-            if lane.jobs.is_empty() {
+            if tenant_queue.jobs.is_empty() {
                 self.by_tenant.remove(&tenant);
                 self.ring.pop_front();
             }
@@ -325,7 +330,7 @@ mod tests {
             }
         };
         let (first, why) = fill("a");
-        assert_eq!(why, NotTaken::Share(0));
+        assert_eq!(why, PushError::Share(0));
         assert!((440..512).contains(&first), "{first}");
         let (second, _) = fill("b");
         assert!(second >= 40, "{second}");
@@ -339,8 +344,8 @@ mod tests {
         for job in 0..4 {
             queue.push(&tenant("a"), 1, job).expect("room");
         }
-        assert_eq!(queue.push(&tenant("a"), 1, 4), Err(NotTaken::Full(4)));
-        assert_eq!(queue.push(&tenant("b"), 1, 5), Err(NotTaken::Full(5)));
+        assert_eq!(queue.push(&tenant("a"), 1, 4), Err(PushError::Full(4)));
+        assert_eq!(queue.push(&tenant("b"), 1, 5), Err(PushError::Full(5)));
     }
 
     #[test]
@@ -377,7 +382,7 @@ mod tests {
     fn a_closed_queue_gives_the_job_back() {
         let (queue, turns) = queue(8, 1);
         drop(turns);
-        assert_eq!(queue.push(&tenant("a"), 1, 3), Err(NotTaken::Closed(3)));
+        assert_eq!(queue.push(&tenant("a"), 1, 3), Err(PushError::Closed(3)));
         assert!(queue.is_empty());
     }
 }

@@ -10,9 +10,9 @@ use ron_kernel::{
 };
 use ron_proto::values::Kid;
 
-use super::lifecycle::held::{MadeJob, Order, Waiting};
+use super::lifecycle::held::{DeferredChange, KeyMadeJob, Order};
 use super::task::{CheckpointGate, Gate};
-use super::{Kms, SignJob, SignWhat, StoreJob};
+use super::{Kms, SignJob, SignOp, StoreJob};
 use crate::backend::{BackendKind, Backends, Handle, Held};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
@@ -31,7 +31,7 @@ pub enum HeldJob {
     /// A signature, an envelope operation or an attestation.
     Use(Box<SignJob>),
     /// Make a key for a change that waits for it.
-    Make(Order, Box<Waiting>),
+    Make(Order, Box<DeferredChange>),
     /// Destroy all versions of a key.
     Destroy(Kid, Vec<Handle>),
     /// Destroy a key that no change uses; nobody waits.
@@ -39,14 +39,14 @@ pub enum HeldJob {
 }
 
 /// The queue of jobs for the keys of one device.
-pub struct Lane {
+pub struct DeviceQueue {
     pub kind: BackendKind,
     /// The sending end; the device's threads receive.
     pub tx: Sender<HeldJob>,
 }
 
-/// The receiving end of a [`Lane`], and the threads to start for it.
-pub struct LaneEnd {
+/// The receiving end of a [`DeviceQueue`], and the threads to start for it.
+pub struct DeviceQueueEnd {
     spec: &'static ThreadSpec,
     threads: usize,
     jobs: Receiver<HeldJob>,
@@ -63,12 +63,12 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
 }
 
 /// One queue of `capacity` jobs for each configured device.
-pub fn lanes(
+pub fn device_queues(
     backends: &Backends,
     capacity: usize,
     km: &KernelMetrics,
-) -> (Vec<Lane>, Vec<LaneEnd>) {
-    let mut lanes = Vec::new();
+) -> (Vec<DeviceQueue>, Vec<DeviceQueueEnd>) {
+    let mut queues = Vec::new();
     let mut ends = Vec::new();
     for device in backends.devices() {
         let kind = device.kind();
@@ -76,19 +76,19 @@ pub fn lanes(
             continue;
         };
         let (tx, jobs) = queue(row, capacity, km);
-        lanes.push(Lane { kind, tx });
-        ends.push(LaneEnd {
+        queues.push(DeviceQueue { kind, tx });
+        ends.push(DeviceQueueEnd {
             spec,
             threads: device.presence().sessions() + SPARE,
             jobs,
             kind,
         });
     }
-    (lanes, ends)
+    (queues, ends)
 }
 
 /// Starts the threads that serve the queues.
-pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
+pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
         let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.held_job(kind, job));
@@ -98,13 +98,13 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
 
 impl Kms {
     /// The queue of the device that holds the job's keys; `None` sends the job to the signers.
-    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<HeldJob>>, Refusal> {
+    pub(super) fn queue_for(&self, what: &SignOp) -> Result<Option<&Sender<HeldJob>>, Refusal> {
         let index = self.index.load();
         let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
-            SignWhat::One(task) => holder(&task.key),
-            SignWhat::Attest(task) => holder(&task.key),
-            SignWhat::Envelope(job) => {
+            SignOp::One(task) => holder(&task.key),
+            SignOp::Attest(task) => holder(&task.key),
+            SignOp::Envelope(job) => {
                 let keys = job
                     .tasks
                     .iter()
@@ -112,17 +112,17 @@ impl Kms {
                     .filter_map(|task| task.key.as_ref());
                 one_device(keys.filter_map(holder))?
             }
-            SignWhat::Batch(tasks) => {
+            SignOp::Batch(tasks) => {
                 one_device(tasks.iter().flatten().filter_map(|task| holder(&task.key)))?
             }
         };
-        Ok(found.and_then(|kind| self.lane_of(kind)))
+        Ok(found.and_then(|kind| self.device_queue(kind)))
     }
 
     /// The queue of the configured device of this kind, if any.
-    pub(super) fn lane_of(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
-        let lane = self.lanes.iter().find(|lane| lane.kind == kind);
-        lane.map(|lane| &lane.tx)
+    pub(super) fn device_queue(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
+        let found = self.device_queues.iter().find(|queue| queue.kind == kind);
+        found.map(|queue| &queue.tx)
     }
 
     fn held_job(&self, kind: BackendKind, job: HeldJob) {
@@ -131,7 +131,7 @@ impl Kms {
             HeldJob::Make(order, waiting) => self.make_held(order, *waiting),
             HeldJob::Destroy(kid, handles) => {
                 let done = self.destroy_held(kind, &kid, &handles);
-                self.submit_store(StoreJob::Gone(kid, done));
+                self.submit_store(StoreJob::KeyDestroyed(kid, done));
             }
             HeldJob::Discard(held) => {
                 let until = Deadline::within(MAKE_WAIT);
@@ -143,10 +143,10 @@ impl Kms {
     }
 
     /// Has the device make a key and returns it to the store thread, with the change that waits for it.
-    fn make_held(&self, order: Order, waiting: Waiting) {
+    fn make_held(&self, order: Order, waiting: DeferredChange) {
         let device = self.backends.holder(order.backend);
         let alg = order.kid.alg;
-        let until = waiting.asked.deadline.earlier(Deadline::within(MAKE_WAIT));
+        let until = waiting.call.deadline.earlier(Deadline::within(MAKE_WAIT));
         let name = format!("{}#v{}", order.kid, order.number);
         let made = device.make(alg, &name, until).map(|made| Held {
             device,
@@ -155,7 +155,7 @@ impl Kms {
             public: made.public,
         });
         let made = made.map_err(Refusal::from);
-        self.submit_store(StoreJob::Made(Box::new(MadeJob {
+        self.submit_store(StoreJob::KeyMade(Box::new(KeyMadeJob {
             order,
             made,
             waiting,
@@ -179,7 +179,7 @@ impl Kms {
     pub(super) fn discard(&self, held: Held) {
         let kind = held.device.kind();
         let sent = self
-            .lane_of(kind)
+            .device_queue(kind)
             .is_some_and(|tx| tx.try_send(HeldJob::Discard(held)).is_ok());
         if !sent {
             tracing::warn!(event = "orphan_key_left", backend = kind.as_str());

@@ -10,10 +10,10 @@ use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{OpId, Tenant, Timestamp};
 
-use super::Asked;
-use super::answer::Done;
+use super::CallContext;
+use super::answer::Completion;
+use super::lifecycle::complete::{Answer, to_json};
 use super::lifecycle::plan::body_hash;
-use super::lifecycle::settle::{Answer, to_json};
 use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, leaf_of};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
@@ -30,38 +30,38 @@ use crate::store::{KeyStore, StoreError};
 const ALG: &str = "ed25519";
 
 impl Lifecycle {
-    pub(super) fn rotate_log_key(&mut self, asked: Asked, request: &RotateLogKey) {
+    pub(super) fn rotate_log_key(&mut self, call: CallContext, request: &RotateLogKey) {
         let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::RotateLogKey, LOG_KEY_NAME, request);
-        let mut leaf = leaf_of(Op::RotateLogKey, &asked, op_id, &body);
+        let mut leaf = leaf_of(Op::RotateLogKey, &call, op_id, &body);
         leaf.alg = Some(ALG.to_owned());
         leaf.key = Some(LOG_KEY_NAME.to_owned());
         let change = Change {
             op: Op::RotateLogKey,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
-        let allowed = may_run_system(&asked.caller);
+        let allowed = may_run_system(&call.caller);
         // As with keys: a caller without the right learns nothing from an operation id, and the refusal is a leaf.
         let seen = match &allowed {
             Ok(()) => self.admit_change(&change),
             Err(_) => Ok(None),
         };
         let begun = match seen {
-            Ok(Some(answer)) => return answer.send(asked),
-            Ok(None) => self.kms.admit(&asked, 1),
+            Ok(Some(answer)) => return answer.send(call),
+            Ok(None) => self.kms.admit(&call, 1),
             Err(refusal) => Err(refusal),
         };
         let credits = match begun {
             Ok(credits) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         match allowed.and_then(|()| self.next_log_key(request)) {
-            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
+            Err(refusal) => self.refuse(call, leaf, false, refusal, credits),
             Ok(new) => {
                 let outcome = self.change_log_key(&change, new, leaf, credits);
-                self.finish(asked, Op::RotateLogKey, ALG, outcome);
+                self.finish(call, Op::RotateLogKey, ALG, outcome);
             }
         }
     }
@@ -95,7 +95,7 @@ impl Lifecycle {
         leaf.output_sha256 = Some(hex::encode(sha256(new.public())));
         leaf.context = Some(new.statement.to_string());
         let op = OpRow {
-            tenant: change.asked.caller.tenant.clone(),
+            tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
             body: change.body,
             now: Timestamp(self.kms.clock.unix_ms()),
@@ -109,7 +109,7 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Change(to),
+            done: Completion::Change(to),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
@@ -120,7 +120,7 @@ impl Lifecycle {
             );
             return Err(Refusal::audit_down());
         };
-        let json = settle_log_key(&mut self.store, number, birth, &leaf);
+        let json = complete_log_key(&mut self.store, number, birth, &leaf);
         let json = json.map_err(|e| self.store_failed(&e))?;
         self.show_log_keys()?;
         Ok(Answer {
@@ -142,7 +142,7 @@ impl Lifecycle {
                 let why = format!("the keys of the audit log cannot be kept beside it: {error}");
                 self.ready.degrade("log_keys", why);
             }
-            let shown = self.kms.ring.show(self.store.log());
+            let shown = self.kms.ring.replace(self.store.log());
             shown.map_err(StoreError::Tampered)
         });
         kept.map_err(|e| self.store_failed(&e))
@@ -151,7 +151,7 @@ impl Lifecycle {
 
 /// Records that the leaf at `birth` holds the log key `number`, stores the answer and returns it. Also used at start for a
 /// rotation that a crash interrupted.
-pub fn settle_log_key(
+pub fn complete_log_key(
     store: &mut KeyStore,
     number: u32,
     birth: u64,
@@ -181,6 +181,6 @@ pub fn settle_log_key(
         },
     };
     let json = to_json(&answer);
-    store.settle_log_key(number, birth, (&tenant, op_id), &json)?;
+    store.complete_log_key(number, birth, (&tenant, op_id), &json)?;
     Ok(json)
 }

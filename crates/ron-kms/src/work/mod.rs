@@ -41,11 +41,11 @@ use crate::keys::note::Checkpoint;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
-use answer::Done;
+use answer::Completion;
 use envelope::EnvelopeJob;
-use fair::{FairQueue, NotTaken, cost_of};
+use fair::{FairQueue, PushError, cost_of};
 use held::HeldJob;
-use lifecycle::held::MadeJob;
+use lifecycle::held::KeyMadeJob;
 use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
@@ -67,7 +67,7 @@ pub struct Kms {
     /// Room in the audit queue: one credit per leaf, taken before the work is done.
     pub credits: Credits,
     /// Bounds how many batches reserve credits at the same time: few enough that all of them can finish.
-    pub batch_lane: Credits,
+    pub batch_slots: Credits,
     /// Whether the audit log can be written.
     pub health: AuditHealth,
     /// The keys that imported keys are wrapped to.
@@ -80,7 +80,7 @@ pub struct Kms {
     /// Jobs for the signers.
     pub sign: FairQueue<SignJob>,
     /// Jobs for keys in devices, one queue per device.
-    pub lanes: Vec<held::Lane>,
+    pub device_queues: Vec<held::DeviceQueue>,
     /// Jobs for the store thread.
     pub store_tx: Sender<StoreJob>,
     /// Finished operations for the appender.
@@ -94,7 +94,7 @@ pub struct Kms {
 }
 
 /// The context of a request: its caller, its deadline and where the answer goes.
-pub struct Asked {
+pub struct CallContext {
     pub caller: Principal,
     /// Where the answer goes.
     pub responder: Responder,
@@ -108,12 +108,12 @@ pub struct Asked {
 
 /// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
-    pub asked: Asked,
-    pub what: SignWhat,
+    pub call: CallContext,
+    pub what: SignOp,
 }
 
 /// The operation of a [`SignJob`].
-pub enum SignWhat {
+pub enum SignOp {
     /// `POST /sign`.
     One(Box<SignTask>),
     /// `POST /sign_batch`.
@@ -124,7 +124,7 @@ pub enum SignWhat {
     Attest(Box<AttestTask>),
 }
 
-impl SignWhat {
+impl SignOp {
     /// Cost in Ed25519 signatures, for [`fair`].
     pub fn cost(&self) -> u64 {
         let one = |task: &SignTask| cost_of(task.key.alg);
@@ -140,37 +140,37 @@ impl SignWhat {
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
-    Create(Asked, Box<CreateKey>),
+    Create(CallContext, Box<CreateKey>),
     /// A change of a key.
-    Change(Asked, Kid, KeyRequest),
+    Change(CallContext, Kid, KeyRequest),
     /// `POST /keys/import`.
-    Import(Asked, Box<ImportKey>),
+    Import(CallContext, Box<ImportKey>),
     /// `POST /keys/.../export`.
-    Export(Asked, Kid, Box<ExportKey>),
+    Export(CallContext, Kid, Box<ExportKey>),
     /// A rotation or destruction may be due for a key; the store thread decides again.
     Due(Kid),
     /// `POST /log_key/rotate`.
-    RotateLogKey(Asked, RotateLogKey),
+    RotateLogKey(CallContext, RotateLogKey),
     /// A checkpoint that a `note` key is to sign: remembered in the store first. Its credits are already
     /// reserved.
-    Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
+    Checkpoint(CallContext, Box<SignTask>, Vec<Credit>),
     /// A checkpoint that a device's key is about to sign: remember it only.
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// Reserve a block of nonces of an AES-GCM key.
     Uses(UsesJob),
     /// A device has made a key for a change that waits, or has failed to.
-    Made(Box<MadeJob>),
+    KeyMade(Box<KeyMadeJob>),
     /// A device has destroyed all versions of a key, or has failed to.
-    Gone(Kid, Result<(), Refusal>),
+    KeyDestroyed(Kid, Result<(), Refusal>),
 }
 
 impl Kms {
     /// The context of an operation that the service does by itself, for a key of `tenant`. The answer goes
     /// nowhere.
-    pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
+    pub fn internal_call(&self, tenant: &Tenant) -> CallContext {
         let deadline = Deadline::within(self.settings.sign_deadline);
         let (responder, _) = Responder::detached(deadline);
-        Asked {
+        CallContext {
             caller: Principal {
                 name: SELF.into(),
                 tenant: tenant.clone(),
@@ -189,11 +189,11 @@ impl Kms {
 
     /// Queues a job for the signers or for the threads of its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        let lane = match self.lane(&job.what) {
-            Ok(lane) => lane,
-            Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
+        let device_queue = match self.queue_for(&job.what) {
+            Ok(queue) => queue,
+            Err(refusal) => return self.refuse_unlogged(job.call, &refusal),
         };
-        let taken = match lane {
+        let taken = match device_queue {
             Some(tx) => match tx.try_send(HeldJob::Use(Box::new(job))) {
                 Err(SendError::Full(HeldJob::Use(job))) => {
                     Err((*job, Refusal::busy(tx.retry_after_s())))
@@ -206,22 +206,22 @@ impl Kms {
             None => self.push_fair(job),
         };
         if let Err((job, refusal)) = taken {
-            self.refuse_unlogged(job.asked, &refusal);
+            self.refuse_unlogged(job.call, &refusal);
         }
     }
 
     /// Appends a job to its tenant's queue in front of the signers.
     fn push_fair(&self, job: SignJob) -> Result<(), (SignJob, Refusal)> {
-        let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
+        let (tenant, cost) = (job.call.caller.tenant.clone(), job.what.cost());
         let busy = || Refusal::busy(self.sign.retry_after_s());
         self.sign.push(&tenant, cost, job).map_err(|why| match why {
-            NotTaken::Full(job) => (job, busy()),
-            NotTaken::Share(job) => {
+            PushError::Full(job) => (job, busy()),
+            PushError::Share(job) => {
                 let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
                 share.inc();
                 (job, busy())
             }
-            NotTaken::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+            PushError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
         })
     }
 
@@ -238,19 +238,19 @@ impl Kms {
     /// Refuses a store job that will not be done, to whatever waits for it.
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
-            StoreJob::Create(asked, _)
-            | StoreJob::Change(asked, ..)
-            | StoreJob::Import(asked, _)
-            | StoreJob::Export(asked, ..)
-            | StoreJob::RotateLogKey(asked, _)
-            | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Create(call, _)
+            | StoreJob::Change(call, ..)
+            | StoreJob::Import(call, _)
+            | StoreJob::Export(call, ..)
+            | StoreJob::RotateLogKey(call, _)
+            | StoreJob::Checkpoint(call, ..) => self.refuse_unlogged(call, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
-            StoreJob::Due(_) | StoreJob::Gone(..) => {} // still due: the scheduler sends it again
-            StoreJob::Made(job) => {
+            StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
+            StoreJob::KeyMade(job) => {
                 if let Ok(held) = job.made {
                     self.discard(held);
                 }
-                self.refuse_unlogged(job.waiting.asked, &refusal);
+                self.refuse_unlogged(job.waiting.call, &refusal);
             }
             StoreJob::Remember(_, _, reply) => {
                 let _ = reply.send(Err(refusal)); // the waiting thread may have timed out
@@ -259,18 +259,18 @@ impl Kms {
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.
-    pub fn refuse_unlogged(&self, asked: Asked, refusal: &Refusal) {
+    pub fn refuse_unlogged(&self, call: CallContext, refusal: &Refusal) {
         self.metrics
             .rejects
             .with_label_values(&[refusal.why.code()])
             .inc();
-        asked.responder.send(Problem::from(refusal.clone()));
+        call.responder.send(Problem::from(refusal.clone()));
     }
 
     /// The checks before any work: the deadline has not passed, the audit log can be written, and there is room for
     /// `leaves` leaves, which is reserved here. If one fails, nothing is done and nothing is logged.
-    pub fn admit(&self, asked: &Asked, leaves: usize) -> Result<Vec<Credit>, Refusal> {
-        if asked.deadline.expired() {
+    pub fn admit(&self, call: &CallContext, leaves: usize) -> Result<Vec<Credit>, Refusal> {
+        if call.deadline.expired() {
             return Err(Refusal::new(
                 Why::DeadlineExceeded,
                 "the request waited longer than its deadline; nothing was done",
@@ -279,7 +279,7 @@ impl Kms {
         if !self.health.is_ok() {
             return Err(Refusal::audit_down());
         }
-        let until = asked
+        let until = call
             .deadline
             .earlier(Deadline::within(self.settings.reserve_wait));
         let busy = || {
@@ -289,11 +289,11 @@ impl Kms {
                 .inc();
             Refusal::busy(self.audit_tx.retry_after_s())
         };
-        // At most `batch_lanes` batches hold this while they reserve, and a queue has room for all of them: without
+        // At most `batch_slots_max` batches hold this while they reserve, and a queue has room for all of them: without
         // it, batches could each hold part of the credits and wait for the rest until their deadlines.
-        let _lane = match leaves {
+        let _slot = match leaves {
             0..=1 => None,
-            _ => Some(self.batch_lane.acquire(until).ok_or_else(busy)?),
+            _ => Some(self.batch_slots.acquire(until).ok_or_else(busy)?),
         };
         let mut credits = Vec::with_capacity(leaves);
         for _ in 0..leaves {
@@ -326,14 +326,14 @@ impl Kms {
         let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
         self.enter(Entry {
             drafts,
-            done: Done::Logged,
+            done: Completion::Logged,
             credits: vec![credit],
         });
         Ok(())
     }
 
     /// How many batches may reserve credits at the same time.
-    pub fn batch_lanes(audit_queue: usize) -> usize {
+    pub fn batch_slots_max(audit_queue: usize) -> usize {
         (audit_queue / BATCH_LEAVES).max(1)
     }
 

@@ -6,17 +6,17 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 use serde::de::DeserializeOwned;
 
-use super::answer::{Done, Item, Timing, failed, signed};
+use super::answer::{Completion, Item, Timing, failed, signed};
 use super::fair::Turn;
 use super::held::AskStore;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
-use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
+use super::{CallContext, Kms, SignJob, SignOp, StoreJob};
 use crate::audit::appender::Entry;
-use crate::audit::proofs::ProofAsk;
+use crate::audit::proofs::ProofRequest;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Lookup, Ticket};
 
 /// Forwards checkpoints to the store thread, the only thread that may remember them.
 struct Forward;
@@ -48,26 +48,26 @@ impl Kms {
     /// Performs one job and hands its result to the appender; called by signers and by device threads.
     pub fn sign_job(&self, job: SignJob) {
         match job.what {
-            SignWhat::One(task) => self.sign_one(job.asked, task),
-            SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
-            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
-            SignWhat::Attest(task) => self.attest_job(job.asked, &task),
+            SignOp::One(task) => self.sign_one(job.call, task),
+            SignOp::Batch(tasks) => self.sign_batch(job.call, tasks),
+            SignOp::Envelope(envelope) => self.envelope(job.call, envelope),
+            SignOp::Attest(task) => self.attest_job(job.call, &task),
         }
     }
 
-    fn sign_one(&self, asked: Asked, task: Box<SignTask>) {
-        let ticket = match self.first_time(&asked, &task) {
+    fn sign_one(&self, call: CallContext, task: Box<SignTask>) {
+        let ticket = match self.first_time(&call, &task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return self.repeat(asked, &answer),
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Ok(Err(answer)) => return self.repeat(call, &answer),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
-        let credits = match self.admit(&asked, 1) {
+        let credits = match self.admit(&call, 1) {
             Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
         let index = self.index.load();
         let now = self.clock.unix_ms();
-        let until = asked.deadline;
+        let until = call.deadline;
         let held = index
             .keys
             .get(&task.key)
@@ -77,32 +77,32 @@ impl Kms {
             deadline: until,
         };
         let gate: &mut dyn CheckpointGate = if held { &mut ask } else { &mut Forward };
-        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, gate) {
-            self.enter_sign(asked, &task, outcome, ticket, credits);
+        if let Some(outcome) = sign(&index, &call.caller, &task, now, until, gate) {
+            self.enter_sign(call, &task, outcome, ticket, credits);
         } else {
             // Released before the job is sent: the store thread begins the operation id itself, and with the ticket held it
-                        // would find the operation in flight.
+            // would find the operation in flight.
             drop(ticket);
-            self.submit_store(StoreJob::Checkpoint(asked, task, credits));
+            self.submit_store(StoreJob::Checkpoint(call, task, credits));
         }
     }
 
     /// Hands the outcome of one signature to the appender.
     pub(super) fn enter_sign(
         &self,
-        asked: Asked,
+        call: CallContext,
         task: &SignTask,
         outcome: Outcome,
         ticket: Option<Ticket>,
         credits: Vec<ron_kernel::Credit>,
     ) {
-        let timing = self.timing(&asked);
-        let proof = self.proof_ask(&asked);
-        let responder = asked.responder;
+        let timing = self.timing(&call);
+        let proof = self.proof_request(&call);
+        let responder = call.responder;
         let done = match outcome.result {
             Ok(answer) => {
                 self.metrics.evidence.signatures_made.inc();
-                Done::Sign {
+                Completion::Sign {
                     responder,
                     answer: Box::new(answer),
                     ticket,
@@ -112,7 +112,7 @@ impl Kms {
             }
             Err(refusal) => {
                 let label = ("sign", task.key.alg.as_str());
-                Done::Refused {
+                Completion::Refused {
                     responder,
                     refusal,
                     label,
@@ -128,36 +128,36 @@ impl Kms {
     }
 
     /// Answers a repeated operation with its remembered answer.
-    pub(super) fn repeat(&self, asked: Asked, answer: &SignAnswer) {
-        match self.proof_ask(&asked) {
-            Some(proof) => proof.send(Box::new(answer.clone()), asked.responder),
-            None => asked.responder.send(Response::json(200, answer)),
+    pub(super) fn repeat(&self, call: CallContext, answer: &SignAnswer) {
+        match self.proof_request(&call) {
+            Some(proof) => proof.send(Box::new(answer.clone()), call.responder),
+            None => call.responder.send(Response::json(200, answer)),
         }
     }
 
     /// Where the answer waits for its proof, when the caller asked for one.
-    fn proof_ask(&self, asked: &Asked) -> Option<ProofAsk> {
-        let until = asked.proof_until?;
+    fn proof_request(&self, call: &CallContext) -> Option<ProofRequest> {
+        let until = call.proof_until?;
         let to = self.proof_tx.clone();
-        Some(ProofAsk { to, until })
+        Some(ProofRequest { to, until })
     }
 
-    fn sign_batch(&self, asked: Asked, tasks: Vec<Result<SignTask, Refusal>>) {
-        let credits = match self.admit(&asked, tasks.len()) {
+    fn sign_batch(&self, call: CallContext, tasks: Vec<Result<SignTask, Refusal>>) {
+        let credits = match self.admit(&call, tasks.len()) {
             Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
         let index = self.index.load();
         let mut drafts = Vec::with_capacity(tasks.len());
         let mut items = Vec::with_capacity(tasks.len());
         for task in tasks {
-            let (item, draft) = self.batch_item(&index, &asked, task);
+            let (item, draft) = self.batch_item(&index, &call, task);
             items.push(item);
             drafts.extend(draft);
         }
-        let timing = self.timing(&asked);
-        let done = Done::Batch {
-            responder: asked.responder,
+        let timing = self.timing(&call);
+        let done = Completion::Batch {
+            responder: call.responder,
             items,
             timing,
         };
@@ -174,7 +174,7 @@ impl Kms {
     fn batch_item(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: Result<SignTask, Refusal>,
     ) -> (Item, Option<crate::audit::writer::Draft>) {
         let known = |refusal: &Refusal| (Item::Known(failed(refusal.to_item())), None);
@@ -182,14 +182,14 @@ impl Kms {
             Ok(task) => task,
             Err(refusal) => return known(&refusal),
         };
-        let ticket = match self.first_time(asked, &task) {
+        let ticket = match self.first_time(call, &task) {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(answer)) => return (Item::Known(signed(*answer)), None),
             Err(refusal) => return known(&refusal),
         };
         let now = self.clock.unix_ms();
-        let until = asked.deadline;
-        let Some(outcome) = sign(index, &asked.caller, &task, now, until, &mut NotInBatch) else {
+        let until = call.deadline;
+        let Some(outcome) = sign(index, &call.caller, &task, now, until, &mut NotInBatch) else {
             return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
         };
         let item = match outcome.result {
@@ -206,7 +206,7 @@ impl Kms {
     /// remembered answer of a repeated one, `Err` refuses.
     pub(super) fn first_time(
         &self,
-        asked: &Asked,
+        call: &CallContext,
         task: &SignTask,
     ) -> Result<Result<Option<Ticket>, Box<SignAnswer>>, Refusal> {
         let Some((op_id, body)) = task.op else {
@@ -214,23 +214,23 @@ impl Kms {
         };
         // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is
         // a leaf.
-        if may_use(&asked.caller, &task.key).is_err() {
+        if may_use(&call.caller, &task.key).is_err() {
             return Ok(Ok(None));
         }
         match self
             .replay
-            .begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())?
+            .begin(&call.caller.tenant, op_id, body, self.clock.unix_ms())?
         {
-            Seen::New(ticket) => Ok(Ok(Some(ticket))),
-            Seen::Done(answer) => Ok(Err(Box::new(recalled(&answer)?))),
+            Lookup::New(ticket) => Ok(Ok(Some(ticket))),
+            Lookup::Repeated(answer) => Ok(Err(Box::new(recalled(&answer)?))),
         }
     }
 
     /// The start time and clock of a request, for the latency metrics.
-    pub(crate) fn timing(&self, asked: &Asked) -> Timing {
+    pub(crate) fn timing(&self, call: &CallContext) -> Timing {
         Timing {
             metrics: self.metrics.clone(),
-            since: asked.since,
+            since: call.since,
             clock: self.clock.clone(),
         }
     }

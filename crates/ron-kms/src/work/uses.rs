@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
-use super::answer::Done;
+use super::answer::Completion;
 use super::lifecycle::{Lifecycle, store_down};
 use super::{Kms, StoreJob};
 use crate::audit::appender::Entry;
@@ -47,8 +47,10 @@ impl Kms {
     ) -> Result<u32, Refusal> {
         let until = deadline.earlier(Deadline::within(BLOCK_WAIT));
         loop {
-            if let Some(number) = key.lane.take() {
-                if key.lane.left() < self.settings.nonce_block / 4 && key.lane.ask() {
+            if let Some(number) = key.use_numbers.take() {
+                if key.use_numbers.left() < self.settings.nonce_block / 4
+                    && key.use_numbers.claim_request()
+                {
                     self.ask_ahead(kid, version, key);
                 }
                 return Ok(number);
@@ -87,7 +89,7 @@ impl Kms {
             reply: None,
         };
         if self.store_tx.try_send(StoreJob::Uses(job)).is_err() {
-            key.lane.unask(); // the next use requests it again
+            key.use_numbers.withdraw_request(); // the next use requests it again
         }
     }
 }
@@ -114,10 +116,10 @@ impl Lifecycle {
         }
         let gone = || Refusal::new(Why::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
-        let lane = &secret.local()?.symmetric().ok_or_else(gone)?.lane;
+        let numbers = &secret.local()?.symmetric().ok_or_else(gone)?.use_numbers;
         let block = self.kms.settings.nonce_block;
         // Several signers may have queued a job for the same shortage; one block serves them all.
-        if lane.left() >= block / 4 && lane.left() > 0 {
+        if numbers.left() >= block / 4 && numbers.left() > 0 {
             return Ok(());
         }
         let credit = self
@@ -131,7 +133,7 @@ impl Lifecycle {
             .reserve_uses(&job.kid, job.version, block, cap)
             .map_err(|e| self.store_failed(&e))?
         else {
-            if lane.left() > 0 {
+            if numbers.left() > 0 {
                 return Ok(());
             }
             return Err(Refusal::new(
@@ -144,11 +146,11 @@ impl Lifecycle {
         // Queued before the numbers are released: in the log, this leaf precedes every use of the block.
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Logged,
+            done: Completion::Logged,
             credits: vec![credit],
         });
         self.kms.metrics.nonce_blocks.inc();
-        lane.fill(from, to);
+        numbers.fill(from, to);
         Ok(())
     }
 }

@@ -82,7 +82,7 @@ impl Kms {
         let Some(device) = key.secret.as_deref().and_then(|secret| secret.device()) else {
             return Ok(None);
         };
-        if device.presence().away().is_none() {
+        if device.presence().unavailable().is_none() {
             self.metrics.verify_cache_age.set(0);
             return Ok(None);
         }

@@ -15,13 +15,13 @@ use super::{
     Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
     untagged,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::api::envelope::task;
 use crate::error::Refusal;
 use crate::keys::Key;
 use crate::keys::envelope::{HEADER_LEN, header};
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -168,7 +168,7 @@ fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
 }
 
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
-type Show = fn(Made) -> Option<Value>;
+type Show = fn(EnvelopeOutput) -> Option<Value>;
 
 /// Submits one job for all items; the answer has the form of one value or of a batch, like the request.
 fn run(
@@ -186,7 +186,7 @@ fn run(
         .iter()
         .map(|item| offered(item).and_then(|()| build(&key, item)))
         .collect();
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results
             .into_iter()
             .zip(references)
@@ -227,11 +227,11 @@ fn submit(
     request: Request,
     responder: Responder,
     tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    shape: crate::work::envelope::Shape,
+    shape: crate::work::envelope::RespondWith,
 ) {
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Envelope(EnvelopeJob { tasks, shape }),
+        call: call_context(kms, request, responder),
+        what: SignOp::Envelope(EnvelopeJob { tasks, shape }),
     });
 }
 
@@ -241,14 +241,14 @@ fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
             .plaintext
             .as_ref()
             .ok_or_else(|| bad("missing plaintext to encrypt"))?;
-        let what = What::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
+        let what = EnvelopeOp::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
     run(kms, request, responder, (build, show_ciphertext))
 }
 
-fn show_ciphertext(made: Made) -> Option<Value> {
+fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
     let (version, text) = (made.version?, made.ciphertext?);
     let text = tagged(version, text.0.get(HEADER_LEN..)?);
     Some(json!({ "ciphertext": text, "key_version": version }))
@@ -256,7 +256,7 @@ fn show_ciphertext(made: Made) -> Option<Value> {
 
 fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let build: Build = |key, item| {
-        let what = What::Unwrap(native(key, item)?);
+        let what = EnvelopeOp::Unwrap(native(key, item)?);
         Ok(task(Some(key.kid.clone()), None, aad(item)?, None, what))
     };
     let show: Show = |made| {
@@ -268,7 +268,7 @@ fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
 
 fn rewrap(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let build: Build = |key, item| {
-        let what = What::Rewrap(native(key, item)?);
+        let what = EnvelopeOp::Rewrap(native(key, item)?);
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
@@ -291,7 +291,7 @@ fn hmac(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
         check_hash(item.algorithm.as_deref())?;
         mac_key(key)?;
         let input = item.input.as_deref().ok_or_else(|| bad("missing input"))?;
-        let what = What::Hmac(Bytes(base64("input", input)?));
+        let what = EnvelopeOp::Hmac(Bytes(base64("input", input)?));
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, None, None, what))
     };
@@ -312,7 +312,7 @@ fn mac_key(key: &Key) -> Result<(), Refusal> {
 pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refusal> {
     mac_key(key)?;
     let (version, mac) = untagged("hmac", mac)?;
-    let what = What::HmacVerify(Bytes(base64("input", input)?), Bytes(mac));
+    let what = EnvelopeOp::HmacVerify(Bytes(base64("input", input)?), Bytes(mac));
     let kid = Some(key.kid.clone());
     Ok(task(kid, Some(version), None, None, what))
 }
@@ -324,7 +324,7 @@ pub fn verify_macs(
     responder: Responder,
     (tasks, batch, failed): (Vec<Result<EnvelopeTask, Refusal>>, bool, Option<u16>),
 ) {
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results.into_iter().map(|result| {
             let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
             let value = result.map(|made| json!({ "valid": made.ok }));
@@ -358,17 +358,21 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
             "wrapped" => false,
             _ => return Err(bad("the path says plaintext or wrapped")),
         };
-        Ok((What::Datakey(bytes, show), key_for_use(kms, &request)?))
+        Ok((
+            EnvelopeOp::Datakey(bytes, show),
+            key_for_use(kms, &request)?,
+        ))
     });
     let ((what, key), responder) = or_refuse(read, responder)?;
     let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
-    let shape =
-        |results: Vec<Result<Made, Refusal>>| one(results.into_iter().map(shown_datakey).collect());
+    let shape = |results: Vec<Result<EnvelopeOutput, Refusal>>| {
+        one(results.into_iter().map(shown_datakey).collect())
+    };
     submit(kms, request, responder, tasks, Box::new(shape));
     Ok(())
 }
 
-fn shown_datakey(result: Result<Made, Refusal>) -> Result<Value, (u16, Refusal)> {
+fn shown_datakey(result: Result<EnvelopeOutput, Refusal>) -> Result<Value, (u16, Refusal)> {
     let mut made =
         result.map_err(|refusal| (form::status(Problem::from(refusal.clone()).status), refusal))?;
     let plaintext = made.plaintext.take();
@@ -394,8 +398,8 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         Ok((body.bytes.unwrap_or(32) as usize, hex))
     });
     let ((bytes, hex), responder) = or_refuse(read, responder)?;
-    let tasks = vec![Ok(task(None, None, None, None, What::Random(bytes)))];
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let tasks = vec![Ok(task(None, None, None, None, EnvelopeOp::Random(bytes)))];
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results.into_iter().map(|result| {
             let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
             let made = result.map_err(|refusal| (status(&refusal), refusal))?;

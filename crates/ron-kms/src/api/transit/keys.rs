@@ -16,7 +16,7 @@ use super::{
     Refused, bad, body, find, form, json_of, key_for_use, names, or_refuse, purpose, read, route,
     unsupported,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::error::{Refusal, Why};
 use crate::keys::Key;
 use crate::work::lifecycle::plan::KeyRequest;
@@ -168,7 +168,10 @@ fn create(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         }
         Planned::Make(body) => {
             let responder = responder.map(move |response| show_document(&name, response));
-            kms.submit_store(StoreJob::Create(asked(kms, request, responder), body));
+            kms.submit_store(StoreJob::Create(
+                call_context(kms, request, responder),
+                body,
+            ));
         }
     }
     Ok(())
@@ -239,8 +242,8 @@ fn rotate(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     let name = request.param("name").to_owned();
     let responder = responder.map(move |response| show_document(&name, response));
     let rotate = KeyRequest::Rotate(RotateRequest::default());
-    let asked = asked(kms, request, responder);
-    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), rotate));
+    let call = call_context(kms, request, responder);
+    kms.submit_store(StoreJob::Change(call, key.kid.clone(), rotate));
     Ok(())
 }
 
@@ -253,9 +256,9 @@ fn configure(kms: &Kms, request: Request, responder: Responder) -> Result<(), Re
         return Ok(());
     };
     let responder = responder.map(move |response| show_document(&name, response));
-    let asked = asked(kms, request, responder);
+    let call = call_context(kms, request, responder);
     let update = KeyRequest::Update(update);
-    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), update));
+    kms.submit_store(StoreJob::Change(call, key.kid.clone(), update));
     Ok(())
 }
 

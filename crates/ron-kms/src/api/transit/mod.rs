@@ -46,7 +46,9 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         Route::get("/v1/auth/token/lookup-self", Need::Identity, |request| {
             Ok(whoami(&request.principal))
         })
-        .summary("Vault: the identity of the token; clients call it to check whether they are logged in")
+        .summary(
+            "Vault: the identity of the token; clients call it to check whether they are logged in",
+        )
         .returns::<Value>(200)
         .errors(ERRORS),
     );

@@ -21,12 +21,12 @@ use super::{
     Refused, bad, base64, body, form, json_of, key_for_use, or_refuse, pinned, route, tagged,
     unsupported, untagged,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
 use crate::error::{Refusal, Why};
 use crate::keys::Key;
 use crate::work::task::SignTask;
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The body of `sign` and `verify`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -93,7 +93,7 @@ enum Marshal {
 }
 
 /// A parsed request: its items and options.
-struct Asked {
+struct ParsedRequest {
     key: Arc<Key>,
     items: Vec<Sign>,
     batch: bool,
@@ -101,7 +101,7 @@ struct Asked {
     marshal: Marshal,
 }
 
-fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
+fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
     let mut whole: Sign = body(request)?;
     let key = key_for_use(kms, request)?;
     let in_path = request.params.iter().find(|(name, _)| *name == "hash");
@@ -144,7 +144,7 @@ fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
         }
         Some(items) => (items, true),
     };
-    Ok(Asked {
+    Ok(ParsedRequest {
         key,
         items,
         batch,
@@ -160,7 +160,7 @@ fn message(item: &Sign) -> Result<Vec<u8>, Refusal> {
 
 fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let (read, responder) = or_refuse(read(kms, &request), responder)?;
-    let Asked {
+    let ParsedRequest {
         key,
         items,
         batch,
@@ -181,8 +181,8 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
     let responder = responder
         .map(move |response| show_signatures(response, references, (batch, failed), marshal));
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Batch(tasks),
+        call: call_context(kms, request, responder),
+        what: SignOp::Batch(tasks),
     });
     Ok(())
 }
@@ -326,7 +326,12 @@ fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     Ok(())
 }
 
-fn verify_one(kms: &Kms, request: &Request, read: &Asked, item: &Sign) -> Result<Value, Refusal> {
+fn verify_one(
+    kms: &Kms,
+    request: &Request,
+    read: &ParsedRequest,
+    item: &Sign,
+) -> Result<Value, Refusal> {
     let text = item.signature.as_deref();
     let text = text.ok_or_else(|| bad("give signature or hmac"))?;
     let alg = read.key.kid.alg;

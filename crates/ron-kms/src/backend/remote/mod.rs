@@ -25,8 +25,10 @@ use ron_proto::values::{Alg, Purpose, Tenant};
 use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
-use super::line::{Fault, Line, Session};
-use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence};
+use super::line::{Fault, Session, SessionPool};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+};
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
@@ -210,13 +212,13 @@ pub const OPS: &[&str] = &[
 ];
 
 pub struct RemoteDevice {
-    line: Line<RemoteSession>,
+    line: SessionPool<RemoteSession>,
     api: Api,
 }
 
 impl RemoteDevice {
     /// The backend over a session pool that was started with [`Remote::connect`].
-    pub fn new(line: Line<RemoteSession>, api: Api) -> Self {
+    pub fn new(line: SessionPool<RemoteSession>, api: Api) -> Self {
         Self { line, api }
     }
 }
@@ -240,11 +242,11 @@ impl Device for RemoteDevice {
         &self.line
     }
 
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         let name = name.to_owned();
         let make = move |session: &mut RemoteSession| session.make(alg, &name, deadline);
         let handle = self.line.run("remote_make", deadline, make)?;
-        Ok(Made {
+        Ok(NewKey {
             handle,
             public: PublicKey::Hidden(alg),
         })

@@ -14,7 +14,7 @@ use super::super::{Got, Rig, settings, signed};
 use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
 use crate::work::StoreJob;
-use crate::work::envelope::What;
+use crate::work::envelope::EnvelopeOp;
 use crate::work::lifecycle::plan::KeyRequest;
 
 fn rig(dir: &std::path::Path, module: &str) -> Rig {
@@ -73,7 +73,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
     let sealed = one(rig, wrap(&key, None, b"first")).expect("wraps");
     let sealed = sealed.ciphertext.expect("text");
     said.push(rig.rotated(&key).document.head.to_string());
-    let moved = one(rig, task(&key, None, What::Rewrap(sealed.clone()))).expect("moved");
+    let moved = one(rig, task(&key, None, EnvelopeOp::Rewrap(sealed.clone()))).expect("moved");
     said.push(format!("{:?} {:?}", moved.from_version, moved.version));
     let old = one(rig, unwrap(&key, None, &sealed)).expect("an old version unwraps");
     said.push(format!("{:?} {:?}", old.version, old.plaintext));
@@ -163,15 +163,15 @@ fn a_token_that_hangs_while_it_makes_a_key_holds_up_no_other_change() {
     say("hang-once");
     let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     let begun = Instant::now();
-    let (asked, waiter) = rig.asked(&rig.caller);
-    let job = StoreJob::Create(asked, Box::new(request.clone()));
+    let (call, waiter) = rig.call_context(&rig.caller);
+    let job = StoreJob::Create(call, Box::new(request.clone()));
     rig.engine.kms.submit_store(job);
     std::thread::sleep(Duration::from_millis(100));
     for n in 10..14 {
-        let asked = Instant::now();
+        let started = Instant::now();
         rig.create("other", Alg::Ed25519, PayloadPolicy::Any, n);
         rig.rotated(&local.key);
-        let took = asked.elapsed();
+        let took = started.elapsed();
         assert!(took < Duration::from_millis(1000), "{took:?}");
     }
     assert!(
@@ -206,8 +206,8 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     let rig = rig(&dir, MODULE);
     let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 5);
     let send = || {
-        let (asked, waiter) = rig.asked(&rig.caller);
-        let job = StoreJob::Create(asked, Box::new(request.clone()));
+        let (call, waiter) = rig.call_context(&rig.caller);
+        let job = StoreJob::Create(call, Box::new(request.clone()));
         rig.engine.kms.submit_store(job);
         waiter
     };
@@ -216,12 +216,12 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     assert_eq!(one.key, two.key, "one operation, one key");
     // Two rotations at once are two rotations, one after the other.
     let rotate = |n| {
-        let (asked, waiter) = rig.asked(&rig.caller);
+        let (call, waiter) = rig.call_context(&rig.caller);
         let change = KeyRequest::Rotate(ron_proto::kms::RotateRequest {
             expected_head: None,
             op_id: Some(super::super::op_id(n)),
         });
-        let job = StoreJob::Change(asked, one.key.clone(), change);
+        let job = StoreJob::Change(call, one.key.clone(), change);
         rig.engine.kms.submit_store(job);
         waiter
     };

@@ -32,7 +32,7 @@ use ron_proto::values::{Alg, Kid};
 use super::{Got, Rig, create_request};
 use crate::error::Refusal;
 use crate::work::task::SignTask;
-use crate::work::{SignJob, SignWhat};
+use crate::work::{SignJob, SignOp};
 
 /// Set in the child process.
 const CHILD: &str = "RON_KMS_DEVICE_TEST";
@@ -100,10 +100,10 @@ impl Rig {
 
     /// As [`Rig::send_sign`], for a caller with less patience.
     pub fn send_sign_by(&self, request: SignRequest, deadline: Deadline) -> ReplyWaiter<Response> {
-        let (mut asked, waiter) = self.asked(&self.caller);
-        asked.deadline = deadline;
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (mut call, waiter) = self.call_context(&self.caller);
+        call.deadline = deadline;
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
 

@@ -333,7 +333,7 @@ fn a_wrong_pin_is_tried_once() {
             .backends
             .devices()
             .iter()
-            .all(|d| d.presence().away().is_none())
+            .all(|d| d.presence().unavailable().is_none())
     });
     rig.create_in(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     rig.stop();

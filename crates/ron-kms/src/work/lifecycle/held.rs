@@ -19,12 +19,12 @@ use super::{Lifecycle, store_down};
 use crate::backend::{BackendKind, Handle, Held};
 use crate::error::{Refusal, Why};
 use crate::work::held::HeldJob;
-use crate::work::{Asked, Kms};
+use crate::work::{CallContext, Kms};
 
 /// How long a scheduled change is not started again while a device works on it, in milliseconds.
-const AT_IT_MS: u64 = 15_000;
+const DEVICE_BUSY_MS: u64 = 15_000;
 /// Pause before a retry after a device failed to destroy a key, in milliseconds.
-const AGAIN_MS: u64 = 3_000;
+const RETRY_MS: u64 = 3_000;
 
 /// A key version that a device is to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,12 +50,12 @@ impl From<Refusal> for Unplanned {
 }
 
 /// A change that waits for a device to make its key.
-pub struct Waiting {
-    pub asked: Asked,
-    pub what: Waits,
+pub struct DeferredChange {
+    pub call: CallContext,
+    pub what: DeferredKind,
 }
 
-pub enum Waits {
+pub enum DeferredKind {
     /// `POST /keys`.
     Create(Box<CreateKey>),
     /// A change of a key.
@@ -64,60 +64,60 @@ pub enum Waits {
 }
 
 /// The device's answer to an [`Order`], with the change that waits for it.
-pub struct MadeJob {
+pub struct KeyMadeJob {
     pub order: Order,
     /// The key, or why the device made none.
     pub made: Result<Held, Refusal>,
-    pub waiting: Waiting,
+    pub waiting: DeferredChange,
 }
 
 impl Kms {
     /// Sends an order to the device's queue; gives back the request context and the refusal when there is no room.
-    fn order(&self, order: Order, waiting: Waiting) -> Result<(), (Asked, Refusal)> {
-        let Some(tx) = self.lane_of(order.backend) else {
+    fn order(&self, order: Order, waiting: DeferredChange) -> Result<(), (CallContext, Refusal)> {
+        let Some(tx) = self.device_queue(order.backend) else {
             let detail = "the backend is not configured here";
-            return Err((waiting.asked, Refusal::new(Why::Unsupported, detail)));
+            return Err((waiting.call, Refusal::new(Why::Unsupported, detail)));
         };
         match tx.try_send(HeldJob::Make(order, Box::new(waiting))) {
             Ok(()) => Ok(()),
             Err(SendError::Full(HeldJob::Make(_, waiting))) => {
-                Err((waiting.asked, Refusal::busy(tx.retry_after_s())))
+                Err((waiting.call, Refusal::busy(tx.retry_after_s())))
             }
             Err(SendError::Closed(HeldJob::Make(_, waiting))) => {
-                Err((waiting.asked, Refusal::new(Why::Draining, "")))
+                Err((waiting.call, Refusal::new(Why::Draining, "")))
             }
-            unreachable!("what was sent comes back"), => Err(_) => unreachable!("a failed send gives the same job back"), => unreachable!("what was sent comes back"),
+            Err(_) => unreachable!("a failed send gives the same job back"),
         }
     }
 }
 
 impl Lifecycle {
     /// Has a device make a key; [`Self::made`] resumes the change.
-    pub(super) fn order(&mut self, order: Order, asked: Asked, what: Waits) {
-        if matches!(what, Waits::Due) {
-            self.note_at_it(&order.kid, AT_IT_MS);
+    pub(super) fn order(&mut self, order: Order, call: CallContext, what: DeferredKind) {
+        if matches!(what, DeferredKind::Due) {
+            self.note_device_busy(&order.kid, DEVICE_BUSY_MS);
         }
-        if let Err((asked, refusal)) = self.kms.order(order, Waiting { asked, what }) {
-            self.kms.refuse_unlogged(asked, &refusal);
+        if let Err((call, refusal)) = self.kms.order(order, DeferredChange { call, what }) {
+            self.kms.refuse_unlogged(call, &refusal);
         }
     }
 
     /// Resumes a change whose device has answered: plans it again from the start, with the key at hand.
-    pub(super) fn made(&mut self, job: MadeJob) {
-        let MadeJob {
+    pub(super) fn made(&mut self, job: KeyMadeJob) {
+        let KeyMadeJob {
             order,
             made,
             waiting,
         } = job;
-        let Waiting { asked, what } = waiting;
+        let DeferredChange { call, what } = waiting;
         let kid = order.kid.clone();
-        self.at_it.remove(&kid);
+        self.device_busy.remove(&kid);
         let held = made.as_ref().ok().cloned();
         self.store.hold_ready(Some((order.clone(), made)));
         match what {
-            Waits::Create(request) => self.create_as(asked, request, kid.clone()),
-            Waits::Change(request) => self.change_key(asked, &kid, request),
-            Waits::Due => self.due(&kid),
+            DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
+            DeferredKind::Change(request) => self.change_key(call, &kid, request),
+            DeferredKind::Due => self.due(&kid),
         }
         self.store.hold_ready(None);
         // The second plan may have refused, or found that another version was made meanwhile.
@@ -129,14 +129,14 @@ impl Lifecycle {
     }
 
     /// Whether a device is working on a scheduled change of this key.
-    pub(super) fn at_it(&self, kid: &Kid) -> bool {
+    pub(super) fn device_busy(&self, kid: &Kid) -> bool {
         let now = self.kms.clock.unix_ms();
-        self.at_it.get(kid).is_some_and(|until| now < *until)
+        self.device_busy.get(kid).is_some_and(|until| now < *until)
     }
 
-    fn note_at_it(&mut self, kid: &Kid, for_ms: u64) {
+    fn note_device_busy(&mut self, kid: &Kid, for_ms: u64) {
         let until = self.kms.clock.unix_ms().saturating_add(for_ms);
-        self.at_it.insert(kid.clone(), until);
+        self.device_busy.insert(kid.clone(), until);
     }
 
     /// Has the device destroy the key first, before the store forgets its handles. True when there is nothing to wait
@@ -155,10 +155,10 @@ impl Lifecycle {
         let job = HeldJob::Destroy(kid.clone(), handles);
         let sent = self
             .kms
-            .lane_of(backend)
+            .device_queue(backend)
             .is_some_and(|tx| tx.try_send(job).is_ok());
         if sent {
-            self.note_at_it(kid, AT_IT_MS);
+            self.note_device_busy(kid, DEVICE_BUSY_MS);
             return Ok(false);
         }
         Err(Refusal::new(
@@ -169,7 +169,7 @@ impl Lifecycle {
 
     /// The device has destroyed all versions of a key, or has failed to.
     pub(super) fn gone(&mut self, kid: &Kid, done: Result<(), Refusal>) {
-        self.at_it.remove(kid);
+        self.device_busy.remove(kid);
         match done {
             Ok(()) => {
                 self.gone.insert(kid.clone());
@@ -179,7 +179,7 @@ impl Lifecycle {
             Err(refusal) => {
                 tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
                 // The scheduler ticks every second; a failing device is retried less often.
-                self.note_at_it(kid, AGAIN_MS);
+                self.note_device_busy(kid, RETRY_MS);
             }
         }
     }

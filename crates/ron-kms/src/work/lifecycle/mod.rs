@@ -6,9 +6,9 @@
 //! swapped -> answer. After a crash in between, the next start completes the change from the outbox.
 
 mod checkpoint;
+pub mod complete;
 pub mod held;
 pub mod plan;
-pub mod settle;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
 
-use super::answer::Done;
-use super::{Asked, Kms, StoreJob};
+use super::answer::Completion;
+use super::{CallContext, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
@@ -35,9 +35,9 @@ use crate::keys::note::Checkpoint;
 use crate::keys::payload;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
-use held::{Order, Unplanned, Waits};
+use complete::{Answer, complete_change, makes_key, status_of};
+use held::{DeferredKind, Order, Unplanned};
 use plan::{KeyRequest, Plan, Planner, body_hash};
-use settle::{Answer, makes_key, settle, status_of};
 
 /// How long a change waits for its leaf before the store refuses further changes.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
@@ -51,7 +51,7 @@ pub struct Lifecycle {
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
     /// Keys on whose scheduled change a device works, and until when it is not started again (Unix milliseconds).
-    pub at_it: BTreeMap<Kid, u64>,
+    pub device_busy: BTreeMap<Kid, u64>,
     /// Keys that their device has just destroyed; emptied once the store has recorded it.
     pub gone: BTreeSet<Kid>,
     /// A write failed, or a change is stuck without its leaf: every further change is refused until a restart.
@@ -59,9 +59,9 @@ pub struct Lifecycle {
 }
 
 /// The result of [`Lifecycle::begin`].
-enum Begun {
+enum Admission {
     /// The operation was done before; its answer.
-    Seen(Answer),
+    Repeated(Answer),
     /// The operation is new; the credits for its leaf.
     New(Vec<Credit>),
 }
@@ -71,7 +71,7 @@ pub(super) struct Change<'a> {
     pub(super) op: Op,
     pub(super) op_id: OpId,
     pub(super) body: [u8; 32],
-    pub(super) asked: &'a Asked,
+    pub(super) call: &'a CallContext,
 }
 
 /// A key that is to be made.
@@ -91,44 +91,44 @@ impl Lifecycle {
 
     pub fn tick(&mut self, job: StoreJob) {
         match job {
-            StoreJob::Create(asked, request) => self.create(asked, request),
-            StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, request),
-            StoreJob::Import(asked, request) => self.import(asked, &request),
-            StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
+            StoreJob::Create(call, request) => self.create(call, request),
+            StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
+            StoreJob::Import(call, request) => self.import(call, &request),
+            StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
-            StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
-            StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
+            StoreJob::Checkpoint(call, task, credits) => self.checkpoint(call, &task, credits),
             StoreJob::Remember(kid, to, reply) => {
                 let _ = reply.send(self.remember(&kid, &to)); // the device thread may have timed out
             }
             StoreJob::Uses(job) => self.uses(job),
-            StoreJob::Made(job) => self.made(*job),
-            StoreJob::Gone(kid, done) => self.gone(&kid, done),
+            StoreJob::KeyMade(job) => self.made(*job),
+            StoreJob::KeyDestroyed(kid, done) => self.gone(&kid, done),
         }
     }
 
-    fn create(&mut self, asked: Asked, request: Box<CreateKey>) {
+    fn create(&mut self, call: CallContext, request: Box<CreateKey>) {
         let kid = Kid {
             tenant: request.tenant.clone(),
             purpose: request.purpose.clone(),
             alg: request.alg,
             id: self.new_uuid(),
         };
-        self.create_as(asked, request, kid);
+        self.create_as(call, request, kid);
     }
 
-    fn create_as(&mut self, asked: Asked, request: Box<CreateKey>, kid: Kid) {
+    fn create_as(&mut self, call: CallContext, request: Box<CreateKey>, kid: Kid) {
         let making = Making {
             op: Op::Create,
             op_id: request.op_id,
             body: body_hash(Op::Create, "", &request),
             kid,
         };
-        let ordered = self.make(asked, making, |this, asked, kid| {
-            this.plan_create(asked, &request, kid)
+        let ordered = self.make(call, making, |this, call, kid| {
+            this.plan_create(call, &request, kid)
         });
-        if let Some((order, asked)) = ordered {
-            self.order(order, asked, Waits::Create(request));
+        if let Some((order, call)) = ordered {
+            self.order(order, call, DeferredKind::Create(request));
         }
     }
 
@@ -136,91 +136,93 @@ impl Lifecycle {
     /// the request context when a device has to make the key first.
     fn make(
         &mut self,
-        asked: Asked,
+        call: CallContext,
         making: Making,
-        plan: impl FnOnce(&Self, &Asked, &Kid) -> Result<Plan, Unplanned>,
-    ) -> Option<(Order, Asked)> {
+        plan: impl FnOnce(&Self, &CallContext, &Kid) -> Result<Plan, Unplanned>,
+    ) -> Option<(Order, CallContext)> {
         let Making {
             op,
             op_id,
             body,
             kid,
         } = making;
-        let mut leaf = leaf_of(op, &asked, op_id, &body);
+        let mut leaf = leaf_of(op, &call, op_id, &body);
         leaf.alg = Some(kid.alg.as_str().to_owned());
         leaf.purpose = Some(kid.purpose.to_string());
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
         let credits = match self.begin(&change, &kid) {
-            Ok(Begun::Seen(answer)) => {
-                answer.send(asked);
+            Ok(Admission::Repeated(answer)) => {
+                answer.send(call);
                 return None;
             }
-            Ok(Begun::New(credits)) => credits,
+            Ok(Admission::New(credits)) => credits,
             Err(refusal) => {
-                self.kms.refuse_unlogged(asked, &refusal);
+                self.kms.refuse_unlogged(call, &refusal);
                 return None;
             }
         };
-        match plan(self, &asked, &kid) {
-            Err(Unplanned::NotMade(order)) => return Some((order, asked)),
-            Err(Unplanned::Refused(refusal)) => self.refuse(asked, leaf, false, refusal, credits),
+        match plan(self, &call, &kid) {
+            Err(Unplanned::NotMade(order)) => return Some((order, call)),
+            Err(Unplanned::Refused(refusal)) => self.refuse(call, leaf, false, refusal, credits),
             Ok(plan) => {
                 leaf.key = Some(kid.to_string());
                 let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, op, kid.alg.as_str(), outcome);
+                self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
         None
     }
 
     /// Changes a key that exists.
-    fn change_key(&mut self, asked: Asked, kid: &Kid, request: KeyRequest) {
+    fn change_key(&mut self, call: CallContext, kid: &Kid, request: KeyRequest) {
         let (op, body) = (request.op(), request.body_hash(kid));
         let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
-        let leaf = leaf_about(op, &asked, op_id, &body, kid);
+        let leaf = leaf_about(op, &call, op_id, &body, kid);
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
         let credits = match self.begin(&change, kid) {
-            Ok(Begun::Seen(answer)) => return answer.send(asked),
-            Ok(Begun::New(credits)) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Ok(Admission::Repeated(answer)) => return answer.send(call),
+            Ok(Admission::New(credits)) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         let counted = self.store.key(kid).is_some();
-        let planned = may_use(&asked.caller, kid)
+        let planned = may_use(&call.caller, kid)
             .map_err(Unplanned::from)
             .and_then(|()| self.planner().plan(kid, &request));
         match planned {
-            Err(Unplanned::NotMade(order)) => self.order(order, asked, Waits::Change(request)),
+            Err(Unplanned::NotMade(order)) => {
+                self.order(order, call, DeferredKind::Change(request))
+            }
             Err(Unplanned::Refused(refusal)) => {
-                self.refuse(asked, leaf, counted, refusal, credits);
+                self.refuse(call, leaf, counted, refusal, credits);
             }
             Ok(plan) => {
                 let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, op, kid.alg.as_str(), outcome);
+                self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
     }
 
     /// Performs the scheduled change of a key, if it is still due.
     fn due(&mut self, kid: &Kid) {
-        if self.stopped || self.at_it(kid) {
+        if self.stopped || self.device_busy(kid) {
             return;
         }
         let (op, plan) = match self.planner().automatic(kid) {
             Ok(Some(due)) => due,
             Ok(None) => return,
             Err(Unplanned::NotMade(order)) => {
-                let asked = self.kms.asked_by_itself(&kid.tenant);
-                return self.order(order, asked, Waits::Due);
+                let call = self.kms.internal_call(&kid.tenant);
+                return self.order(order, call, DeferredKind::Due);
             }
             Err(Unplanned::Refused(refusal)) => {
                 tracing::warn!(event = "schedule_refused", reason = refusal.why.code());
@@ -235,22 +237,22 @@ impl Lifecycle {
                 return;
             }
         }
-        let asked = self.kms.asked_by_itself(&kid.tenant);
+        let call = self.kms.internal_call(&kid.tenant);
         let op_id = OpId(self.new_uuid());
         let body = body_hash(op, &kid.to_string(), &());
-        let leaf = leaf_about(op, &asked, op_id, &body, kid);
+        let leaf = leaf_about(op, &call, op_id, &body, kid);
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
         // Without room for the leaf the change stays due and the scheduler sends it again.
-        let Ok(credits) = self.kms.admit(&asked, 1) else {
+        let Ok(credits) = self.kms.admit(&call, 1) else {
             return;
         };
         let outcome = self.change(&change, plan, leaf, credits);
-        self.finish(asked, op, kid.alg.as_str(), outcome);
+        self.finish(call, op, kid.alg.as_str(), outcome);
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -265,13 +267,13 @@ impl Lifecycle {
     /// The answer that this operation id got before, or the credits for the leaf of a new operation.
     /// A caller without access to the key must not learn from an operation id: its request goes on to
     /// its refusal, which is a leaf.
-    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Begun, Refusal> {
-        if may_use(&change.asked.caller, kid).is_ok()
+    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Admission, Refusal> {
+        if may_use(&change.call.caller, kid).is_ok()
             && let Some(answer) = self.admit_change(change)?
         {
-            return Ok(Begun::Seen(answer));
+            return Ok(Admission::Repeated(answer));
         }
-        self.kms.admit(change.asked, 1).map(Begun::New)
+        self.kms.admit(change.call, 1).map(Admission::New)
     }
 
     /// Refuses while the store cannot be written; otherwise the answer this operation id got before, if any.
@@ -280,7 +282,7 @@ impl Lifecycle {
             return Err(store_down());
         }
         let now = Timestamp(self.kms.clock.unix_ms());
-        let tenant = &change.asked.caller.tenant;
+        let tenant = &change.call.caller.tenant;
         let seen = self
             .store
             .seen_op(tenant, change.op_id, now)
@@ -306,8 +308,8 @@ impl Lifecycle {
     }
 
     /// The checks for a new key, generated or imported.
-    fn check_making(&self, asked: &Asked, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
-        may_use(&asked.caller, kid)?;
+    fn check_making(&self, call: &CallContext, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
+        may_use(&call.caller, kid)?;
         if !self.kms.settings.algs.contains(&ask.alg) {
             return Err(unsupported());
         }
@@ -320,8 +322,13 @@ impl Lifecycle {
         payload::check_policy(&ask.payload)
     }
 
-    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Unplanned> {
-        self.check_making(asked, kid, ask)?;
+    fn plan_create(
+        &self,
+        call: &CallContext,
+        ask: &CreateKey,
+        kid: &Kid,
+    ) -> Result<Plan, Unplanned> {
+        self.check_making(call, kid, ask)?;
         let planner = self.planner();
         let backend = wanted_backend(&self.store, ask.backend);
         let mut change = self
@@ -353,7 +360,7 @@ impl Lifecycle {
         let public = public.filter(|raw| !raw.is_empty());
         leaf.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
-            tenant: change.asked.caller.tenant.clone(),
+            tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
             kid: planned.kid.clone(),
             number: new.map_or(0, |new| new.number),
@@ -376,7 +383,7 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Change(to),
+            done: Completion::Change(to),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
@@ -389,7 +396,7 @@ impl Lifecycle {
             );
             return Err(Refusal::audit_down());
         };
-        let json = settle(
+        let json = complete_change(
             &mut self.store,
             &pending,
             change.op,
@@ -418,21 +425,20 @@ impl Lifecycle {
 
     pub(super) fn finish(
         &self,
-        asked: Asked,
+        call: CallContext,
         op: Op,
         alg: &'static str,
         outcome: Result<Answer, Refusal>,
     ) {
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         match outcome {
             Ok(answer) => {
                 timing.count(op.as_str(), alg, OK);
-                answer.send(asked);
+                answer.send(call);
             }
             Err(refusal) => {
                 timing.count(op.as_str(), alg, refusal.why.code());
-                asked
-                    .responder
+                call.responder
                     .send(ron_proto::problem::Problem::from(refusal));
             }
         }
@@ -441,22 +447,22 @@ impl Lifecycle {
     /// Logs a refusal as a leaf; the caller is answered once it is durable.
     pub(super) fn refuse(
         &self,
-        asked: Asked,
+        call: CallContext,
         mut leaf: Leaf,
         counted: bool,
         refusal: Refusal,
         credits: Vec<Credit>,
     ) {
         refusal.why.code().clone_into(&mut leaf.result);
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         let alg = leaf
             .alg
             .as_deref()
             .and_then(|a| a.parse().ok())
             .map_or("none", ron_proto::values::Alg::as_str);
         let label = (leaf.op.as_str(), alg);
-        let done = Done::Refused {
-            responder: asked.responder,
+        let done = Completion::Refused {
+            responder: call.responder,
             refusal,
             label,
             timing,
@@ -534,18 +540,18 @@ pub(super) fn store_down() -> Refusal {
 }
 
 /// A leaf about the key that the request names.
-fn leaf_about(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
+fn leaf_about(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
     Leaf {
         alg: Some(kid.alg.as_str().to_owned()),
         purpose: Some(kid.purpose.to_string()),
         key: Some(kid.to_string()),
-        ..leaf_of(op, asked, op_id, body)
+        ..leaf_of(op, call, op_id, body)
     }
 }
 
-pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
+pub(super) fn leaf_of(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32]) -> Leaf {
     Leaf {
-        actor: asked.caller.name.clone(),
+        actor: call.caller.name.clone(),
         alg: None,
         context: None,
         input_sha256: Some(hex::encode(body)),
@@ -557,7 +563,7 @@ pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Le
         prev_store_version: 0,
         purpose: None,
         result: OK.to_owned(),
-        tenant: asked.caller.tenant.to_string(),
+        tenant: call.caller.tenant.to_string(),
         ts: 0,
         v: LEAF_VERSION,
         version: None,

@@ -15,11 +15,11 @@ use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::keys::index::{may_use, not_active};
 use crate::keys::{SecretKey, wrapping};
-use crate::work::Asked;
-use crate::work::answer::Done;
+use crate::work::CallContext;
+use crate::work::answer::Completion;
 
 impl Lifecycle {
-    pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
+    pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
         let making = Making {
             op: Op::Import,
             op_id: ask.op_id,
@@ -31,8 +31,8 @@ impl Lifecycle {
                 id: self.new_uuid(),
             },
         };
-        let ordered = self.make(asked, making, |this, asked, kid| {
-            this.plan_import(asked, ask, kid).map_err(Unplanned::from)
+        let ordered = self.make(call, making, |this, call, kid| {
+            this.plan_import(call, ask, kid).map_err(Unplanned::from)
         });
         debug_assert!(
             ordered.is_none(),
@@ -40,9 +40,9 @@ impl Lifecycle {
         );
     }
 
-    fn plan_import(&self, asked: &Asked, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
+    fn plan_import(&self, call: &CallContext, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
         self.check_making(
-            asked,
+            call,
             kid,
             &CreateKey {
                 tenant: ask.tenant.clone(),
@@ -81,32 +81,32 @@ impl Lifecycle {
     }
 
     /// Exports one version. The store is not changed; the answer leaves once its leaf is durable.
-    pub(super) fn export(&mut self, asked: Asked, kid: &Kid, ask: &ExportKey) {
+    pub(super) fn export(&mut self, call: CallContext, kid: &Kid, ask: &ExportKey) {
         let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::Export, &kid.to_string(), ask);
-        let mut leaf = leaf_about(Op::Export, &asked, op_id, &body, kid);
-        let credits = match self.kms.admit(&asked, 1) {
+        let mut leaf = leaf_about(Op::Export, &call, op_id, &body, kid);
+        let credits = match self.kms.admit(&call, 1) {
             Ok(credits) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        match self.wrapped_version(&asked, kid, ask, &mut leaf) {
+        match self.wrapped_version(&call, kid, ask, &mut leaf) {
             Err(refusal) => {
                 let counted = self.store.key(kid).is_some();
-                self.refuse(asked, leaf, counted, refusal, credits);
+                self.refuse(call, leaf, counted, refusal, credits);
             }
-            Ok(answer) => self.send_export(asked, answer, leaf, credits),
+            Ok(answer) => self.send_export(call, answer, leaf, credits),
         }
     }
 
     fn wrapped_version(
         &self,
-        asked: &Asked,
+        call: &CallContext,
         kid: &Kid,
         ask: &ExportKey,
         leaf: &mut Leaf,
     ) -> Result<ExportAnswer, Refusal> {
         let forbidden = |detail| Err(Refusal::new(Why::ExportForbidden, detail));
-        may_use(&asked.caller, kid)?;
+        may_use(&call.caller, kid)?;
         let meta = self.store.known(kid)?;
         let version = ask.version.unwrap_or(meta.head);
         leaf.version = Some(version);
@@ -145,19 +145,19 @@ impl Lifecycle {
 
     fn send_export(
         &self,
-        asked: Asked,
+        call: CallContext,
         mut answer: ExportAnswer,
         leaf: Leaf,
         credits: Vec<Credit>,
     ) {
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         let label = (Op::Export.as_str(), answer.key.alg.as_str());
         let make = move |index: u64| {
             answer.receipt.index = index;
             Response::json(200, &answer)
         };
-        let done = Done::Other {
-            responder: asked.responder,
+        let done = Completion::Other {
+            responder: call.responder,
             make: Box::new(make),
             label,
             timing,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::audit::leaf::Op;
 use crate::store::write::Pending;
 use crate::store::{KeyStore, StoreError};
-use crate::work::Asked;
+use crate::work::CallContext;
 
 /// The answer of a finished change.
 pub struct Answer {
@@ -20,9 +20,9 @@ pub struct Answer {
 
 impl Answer {
     /// Sends the answer to the caller.
-    pub fn send(self, asked: Asked) {
+    pub fn send(self, call: CallContext) {
         let response = Response::bytes(self.status, "application/json", self.json.into_bytes());
-        asked.responder.send(match self.location {
+        call.responder.send(match self.location {
             Some(location) => response.header("location", location),
             None => response,
         });
@@ -41,7 +41,7 @@ pub const fn status_of(op: Op) -> u16 {
 
 /// Completes a change whose leaf is durable at index `birth`: makes it visible, stores its answer and
 /// returns it. Also used at start for a change that a crash interrupted.
-pub fn settle(
+pub fn complete_change(
     store: &mut KeyStore,
     pending: &Pending,
     op: Op,
@@ -68,7 +68,7 @@ pub fn settle(
             receipt,
         })
     };
-    store.settle(pending, birth, &json)?;
+    store.complete(pending, birth, &json)?;
     Ok(json)
 }
 
