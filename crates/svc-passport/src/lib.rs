@@ -11,8 +11,8 @@
 //!
 //! **Invariants**: this service holds no private key; `exp` is exactly `iat + ttl`; a token's `kid`
 //! is always the key that signed it (the KMS call pins the version), and was published before; a
-//! revocation is durable before it is answered; epochs and policy versions only grow, also over a
-//! restart; without the KMS issuing stops, verifying and revoking go on.
+//! revocation is durable before it is answered; epochs and policy versions only grow, also across a
+//! restart; without the KMS issuing stops, while verification and revocation go on.
 
 pub mod api;
 pub mod clients;
@@ -59,10 +59,10 @@ use crate::topology::{
     TOPOLOGY,
 };
 
-/// Tokens that were shown and good, and are judged without their signatures again; 1 to 2 KiB each.
+/// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
 const TOKENS_REMEMBERED: usize = 4096;
 
-/// What the threads share.
+/// State that the threads share.
 struct Core {
     settings: Settings,
     /// Base of published URLs.
@@ -78,7 +78,7 @@ struct Core {
     revoke: Sender<RevokeEvent>,
 }
 
-/// Starts the service. Returns once its ports answer; the KMS need not be up.
+/// Starts the service. Returns once its ports answer; the KMS may be unavailable.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings =
         Settings::from_config(&config).map_err(|why| StartError::config_text(why.join("\n")))?;
@@ -133,7 +133,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis.serve(api::router(&api))
 }
 
-/// Judges the callers of both ports; its threads run from now on.
+/// Builds the authorizer of both ports and starts its threads.
 fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorizer>, StartError> {
     let auth = RonAuthorizer::from_section(
         api::SERVICE,
@@ -177,12 +177,12 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
     ))
 }
 
-/// Beside the store, or in memory like it.
+/// The record of holders, beside the store, or in memory with amnesia on.
 fn holders(settings: &Settings) -> std::io::Result<Holders> {
     Holders::open(settings.data_dir.as_ref().map(|dir| dir.join("holders")))
 }
 
-/// A copy of the policy note that was signed last.
+/// File of the last signed policy note; `None` with amnesia on.
 fn note_file(settings: &Settings) -> Option<std::path::PathBuf> {
     settings
         .data_dir
@@ -190,7 +190,7 @@ fn note_file(settings: &Settings) -> Option<std::path::PathBuf> {
         .map(|dir| dir.join("policy.note"))
 }
 
-/// What the durable events say.
+/// Rebuilds the view of revocations from the durable events.
 fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
     let mut view = RevocationView::unchecked();
     let mut epoch = revoke::EPOCH_FIRST;
@@ -257,7 +257,7 @@ impl Core {
                 );
                 ready.present("verify");
                 if let Some(jwks) = looked.changed {
-                    // Kept by the one writer of the store; if its queue is full the next look tries again.
+                    // Stored by the only writer of the store. If its queue is full, the next change of keys stores the set.
                     let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }
             }
@@ -277,7 +277,7 @@ impl Core {
         KeyKeeper::new(parts, stored, report)
     }
 
-    /// The keeper of policies; a policy in files must be good and not older than any that was in force.
+    /// The policy thread's state. A policy in files must be valid at start, and not older than any that was in force.
     fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
         let in_force = self.policy.clone();
         signed_policy::show_version(&chassis.registry, "issuer", move || {

@@ -1,4 +1,4 @@
-//! Threads, queues and locks of svc-passport: what runs is built from these rows.
+//! Threads, queues and locks of svc-passport: the running service is built from these rows.
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
@@ -27,7 +27,7 @@ pub static KEYS: ThreadSpec = ThreadSpec {
     job: "reads the signing keys from the KMS and publishes the key set",
 };
 
-/// Signs what is published.
+/// Signs status lists and the policy note.
 pub static PUBLISHER: ThreadSpec = ThreadSpec {
     name: "pass-publish",
     count: Count::One,
@@ -73,14 +73,14 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Assertions that were used.
+/// Used client assertions.
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
     rank: 12,
     guards: "ids of client assertions that were used, until they expire",
 };
 
-/// Proofs that were used.
+/// Used DPoP proofs.
 pub static PROOFS: LockSpec = LockSpec {
     name: "dpop_proofs",
     rank: 14,
@@ -94,7 +94,7 @@ pub static LISTS: LockSpec = LockSpec {
     guards: "number and next position of the status list that is being filled",
 };
 
-/// Holders of tokens, in amnesia.
+/// Holders of tokens, with amnesia on.
 pub static HOLDERS: LockSpec = LockSpec {
     name: "holders",
     rank: 17,

@@ -32,7 +32,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
             since: api.clock.now(),
             responder,
         }),
-        // What is decided for the token endpoint too has an OAuth word there; here answers are problems.
+        // Decisions shared with the token endpoint carry an OAuth error code; answers of this endpoint have none.
         Err(problem) => responder.send(Problem {
             oauth: None,
             ..problem

@@ -1,8 +1,8 @@
-//! One judgement of a token for all endpoints that are shown one: signature, claims, time, statements of holders,
-//! revocation. Whether the shower may do something with it is for the endpoint.
+//! The verification of a token, shared by all endpoints: signature, claims, time, holders' statements, revocation. Each
+//! endpoint decides what its caller may do with the result.
 //!
-//! Who asks the issuer about tokens, asks about the same ones again and again: what cannot change of a good one is
-//! remembered by the hash of its text; its time, its keys and what was taken back are looked at each time.
+//! Callers present the same tokens repeatedly, so the signature check of a valid token is cached by the hash of its text.
+//! Its time, its keys and revocations are checked on every call.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use super::Api;
 /// A good token.
 #[derive(Debug)]
 pub struct Good {
-    /// What is believed of it, narrowed.
+    /// Its verified claims, narrowed.
     pub claims: Claims,
-    /// The same as it is shown to people and programs.
+    /// The same claims in the format of answers.
     pub shown: TokenClaims,
     by: SignedBy,
 }
@@ -32,7 +32,7 @@ pub struct Refused {
     pub shown: Option<TokenClaims>,
 }
 
-/// Judges a token, with its narrowing statements if it has any.
+/// Verifies a token, with its narrowing statements if it has any.
 pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
     let refused = |reject, shown| Refused { reject, shown };
     if token.len() > PQ_NARROWED_BYTES_MAX {
@@ -49,23 +49,23 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
         api.judged.insert(hash, good.clone());
         good
     };
-    let taken_back = api.view.with(|view| view.check(&good.claims));
-    taken_back.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
+    let not_revoked = api.view.with(|view| view.check(&good.claims));
+    not_revoked.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
     Ok(good)
 }
 
 impl Good {
-    /// Whether what was found out about it holds now.
+    /// Whether the cached result is still valid: its keys are published and its time has not ended.
     fn counts(&self, keys: &JwksSnapshot, now_s: u64) -> bool {
         self.by.still(keys) && self.claims.check_time(now_s).is_ok()
     }
 }
 
-/// Signatures, claims, statements and time, by these keys.
+/// Verifies signatures, claims, statements and time with these keys.
 fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Good, Refused> {
     let refused = |reject, shown| Refused { reject, shown };
     let root = narrow::root(token);
-    // Read without trust to learn the audience; everything in it is checked right after.
+    // Parsed unverified to learn the audience; `verify_jwt` then checks every claim.
     let shown = shown(root).map_err(|reject| refused(reject, None))?;
     let expect = Expect {
         issuer: &api.issuer_url,
