@@ -101,7 +101,6 @@ pub enum ClientReject {
 }
 
 impl ClientReject {
-    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::Missing,
         Self::Basic,
@@ -137,7 +136,6 @@ impl ClientReject {
         }
     }
 
-    /// The answer.
     pub fn problem(self) -> Problem {
         let detail = match self {
             Self::Missing => {
@@ -209,7 +207,6 @@ pub fn client_keys(text: &str) -> Result<Vec<(Option<String>, VerifyKey)>, Strin
     list.iter().map(read).collect()
 }
 
-/// Checks clients.
 #[derive(Debug)]
 pub struct Clients {
     clients: BTreeMap<String, Client>,

@@ -15,7 +15,6 @@ use crate::sync::Source;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7450", "127.0.0.1:7455");
 
-/// One `[[clients]]` block.
 const CLIENT_KEYS: &[Key] = &[
     Key::text("id", "", "client_id.")
         .range("1", "64")
@@ -177,12 +176,10 @@ pub static TABLE: Table = Table {
     keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
 };
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `iss`.
     pub issuer: String,
-    /// KMS base URL.
     pub kms_url: String,
     /// Service token for the KMS.
     pub kms_token_file: Option<PathBuf>,
@@ -208,11 +205,9 @@ pub struct Settings {
     pub limits: Limits,
     /// Whether DPoP proofs need a nonce.
     pub require_nonce: bool,
-    /// Issuer threads.
     pub workers: usize,
     /// Capacity of the issue queue.
     pub issue_queue: usize,
-    /// OAuth clients.
     pub clients: Vec<Client>,
     /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,

@@ -97,7 +97,6 @@ impl ProofRefused {
         }
     }
 
-    /// The answer.
     pub fn problem(self) -> Problem {
         let invalid = |why: &str| Problem::bad_request(why).with_oauth("invalid_dpop_proof");
         match self {

@@ -8,14 +8,13 @@ use ron_auth::Claims;
 use ron_proto::Problem;
 use ron_proto::passport::{Actor, IssuerPolicy};
 
-use crate::policy::{Ask, Grant, Limits, algorithm, binding, caveats, rule_of, ttl};
+use crate::policy::{Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, ttl};
 
 /// The presented token, which is valid now.
 #[derive(Debug, Clone)]
-pub struct Held<'a> {
+pub struct PresentedToken<'a> {
     /// Its claims, narrowed by its holders' statements.
     pub claims: &'a Claims,
-    /// Its audience.
     pub audience: &'a str,
     /// The client that acts for its holder already.
     pub act: Option<&'a Actor>,
@@ -24,8 +23,8 @@ pub struct Held<'a> {
 /// Decides an exchange, like [`crate::policy::decide`] for a new token.
 pub fn exchange(
     policy: &IssuerPolicy,
-    ask: &Ask<'_>,
-    held: &Held<'_>,
+    ask: &TokenRequest<'_>,
+    held: &PresentedToken<'_>,
     limits: &Limits,
     now_s: u64,
 ) -> Result<Grant, Problem> {

@@ -46,7 +46,7 @@ use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
 use crate::issue::health::IssueHealth;
-use crate::issue::keys::{KeeperParts, KeyKeeper, Looked};
+use crate::issue::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::metrics::Metrics;
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
@@ -69,7 +69,6 @@ struct Core {
     public_url: String,
     metrics: Metrics,
     kms: Arc<KmsClient>,
-    /// Whether issuing works.
     health: Arc<IssueHealth>,
     view: Arc<Snapshot<RevocationView>>,
     known: Arc<Snapshot<KnownLists>>,
@@ -243,20 +242,19 @@ impl Core {
         if stored.keys.is_empty() {
             ready.missing("verify", "no key set is known yet");
         }
-        let report = move |looked: Result<Looked, String>| match looked {
-            Ok(looked) => {
+        let report = move |read: Result<KeyRead, String>| match read {
+            Ok(read) => {
                 let required = limits.load().pq == PqMode::Require;
-                match looked.pq {
+                match read.pq {
                     Ok(()) => ready.clear("pq"),
                     Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
                 }
                 health.keys(
-                    looked
-                        .pq
+                    read.pq
                         .or_else(|why| if required { Err(why) } else { Ok(()) }),
                 );
                 ready.present("verify");
-                if let Some(jwks) = looked.changed {
+                if let Some(jwks) = read.changed {
                     // Stored by the only writer of the store. If its queue is full, the next change of keys stores the set.
                     let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }

@@ -62,7 +62,6 @@ pub struct Metrics {
     pub kms_seconds: HistogramVec,
     /// Classical tokens issued where an ML-DSA signature was preferred.
     pub pq_fallback: Counter,
-    /// The epoch now.
     pub epoch: Gauge,
     /// Time from a durable event to the answer of each waiting feed reader.
     pub propagation: Histogram,

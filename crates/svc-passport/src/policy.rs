@@ -9,8 +9,7 @@ use ron_proto::{Problem, Tenant, scope};
 
 /// A request for a token, from any endpoint.
 #[derive(Debug, Clone)]
-pub struct Ask<'a> {
-    /// The authenticated client.
+pub struct TokenRequest<'a> {
     pub client_id: &'a str,
     /// Subject of the token; the client itself when absent.
     pub subject: Option<&'a str>,
@@ -18,9 +17,7 @@ pub struct Ask<'a> {
     pub audience: Option<&'a str>,
     /// Scopes separated by spaces; all allowed scopes when absent.
     pub scope: Option<&'a str>,
-    /// Lifetime in seconds.
     pub ttl_s: Option<u64>,
-    /// Caveats as `key=value`.
     pub caveats: &'a [String],
     /// JWS algorithms the caller accepts, best first; empty accepts the audience's.
     pub accept_algs: &'a [String],
@@ -35,13 +32,11 @@ pub struct Ask<'a> {
 /// Whether tokens get ML-DSA signatures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PqMode {
-    /// No token does.
     #[default]
     Off,
     /// Tokens for audiences whose policy names such an algorithm do; without the key, they get a classical signature and
     /// the caveat `pq.fallback`.
     Mirror,
-    /// Every token does.
     Require,
 }
 
@@ -90,21 +85,15 @@ pub struct Limits {
 /// A granted token: everything but its id, times, epoch and key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
-    /// Holder.
     pub subject: String,
-    /// Client.
     pub client_id: String,
-    /// Tenant.
     pub tenant: Tenant,
-    /// Audience.
     pub audience: String,
     /// Scopes separated by spaces.
     pub scope: String,
-    /// Lifetime in seconds.
     pub ttl_s: u64,
     /// All caveats, the rule's first.
     pub caveats: Vec<Caveat>,
-    /// JWS algorithm.
     pub alg: &'static str,
     /// Thumbprint of the key that the token is bound to.
     pub jkt: Option<String>,
@@ -118,7 +107,11 @@ pub struct Grant {
 
 /// Decides a request. Without a requested lifetime the default applies, lowered to the rule's maximum; a requested
 /// lifetime above the maximum is refused, never clamped.
-pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<Grant, Problem> {
+pub fn decide(
+    policy: &IssuerPolicy,
+    ask: &TokenRequest<'_>,
+    limits: &Limits,
+) -> Result<Grant, Problem> {
     let rule = rule_of(policy, ask.client_id)?;
     let subject = subject(rule, ask)?;
     let audience = audience(rule, ask)?;
@@ -158,7 +151,7 @@ pub(crate) fn rule_of<'a>(
         })
 }
 
-fn subject(rule: &ClientRule, ask: &Ask<'_>) -> Result<String, Problem> {
+fn subject(rule: &ClientRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
     let subject = ask.subject.unwrap_or(ask.client_id);
     let printable = subject.bytes().all(|b| b.is_ascii_graphic());
     if subject.is_empty() || subject.len() > SUBJECT_BYTES_MAX || !printable {
@@ -183,7 +176,7 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-fn audience<'a>(rule: &'a ClientRule, ask: &Ask<'_>) -> Result<&'a AudienceRule, Problem> {
+fn audience<'a>(rule: &'a ClientRule, ask: &TokenRequest<'_>) -> Result<&'a AudienceRule, Problem> {
     match (ask.audience, rule.audiences.as_slice()) {
         (Some(name), all) => all.iter().find(|a| a.audience == name).ok_or_else(|| {
             let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
@@ -199,7 +192,7 @@ fn audience<'a>(rule: &'a ClientRule, ask: &Ask<'_>) -> Result<&'a AudienceRule,
     }
 }
 
-fn scopes(rule: &AudienceRule, ask: &Ask<'_>) -> Result<String, Problem> {
+fn scopes(rule: &AudienceRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
     let Some(text) = ask.scope else {
         return Ok(rule.scopes.join(" "));
     };
@@ -294,14 +287,14 @@ fn refused_caveat(e: &ron_proto::CaveatError) -> Problem {
 
 /// The algorithm that a token will be signed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenAlg {
     /// Name of the algorithm.
     pub name: &'static str,
     /// Whether an algorithm with ML-DSA was preferred but is unavailable.
     pub fallback: bool,
 }
 
-impl Chosen {
+impl ChosenAlg {
     /// Adds the caveat `pq.fallback`, so that verifiers can tell the fallback from a downgrade attack.
     pub(crate) fn mark(self, caveats: &mut Vec<Caveat>) -> Result<(), Problem> {
         let mark = Caveat::PqFallback(true);
@@ -322,9 +315,9 @@ impl Chosen {
 /// than requested: without its ML-DSA key the issuer falls back only in mode `mirror`, and marks the token.
 pub(crate) fn algorithm(
     rule: &AudienceRule,
-    ask: &Ask<'_>,
+    ask: &TokenRequest<'_>,
     limits: &Limits,
-) -> Result<Chosen, Problem> {
+) -> Result<ChosenAlg, Problem> {
     let default = rule.alg.as_deref().unwrap_or("EdDSA");
     let allowed = |name: &&str| *name == default || rule.algs.iter().any(|a| a == name);
     let asked = ask.accept_algs.iter().map(String::as_str);
@@ -343,7 +336,7 @@ pub(crate) fn algorithm(
             match known.filter(|_| limits.pq != PqMode::Off) {
                 Some(name) if ask.pq_ready => {
                     let fallback = false;
-                    return Ok(Chosen { name, fallback });
+                    return Ok(ChosenAlg { name, fallback });
                 }
                 Some(_) => pq_unavailable = true,
                 None => {}
@@ -356,7 +349,7 @@ pub(crate) fn algorithm(
         }
         if let Some(name) = limits.algs.iter().copied().find(|alg| alg == name) {
             let fallback = passed && mirrored;
-            return Ok(Chosen { name, fallback });
+            return Ok(ChosenAlg { name, fallback });
         }
     }
     if pq_unavailable || (ask.accept_algs.is_empty() && limits.pq != PqMode::Require) {

@@ -4,11 +4,11 @@ use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::{AudienceRule, ClientRule};
 
-use crate::policy::{Ask, Grant, Limits, PqMode};
+use crate::policy::{Grant, Limits, PqMode, TokenRequest};
 
 /// A request without options.
-pub fn ask(client_id: &str) -> Ask<'_> {
-    Ask {
+pub fn ask(client_id: &str) -> TokenRequest<'_> {
+    TokenRequest {
         client_id,
         subject: None,
         audience: None,

@@ -32,7 +32,6 @@ pub enum Source {
 /// A policy in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
-    /// The policy.
     pub policy: IssuerPolicy,
     /// Content id of its bytes.
     pub hash: ContentId,
@@ -40,21 +39,16 @@ pub struct InForce {
 
 /// Reads, checks and adopts policies.
 pub struct PolicyKeeper {
-    /// Where from.
     pub source: Source,
     /// The keys that may sign it.
     pub keys: KeyRing,
-    /// For the URL.
     pub http: Arc<HttpClient>,
     /// The policy in force; `None` until the first one was read.
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Has the newest version that was ever in force, also before a restart.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Makes versions durable.
     pub revoke: Sender<RevokeEvent>,
-    /// Where trouble shows.
     pub ready: ReadyBoard,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 

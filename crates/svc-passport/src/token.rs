@@ -15,7 +15,6 @@ pub struct Moment<'a> {
     pub keys: &'a [SigningKey],
     /// `iss`.
     pub issuer: &'a str,
-    /// The epoch.
     pub epoch: u64,
     /// Unix seconds.
     pub iat: u64,
@@ -24,7 +23,6 @@ pub struct Moment<'a> {
 /// Id and status bit of one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// `jti`.
     pub jti: String,
     /// Position of its status bit; `None` only for probe tokens.
     pub status: Option<StatusRef>,
@@ -33,7 +31,6 @@ pub struct Identity {
 /// The head version of a signing key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SigningKey {
-    /// The KMS key.
     pub key: ron_proto::Kid,
     /// The version that the KMS must sign with.
     pub version: u32,
@@ -48,7 +45,6 @@ pub struct Unsigned {
     protected: Vec<String>,
     /// The claims, in base64url.
     payload: String,
-    /// Its id.
     pub jti: String,
     /// When it expires (unix seconds).
     pub exp: u64,

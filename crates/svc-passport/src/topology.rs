@@ -2,7 +2,6 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Issuers.
 pub static ISSUER: ThreadSpec = ThreadSpec {
     name: "pass-issue-",
     count: Count::Pool("issue.workers"),
@@ -73,14 +72,12 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Used client assertions.
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
     rank: 12,
     guards: "ids of client assertions that were used, until they expire",
 };
 
-/// Used DPoP proofs.
 pub static PROOFS: LockSpec = LockSpec {
     name: "dpop_proofs",
     rank: 14,
@@ -108,7 +105,6 @@ pub static PUBLISHED: LockSpec = LockSpec {
     guards: "signed status lists and the policy note; only the publishing thread takes it",
 };
 
-/// Whether issuing works.
 pub static ISSUE_HEALTH: LockSpec = LockSpec {
     name: "issue_health",
     rank: 19,
@@ -122,7 +118,6 @@ pub static STORE: LockSpec = LockSpec {
     guards: "the revocation store; only the revoker thread takes it",
 };
 
-/// The table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",

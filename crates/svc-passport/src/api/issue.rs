@@ -8,7 +8,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::issue::{Form, IssueJob};
-use crate::policy::{Ask, Grant};
+use crate::policy::{Grant, TokenRequest};
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -46,7 +46,7 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
         return Err(Problem::bad_request("proof is reserved: leave it out"));
     }
     let caveats: Vec<String> = body.caveats.into_iter().map(|caveat| caveat.0).collect();
-    api.decide(&Ask {
+    api.decide(&TokenRequest {
         client_id: &req.principal.name,
         subject: Some(&body.subject_ref),
         audience: Some(&body.audience),

@@ -13,9 +13,8 @@ use ron_proto::passport::{Confirmation, PQ_NARROWED_BYTES_MAX, PQ_TOKEN_BYTES_MA
 
 use super::Api;
 
-/// A good token.
 #[derive(Debug)]
-pub struct Good {
+pub struct VerifiedToken {
     /// Its verified claims, narrowed.
     pub claims: Claims,
     /// The same claims in the format of answers.
@@ -25,16 +24,15 @@ pub struct Good {
 
 /// A token that is refused.
 #[derive(Debug, Clone)]
-pub struct Refused {
-    /// Why.
+pub struct RejectedToken {
     pub reject: AuthReject,
     /// Its claims, once the signature was good.
     pub shown: Option<TokenClaims>,
 }
 
 /// Verifies a token, with its narrowing statements if it has any.
-pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
-    let refused = |reject, shown| Refused { reject, shown };
+pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken> {
+    let refused = |reject, shown| RejectedToken { reject, shown };
     if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
@@ -54,7 +52,7 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
     Ok(good)
 }
 
-impl Good {
+impl VerifiedToken {
     /// Whether the cached result is still valid: its keys are published and its time has not ended.
     fn counts(&self, keys: &JwksSnapshot, now_s: u64) -> bool {
         self.by.still(keys) && self.claims.check_time(now_s).is_ok()
@@ -62,8 +60,13 @@ impl Good {
 }
 
 /// Verifies signatures, claims, statements and time with these keys.
-fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Good, Refused> {
-    let refused = |reject, shown| Refused { reject, shown };
+fn signed(
+    api: &Api,
+    token: &str,
+    keys: &JwksSnapshot,
+    now_s: u64,
+) -> Result<VerifiedToken, RejectedToken> {
+    let refused = |reject, shown| RejectedToken { reject, shown };
     let root = narrow::root(token);
     // Parsed unverified to learn the audience; `verify_jwt` then checks every claim.
     let shown = shown(root).map_err(|reject| refused(reject, None))?;
@@ -77,7 +80,7 @@ fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Goo
     let narrowed = narrow::apply(token, checked, now_s)
         .and_then(|claims| claims.check_time(now_s).map(|()| claims));
     match narrowed {
-        Ok(claims) => Ok(Good {
+        Ok(claims) => Ok(VerifiedToken {
             shown: as_narrowed(shown, &claims),
             claims,
             by,
@@ -127,7 +130,7 @@ mod tests {
             "iss": "i", "sub": claims.sub, "aud": "svc-wallet", "iat": NOW, "nbf": NOW, "exp": claims.exp, "jti": "j1",
             "client_id": "operator", "tenant": "t1", "scope": "wallet:read", "ron_epoch": 2,
         });
-        let good = Good {
+        let good = VerifiedToken {
             by: SignedBy::of(&claims, &keys),
             shown: serde_json::from_value(shown).unwrap(),
             claims,

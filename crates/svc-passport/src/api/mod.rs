@@ -23,7 +23,7 @@ use crate::dpop::Proofs;
 use crate::issue::IssueJob;
 use crate::issue::keys::KeyKeeper;
 use crate::metrics::Metrics;
-use crate::policy::{self, Ask, Grant, Limits};
+use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;
 use crate::revoke::{Answer, RevokeEvent};
 use crate::sync::InForce;
@@ -41,17 +41,14 @@ pub struct Api {
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,
-    /// OAuth clients.
     pub clients: Arc<Snapshot<Clients>>,
     /// DPoP proofs of token requests.
     pub proofs: Proofs,
     /// Authorizes bearers of passports and service tokens at the OAuth endpoints.
     pub auth: Arc<RonAuthorizer>,
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
     /// Cache of valid tokens.
-    pub judged: TokenCache<judge::Good>,
-    /// Revocations.
+    pub judged: TokenCache<judge::VerifiedToken>,
     pub view: Arc<Snapshot<RevocationView>>,
     /// Jobs for the issuers.
     pub issue: Sender<IssueJob>,
@@ -59,13 +56,10 @@ pub struct Api {
     pub revoke: Sender<RevokeEvent>,
     /// Requests for the publisher.
     pub publish: Sender<PublishEvent>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// All routes.
 pub fn router(api: &Arc<Api>) -> Router {
     Router::new(ApiInfo {
         title: "svc-passport",
@@ -95,7 +89,7 @@ impl Api {
         ]
     }
 
-    fn decide(&self, ask: &Ask<'_>) -> Result<Grant, Problem> {
+    fn decide(&self, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
         let limits = self.limits.load();
         self.counted(self.with_policy(|p| policy::decide(p, ask, &limits)))
     }
@@ -115,7 +109,6 @@ impl Api {
         }
     }
 
-    /// Counts refusals.
     fn counted<T>(&self, outcome: Result<T, Problem>) -> Result<T, Problem> {
         if let Err(problem) = &outcome {
             self.metrics

@@ -18,7 +18,6 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum pause between two probes, and the pause between two that only a single refusal caused.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// See the module.
 pub struct IssueHealth {
     ready: ReadyBoard,
     state: RankedMutex<State>,

@@ -38,10 +38,8 @@ const GRACE_S: u64 = 120;
 /// `kty` of ML-DSA keys.
 const AKP: &str = "AKP";
 
-/// A head version.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// The key.
     pub key: SigningKey,
     /// When it begins to sign, after it was published. `None` for a key that was the head at the first read.
     pub from: Option<Instant>,
@@ -50,9 +48,7 @@ pub struct Head {
 /// The validity of a published key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validity {
-    /// RFC 7638 thumbprint.
     pub kid: String,
-    /// JWS algorithm.
     pub alg: String,
     /// Made at (unix seconds).
     pub created_s: u64,
@@ -62,34 +58,29 @@ pub struct Validity {
 
 /// The result of one read, for the report.
 #[derive(Debug)]
-pub struct Looked {
+pub struct KeyRead {
     /// All published keys of both sets, if they have changed.
     pub changed: Option<Jwks>,
     /// Why the configured ML-DSA key cannot sign; `Ok` without one.
     pub pq: Result<(), String>,
 }
 
-type Report = Box<dyn Fn(Result<Looked, String>) + Send + Sync>;
+type Report = Box<dyn Fn(Result<KeyRead, String>) + Send + Sync>;
 
 /// The parts of a [`KeyKeeper`].
 pub struct KeeperParts {
-    /// The KMS.
     pub kms: Arc<KmsClient>,
     /// Keys to read, EdDSA first.
     pub keys: Vec<Kid>,
     /// The ML-DSA key. If it cannot be read, the others are still used.
     pub pq_key: Option<Kid>,
-    /// Longest call.
     pub timeout: Duration,
     /// How long a new head is published before it signs.
     pub hold: Duration,
     /// Revocations: revoked keys are not published.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 
@@ -124,7 +115,7 @@ impl KeyKeeper {
     pub fn new(
         parts: KeeperParts,
         stored: Jwks,
-        report: impl Fn(Result<Looked, String>) + Send + Sync + 'static,
+        report: impl Fn(Result<KeyRead, String>) + Send + Sync + 'static,
     ) -> Self {
         let mut start = IssuerKeys::default();
         if !stored.keys.is_empty() {
@@ -178,16 +169,16 @@ impl KeyKeeper {
             .with_label_values(&["key"])
             .start_timer();
         let reading = self.published.begin(());
-        let looked = self.look();
+        let read = self.read_keys();
         timer.observe_duration();
-        match looked {
+        match read {
             Ok((new, pq)) => {
                 let old = self.published();
                 let same = old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
                 let changed = (!same).then(|| new.all());
                 let kept = self.published.finish(&reading, new);
                 let changed = changed.filter(|_| kept);
-                (self.report)(Ok(Looked { changed, pq }));
+                (self.report)(Ok(KeyRead { changed, pq }));
             }
             Err(why) => {
                 self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
@@ -217,16 +208,16 @@ impl KeyKeeper {
         self.published.of(|()| true).unwrap_or_default()
     }
 
-    fn look(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
+    fn read_keys(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
         let old = self.published();
         let mut new = IssuerKeys::default();
         let mut published = Vec::new();
         for kid in &self.keys {
-            self.look_at(kid, &old, (&mut new, &mut published))?;
+            self.read_key(kid, &old, (&mut new, &mut published))?;
         }
         let mut pq = Ok(());
         if let Some(kid) = &self.pq_key {
-            pq = self.look_at(kid, &old, (&mut new, &mut published));
+            pq = self.read_key(kid, &old, (&mut new, &mut published));
             if pq.is_err() && published.iter().all(|jwk: &Jwk| jwk.kty != AKP) {
                 // The key could not be read; tokens signed with it must still verify.
                 published.extend(old.pq_jwks.keys.iter().cloned());
@@ -239,7 +230,7 @@ impl KeyKeeper {
     }
 
     /// Reads one key: adds its head, if it can sign, and its published versions.
-    fn look_at(
+    fn read_key(
         &self,
         kid: &Kid,
         old: &IssuerKeys,

@@ -51,7 +51,6 @@ pub enum Form {
 /// A granted token that waits for its signature.
 #[derive(Debug)]
 pub struct IssueJob {
-    /// What was granted.
     pub grant: Grant,
     /// Format of the answer.
     pub form: Form,
@@ -74,21 +73,15 @@ pub struct Issuer {
     pub holders: Arc<Holders>,
     /// Opens new status lists.
     pub revoke: Sender<RevokeEvent>,
-    /// The KMS.
     pub kms: Arc<KmsClient>,
     /// Maximum time of one call.
     pub kms_timeout: Duration,
-    /// Current signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Whether it works.
     pub health: Arc<IssueHealth>,
     /// Revocations and the current epoch.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Wall clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 
@@ -543,7 +536,6 @@ fn refusal(code: &str) -> Problem {
 
 /// A call to the KMS that returned no signatures.
 struct NotSigned {
-    /// For the callers.
     problem: Problem,
     /// Why the KMS signs nothing, if the failure means that.
     outage: Option<String>,

@@ -36,7 +36,6 @@ pub struct ListRow {
 /// Consecutive positions in a list, taken for a batch of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
-    /// The list's number.
     pub list: u64,
     /// When it was opened (unix seconds).
     pub opened_s: u64,

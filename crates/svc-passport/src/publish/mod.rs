@@ -44,22 +44,18 @@ pub type KnownLists = BTreeMap<u64, ListRow>;
 /// A request to the publishing thread.
 #[derive(Debug)]
 pub enum PublishEvent {
-    /// A status list.
     Status {
         /// Number of the list.
         list: u64,
-        /// Where it goes.
         responder: Responder,
     },
-    /// The policy note.
     Note(Responder),
     /// The keys that verify the note.
     NoteKey(Responder),
 }
 
-/// A signed document.
 #[derive(Clone)]
-struct Signed {
+struct SignedDocument {
     body: Arc<[u8]>,
     /// Hash of the signed content, without its times.
     content: ContentId,
@@ -68,7 +64,7 @@ struct Signed {
     after: u64,
 }
 
-impl Signed {
+impl SignedDocument {
     /// A note from before the start; signed again as soon as the KMS is available.
     fn before(note: String) -> Self {
         Self {
@@ -80,20 +76,15 @@ impl Signed {
     }
 }
 
-/// The thread's cache.
 #[derive(Default)]
-struct Kept {
-    lists: BTreeMap<u64, Signed>,
-    note: Option<(Signed, Vec<VerifierKey>)>,
+struct Cache {
+    lists: BTreeMap<u64, SignedDocument>,
+    note: Option<(SignedDocument, Vec<VerifierKey>)>,
 }
 
-/// Makes the documents.
 pub struct Publisher {
-    /// The KMS.
     pub kms: Arc<KmsClient>,
-    /// Longest call.
     pub kms_timeout: Duration,
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note.
     pub note_keys: Vec<Kid>,
@@ -103,26 +94,20 @@ pub struct Publisher {
     pub issuer_url: String,
     /// Base of published URLs.
     pub public_url: String,
-    /// Revocations.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
-    kept: RankedMutex<Kept>,
+    kept: RankedMutex<Cache>,
 }
 
 /// The parts of a [`Publisher`] except its cache.
 pub struct PublisherParts {
     /// The KMS and the longest call to it.
     pub kms: (Arc<KmsClient>, Duration),
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note: one, or two while the second replaces the first.
     pub note_keys: Vec<Kid>,
@@ -130,15 +115,11 @@ pub struct PublisherParts {
     pub note_file: Option<PathBuf>,
     /// `iss`, and base of published URLs.
     pub urls: (String, String),
-    /// Revocations.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
-    /// Clock and metrics.
     pub watch: (SharedClock, Metrics),
 }
 
@@ -147,10 +128,10 @@ impl Publisher {
     pub fn new(parts: PublisherParts) -> Self {
         let file = parts.note_file.as_deref();
         let note = file.and_then(|file| kept_note::load(file, &parts.urls.0));
-        let note = note.map(|(note, keys)| (Signed::before(note), keys));
-        let kept = Kept {
+        let note = note.map(|(note, keys)| (SignedDocument::before(note), keys));
+        let kept = Cache {
             note,
-            ..Kept::default()
+            ..Cache::default()
         };
         Self {
             kms: parts.kms.0,
@@ -170,7 +151,6 @@ impl Publisher {
         }
     }
 
-    /// The thread's loop.
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
         loop {
             match events.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
@@ -218,13 +198,13 @@ impl Publisher {
         self.clock.unix_ms() / 1000
     }
 
-    fn list(&self, id: u64, until: Deadline) -> Result<Signed, Problem> {
+    fn list(&self, id: u64, until: Deadline) -> Result<SignedDocument, Problem> {
         let row = self.known.load().get(&id).cloned();
         let row = row
             .ok_or_else(|| Problem::not_found("there is no such status list, or it has expired"))?;
         let (view, now_s) = (self.view.load(), self.now_s());
         let kept = self.kept.lock().lists.get(&id).cloned();
-        let fresh = |signed: &&Signed| now_s < signed.made_s + LIST_FRESH_S;
+        let fresh = |signed: &&SignedDocument| now_s < signed.made_s + LIST_FRESH_S;
         if let Some(signed) = kept.as_ref().filter(fresh)
             && signed.after == view.after()
         {
@@ -237,11 +217,11 @@ impl Publisher {
         let bits = bits(&row, &view, &of_subjects);
         let content = ContentId::of(&bits);
         let signed = match kept.filter(|signed| fresh(&signed) && signed.content == content) {
-            Some(same) => Signed {
+            Some(same) => SignedDocument {
                 after: view.after(),
                 ..same
             },
-            None => Signed {
+            None => SignedDocument {
                 body: self.sign_list(id, &bits, now_s, until)?,
                 content,
                 made_s: now_s,
@@ -297,7 +277,7 @@ impl Publisher {
     }
 
     /// The note, signed again when its content has changed or is an hour old; the last one while the KMS is unavailable.
-    fn note(&self, until: Deadline) -> Result<(Signed, Vec<VerifierKey>), Problem> {
+    fn note(&self, until: Deadline) -> Result<(SignedDocument, Vec<VerifierKey>), Problem> {
         if self.note_keys.is_empty() {
             return Err(Problem::unavailable(
                 "no key for policy notes is configured: set kms.note_key",
@@ -333,7 +313,7 @@ impl Publisher {
         match self.sign_note(&text, until) {
             Ok((note, verifiers)) => {
                 self.keep(&note, &verifiers);
-                let signed = Signed {
+                let signed = SignedDocument {
                     body: Arc::from(note.to_string().into_bytes()),
                     content,
                     made_s: now_s,

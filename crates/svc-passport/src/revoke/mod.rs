@@ -58,7 +58,6 @@ pub enum RevokeEvent {
     KeepKeys(Jwks),
     /// A new version of the issuer policy, which must be durable before it is in force.
     Policy {
-        /// Its version.
         version: u64,
         /// Notified once the version is durable.
         answer: ReplySender<Result<(), String>>,
@@ -85,7 +84,7 @@ pub enum RevokeEvent {
     ReaderGone,
 }
 
-struct Waiting {
+struct WaitingReader {
     after: u64,
     until: Deadline,
     responder: Responder,
@@ -120,9 +119,8 @@ impl Revoker {
         }
     }
 
-    /// The thread's loop.
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<RevokeEvent>) {
-        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut waiting: Vec<WaitingReader> = Vec::new();
         loop {
             let wake = waiting.iter().map(|w| w.until).min();
             let wake = wake.unwrap_or_else(|| Deadline::within(Duration::from_secs(60)));
@@ -150,8 +148,7 @@ impl Revoker {
         }
     }
 
-    /// One event.
-    fn tick(&self, event: RevokeEvent, waiting: &mut Vec<Waiting>) {
+    fn tick(&self, event: RevokeEvent, waiting: &mut Vec<WaitingReader>) {
         match event {
             RevokeEvent::Revoke {
                 revoked,
@@ -197,7 +194,7 @@ impl Revoker {
                 // A reader beyond the last event is answered at once: it has seen another history and must start over.
                 let nothing_new = after == self.view.load().after();
                 if nothing_new && !until.expired() && waiting.len() < WAITING_MAX {
-                    waiting.push(Waiting {
+                    waiting.push(WaitingReader {
                         after,
                         until,
                         responder,
@@ -262,7 +259,7 @@ impl Revoker {
         Ok((epoch, event.seq))
     }
 
-    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<Waiting>) {
+    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<WaitingReader>) {
         let known = self.stored(RevocationStore::kept_jwks);
         if known.is_ok_and(|known| known == *jwks) {
             return;
@@ -286,7 +283,7 @@ impl Revoker {
     }
 
     /// Answers all waiting feed readers.
-    fn wake(&self, waiting: &mut Vec<Waiting>) {
+    fn wake(&self, waiting: &mut Vec<WaitingReader>) {
         let began = self.clock.now();
         for w in waiting.drain(..) {
             self.answer_page(w.after, w.responder);

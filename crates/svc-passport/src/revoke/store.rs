@@ -9,7 +9,6 @@ use ron_service::store::{Migration, Store, StoreError};
 use crate::publish::KnownLists;
 use crate::publish::lists::{LIST_KEPT_S, ListRow};
 
-/// The schema.
 static MIGRATIONS: [Migration; 2] = [
     Migration {
         version: 1,
@@ -52,7 +51,6 @@ pub struct RevocationStore(Store);
 /// A change that was not made, or a read that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreFailed {
-    /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A row cannot be parsed.
@@ -173,7 +171,6 @@ impl RevocationStore {
         })
     }
 
-    /// All status lists.
     pub fn lists(&self) -> Result<KnownLists, StoreFailed> {
         self.0.read(|conn| {
             let mut query = conn.prepare("SELECT id, kid, epoch, opened_s FROM status_list")?;

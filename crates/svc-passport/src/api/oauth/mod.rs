@@ -68,7 +68,6 @@ enum Caller {
     Scoped,
 }
 
-/// An authenticated client.
 #[derive(Debug, PartialEq, Eq)]
 struct AuthenticatedClient {
     /// `client_id`.
@@ -80,7 +79,7 @@ struct AuthenticatedClient {
 /// Authenticates the client by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3); or,
 /// if none of these is sent, by the certificate of its connection (RFC 8705 section 2).
 fn client(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Problem> {
-    proved(api, req, form).map_err(|refused| match refused {
+    authenticate(api, req, form).map_err(|refused| match refused {
         Refused::Form(problem) => problem,
         Refused::Client(reject, claimed) => {
             // An unknown name is the caller's own text and must not get into the log.
@@ -105,7 +104,7 @@ impl From<Problem> for Refused {
     }
 }
 
-fn proved(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Refused> {
+fn authenticate(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Refused> {
     let id = form.one("client_id")?;
     let spoken = ["client_secret", "client_assertion", "client_assertion_type"]
         .iter()

@@ -12,9 +12,9 @@ use super::forms::TokenForm;
 use super::{AuthenticatedClient, FORM_BYTES_MAX, Fields, as_oauth, client};
 use crate::api::{Api, judge};
 use crate::dpop::ProofRefused;
-use crate::exchange::{Held, exchange};
+use crate::exchange::{PresentedToken, exchange};
 use crate::issue::{Form, IssueJob};
-use crate::policy::{Ask, Grant};
+use crate::policy::{Grant, TokenRequest};
 
 /// The fields of the form besides those of client authentication.
 pub(super) const KNOWN: [&str; 12] = [
@@ -95,7 +95,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
                 .with_oauth("invalid_target"),
         );
     }
-    let ask = Ask {
+    let ask = TokenRequest {
         client_id: &id,
         subject: None,
         audience: form.one("audience")?,
@@ -126,7 +126,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     Ok((api.decide(&ask).inspect_err(denied)?, Form::Oauth))
 }
 
-fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> {
+fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
     let access = |name: &str, value: Option<&str>| match value {
         None | Some(ACCESS_TOKEN_TYPE) => Ok(()),
         Some(_) => Err(Problem::bad_request(format!(
@@ -148,7 +148,7 @@ fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> 
         Problem::bad_request(format!("subject_token: {}", refused.reject))
             .with_oauth("invalid_grant")
     })?;
-    let held = Held {
+    let held = PresentedToken {
         claims: &good.claims,
         audience: &good.shown.aud,
         act: good.shown.act.as_ref(),
