@@ -148,6 +148,7 @@ impl Settings {
         let mut problems = Vec::new();
         let amnesia = config.bool("amnesia");
         let backend = match config.str("backend") {
+            // With amnesia on, the default `file` means memory. `memory` without amnesia is reported below.
             "file" if !amnesia => BackendKind::File,
             _ => BackendKind::Memory,
         };

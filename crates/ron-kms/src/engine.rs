@@ -360,6 +360,7 @@ pub(crate) fn spawn_writer<T: Send + 'static>(
             run(&mut state, ctx);
             return;
         }
+        // The state went down with the panic. This thread must not return: the supervisor would only restart it.
         health.fail(Fault::Failure, "a thread of the audit log panicked");
         handle.set_fatal("a thread of the audit log panicked");
         wait_for_shutdown(ctx);

@@ -234,6 +234,7 @@ impl Clients {
             return Err(ClientReject::SecretForm);
         }
         let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
+        // An expired secret is reported as such only if no live one matches.
         let mut verdict = Err(ClientReject::Secret);
         for kept in &client.secrets {
             if !service_token::matches(secret, &kept.sha256) {

@@ -65,6 +65,7 @@ impl Proofs {
                 return Err(ProofRefused::Nonce);
             }
         }
+        // Last, so that only a proof that passed every other check uses up its id.
         proof.take(&self.seen, client, now_s)?;
         Ok(Some(proof.jkt))
     }

@@ -98,6 +98,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let keys = Arc::new(core.keeper(&chassis, stored, &limits));
     let policies = core.policies(&chassis)?;
     core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+    // A policy in files must be good at start; one behind a URL may arrive later.
     if let Err(why) = policies.refresh()
         && matches!(core.settings.policy, Source::Dir(_))
     {
@@ -128,6 +129,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         clock: chassis.clock.clone(),
         metrics: core.metrics,
     });
+    // The data directory stays locked until the last thread has ended.
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
 }

@@ -32,11 +32,13 @@ pub struct TokenRequest<'a> {
 /// Whether tokens get ML-DSA signatures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PqMode {
+    /// No token has one.
     #[default]
     Off,
-    /// Tokens for audiences whose policy names such an algorithm do; without the key, they get a classical signature and
+    /// Tokens for audiences whose policy names such an algorithm have one; without the key, a classical signature and
     /// the caveat `pq.fallback`.
     Mirror,
+    /// Every token has one; without the ML-DSA key nothing is issued.
     Require,
 }
 

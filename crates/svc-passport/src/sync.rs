@@ -146,6 +146,7 @@ impl PolicyKeeper {
         if !self.is_newer(&new)? {
             return Ok(());
         }
+        // The version is made durable before the policy is in force: after a crash no older policy may come back.
         let (answer, durable) = reply();
         let version = new.policy.version;
         self.revoke

@@ -54,6 +54,7 @@ impl Refresher {
             let fresh = matches!(attested, Some(Ok(())) | None);
             let gate = self.kms.backends.gate();
             if matches!(attested, Some(Ok(()))) {
+                // Before the gate opens: signatures made after that state this time.
                 gate.confirm(device.kind(), self.kms.clock.unix_ms());
             }
             gate.set(device.kind(), fresh);

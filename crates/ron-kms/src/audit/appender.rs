@@ -68,6 +68,7 @@ impl Appender {
             self.collect(&mut batch);
             self.tick(&mut batch);
         }
+        // The work stage drains before the write stage, so no request's entry can follow the stop leaf.
         self.stop();
         self.finished.fire();
     }

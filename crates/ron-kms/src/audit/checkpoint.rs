@@ -76,6 +76,7 @@ impl Signal {
 
     /// Called after each durable append.
     pub fn appended(&self) {
+        // Kept if it is set already: the age is that of the oldest uncovered leaf.
         let _ = self.uncovered_since_ms.compare_exchange(
             0,
             self.clock.unix_ms(),

@@ -93,6 +93,7 @@ impl ProofThread {
             }
             let now = self.covered();
             let due = self.waiting.iter().any(|w| w.until.expired());
+            // A sweep passes over all waiting answers: only when one of them can leave.
             if now != covered || due {
                 covered = now;
                 self.sweep(covered);

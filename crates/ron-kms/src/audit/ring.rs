@@ -60,6 +60,7 @@ impl NoteSigner for LogSigner {
     }
 
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        // An Ed25519 key makes exactly one signature.
         Ok(self.key.sign(text).swap_remove(0).signature.0)
     }
 }

@@ -129,6 +129,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         keep_chain(dir, &ring.view().chain())
             .map_err(|e| failure(format!("the keys of the audit log cannot be written: {e}")))?;
     }
+    // The store may be ahead of the log: a `note` key's checkpoint is remembered before its leaf is written.
     writer.set_store_version(store.version());
     let context = format!(
         "version {} backend {}",

@@ -71,6 +71,8 @@ fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
         opened.reader,
         kms.clock.clone(),
     ));
+    // The order of the end: the appender writes the stop leaf, then the checkpoint thread signs over it, then the
+    // proof and witness threads use that checkpoint. Each waits for the signal of the one before.
     let (finished, last_leaf) = Shutdown::pair();
     let (last_published, last_checkpoint) = Shutdown::pair();
     let witnessed = witnesses

@@ -114,6 +114,8 @@ impl AuditWriter {
         drafts: impl Iterator<Item = &'a mut Draft>,
     ) -> Result<u64, AppendError> {
         let now = self.clock.unix_ms();
+        // Advances the counters before the append. After an error the log is closed, so wrong counters are never used;
+        // `keep_state` must not be called then.
         let leaves: Vec<Vec<u8>> = drafts.map(|draft| self.finish(draft, now)).collect();
         let started = self.clock.now();
         let first = self.log.append(&leaves)?;

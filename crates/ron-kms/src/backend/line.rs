@@ -131,6 +131,7 @@ impl<S: Session> Presence for SessionPool<S> {
     }
 
     fn seen_ms(&self) -> u64 {
+        // Relaxed: a time for age limits, with which no other data is published.
         self.0.state.seen_ms.load(Ordering::Relaxed)
     }
 
@@ -139,6 +140,8 @@ impl<S: Session> Presence for SessionPool<S> {
     }
 
     fn nudge(&self) {
+        // Cleared before the probe is requested. In the other order the keeper could probe with a refused PIN and set the
+        // flag, and this store would clear it: one more attempt than the reload allows.
         self.0.state.login_refused.store(false, Ordering::SeqCst);
         self.0.state.nudged.store(true, Ordering::SeqCst);
     }
@@ -175,6 +178,7 @@ impl<S: Session> SessionPool<S> {
             state: State {
                 down: Snapshot::new(Some("it has not answered yet".into())),
                 generation: AtomicU64::new(1),
+                // Now, not 0: the limits of `verify_cache` count from the start of the service.
                 seen_ms: AtomicU64::new(handles.clock.unix_ms()),
                 login_refused: AtomicBool::new(false),
                 nudged: AtomicBool::new(false),
@@ -250,6 +254,8 @@ impl<S: Session> SessionPool<S> {
             Err(HangError::Busy { retry_after_s }) => Err(DeviceError::Busy { retry_after_s }),
             Err(HangError::Expired) => Err(DeviceError::Expired),
             Err(HangError::Hung) => {
+                // One hanging call does not make the device unavailable: other sessions may answer, and the
+                // keeper's probe decides.
                 let quarantined = &inner.handles.metrics.quarantined;
                 quarantined.with_label_values(&[inner.kind.as_str()]).inc();
                 self.export_state();
@@ -321,6 +327,7 @@ impl<S: Session> SessionPool<S> {
         while !ctx.shutdown.wait(Deadline::within(CHECK_EVERY)) {
             let state = &self.0.state;
             let down = state.down.with(Option::is_some);
+            // A call has marked the device unavailable since the last check: probe soon.
             if down && !was_down {
                 backoff.reset();
                 next = Deadline::within(backoff.next_pause());
@@ -394,6 +401,7 @@ impl<S: Session> Seat<S> {
         }
         let session = self.session.as_mut().expect("connected above");
         let result = job(session);
+        // These faults leave the session in an unknown state; the next call connects again.
         if matches!(
             result,
             Err(Fault::Gone(_) | Fault::Denied(_) | Fault::Silent)

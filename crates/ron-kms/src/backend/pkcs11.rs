@@ -366,6 +366,7 @@ pub(super) fn find(
             hex::encode(id)
         )));
     };
+    // Only a cache: each key is found again by its id.
     if objects.len() >= OBJECTS_MAX {
         objects.clear();
     }

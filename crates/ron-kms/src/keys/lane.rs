@@ -30,6 +30,8 @@ impl UseNumbers {
             let (next, limit) = unpack(word);
             (next < limit).then(|| pack(next + 1, limit))
         };
+        // Acquire pairs with the release in `fill`: the leaf of the reservation, queued before `fill`, precedes the
+        // leaf of every use of its numbers.
         self.free
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
             .ok()
@@ -57,6 +59,7 @@ impl UseNumbers {
         let _ = self
             .free
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, step); // `step` always returns a value
+        // After the numbers: a signer that sees the flag cleared sees the new numbers too, and requests no second block.
         self.requested.store(false, Ordering::Release);
     }
 

@@ -276,6 +276,7 @@ impl KeyStore {
         let seal_key =
             source::seal_key(&settings.seal, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Sealer::new(&seal_key, row.store_id);
+        // First, because with a wrong key every record would look tampered with.
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
             return Err(StoreError::WrongSealKey);
         }

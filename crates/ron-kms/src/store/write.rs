@@ -70,6 +70,7 @@ impl Pending {
 }
 
 fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
+    // Operations without an answer stay, however old: their change is still pending.
     let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
     tx.execute(
         "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
@@ -107,6 +108,7 @@ impl KeyStore {
             Some(record) => (record.clone(), true),
             None => (Record::new(meta.clone()), false),
         };
+        // Version 1 is for a new key only, and every other change is for an existing one.
         if exists == new.as_ref().is_some_and(|new| new.number == 1) {
             return Err(StoreError::Db(
                 "the key exists already, or does not exist".into(),

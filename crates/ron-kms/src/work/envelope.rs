@@ -364,6 +364,7 @@ impl Kms {
         };
         let nonce = match secret {
             SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
+                // A number is used up once it is taken, even if the steps after it fail.
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;
                 Some(envelope::nonce(number, self.random.as_ref()))
             }

@@ -107,6 +107,7 @@ impl<T> FairQueue<T> {
         Self {
             tenants: RankedMutex::new(&FAIR_LOCK, tenants),
             capacity,
+            // One server stays free for short jobs; a single server has to run long ones too.
             long_max: servers.saturating_sub(1).max(1),
             turns,
         }
@@ -135,6 +136,9 @@ impl<T> FairQueue<T> {
     }
 
     fn take_back(&self, tenant: &Tenant, why: fn(T) -> PushError<T>) -> Result<(), PushError<T>> {
+        // The lock was released since the push, so the last job may be one that another thread has added
+        // since: that one is refused instead, and the numbers of jobs and turns stay equal. No job at all
+        // means that a server has taken it already.
         let job = self.tenants.lock().take_last(tenant);
         job.map_or(Ok(()), |job| Err(why(job)))
     }
@@ -148,6 +152,7 @@ impl<T> FairQueue<T> {
         match &next {
             Some((_, true)) => tenants.long_running += 1,
             Some((_, false)) => {}
+            // The turn is used up but a job stays queued: the end of a long job makes up for it.
             None => tenants.deferred += 1,
         }
         next
@@ -171,6 +176,7 @@ impl<T> FairQueue<T> {
             if !long {
                 return work(job);
             }
+            // Created before the job runs, so that a panic ends the long job too.
             let running = LongJob(Some(self));
             work(job);
             if !running.done() {
@@ -245,6 +251,7 @@ impl<T> TenantQueues<T> {
                 continue;
             }
             if tenant_queue.deficit < cost {
+                // The loop ends: some job fits, and its tenant gains credit in every round until it can pay.
                 tenant_queue.deficit += QUANTUM;
                 self.ring.rotate_left(1);
                 continue;

@@ -247,6 +247,7 @@ impl Kms {
             StoreJob::Uses(job) => job.refuse(refusal),
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
+                // The device has made a key that no change will use now.
                 if let Ok(held) = job.made {
                     self.discard(held);
                 }

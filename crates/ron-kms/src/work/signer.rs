@@ -56,6 +56,7 @@ impl Kms {
     }
 
     fn sign_one(&self, call: CallContext, task: Box<SignTask>) {
+        // Before the credits: a repetition has no leaf and must work while the audit queue is full.
         let ticket = match self.first_time(&call, &task) {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(answer)) => return self.repeat(call, &answer),
@@ -65,6 +66,7 @@ impl Kms {
             Ok(credits) => credits,
             Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
+        // Loaded after the wait for credits, so that the signature is made with the newest head.
         let index = self.index.load();
         let now = self.clock.unix_ms();
         let until = call.deadline;
@@ -143,6 +145,7 @@ impl Kms {
     }
 
     fn sign_batch(&self, call: CallContext, tasks: Vec<Result<SignTask, Refusal>>) {
+        // One credit per item, because repetitions are found only below. Unused credits are freed with the entry.
         let credits = match self.admit(&call, tasks.len()) {
             Ok(credits) => credits,
             Err(refusal) => return self.refuse_unlogged(call, &refusal),

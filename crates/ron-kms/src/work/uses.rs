@@ -102,6 +102,7 @@ impl Lifecycle {
             (Some(reply), done) => {
                 let _ = reply.send(done); // the signer's deadline has passed
             }
+            // The request flag stays set. The signer that finds no number left sends a job of its own and waits.
             (None, Err(refusal)) => tracing::warn!(
                 event = "nonce_block_not_reserved",
                 reason = refusal.why.code()
@@ -122,6 +123,7 @@ impl Lifecycle {
         if numbers.left() >= block / 4 && numbers.left() > 0 {
             return Ok(());
         }
+        // Room for the leaf first: a block without a leaf in the log must not be used.
         let credit = self
             .kms
             .credits

@@ -47,6 +47,7 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken
         api.judged.insert(hash, good.clone());
         good
     };
+    // On every call, for cached tokens too: a revocation must take effect at once.
     let not_revoked = api.view.with(|view| view.check(&good.claims));
     not_revoked.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
     Ok(good)

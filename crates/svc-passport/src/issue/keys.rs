@@ -48,6 +48,7 @@ pub struct Head {
 /// The validity of a published key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validity {
+    /// RFC 7638 thumbprint of the public key.
     pub kid: String,
     pub alg: String,
     /// Made at (unix seconds).
@@ -168,6 +169,7 @@ impl KeyKeeper {
             .kms_seconds
             .with_label_values(&["key"])
             .start_timer();
+        // Numbered before the call, so that a slow read cannot replace the result of a later one.
         let reading = self.published.begin(());
         let read = self.read_keys();
         timer.observe_duration();

@@ -99,6 +99,7 @@ impl Issuer {
                     }
                 }
             }
+            // No wait for more grants: those that queued during the last call make the next batch.
             let room = BATCH_MAX - batch.len();
             jobs.drain_into(&mut batch, room);
             self.tick(ctx, std::mem::take(&mut batch));
@@ -122,6 +123,7 @@ impl Issuer {
             by_alg.entry(job.grant.alg).or_default().push(job);
         }
         for (alg, jobs) in by_alg {
+            // Jobs come back when the KMS has rotated the key since the last read: one retry with the new head.
             let rotated = self.sign(ctx, alg, jobs, true);
             if !rotated.is_empty() {
                 self.keys.refresh();
@@ -284,6 +286,7 @@ impl Issuer {
             let row = opened
                 .wait(Deadline::within(self.kms_timeout))
                 .map_err(|_| Problem::unavailable("no status list could be opened", 2))??;
+            // The holders' record counts seconds from the opening of a list: a list from the future would be wrong.
             if row.opened_s > now_s + 60 {
                 return Err(Problem::unavailable("the clock jumped; try again", 1));
             }

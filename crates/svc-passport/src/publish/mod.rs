@@ -228,6 +228,7 @@ impl Publisher {
                 after: view.after(),
             },
         };
+        // Locked again only now: no lock is held over the call to the KMS.
         let mut all = self.kept.lock();
         if all.lists.len() >= KEPT_MAX {
             all.lists.pop_first(); // the oldest list, which has the fewest valid tokens

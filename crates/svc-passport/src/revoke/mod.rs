@@ -240,6 +240,7 @@ impl Revoker {
     fn record(&self, what: &Revoked, reason: &str, actor: &str) -> Result<(u64, u64), Problem> {
         let view = self.view.load();
         let now_ms = self.clock.unix_ms();
+        // Durable before it is visible: no reader may see an event that a crash could take back.
         let event = self.stored(|store| store.append(what, now_ms, reason, actor))?;
         let epoch = match what {
             Revoked::Epoch { epoch } => *epoch,
@@ -297,6 +298,7 @@ impl Revoker {
         &self,
         work: impl FnOnce(&RevocationStore) -> Result<T, StoreFailed>,
     ) -> Result<T, Problem> {
+        // The lock ends before readiness and metrics are updated, which may log.
         let (result, poisoned) = {
             let store = self.store.lock();
             (work(&store), store.poisoned())

@@ -119,6 +119,7 @@ impl Lifecycle {
             DeferredKind::Change(request) => self.change_key(call, &kid, request),
             DeferredKind::Due => self.due(&kid),
         }
+        // Cleared whatever the change did: no later plan may find this answer.
         self.store.hold_ready(None);
         // The second plan may have refused, or found that another version was made meanwhile.
         if let Some(held) = held
@@ -149,6 +150,7 @@ impl Lifecycle {
         }
         let mut handles = Vec::new();
         for number in 1..=plan.change.meta.versions() {
+            // From the sealed records: only handles of versions that are in use stay in memory.
             let handle = self.store.reopen(kid, number).map_err(|_| store_down())?;
             handles.extend(handle.map(|handle| Handle(handle.expose().to_vec())));
         }
@@ -172,6 +174,7 @@ impl Lifecycle {
         self.device_busy.remove(kid);
         match done {
             Ok(()) => {
+                // Set only during `due`, which plans the destruction again and finds the device's part done.
                 self.gone.insert(kid.clone());
                 self.due(kid);
                 self.gone.remove(kid);

@@ -108,6 +108,7 @@ impl Lifecycle {
     }
 
     fn create(&mut self, call: CallContext, request: Box<CreateKey>) {
+        // Chosen once: if a device has to make the key, the resumed change makes the same one.
         let kid = Kid {
             tenant: request.tenant.clone(),
             purpose: request.purpose.clone(),
