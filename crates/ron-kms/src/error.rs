@@ -195,11 +195,11 @@ impl From<Refusal> for Problem {
                 own(409, "The checkpoint does not extend the last one signed")
             }
             Why::CiphertextRefused => own(400, "The ciphertext does not open"),
-            Why::UsesExhausted => own(409, "The version may not be used again"),
+            Why::UsesExhausted => own(409, "The version has reached its limit of uses"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::KeyNotActive => own(409, "The key is not active"),
-            Why::ExportForbidden => own(403, "The key does not leave"),
+            Why::ExportForbidden => own(403, "The key may not be exported"),
             Why::WrappedRefused => own(400, "The wrapped key does not open"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),
             Why::InFlight => Self::in_flight(detail),
@@ -211,7 +211,7 @@ impl From<Refusal> for Problem {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
             }
             Why::AttestationMissing => {
-                own(503, "It is not attested where the key is").with_retry_after(retry_after_s)
+                own(503, "The key has no recent attestation").with_retry_after(retry_after_s)
             }
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),

@@ -270,7 +270,7 @@ pub const REPLAY_LOCK: LockSpec = LockSpec {
 pub const FAIR_LOCK: LockSpec = LockSpec {
     name: "fair",
     rank: 12,
-    guards: "the tenants' lanes in front of the signers",
+    guards: "the tenants' queues in front of the signers",
 };
 /// Guards [`crate::api::verify`].
 pub const VERIFY_LOCK: LockSpec = LockSpec {

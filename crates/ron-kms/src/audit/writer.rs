@@ -173,7 +173,7 @@ impl AuditWriter {
         self.counters.store_version = version;
     }
 
-    /// Writes the counters beside the log when [`STATE_EVERY`] leaves are new, or when `now` is set.
+    /// Writes the counters beside the log when `STATE_EVERY` leaves are new, or when `now` is set.
     /// A failure costs only a longer scan at the next start.
     pub fn keep_state(&mut self, now: bool) {
         let new = self.counters.log_size - self.state_at;

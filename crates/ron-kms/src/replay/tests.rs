@@ -1,4 +1,4 @@
-//! What is remembered, for how long, how much of it, and across what.
+//! The journal of answers: what it remembers, for how long, within which bounds, and across restarts and crashes.
 
 use std::path::Path;
 
@@ -123,7 +123,7 @@ fn a_restart_remembers_and_a_day_later_nothing_is_left() {
         );
     }
     let dropped = bench.ticket(99, 1, 1);
-    drop(bench); // without goodbye: the ticket of 99 is lost with the process
+    drop(bench); // no orderly stop: the ticket of 99 is lost with the process
     let bench = open(&disk, 1, 80, 1 << 20, 2000);
     drop(dropped);
     for n in 0..5 {
@@ -158,7 +158,7 @@ fn a_torn_or_foreign_record_ends_what_is_believed() {
     let bench = open(&disk, 2, 80, 1 << 20, 20);
     assert_eq!(bench.answer(0, 1, 20), None, "another store's seal key");
     drop(bench);
-    // A byte of an answer is changed while the program runs: it is not given out.
+    // A byte of an answer is changed on disk while the program runs: the answer is not returned.
     let bench = open(&disk, 1, 80, 1 << 20, 20);
     let mut byte = [0];
     file.read_at(8 + 20 + 56, &mut byte).expect("reads");

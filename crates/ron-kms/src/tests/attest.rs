@@ -1,4 +1,4 @@
-//! Evidence and birth certificates of keys in the store: what is made verifies, what is changed does not.
+//! Attestations and birth certificates of local keys: they verify, and changed ones do not.
 
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, BirthCertificate, KeyDoc, PayloadPolicy, RotateRequest,

@@ -44,7 +44,7 @@ pub fn unwrap(key: &Kid, aad: Option<&[u8]>, text: &Bytes) -> EnvelopeTask {
     task(key, aad, EnvelopeOp::Unwrap(text.clone()))
 }
 
-/// Runs the tasks as one request and gives back what each made.
+/// Runs the tasks as one request and returns the result of each.
 fn run(
     rig: &Rig,
     caller: &Principal,
@@ -451,8 +451,8 @@ fn number(made: Result<EnvelopeOutput, Refusal>) -> u32 {
     u32::from_be_bytes(text[6..10].try_into().expect("4 bytes"))
 }
 
-/// The machine stops after each wrap in turn, and so after each write of the store: what starts
-/// from the disk of that moment never gives out a number that was given out before.
+/// The machine stops after each wrap in turn, and so after each write of the store: a KMS that starts from the disk of
+/// that moment never gives out a number a second time.
 #[test]
 fn a_crash_after_any_write_gives_no_number_twice() {
     let dir = tempfile::tempdir().expect("dir");
@@ -489,8 +489,8 @@ fn a_crash_after_any_write_gives_no_number_twice() {
     }
 }
 
-/// A store put back to before a reservation: the log has seen a later store version, so nothing
-/// is wrapped under numbers that may have been used.
+/// A store that was rolled back to before a reservation: the log records a later store version, so nothing is wrapped
+/// under numbers that may have been used.
 #[test]
 fn an_older_store_beside_the_log_wraps_nothing() {
     let dir = tempfile::tempdir().expect("dir");

@@ -1,13 +1,13 @@
-//! Every interleaving of threads that take use numbers while blocks are added: the file of the lane
+//! Every interleaving of threads that take use numbers while blocks are added: the file `keys/lane.rs`
 //! itself on loom's atomics, and a mutant of it that the model must catch.
 
-#![allow(dead_code)] // the lane is a file of the service; the model uses most of it
+#![allow(dead_code)] // the service's own file, of which the model uses most
 
 mod atomics {
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-#[allow(clippy::duplicate_mod)] // the point: the same file on other primitives
+#[allow(clippy::duplicate_mod)] // intended: the same file on other primitives
 #[path = "../keys/lane.rs"]
 mod lane;
 
@@ -19,7 +19,7 @@ use loom::thread;
 use atomics::{AtomicU64, Ordering};
 use lane::UseNumbers;
 
-/// What the model needs of a lane.
+/// What the model needs of an allocator of use numbers.
 trait Numbers: Send + Sync + 'static {
     fn new() -> Self;
     fn take(&self) -> Option<u32>;
@@ -40,7 +40,7 @@ impl Numbers for UseNumbers {
     }
 }
 
-/// Looks first and writes then.
+/// A mutant that reads and writes in two steps.
 struct Torn(AtomicU64);
 
 impl Numbers for Torn {
@@ -67,7 +67,7 @@ impl Numbers for Torn {
 }
 
 fn model<L: Numbers>() {
-    // Three forced switches find what looks-then-writes gets wrong; all of them take minutes.
+    // Three preemptions suffice to catch the mutant; an unbounded search takes minutes.
     let mut checker = loom::model::Builder::new();
     checker.preemption_bound = Some(3);
     checker.check(|| {
@@ -79,7 +79,7 @@ fn model<L: Numbers>() {
                 thread::spawn(move || (0..takes).map(|_| numbers.take()).collect::<Vec<_>>())
             })
             .into();
-        // The one writer: blocks follow each other, as the store reserves them.
+        // The only writer: consecutive blocks, as the store reserves them.
         numbers.fill(2, 4);
         let mut all: Vec<u32> = takers
             .into_iter()
@@ -129,7 +129,7 @@ fn one_caller_asks_for_the_next_block() {
         numbers.fill(0, 1);
         assert!(
             numbers.claim_request(),
-            "after the block the next may be asked for"
+            "after the block the next may be requested"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! A whole engine in a test, asked without sockets.
+//! A whole engine in a test, called without sockets.
 
 mod api;
 mod attest;
@@ -181,13 +181,13 @@ impl Rig {
         })
     }
 
-    /// Stops in order; everything queued is finished.
+    /// Stops in order, after everything queued is finished.
     pub fn stop(self) {
         let report = self.sup.drain(Duration::from_secs(5));
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    /// The value of a metric line, 0 when it is not there.
+    /// The value of a metric line; 0 without the line.
     pub fn gauge(&self, line: &str) -> i64 {
         let text = self.registry.render();
         let found = text.lines().find_map(|l| l.strip_prefix(line));
@@ -215,7 +215,7 @@ impl Rig {
             .wait(Deadline::within(WAIT))
             .expect("answered in time");
         let body = match &response.body {
-            // The front renders a problem when it knows the request's id.
+            // The HTTP front renders a problem, because it needs the request's id.
             Body::Problem(problem) => problem.to_json("test"),
             body => body.as_bytes().to_vec(),
         };

@@ -1,4 +1,4 @@
-//! Keys that come from outside and leave, wrapped; and nothing that leaves otherwise.
+//! Import and export of keys, wrapped, and the refusal of every other way out.
 
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::keyblob;

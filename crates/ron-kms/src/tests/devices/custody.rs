@@ -1,5 +1,5 @@
-//! What only a token does for us: wrap under a key that is in it, destroy keys in it, and make them
-//! without holding up anybody else's changes.
+//! Operations inside a token: wrap under a key in it, destroy keys in it, and make keys without delaying other
+//! changes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ fn destroy(rig: &Rig, key: &Kid) -> Got {
     )
 }
 
-/// What wrapping and unwrapping answer, without what differs between two keys.
+/// The answers of wrapping and unwrapping, without the parts that differ between two keys.
 fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
     let make = |n| -> KeyDoc { rig.create_in(backend, Alg::Aes256Kwp, op + n) };
     let (key, other) = (make(0).key, make(1).key);
@@ -92,7 +92,7 @@ fn a_token_wraps_like_the_store() {
     let want = transcript(&first, KeyBackend::File, 100);
     assert!(want[0].contains("true Some(CiphertextRefused)"), "{want:?}");
     assert_eq!(transcript(&first, KeyBackend::Pkcs11, 200), want);
-    // Wrong ciphertexts, which this module calls general errors, have not made it look dead.
+    // Wrong ciphertexts, which this module reports as general errors, have not made the token unavailable.
     let away = "ron_kms_backend_reconnects_total{backend=\"pkcs11\"} ";
     assert_eq!(first.gauge(away), 0);
     let doc = first.create_in(KeyBackend::Pkcs11, Alg::Aes256Kwp, 300);
@@ -124,7 +124,7 @@ fn a_destroyed_key_is_gone_from_the_token() {
     let shown = listed();
     assert_eq!(shown.matches(&doc.key.to_string()).count(), 4, "{shown}");
     assert_eq!(shown.matches(&kwp.key.to_string()).count(), 1, "{shown}");
-    // While the token is away the destruction waits, and the key stays what it is.
+    // While the token is unavailable the destruction waits, and the key keeps its state.
     say("fail");
     assert_eq!(rig.sign_text(&doc, b"x").status, 503);
     assert_eq!(destroy(&rig, &doc.key).status, 200);
@@ -232,7 +232,7 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     });
     assert!(heads == [2, 3] || heads == [3, 2], "{heads:?}");
     signed(&rig.sign_text(&rig.doc(&one.key), b"with the third"));
-    // What was made in vain is taken away again: a private key for each version, and no more.
+    // Keys that no change used are destroyed: the token has one private key per version, and no more.
     let privkeys = || {
         let shown = tool(
             &dir,

@@ -37,8 +37,7 @@ use crate::work::{SignJob, SignOp};
 /// Set in the child process.
 const CHILD: &str = "RON_KMS_DEVICE_TEST";
 
-/// True in the child process. In the parent: runs the test `name` again with `env`, and insists on
-/// its success.
+/// True in the child process. In the parent: runs the test `name` again with `env`, and requires that it passes.
 pub fn in_child(name: &str, env: impl FnOnce() -> Vec<(String, String)>) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
@@ -60,12 +59,12 @@ pub fn in_child(name: &str, env: impl FnOnce() -> Vec<(String, String)>) -> bool
     false
 }
 
-/// A variable that the parent has set.
+/// An environment variable that the parent has set.
 pub fn var(name: &str) -> String {
     std::env::var(name).expect("set by the parent")
 }
 
-/// Runs a program that must succeed; its output.
+/// Runs a program that must succeed; returns its output.
 pub fn run(command: &mut Command) -> String {
     let out = command
         .output()

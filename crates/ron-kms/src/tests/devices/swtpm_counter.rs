@@ -1,4 +1,4 @@
-//! A TPM that counts the starts: a data directory from before the last one is refused.
+//! A TPM that counts the starts: a data directory from before the last start is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn a_data_directory_from_before_the_last_start_is_refused() {
         rig.stop();
     }
     copy(&data, &newest);
-    // Consistent in itself, log and store alike, and yet of the past.
+    // Log and store are consistent with each other, but old.
     copy(&old, &data);
     let refuses = |port: u16, counts: bool, tampering: i64, word: &str| {
         let rig = start(&dir, port, counts);
