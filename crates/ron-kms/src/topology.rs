@@ -91,7 +91,7 @@ pub const ATTEST: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "ask devices every attest.refresh_every whether they still attest their keys",
+    job: "have devices attest their keys every attest.refresh_every",
 };
 /// Probes the token and reconnects.
 pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {

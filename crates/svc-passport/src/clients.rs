@@ -166,7 +166,7 @@ impl ClientReject {
             | Self::Secret
             | Self::Certificate
             | Self::AssertionForm
-            | Self::AssertionSignature => "the client is unknown or did not prove who it is",
+            | Self::AssertionSignature => "the client is unknown or its authentication failed",
         };
         Problem::unauthorized(detail).with_oauth("invalid_client")
     }

@@ -200,7 +200,7 @@ fn scopes(rule: &AudienceRule, ask: &TokenRequest<'_>) -> Result<String, Problem
     };
     let asked = scope::parse_list(text).map_err(|e| {
         let known =
-            "scopes_supported of /.well-known/oauth-authorization-server names those there are";
+            "scopes_supported of /.well-known/oauth-authorization-server lists the existing ones";
         Problem::bad_request(format!("scope: {e}; {known}")).with_oauth("invalid_scope")
     })?;
     if let Some(extra) = asked.iter().find(|s| !rule.scopes.iter().any(|r| r == *s)) {

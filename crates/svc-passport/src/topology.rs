@@ -95,7 +95,7 @@ pub static LISTS: LockSpec = LockSpec {
 pub static HOLDERS: LockSpec = LockSpec {
     name: "holders",
     rank: 17,
-    guards: "whom the tokens of each status list were given to, where nothing is on disk",
+    guards: "holders of the tokens of each status list, when nothing is stored on disk",
 };
 
 /// Signed documents; only the publishing thread takes it.

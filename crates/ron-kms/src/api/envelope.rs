@@ -166,7 +166,7 @@ impl Ask for WrapRequest {
     type Answer = WrapAnswer;
     const PATH: &'static str = "/v1/kms/wrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
-    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. Leaves once its audit leaf is durable";
+    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. The answer leaves once its audit leaf is durable";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id

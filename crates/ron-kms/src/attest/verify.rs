@@ -50,7 +50,7 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
         .as_ref()
         .is_some_and(|known| *known != evidence.vkey)
     {
-        return Err("the audit log is another one than expected: its verifier key differs".into());
+        return Err("the audit log is not the expected one: its verifier key differs".into());
     }
     if let Some(nonce) = &expect.nonce
         && *nonce != statement.nonce.0
@@ -127,7 +127,7 @@ fn check_tpm(
         .as_ref()
         .is_some_and(|known| known != ak)
     {
-        return Err("the TPM is another one than expected: its attestation key differs".into());
+        return Err("the TPM is not the expected one: its attestation key differs".into());
     }
     let ak: &[u8; 65] = ak
         .try_into()

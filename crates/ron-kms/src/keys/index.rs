@@ -199,7 +199,7 @@ pub struct KeyIndex {
 }
 
 const NO_SUCH_KEY: &str =
-    "there is no such key; GET /v1/kms/keys (`ron kms list`) names those there are";
+    "there is no such key; GET /v1/kms/keys (`ron kms list`) lists the existing keys";
 
 impl KeyIndex {
     /// The key, if the caller may use it. Tenant and prefix are checked before existence, so that callers do not learn

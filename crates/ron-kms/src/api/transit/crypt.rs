@@ -356,7 +356,7 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
         let show = match request.param("kind") {
             "plaintext" => true,
             "wrapped" => false,
-            _ => return Err(bad("the path says plaintext or wrapped")),
+            _ => return Err(bad("the path must name plaintext or wrapped")),
         };
         Ok((
             EnvelopeOp::Datakey(bytes, show),

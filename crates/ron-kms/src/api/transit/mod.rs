@@ -178,7 +178,11 @@ fn tagged(version: u32, raw: &[u8]) -> String {
 
 /// Version and bytes of `vault:vN:<base64>`.
 fn untagged(what: &str, text: &str) -> Result<(u32, Vec<u8>), Refusal> {
-    let refuse = || bad(format!("invalid {what}: it is vault:vN: and base64"));
+    let refuse = || {
+        bad(format!(
+            "invalid {what}: it must be vault:vN: followed by base64"
+        ))
+    };
     let (version, raw) = text
         .strip_prefix("vault:v")
         .and_then(|rest| rest.split_once(':'))

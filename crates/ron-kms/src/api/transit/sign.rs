@@ -248,13 +248,13 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
         let raw = ron_proto::b64::from_url(raw);
         return Ok((
             version,
-            raw.map_err(|_| bad("invalid signature: it is base64url"))?,
+            raw.map_err(|_| bad("invalid signature: it must be base64url"))?,
         ));
     }
     let (version, raw) = untagged("signature", text)?;
     match alg {
         Alg::EcdsaP256 => {
-            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it is DER"))?;
+            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it must be DER"))?;
             Ok((version, raw.to_vec()))
         }
         _ => Ok((version, raw)),

@@ -111,7 +111,7 @@ impl Lifecycle {
         let version = ask.version.unwrap_or(meta.head);
         leaf.version = Some(version);
         let Some(recipient) = &ask.recipient else {
-            return forbidden("keys leave wrapped or not at all; name a `recipient`");
+            return forbidden("keys are exported only wrapped; name a `recipient`");
         };
         if !meta.exportable {
             return forbidden("this key is not exportable");
