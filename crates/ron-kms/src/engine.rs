@@ -114,6 +114,7 @@ impl Engine {
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let opened = counted.and_then(|()| start::open(with, &mut store));
+        // Any other distrust starts a service that verifies. On the data of a newer program nothing is started.
         if let Err(distrust) = &opened
             && distrust.fault == Fault::Newer
         {

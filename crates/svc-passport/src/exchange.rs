@@ -58,6 +58,7 @@ pub fn exchange(
     let given = claims.caveats.iter().map(ToString::to_string);
     let given: Vec<String> = given.chain(audience.caveats.iter().cloned()).collect();
     let mut all = caveats(&given, ask.caveats, &limits.maxima)?;
+    // A bound token stays bound to its key; an unbound one may become bound.
     let jkt = match (&claims.jkt, ask.jkt) {
         (Some(bound), Some(proved)) if bound == proved => Some(proved),
         (None, proved) => proved,

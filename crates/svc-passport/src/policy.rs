@@ -331,6 +331,7 @@ pub(crate) fn algorithm(
         }
     }
     let mirrored = limits.pq == PqMode::Mirror;
+    // Distinguishes an outage (503) from a request that the policy can never satisfy (400).
     let mut pq_unavailable = false;
     for (n, name) in wanted.iter().enumerate() {
         if is_pq(name) {

@@ -102,6 +102,7 @@ pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
 /// SHA-256 over the route and the canonical body.
 fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
     let canonical = jcs::to_vec(body).expect("a request holds strings and integers");
+    // The body may hold a plaintext.
     let canonical = Zeroizing::new(canonical);
     sha256(&Zeroizing::new(
         [path.as_bytes(), b"\0", &canonical].concat(),

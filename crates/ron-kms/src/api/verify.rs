@@ -89,6 +89,7 @@ fn verify_many(kms: &Kms, running: &Running, request: &Request) -> Result<Respon
     };
     let mut results = Vec::with_capacity(batch.items.len());
     for item in batch.items {
+        // Checked for each item: a batch must not occupy an HTTP worker beyond its deadline.
         if request.deadline.expired() {
             return Err(Problem::deadline_exceeded(
                 "the batch takes longer than the request's deadline; send fewer items",

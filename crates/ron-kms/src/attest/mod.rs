@@ -199,6 +199,7 @@ fn device_evidence(
         )
         .with_head(key.head().number));
     }
+    // A TPM attests slowly; the cap keeps its one thread from being occupied for a whole request deadline.
     let until = deadline.capped(refresh::ATTEST_WAIT);
     let nonce = tpm_nonce(statement);
     Ok(held.device.attest(&held.handle, nonce, until)?)

@@ -199,6 +199,7 @@ pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint,
     let checkpoint = Checkpoint::open(note, chain.keys(), origin).map_err(|e| e.to_string())?;
     let covered = |key: &&LogKey| key.birth.is_some_and(|birth| birth < checkpoint.size);
     let due = identity.keys.iter().rfind(covered);
+    // The first key has no leaf: it applies until the leaf of another one is covered.
     let due = &chain.keys()[due.map_or(0, |key| key.number as usize - 1)];
     let by_due = Checkpoint::open(note, std::slice::from_ref(due), origin);
     let newer = &chain.keys()[chain

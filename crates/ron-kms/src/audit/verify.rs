@@ -148,6 +148,7 @@ impl LeafCheck {
         let chain = chain.keys();
         let checkpoint = Checkpoint::read_unverified(note, None).map_err(|e| e.to_string())?;
         let size = checkpoint.size;
+        // The number of rotations below the checkpoint is the index of the key that was in use.
         let due = self.rotated_at.iter().filter(|at| **at < size).count();
         // The chain in the leaves is trusted from the first trusted key on; a trusted key that the leaves do not
         // name is newer than all of them.

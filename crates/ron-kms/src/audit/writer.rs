@@ -185,6 +185,8 @@ impl AuditWriter {
             return;
         };
         let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
+        // Not flushed: an old or torn file only costs a longer scan at the next start. The file is never ahead of
+        // the log, whose leaves are durable by now.
         let temporary = path.with_extension("tmp");
         let done =
             write_private(&temporary, &text).and_then(|()| std::fs::rename(&temporary, path));

@@ -223,6 +223,7 @@ impl KeyIndex {
 
     /// A copy with `key` inserted or replaced, at `store_version`.
     pub fn with(&self, key: Key, store_version: u64) -> Self {
+        // Copies a map of `Arc`s. Changes are rare, while every request loads the snapshot.
         let mut keys = self.keys.clone();
         keys.insert(key.kid.clone(), Arc::new(key));
         Self {

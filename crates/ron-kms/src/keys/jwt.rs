@@ -56,6 +56,7 @@ pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Re
     }
     let header: Header = strict::from_slice(&header)
         .map_err(|_| "the header must be a JSON object of exactly alg, kid and typ".to_owned())?;
+    // Strict: duplicate names would let two parsers read two different tokens.
     let claims: Value = strict::from_slice(&decode(claims)?)
         .map_err(|_| "the claims are not a JSON object without duplicate names".to_owned())?;
     let Value::Object(claims) = claims else {

@@ -119,6 +119,7 @@ impl SecretKey {
     pub fn generate(alg: Alg, random: &dyn Random) -> Option<(Self, SecretBytes)> {
         let secret = match alg {
             Alg::EcdsaP256 => {
+                // Not from `random`: the library generates P-256 keys from the system's randomness.
                 let (key, pkcs8) = P256Key::generate();
                 return Some((Self::P256(key), pkcs8));
             }

@@ -147,6 +147,7 @@ impl Replay {
                         made_ms: now_ms,
                     };
                     table.insert(key, entry);
+                    // Unlocked before the ticket exists, because dropping a ticket takes this lock.
                     drop(table);
                     return Ok(Lookup::New(Ticket {
                         replay: self.clone(),

@@ -192,6 +192,7 @@ impl KeyStore {
         leaf: &[u8],
         log_size: u64,
     ) -> Result<(), StoreError> {
+        // Kept to undo the change in memory if the write fails.
         let before = self.log.clone();
         let (key, sealed) = (new.key, new.sealed);
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.

@@ -37,6 +37,7 @@ pub fn seal_key(
                 .map_err(|e| StoreError::SealKey(format!("seal.passphrase_file: {e}")))
         }
         SealSource::KeyFile { path, may_create } => {
+            // Never for an existing store, whose records a new key could not open.
             if *may_create && new_store && !path.exists() {
                 make_key_file(path, random)?;
             }

@@ -169,6 +169,7 @@ impl Kms {
         handles: &[Handle],
     ) -> Result<(), Refusal> {
         let device = self.backends.holder(kind);
+        // Ends at the first failure. Destroying a version that is already gone succeeds, so a retry starts over.
         for handle in handles {
             device.destroy(kid.alg, handle, Deadline::within(MAKE_WAIT))?;
         }
@@ -215,6 +216,7 @@ impl CheckpointGate for AskStore<'_> {
         if self.kms.store_tx.try_send(job).is_err() {
             return Err(Refusal::busy(self.kms.store_tx.retry_after_s()));
         }
+        // Bounded also for a caller with a long deadline: this thread serves other keys of the device too.
         let until = self
             .deadline
             .earlier(Deadline::within(Duration::from_secs(5)));

@@ -103,6 +103,7 @@ impl Lifecycle {
         self.store
             .commit_log_key(new, &op, &leaf.to_bytes(), log_size)
             .map_err(|e| self.store_failed(&e))?;
+        // Before the leaf is queued: a checkpoint over that leaf must carry the new key's line.
         self.show_log_keys()?;
         let mut draft = Draft::new(leaf.clone(), false);
         draft.store_version_after = Some(self.store.version());

@@ -143,6 +143,7 @@ pub fn sign(
     let counted = index.keys.contains_key(&task.key);
     let mut draft = Draft::new(leaf, counted);
     let times = (now_ms, deadline);
+    // `draft` is filled as far as the checks get, so that the leaf of a refusal names what is known.
     let result = try_sign(index, caller, task, times, gate, &mut draft);
     let result = match result {
         Ok(Some(answer)) => Ok(answer),

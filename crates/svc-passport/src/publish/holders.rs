@@ -128,6 +128,7 @@ fn path(dir: &Path, list: u64) -> PathBuf {
 }
 
 fn entry(places: &Places, subject: &str, iat: u64) -> u64 {
+    // One more, because zero marks a position without a token.
     let second = (iat.saturating_sub(places.opened_s) + 1).min(0xffff);
     name(places.list, subject) << 16 | second
 }

@@ -299,6 +299,7 @@ fn from_der(text: &[u8]) -> Option<[u8; 64]> {
 
 fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let (read, responder) = or_refuse(read(kms, &request), responder)?;
+    // One MAC decides for all items: a batch verifies MACs or signatures, not both.
     let macs = read.items.iter().filter(|item| item.hmac.is_some()).count();
     if macs > 0 {
         let tasks = read.items.iter().map(|item| {

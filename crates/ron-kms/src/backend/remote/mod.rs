@@ -144,6 +144,7 @@ impl Link {
 fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
     let reply = reply.map_err(|error| match error.kind {
         Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => Fault::Gone(error.detail),
+        // The request may have been carried out, so the outcome is unknown.
         Failure::Unknown => Fault::Silent,
         _ => Fault::Refused(error.detail),
     })?;

@@ -171,6 +171,7 @@ impl Lifecycle {
             Err(Unplanned::NotMade(order)) => return Some((order, call)),
             Err(Unplanned::Refused(refusal)) => self.refuse(call, leaf, false, refusal, credits),
             Ok(plan) => {
+                // Only now: a refused key never exists, so its leaf names none.
                 leaf.key = Some(kid.to_string());
                 let outcome = self.change(&change, plan, leaf, credits);
                 self.finish(call, op, kid.alg.as_str(), outcome);
