@@ -76,7 +76,7 @@ fn a_data_directory_from_before_the_last_start_is_refused() {
     swtpm.kill();
     refuses(swtpm.port, true, 0, "cannot be read");
     let stranger = Swtpm::start(&dir.join("another"));
-    refuses(stranger.port, true, 1, "another one");
+    refuses(stranger.port, true, 1, "replaced or cleared");
     drop(stranger);
     swtpm.again();
     let rig = start(&dir, swtpm.port, true);
