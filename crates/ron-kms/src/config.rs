@@ -20,43 +20,43 @@ static KEYS: [Key; 22] = [
         "backend",
         &["file", "memory"],
         "file",
-        "Where keys live: sealed in data_dir, or in memory only (needs amnesia = true).",
+        "Where keys are stored: sealed in data_dir, or in memory only (needs amnesia = true).",
     ),
     Key::path(
         "seal.key_file",
         "",
-        "Seal key, 64 hex digits, mode 0600. Empty: data_dir/seal.key, made with a new store. It protects copies of the database, not this host.",
+        "File of the seal key: 64 hex digits, mode 0600. Empty: data_dir/seal.key, made with a new store. It protects copies of the database, not this host.",
     ),
     Key::path(
         "seal.passphrase_file",
         "",
-        "Passphrase, mode 0600, from which Argon2id makes the seal key; instead of seal.key_file.",
+        "File of a passphrase, mode 0600, from which Argon2id derives the seal key; instead of seal.key_file.",
     ),
-    Key::list("algs", "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256", "Algorithms for which keys may be made."),
+    Key::list("algs", "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256", "Algorithms that new keys may have."),
     Key::count("signers", "0", "Threads that sign; 0 means one per core.").range("0", "64"),
     Key::count("queues.sign", "512", "Sign requests waiting for a signer; full means 429.").range("1", "65536"),
-    Key::count("queues.store", "64", "Changes of keys waiting; full means 429.").range("1", "4096"),
+    Key::count("queues.store", "64", "Changes of keys that wait for the store thread; full means 429.").range("1", "4096"),
     Key::count("queues.audit", "2048", "Signed results waiting for their leaf; at least 1000 for a full batch.")
         .range("1000", "65536"),
     Key::duration("sign_deadline", "2s", "Longest time a sign request may take, queueing included.").range("10ms", "1m"),
     Key::duration("audit.reserve_wait", "200ms", "Longest wait for room in the audit queue before a 429.").range("1ms", "5s"),
     Key::count("audit.checkpoint_ops", "5000", "Leaves after which a checkpoint is signed at once.").range("1", "1000000"),
     Key::duration("audit.checkpoint_interval", "1s", "Longest time a leaf waits for its checkpoint.").range("10ms", "1m"),
-    Key::path("audit.anchor_dir", "", "Second place for the newest checkpoint; compared at start to find rollbacks."),
+    Key::path("audit.anchor_dir", "", "Directory for a second copy of the newest checkpoint; compared at start to detect a rollback of data_dir."),
     Key::text("audit.origin", "", "Name of the audit log in its checkpoints. Empty: made with a new store. Cannot change afterwards.")
         .range("0", "200"),
     Key::duration("audit.scrub_interval", "1h", "How often the whole audit log is verified in the background.").range("1s", "720h"),
-    Key::count("audit.batch_leaves", "2048", "Most leaves of one durable append.").range("1000", "65536"),
+    Key::count("audit.batch_leaves", "2048", "Maximum number of leaves in one durable append.").range("1000", "65536"),
     Key::bool("audit.ml_dsa", false, "Sign checkpoints a second time with ML-DSA-44; its verifier key is at /audit/v1/vkey/ml-dsa-44."),
-    Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log goes on signing checkpoints after its rotation, for verifiers that pin it.")
+    Key::duration("audit.log_key_overlap", "720h", "How long an old key of the log keeps signing checkpoints after its rotation, for verifiers that pin it.")
         .range("0s", "8760h"),
-    Key::count("nonces.block", "65536", "Uses of an aes256-gcm version reserved in the store at once; a crash gives up what is left of a block.")
+    Key::count("nonces.block", "65536", "Uses of an aes256-gcm version reserved in the store at once; a crash wastes the rest of a block.")
         .range("1", "16777216"),
-    Key::count("nonces.cap", "4294967295", "Most uses of one aes256-gcm version; past it the key must be rotated. Below 2^32, the limit of NIST SP 800-38D.")
+    Key::count("nonces.cap", "4294967295", "Maximum uses of one aes256-gcm version; after that the key must be rotated. Below 2^32, the limit of NIST SP 800-38D.")
         .range("1", "4294967295"),
-    Key::count("replay.capacity", "131072", "Signatures and envelope operations remembered by op_id for 24 hours, also over a restart; past this number the oldest are forgotten early.")
+    Key::count("replay.capacity", "131072", "Signatures and envelope operations remembered by op_id for 24 hours, also across a restart; beyond this number the oldest are forgotten early.")
         .range("16", "10000000"),
-    Key::size("replay.bytes_max", "64MiB", "Most bytes of their answers on disk; past them the oldest are forgotten early.")
+    Key::size("replay.bytes_max", "64MiB", "Maximum bytes of the remembered answers on disk; beyond that the oldest are forgotten early.")
         .range("1MiB", "16GiB"),
 ];
 
@@ -79,29 +79,25 @@ pub static TABLE: Table = Table {
 pub enum SealSource {
     /// A file of 64 hex digits; made when the store is new and `may_create` is set.
     KeyFile {
-        /// The file.
         path: PathBuf,
-        /// Only for the default place inside the data directory.
+        /// True only for the default path inside the data directory.
         may_create: bool,
     },
     /// A passphrase for Argon2id.
     Passphrase(PathBuf),
-    /// A blob that the TPM opens; made when the store is new.
+    /// A blob that only this TPM unseals; made when the store is new.
     Tpm(PathBuf),
     /// A random key that is never written.
     Ephemeral,
 }
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The backend of our own, for keys that are made without naming one.
+    /// The local backend (`file` or `memory`), for keys whose request names no backend.
     pub backend: BackendKind,
-    /// Devices beside it.
     pub devices: DeviceSettings,
-    /// `None` in amnesia.
+    /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,
-    /// Seal key.
     pub seal: SealSource,
     /// Algorithms for new keys.
     pub algs: Vec<Alg>,
@@ -113,37 +109,36 @@ pub struct Settings {
     pub store_queue: usize,
     /// Capacity of the audit queue and number of credits.
     pub audit_queue: usize,
-    /// Cap on a job's deadline.
+    /// Maximum deadline of a job, queueing included.
     pub sign_deadline: Duration,
-    /// Cap on the wait for a credit.
+    /// Maximum wait for room in the audit queue.
     pub reserve_wait: Duration,
-    /// Leaves per checkpoint.
+    /// Leaves after which a checkpoint is signed at once.
     pub checkpoint_ops: u64,
-    /// Time per checkpoint.
+    /// Longest time a leaf waits for its checkpoint.
     pub checkpoint_interval: Duration,
-    /// Second place of the newest checkpoint.
+    /// Directory for the second copy of the newest checkpoint.
     pub anchor_dir: Option<PathBuf>,
-    /// Configured origin.
+    /// `audit.origin`; the store keeps the one it was made with.
     pub origin: Option<String>,
     /// Pause between background verifications.
     pub scrub_interval: Duration,
-    /// Most leaves of one append.
+    /// Maximum leaves of one append; one entry may exceed it.
     pub batch_leaves: usize,
     /// Whether checkpoints carry an ML-DSA-44 line.
     pub ml_dsa: bool,
-    /// How long an old key of the log goes on signing.
+    /// How long an old key of the log keeps signing after its rotation.
     pub log_key_overlap: Duration,
-    /// Who cosigns checkpoints.
     pub witness: Option<WitnessSettings>,
     /// Uses of an AES-GCM version reserved at once.
     pub nonce_block: u32,
-    /// Most uses of an AES-GCM version.
+    /// Maximum uses of an AES-GCM version.
     pub nonce_cap: u32,
-    /// Most operations remembered by their id.
+    /// Maximum operations remembered by `op_id`.
     pub replay_capacity: usize,
-    /// Most bytes of their answers.
+    /// Maximum bytes of their answers on disk.
     pub replay_bytes: u64,
-    /// Periods and delays in the lives of keys.
+    /// Periods and delays of rotation and destruction.
     pub lifecycle: lifecycle::LifecycleSettings,
 }
 
@@ -153,6 +148,7 @@ impl Settings {
         let mut problems = Vec::new();
         let amnesia = config.bool("amnesia");
         let backend = match config.str("backend") {
+            // With amnesia on, the default `file` means memory. `memory` without amnesia is reported below.
             "file" if !amnesia => BackendKind::File,
             _ => BackendKind::Memory,
         };
@@ -205,7 +201,7 @@ impl Settings {
     }
 }
 
-/// Where keys and the log are: whether the settings agree.
+/// Checks that the backend, `amnesia` and the configured paths agree.
 fn check_places(
     config: &Config,
     backend: BackendKind,

@@ -1,8 +1,8 @@
-//! The key service inside a program of your own: no socket, no HTTP, the same store, threads and audit log.
+//! The key service as a library: no socket and no HTTP, but the same store, threads and audit log.
 //!
-//! A [`Custody`] is one caller of one tenant. Its calls wait for their answers, at most until their deadline, and are
-//! refused with the same problems as over HTTP; a signature is handed out after its leaf is durable. `examples/embed`
-//! has a whole program.
+//! A [`Custody`] acts as one caller of one tenant. Its calls block until their answer, at most until their deadline,
+//! and return the same problems as over HTTP. A signature is returned after its leaf is durable. `examples/embed` is a
+//! complete program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,21 +23,22 @@ use crate::config::Settings;
 use crate::engine::{Engine, EngineParts};
 use crate::topology::TOPOLOGY;
 use crate::work::task::SignTask;
-use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+use crate::work::{CallContext, SignJob, SignOp, StoreJob};
 
 /// Name of the caller in audit leaves.
 const CALLER: &str = "embedded";
 /// How long threads may take to end when a [`Custody`] is dropped instead of closed.
 const DROPPED: Duration = Duration::from_secs(3);
 
-/// A running key store with its audit log. Dropping it stops its threads; [`Custody::close`] says how that went.
+/// A running key store with its audit log. Dropping it stops its threads; [`Custody::close`] reports threads that did not
+/// end in time.
 pub struct Custody {
     engine: Engine,
     sup: Supervisor,
     ready: ReadyBoard,
     registry: Registry,
     caller: Principal,
-    /// Locked until the threads have ended.
+    /// Keeps the directory locked until the threads have ended.
     _dir: Option<DataDir>,
 }
 
@@ -51,7 +52,7 @@ impl std::fmt::Debug for Custody {
 
 impl Custody {
     /// Opens the store and log that `config` names (a configuration of [`crate::config::TABLE`]) and starts their
-    /// threads, acting for `tenant`. Keys about sockets, identities and limits of HTTP have no effect.
+    /// threads, acting for `tenant`. Configuration keys of sockets, identities and HTTP limits have no effect.
     ///
     /// # Errors
     /// The configuration is not acceptable, the data directory is in use or cannot be written, or the store does
@@ -91,29 +92,29 @@ impl Custody {
 
     /// Makes a key, or finds the one that the same `op_id` and body made before.
     pub fn create_key(&self, request: CreateKey, deadline: Deadline) -> Result<KeyDoc, Problem> {
-        let (asked, answer) = self.asked(deadline);
+        let (call, answer) = self.call_context(deadline);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(asked, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request)));
         wait(answer, deadline)
     }
 
-    /// Signs. The answer's leaf is durable. After `deadline_exceeded` the outcome is unknown: sent again with the
-    /// same `op_id`, the request tells it.
+    /// Signs. The answer's leaf is durable. After `deadline_exceeded` the outcome is unknown: a retry with the same
+    /// `op_id` returns the answer, or signs if nothing was signed.
     pub fn sign(&self, request: SignRequest, deadline: Deadline) -> Result<SignAnswer, Problem> {
-        let (asked, answer) = self.asked(deadline);
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, answer) = self.call_context(deadline);
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         wait(answer, deadline)
     }
 
-    /// Checks signatures, on the caller's thread. One that does not hold is an answer, not an error.
+    /// Verifies signatures, on the caller's thread. A signature that does not verify is an answer, not an error.
     pub fn verify(&self, request: VerifyRequest) -> Result<VerifyAnswer, Problem> {
         let checked = self.engine.kms.verify(&self.caller, request);
         checked.map_err(Problem::from)
     }
 
-    /// What the store says of a key now.
+    /// The key's public document, from the current snapshot.
     pub fn key(&self, key: &ron_proto::values::Kid) -> Result<KeyDoc, Problem> {
         let kms = &self.engine.kms;
         let index = kms.index.load();
@@ -121,12 +122,12 @@ impl Custody {
         Ok(found.to_doc(&kms.origin))
     }
 
-    /// The verifier key line of the audit log: what an auditor pins.
+    /// The verifier key line of the audit log, which an auditor pins.
     pub fn audit_vkey(&self) -> String {
         self.engine.keys.vkey()
     }
 
-    /// What is missing or degraded, as on `/readyz`.
+    /// Missing and degraded parts, as on `/readyz`.
     pub fn readiness(&self) -> Readiness {
         ron_service::ready::readiness(&self.ready, &self.sup)
     }
@@ -136,23 +137,23 @@ impl Custody {
         self.registry.render()
     }
 
-    /// Finishes what is queued, writes a last checkpoint and ends the threads. Names of threads that had not ended
-    /// after `within`; none when all is well.
+    /// Finishes the queued jobs, writes a last checkpoint and ends the threads. Returns the names of threads that had
+    /// not ended after `within`: empty after a clean stop.
     pub fn close(self, within: Duration) -> Vec<String> {
         let report = self.sup.drain(within);
         report.stragglers.iter().map(ToString::to_string).collect()
     }
 
-    fn asked(&self, deadline: Deadline) -> (Asked, ReplyWaiter<Response>) {
+    fn call_context(&self, deadline: Deadline) -> (CallContext, ReplyWaiter<Response>) {
         let (responder, answer) = Responder::detached(deadline);
-        let asked = Asked {
+        let call = CallContext {
             caller: self.caller.clone(),
             responder,
             deadline,
             since: self.engine.kms.clock.now(),
             proof_until: None,
         };
-        (asked, answer)
+        (call, answer)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The KMS without HTTP: store, audit log and threads, put together and started.
+//! The KMS without HTTP: opens the store and the audit log, builds the queues and starts the threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use crate::audit::scrub::Scrub;
 use crate::audit::start::{self, OpenWith, OpenedLog};
 use crate::audit::threads::Audit;
 use crate::audit::{AuditHealth, LogRing};
-use crate::backend::{self, Backends, line::Around};
+use crate::backend::{self, Backends, line::SharedHandles};
 use crate::config::Settings;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
@@ -42,41 +42,36 @@ use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::{Kms, StoreJob, held, schedule, signer};
 
-/// What the engine is given.
+/// What the engine needs from the chassis or from [`crate::embedded::Custody`].
 pub struct EngineParts {
-    /// Spawns its threads.
     pub sup: Supervisor,
-    /// Its metrics.
     pub registry: Registry,
-    /// Metrics of queues and threads.
+    /// Metrics of the queues and threads.
     pub km: KernelMetrics,
-    /// Time.
     pub clock: SharedClock,
-    /// Randomness.
     pub random: Arc<dyn Random>,
-    /// Where it says what is missing.
+    /// Where the engine reports missing or degraded parts.
     pub ready: ReadyBoard,
-    /// Disk of the audit log; the operating system's (or memory, in amnesia) when `None`.
+    /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
     pub disk: Option<Arc<dyn Disk>>,
-    /// Asks witnesses.
+    /// Client for the requests to witnesses.
     pub http: Arc<HttpClient>,
 }
 
-/// The running KMS.
 pub struct Engine {
-    /// What its threads share; requests are submitted here.
+    /// The state that the threads share; requests are submitted here.
     pub kms: Arc<Kms>,
     /// Reads the audit log; `None` when it could not be opened.
     pub reader: Option<LogReader>,
-    /// The keys of the audit log.
+    /// The verifier keys of the audit log.
     pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
-    /// Where keys are held.
     pub backends: Backends,
 }
 
-/// A single writer's state, lent to its thread. After a panic the thread finds it gone.
+/// The state of a single-writer thread, moved into the thread when it starts. The supervisor restarts a thread that
+/// panicked; the restarted thread finds the slot empty, so it cannot work on state that a panic left half changed.
 struct Slot<T>(RankedMutex<Option<T>>);
 
 impl<T> Slot<T> {
@@ -90,13 +85,13 @@ impl<T> Slot<T> {
 }
 
 impl Engine {
-    /// Opens store and log and starts the threads. A store that cannot be opened is an error; a
-    /// log that may not be relied on is not: signing and changes are refused, verification works.
+    /// Opens the store and the log and starts the threads. A store that cannot be opened is an error. A log that
+    /// cannot be trusted is not: signing and changes of keys are refused, verification works.
     pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
-        let around = around(&parts, &metrics);
-        let backends = backend::start::start(&settings, &around, &parts.random, &parts.http);
+        let handles = handles(&parts, &metrics);
+        let backends = backend::start::start(&settings, &handles, &parts.random, &parts.http);
         let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
@@ -113,10 +108,13 @@ impl Engine {
             witnesses: witnesses.as_mut(),
             ring: &ring,
         };
-        // Before the log, which gets a leaf when it is opened: what a newer program wrote is left as it is.
+        // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
+        // program has written must be refused unchanged.
         let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
+        // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let opened = counted.and_then(|()| start::open(with, &mut store));
+        // Any other distrust starts a service that verifies. On the data of a newer program nothing is started.
         if let Err(distrust) = &opened
             && distrust.fault == Fault::Newer
         {
@@ -155,7 +153,7 @@ impl Engine {
             store,
             jobs: queues.store,
             ready,
-            at_it: BTreeMap::new(),
+            device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,
         };
@@ -171,7 +169,7 @@ impl Engine {
     }
 }
 
-/// The one who has devices attest their keys, where there are devices.
+/// Starts the thread that has devices attest their keys; none without devices.
 fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     if kms.backends.devices().is_empty() {
         return;
@@ -181,9 +179,9 @@ fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
 }
 
-/// What backends are started with.
-fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
-    Around {
+/// The shared handles that backends are started with.
+fn handles(parts: &EngineParts, metrics: &Metrics) -> SharedHandles {
+    SharedHandles {
         sup: parts.sup.clone(),
         metrics: metrics.clone(),
         ready: parts.ready.clone(),
@@ -191,12 +189,12 @@ fn around(parts: &EngineParts, metrics: &Metrics) -> Around {
     }
 }
 
-/// Those who sign, those who wait for devices, and the one who looks at the clock.
+/// Starts the scheduler, the signer pool and the threads that wait for devices.
 fn spawn_signers(
     sup: &Supervisor,
     kms: &Arc<Kms>,
     turns: Receiver<Turn>,
-    held: Vec<held::LaneEnd>,
+    held: Vec<held::DeviceQueueEnd>,
 ) {
     let timed = kms.clone();
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
@@ -206,13 +204,13 @@ fn spawn_signers(
     held::spawn(sup, kms, held);
 }
 
-/// The receiving ends.
+/// The receiving ends of the queues.
 struct Queues {
     turns: Receiver<Turn>,
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
-    held: Vec<held::LaneEnd>,
+    held: Vec<held::DeviceQueueEnd>,
 }
 
 /// The disk of the log.
@@ -224,7 +222,7 @@ fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
     })
 }
 
-/// What serves the log.
+/// The routes' view of the log.
 fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogHost {
     LogHost {
         reader: opened.reader.clone(),
@@ -234,7 +232,7 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
     }
 }
 
-/// Who signs checkpoints.
+/// The keys that sign checkpoints.
 fn log_ring(
     settings: &Settings,
     parts: &EngineParts,
@@ -244,7 +242,7 @@ fn log_ring(
     LogRing::new(store.log().clone(), overlap, second, parts.clock.clone()).map_err(StoreError::Db)
 }
 
-/// Who cosigns checkpoints, where that is configured.
+/// The witnesses that cosign checkpoints, when `witness.policy_file` is set.
 fn witnesses(
     settings: &Settings,
     keys: &KeyView,
@@ -263,7 +261,7 @@ fn witnesses(
     .map_err(StoreError::Witness)
 }
 
-/// What was answered to operations with an id.
+/// Opens the journal of answers to operations with an `op_id`.
 fn replay(
     settings: &Settings,
     parts: &EngineParts,
@@ -282,7 +280,7 @@ fn replay(
     Ok(Replay::open(disk, &dir.join("replay"), key, bounds, now)?)
 }
 
-/// Makes what the threads share, and the queues between them.
+/// Builds the shared state and the queues between the threads.
 fn assemble(
     settings: Settings,
     parts: &EngineParts,
@@ -294,7 +292,8 @@ fn assemble(
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
-    let (lanes, held) = held::lanes(store.backends(), settings.sign_queue, &parts.km);
+    let (device_queues, held) =
+        held::device_queues(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let wrapping = wrapping_keys(store, parts)?;
@@ -303,7 +302,7 @@ fn assemble(
         index: Snapshot::new(index),
         replay,
         credits: Credits::new(settings.audit_queue),
-        batch_lane: Credits::new(Kms::batch_lanes(settings.audit_queue)),
+        batch_slots: Credits::new(Kms::batch_slots_max(settings.audit_queue)),
         wrapping,
         health: AuditHealth::new(parts.ready.clone(), &metrics),
         metrics,
@@ -311,7 +310,7 @@ fn assemble(
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
         sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
-        lanes,
+        device_queues,
         store_tx,
         audit_tx,
         proof_tx,
@@ -329,7 +328,7 @@ fn assemble(
     Ok((Arc::new(kms), queues))
 }
 
-/// The keys to which imported keys are wrapped, vouched for by the key of the audit log.
+/// The keys that callers wrap imported keys to, signed by the key of the audit log.
 fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
     let signer =
         LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
@@ -337,7 +336,7 @@ fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, 
     WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
 }
 
-/// Where the audit log lives.
+/// Directory of the audit log. With amnesia on it is a path on the disk in memory.
 pub fn audit_dir(settings: &Settings) -> PathBuf {
     settings
         .data_dir
@@ -346,8 +345,8 @@ pub fn audit_dir(settings: &Settings) -> PathBuf {
         .join("audit")
 }
 
-/// Spawns a thread that owns `state`. If it panics, the state is not trusted again: the log is
-/// closed for good and the process is told to end, so that a fresh start examines what is on disk.
+/// Spawns a thread that owns `state`. After a panic the state is not used again: the log is closed until the next
+/// start and the supervisor is asked to end the process, so that the next start checks what is on disk.
 pub(crate) fn spawn_writer<T: Send + 'static>(
     sup: &Supervisor,
     spec: &'static ron_kernel::ThreadSpec,
@@ -362,6 +361,7 @@ pub(crate) fn spawn_writer<T: Send + 'static>(
             run(&mut state, ctx);
             return;
         }
+        // The state went down with the panic. This thread must not return: the supervisor would only restart it.
         health.fail(Fault::Failure, "a thread of the audit log panicked");
         handle.set_fatal("a thread of the audit log panicked");
         wait_for_shutdown(ctx);
@@ -389,7 +389,7 @@ fn wait_for_shutdown(ctx: &ThreadCtx) {
     while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
 }
 
-/// Takes jobs until shutdown; what is queued then is taken too.
+/// Runs `take` on every job until shutdown, then on every job that is still queued.
 pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
     loop {
         match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {

@@ -1,4 +1,4 @@
-//! Why an operation was not done: one closed list, with the status and code each cause becomes.
+//! Causes of refusals and failures: one closed list, and the HTTP status and code of each cause.
 
 use ron_proto::kms::ItemError;
 use ron_proto::problem::Problem;
@@ -8,9 +8,9 @@ use serde_json::json;
 /// of the audit leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
-    /// The request breaks a rule of its shape.
+    /// The request is malformed or breaks a rule of its format.
     BadRequest,
-    /// A message above its limit.
+    /// A message or field exceeds its size limit.
     TooLarge,
     /// An algorithm, mode or property no backend offers.
     Unsupported,
@@ -22,21 +22,21 @@ pub enum Why {
     PayloadRefused,
     /// A checkpoint that shrinks its log or contradicts an earlier one.
     CheckpointRefused,
-    /// What is to be unwrapped does not open.
+    /// The ciphertext does not decrypt or authenticate.
     CiphertextRefused,
-    /// The version has been used as often as it may be.
+    /// The version has reached `nonces.cap`.
     UsesExhausted,
     /// The pinned version is not the head.
     VersionNotHead,
     /// `expected_head` is not the head.
     StaleHead,
-    /// The key is retired, about to be destroyed or destroyed.
+    /// The key is retired, pending destruction or destroyed.
     KeyNotActive,
-    /// The key may not leave, or not as it was asked for.
+    /// The key is not exportable, or not in the requested form.
     ExportForbidden,
-    /// The wrapped key does not open.
+    /// The wrapped key of an import does not decrypt.
     WrappedRefused,
-    /// The op_id came before with another body.
+    /// The op_id was used before with another body.
     OpIdMismatch,
     /// The operation with this op_id is still running.
     InFlight,
@@ -44,15 +44,15 @@ pub enum Why {
     Busy,
     /// The audit log cannot take leaves, so nothing may be signed or changed.
     AuditUnavailable,
-    /// The key store cannot be written, or the device that holds the key is away.
+    /// The key store cannot be written, or the device that holds the key is unavailable.
     StoreUnavailable,
-    /// Nobody has attested lately where the key is, and the configuration asks for that.
+    /// The configuration requires a recent attestation of where the key is held, and there is none.
     AttestationMissing,
-    /// The job's time ran out before work on it began.
+    /// The deadline passed before work on the job began.
     DeadlineExceeded,
     /// The service is stopping.
     Draining,
-    /// A fault of ours.
+    /// A defect of this program.
     Internal,
 }
 
@@ -84,7 +84,7 @@ impl Why {
         Self::Internal,
     ];
 
-    /// The stable code.
+    /// The machine-readable code; it never changes for a cause.
     pub const fn code(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
@@ -114,17 +114,16 @@ impl Why {
     }
 }
 
-/// A refusal with what to do about it. Holds no input bytes and no secret.
+/// A refusal and what the caller can do about it. Holds no input bytes and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {detail}", why.code())]
 pub struct Refusal {
-    /// The cause.
     pub why: Why,
-    /// What happened and what would work.
+    /// What happened, and what would work instead.
     pub detail: String,
-    /// The head version, where the caller needs it to try again.
+    /// The head version, for causes where the caller needs it to retry.
     pub head: Option<u32>,
-    /// Seconds to wait, for causes that pass.
+    /// Seconds to wait before a retry; used only by causes that pass with time.
     pub retry_after_s: u32,
 }
 
@@ -154,7 +153,7 @@ impl Refusal {
         }
     }
 
-    /// The audit log is down.
+    /// The audit log is closed for writing.
     pub fn audit_down() -> Self {
         let detail = "the audit log cannot be written, so nothing is signed or changed; \
                       verification still works. See /readyz.";
@@ -164,7 +163,7 @@ impl Refusal {
         }
     }
 
-    /// As the error of one batch item.
+    /// The same refusal as the error of one batch item.
     pub fn to_item(&self) -> ItemError {
         let problem = Problem::from(self.clone());
         ItemError {
@@ -196,11 +195,11 @@ impl From<Refusal> for Problem {
                 own(409, "The checkpoint does not extend the last one signed")
             }
             Why::CiphertextRefused => own(400, "The ciphertext does not open"),
-            Why::UsesExhausted => own(409, "The version may not be used again"),
+            Why::UsesExhausted => own(409, "The version has reached its limit of uses"),
             Why::VersionNotHead => own(409, "The pinned version is not the head"),
             Why::StaleHead => own(409, "The expected head is not the head"),
             Why::KeyNotActive => own(409, "The key is not active"),
-            Why::ExportForbidden => own(403, "The key does not leave"),
+            Why::ExportForbidden => own(403, "The key may not be exported"),
             Why::WrappedRefused => own(400, "The wrapped key does not open"),
             Why::OpIdMismatch => Self::idempotency_mismatch(detail),
             Why::InFlight => Self::in_flight(detail),
@@ -212,7 +211,7 @@ impl From<Refusal> for Problem {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
             }
             Why::AttestationMissing => {
-                own(503, "It is not attested where the key is").with_retry_after(retry_after_s)
+                own(503, "The key has no recent attestation").with_retry_after(retry_after_s)
             }
             Why::DeadlineExceeded => Self::deadline_exceeded(detail),
             Why::Draining => Self::draining(retry_after_s),

@@ -1,4 +1,4 @@
-//! ron-kms: custody of keys and signing, with an audit log that strangers can verify.
+//! ron-kms: custody of keys and signing, with an audit log that third parties can verify.
 //!
 //! ```text
 //!  HTTP workers ──> sign queue ──> signers ──────────┐ room for the leaf is reserved first
@@ -49,7 +49,7 @@ use config::Settings;
 use engine::{Engine, EngineParts};
 use topology::TOPOLOGY;
 
-/// What may weaken or stop the service, besides its threads and backends.
+/// Names of the readiness causes that this crate reports, besides those of threads and backends.
 const CAUSES: [&str; 7] = [
     "anchor",
     "attestation",
@@ -60,7 +60,8 @@ const CAUSES: [&str; 7] = [
     "witness",
 ];
 
-/// Starts the service on the sockets of `parts`. Touches no signal, logger, environment or exit.
+/// Starts the service on the sockets of `parts`. Installs no signal handler or logger, reads no environment
+/// variable and never exits the process.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings = Settings::from_config(&config).map_err(StartError::Config)?;
     let data_dir = DataDir::open(&config)?;
@@ -101,7 +102,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         kms.log_service(Op::Reload, "configuration reloaded")
             .map_err(|e| e.to_string())
     });
-    // The directory stays locked until the last thread has ended.
+    // The directory stays locked until the last thread has ended: another process must not open the store before.
     chassis.on_drained(move || drop(data_dir));
     let mut router = api::router(&engine.kms);
     if let Some(reader) = engine.reader {

@@ -16,7 +16,7 @@ use crate::backend::BackendKind;
 use crate::error::Why;
 use crate::keys::KeyIndex;
 
-/// From 10 us: an Ed25519 signature takes about 10 us, a durable answer some milliseconds.
+/// Seconds. The lowest bound is 10 us: an Ed25519 signature takes about that, a durable answer some milliseconds.
 const OP_BUCKETS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
@@ -29,7 +29,7 @@ const NONCE_BLOCKS: &str = "Blocks of AES-GCM nonces reserved in the store.";
 const REMEMBERED: &str = "Signatures and envelope operations remembered by op_id.";
 const FORGOTTEN: &str =
     "Operations forgotten by op_id before 24 hours: raise replay.capacity or replay.bytes_max.";
-const QUARANTINED: &str = "Native calls given up on.";
+const QUARANTINED: &str = "Calls into a device library that were abandoned because they hang.";
 
 /// Handles of all metrics; cloning shares them.
 #[derive(Clone)]
@@ -50,7 +50,6 @@ pub struct Metrics {
     pub attest: ClosedCounter,
     /// Failures of audit log and key store.
     pub io_errors: ClosedCounter,
-    /// Leaves appended.
     pub leaves: Counter,
     /// Leaves per durable append.
     pub batch_size: Histogram,
@@ -64,28 +63,27 @@ pub struct Metrics {
     pub integrity_failed: Counter,
     /// Age of the public keys that verification uses.
     pub verify_cache_age: Gauge,
-    /// Verifications past the soft limit of that age.
+    /// Verifications with public keys past `verify_cache.soft_ttl`.
     pub verify_cache_expired: Counter,
     /// Leaves in the log.
     pub log_size: Gauge,
-    /// What shows that leaves and signatures belong together.
+    /// Metrics from which an auditor sees that leaves and signatures match.
     pub evidence: Evidence,
-    /// Native calls given up on, by `backend`.
+    /// Abandoned calls into device libraries, by `backend`.
     pub quarantined: ClosedCounter,
     /// Blocks of nonces reserved.
     pub nonce_blocks: Counter,
-    /// Operations remembered by their id.
+    /// Operations remembered by `op_id`.
     pub replay_remembered: Gauge,
-    /// Operations forgotten before their 24 hours were over.
+    /// Operations forgotten before their 24 hours ended.
     pub replay_forgotten: Counter,
 }
 
-/// What shows that leaves and signatures belong together.
+/// Metrics from which an auditor sees that leaves and signatures match.
 #[derive(Clone)]
 pub struct Evidence {
     /// Signatures made by a backend; each has its leaf.
     pub signatures_made: Counter,
-    /// Witnesses.
     pub witness: WitnessMetrics,
     /// Answers that waited for their proof, by `result`.
     pub proof_waits: ClosedCounter,
@@ -96,12 +94,12 @@ impl Evidence {
         Self {
             signatures_made: r.counter(
                 "signatures_made_total",
-                "Signatures made by a backend; those beyond the leaves never left.",
+                "Signatures made by a backend; a signature without its leaf was never sent.",
             ),
             witness: WitnessMetrics::new(r),
             proof_waits: r.counter_closed(
                 "proof_waits_total",
-                "Answers that waited for their proof.",
+                "Answers that waited for an inclusion proof.",
                 &[("result", &["proved", "failed", "unwitnessed", "late"])],
             ),
         }
@@ -220,7 +218,7 @@ impl Metrics {
         }
     }
 
-    /// Shows the keys of a new snapshot.
+    /// Sets the `keys` gauge from a new snapshot; combinations without a key are set to 0.
     pub fn show_keys(&self, index: &KeyIndex) {
         let mut counts = BTreeMap::new();
         for key in index.keys.values() {

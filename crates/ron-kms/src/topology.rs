@@ -1,4 +1,4 @@
-//! Threads, queues and locks of the service. What runs is built from these rows, and the docs page
+//! Threads, queues and locks of the service. The running service is built from these rows, and the docs page
 //! is generated from them.
 //!
 //! ```text
@@ -9,7 +9,6 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Signers.
 pub const SIGNERS: ThreadSpec = ThreadSpec {
     name: "kms-signer-",
     count: Count::Pool("signers"),
@@ -25,7 +24,6 @@ pub const STORE: ThreadSpec = ThreadSpec {
     critical: false,
     job: "make and change keys, remember checkpoints: the only writer of the key store",
 };
-/// What time brings.
 pub const SCHEDULER: ThreadSpec = ThreadSpec {
     name: "kms-sched",
     count: Count::One,
@@ -57,7 +55,6 @@ pub const SCRUB: ThreadSpec = ThreadSpec {
     critical: false,
     job: "verify the whole audit log at start and every audit.scrub_interval",
 };
-/// Cosignatures of witnesses.
 pub const WITNESS: ThreadSpec = ThreadSpec {
     name: "kms-witness",
     count: Count::One,
@@ -89,15 +86,14 @@ pub const TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "own the TPM and call it; one that hangs is set aside",
 };
-/// Evidence of devices.
 pub const ATTEST: ThreadSpec = ThreadSpec {
     name: "kms-attest",
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "ask devices every attest.refresh_every whether they still attest their keys",
+    job: "have devices attest their keys every attest.refresh_every",
 };
-/// Finds out when the token is back.
+/// Probes the token and reconnects.
 pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
     name: "kms-keep-p11",
     count: Count::One,
@@ -105,7 +101,7 @@ pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "probe the PKCS#11 token, reconnect with backoff",
 };
-/// Finds out when the TPM is back.
+/// Probes the TPM and reconnects.
 pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
     name: "kms-keep-tpm",
     count: Count::One,
@@ -113,7 +109,7 @@ pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "probe the TPM, reconnect with backoff",
 };
-/// Wait for the PKCS#11 token.
+/// Threads that wait for the PKCS#11 token.
 pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
     name: "kms-hp11-",
     count: Count::Pool("pkcs11.sessions + 4"),
@@ -121,7 +117,7 @@ pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
     critical: false,
     job: "jobs of keys in the PKCS#11 token: reserve, check, wait for a session",
 };
-/// Wait for the TPM.
+/// Threads that wait for the TPM.
 pub const HELD_TPM: ThreadSpec = ThreadSpec {
     name: "kms-htpm-",
     count: Count::Pool("5"),
@@ -137,7 +133,7 @@ pub const REMOTE: ThreadSpec = ThreadSpec {
     critical: false,
     job: "call the other key service",
 };
-/// Finds out when the other key service is back.
+/// Probes the other key service and reconnects.
 pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
     name: "kms-keep-rem",
     count: Count::One,
@@ -145,7 +141,7 @@ pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
     critical: false,
     job: "probe the other key service, reconnect with backoff",
 };
-/// Wait for the other key service.
+/// Threads that wait for the other key service.
 pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
     name: "kms-hrem-",
     count: Count::Pool("remote.sessions + 4"),
@@ -207,7 +203,6 @@ pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
     to: "kms-htpm-*",
     when_full: "429 busy",
 };
-/// Sign requests.
 pub const SIGN_QUEUE: QueueSpec = QueueSpec {
     name: "sign",
     capacity: 512,
@@ -225,8 +220,8 @@ pub const STORE_QUEUE: QueueSpec = QueueSpec {
     to: "kms-store",
     when_full: "429 busy",
 };
-/// Results that wait for their leaf. Room is reserved (credits of the same number) before the work
-/// is done, so a send never finds it full.
+/// Results that wait for their leaf. A credit for each leaf is reserved before the work is done, and there are as
+/// many credits as places, so a send never finds the queue full.
 pub const AUDIT_QUEUE: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 2048,
@@ -236,7 +231,7 @@ pub const AUDIT_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy, after waiting 200 ms for room before signing",
 };
 
-/// Wakes of the checkpoint thread: at most one of each kind is under way.
+/// Wake-ups of the checkpoint thread: at most one of each kind is queued at a time.
 pub const CHECKPOINT_QUEUE: QueueSpec = QueueSpec {
     name: "checkpoint",
     capacity: 8,
@@ -246,7 +241,7 @@ pub const CHECKPOINT_QUEUE: QueueSpec = QueueSpec {
     when_full: "nothing: a wake is already waiting",
 };
 
-/// Wakes of the thread that asks witnesses.
+/// Wake-ups of the thread that requests cosignatures.
 pub const WITNESS_QUEUE: QueueSpec = QueueSpec {
     name: "witness",
     capacity: 2,
@@ -275,7 +270,7 @@ pub const REPLAY_LOCK: LockSpec = LockSpec {
 pub const FAIR_LOCK: LockSpec = LockSpec {
     name: "fair",
     rank: 12,
-    guards: "the tenants' lanes in front of the signers",
+    guards: "the tenants' queues in front of the signers",
 };
 /// Guards [`crate::api::verify`].
 pub const VERIFY_LOCK: LockSpec = LockSpec {

@@ -1,5 +1,5 @@
-//! OAuth clients and how they prove who they are: a secret that we have made, an assertion signed by their own key
-//! (RFC 7523), or a certificate.
+//! OAuth clients and their authentication: a secret that the issuer's tool has made, an assertion signed by the client's
+//! own key (RFC 7523), or a certificate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use ron_http::ClientCert;
 use ron_proto::{Problem, Timestamp};
 use serde_json::{Map, Value};
 
-/// Secrets of a client that may be live at one time: the one in use, and the next.
+/// Maximum secrets of a client: the one in use, and the next.
 pub const SECRETS_MAX: usize = 2;
-/// Longest assertion, in bytes.
+/// Maximum bytes of an assertion.
 const ASSERTION_BYTES_MAX: usize = 4096;
-/// How far ahead an assertion may expire, in seconds; its id is remembered that long.
+/// Maximum seconds until an assertion expires; its id is remembered that long.
 const ASSERTION_S_MAX: u64 = 600;
-/// Clock difference that is forgiven, in seconds.
+/// Tolerated clock difference, in seconds.
 const SKEW_S: u64 = 60;
 
-/// What the issuer keeps of a client's secret.
+/// The stored hash of a client's secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SecretHash {
     /// SHA-256 of the whole secret.
     pub sha256: [u8; 32],
-    /// Unix seconds from which it counts no more.
+    /// Unix seconds from which the secret is refused.
     pub until_s: Option<u64>,
 }
 
@@ -45,61 +45,62 @@ impl std::str::FromStr for SecretHash {
             sha256: sha256
                 .ok_or("it begins with 64 hex digits: `ron client secret` prints them")?,
             until_s: until
-                .map_err(|e| format!("what follows the @ is when it ends: {e}"))?
+                .map_err(|e| {
+                    format!("the text after @ must be the end of the secret's validity: {e}")
+                })?
                 .map(Timestamp::unix_s),
         })
     }
 }
 
-/// Who a client is.
+/// A configured client and its credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Client {
     /// `client_id`.
     pub id: String,
-    /// Its secrets; any of them will do.
+    /// Its secrets; any one of them authenticates.
     pub secrets: Vec<SecretHash>,
     /// Public keys of its assertions, with their `kid` where they have one.
     pub keys: Vec<(Option<String>, VerifyKey)>,
     /// SHA-256 of its certificates, 64 lower-case hex digits each.
     pub certs: Vec<String>,
-    /// DNS names, one of which its certificate carries.
+    /// DNS names; its certificate carries one of them.
     pub dns_names: Vec<String>,
 }
 
-/// Why a client did not prove who it is: a closed list, for metrics and the log. The caller learns the cause only
-/// where it has shown that it holds the client's secret or key.
+/// Why client authentication failed: a closed list, for metrics and the log. The caller learns the cause only when
+/// that gives away nothing, or it has shown that it holds the client's secret or key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientReject {
-    /// Nothing that could prove it was sent.
+    /// The request has no client authentication.
     Missing,
     /// An `Authorization` that is not HTTP Basic.
     Basic,
     /// No such client is configured.
     Unknown,
-    /// Not the form of the secrets that we make.
+    /// Not in the format of the issuer's secrets.
     SecretForm,
     /// Not the client's secret.
     Secret,
-    /// It was the client's secret until its end.
+    /// The client's secret, but expired.
     SecretExpired,
     /// Not the client's certificate.
     Certificate,
-    /// Not an assertion as RFC 7523 has it.
+    /// Not an assertion of RFC 7523.
     AssertionForm,
     /// Not signed by a key of the client.
     AssertionSignature,
-    /// For somebody else: `sub`, `aud` or the form's `client_id`.
+    /// For another party: `sub`, `aud` or the form's `client_id` does not match.
     AssertionTarget,
     /// Expired, from the future, or valid for too long.
     AssertionTime,
-    /// Used before.
+    /// The assertion was used before.
     AssertionReplay,
-    /// More of them than are remembered for one client.
+    /// The client has more unexpired assertions than are remembered for one client.
     AssertionsFull,
 }
 
 impl ClientReject {
-    /// All of them.
     pub const ALL: [Self; 13] = [
         Self::Missing,
         Self::Basic,
@@ -116,7 +117,7 @@ impl ClientReject {
         Self::AssertionsFull,
     ];
 
-    /// The word in metrics and the log.
+    /// The name in metrics and the log.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Missing => "client_missing",
@@ -135,7 +136,6 @@ impl ClientReject {
         }
     }
 
-    /// The answer.
     pub fn problem(self) -> Problem {
         let detail = match self {
             Self::Missing => {
@@ -144,7 +144,7 @@ impl ClientReject {
             }
             Self::Basic => "the Authorization header is not HTTP Basic",
             Self::SecretForm => {
-                "the client secret is none that the issuer has made: ron_cs_<client_id>_<43 characters>"
+                "the client secret does not have the issuer's format: ron_cs_<client_id>_<43 characters>"
             }
             Self::SecretExpired => {
                 "the client secret has expired: ask the operator for the next one"
@@ -153,12 +153,12 @@ impl ClientReject {
                 "sub and client_id must be the client in iss, and aud the issuer or its token endpoint"
             }
             Self::AssertionTime => {
-                "exp must lie ahead by at most ten minutes, nbf and iat not; and the assertion needs a jti"
+                "exp must lie at most ten minutes ahead, nbf and iat must not lie ahead, and the assertion needs a jti"
             }
             Self::AssertionReplay => "the assertion was used before: make one for each request",
             Self::AssertionsFull => {
                 let mut busy = Problem::rate_limited(1).with_oauth("temporarily_unavailable");
-                "this client has shown more assertions than are remembered for it; send fewer"
+                "this client has more unexpired assertions than are remembered for one client; send fewer"
                     .clone_into(&mut busy.detail);
                 return busy;
             }
@@ -166,14 +166,14 @@ impl ClientReject {
             | Self::Secret
             | Self::Certificate
             | Self::AssertionForm
-            | Self::AssertionSignature => "the client is unknown or did not prove who it is",
+            | Self::AssertionSignature => "the client is unknown or its authentication failed",
         };
         Problem::unauthorized(detail).with_oauth("invalid_client")
     }
 }
 
 impl Client {
-    /// Whether it can prove itself by a certificate.
+    /// Whether the client can authenticate with a certificate.
     pub fn has_certs(&self) -> bool {
         !self.certs.is_empty() || !self.dns_names.is_empty()
     }
@@ -207,7 +207,6 @@ pub fn client_keys(text: &str) -> Result<Vec<(Option<String>, VerifyKey)>, Strin
     list.iter().map(read).collect()
 }
 
-/// Checks clients.
 #[derive(Debug)]
 pub struct Clients {
     clients: BTreeMap<String, Client>,
@@ -216,7 +215,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// From the configuration. The memory of used assertions outlives it: a reload makes none of them good again.
+    /// From the configuration. `assertions` outlives a reload, so that no used assertion becomes valid again.
     pub fn new(clients: Vec<Client>, assertions: Arc<ProofCache>) -> Self {
         Self {
             clients: clients.into_iter().map(|c| (c.id.clone(), c)).collect(),
@@ -224,7 +223,7 @@ impl Clients {
         }
     }
 
-    /// The client's name as the configuration has it.
+    /// The client's name in the configuration.
     pub fn known(&self, id: &str) -> Option<&str> {
         self.clients.get(id).map(|client| client.id.as_str())
     }
@@ -235,6 +234,7 @@ impl Clients {
             return Err(ClientReject::SecretForm);
         }
         let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
+        // An expired secret is reported as such only if no live one matches.
         let mut verdict = Err(ClientReject::Secret);
         for kept in &client.secrets {
             if !service_token::matches(secret, &kept.sha256) {
@@ -249,7 +249,7 @@ impl Clients {
     }
 
     /// Succeeds when the certificate of the connection is the client's (RFC 8705 section 2): pinned by its hash, or
-    /// by a DNS name. That it comes from the configured authority, the TLS handshake has checked.
+    /// by a DNS name. The TLS handshake has checked that the configured authority issued it.
     pub fn check_cert(&self, id: &str, cert: &ClientCert) -> Result<(), ClientReject> {
         let client = self.clients.get(id).ok_or(ClientReject::Unknown)?;
         let named = |name: &String| {
@@ -263,8 +263,9 @@ impl Clients {
         }
     }
 
-    /// The client of an assertion (RFC 7523 section 3): signed by one of its keys, `iss` and `sub` its id, `aud` one
-    /// of ours, alive, and never seen before. `named` is the form's `client_id`, which must agree where it is given.
+    /// Verifies an assertion (RFC 7523 section 3) and returns its client: signed by one of the client's keys, `iss` and
+    /// `sub` its id, `aud` one of `audiences`, not expired, and not used before. `named` is the form's `client_id`, which
+    /// must match if given.
     pub fn check_assertion(
         &self,
         assertion: &str,
@@ -282,7 +283,7 @@ impl Clients {
         if !["", "jwt", "client-authentication+jwt"].contains(&typ.as_str()) {
             return Err(form);
         }
-        // Read without trust to learn whose key to use; believed once that key has signed it.
+        // Parsed unverified to find the client's key; trusted only after that key has verified the signature.
         let claims = jws.claims().map_err(|_| form)?;
         let id = text(&claims, "iss").ok_or(form)?;
         let kid = text(&header, "kid");
@@ -297,6 +298,7 @@ impl Clients {
             return Err(ClientReject::AssertionTarget);
         }
         let (jti, exp) = once(&claims, now_s).ok_or(ClientReject::AssertionTime)?;
+        // Last, so that only a valid assertion uses up a place in the cache.
         match self.assertions.take(id, (id, jti), exp, now_s) {
             Ok(()) => Ok(id.to_owned()),
             Err(AuthReject::ProofsFull) => Err(ClientReject::AssertionsFull),
@@ -309,7 +311,7 @@ fn text<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m str> {
     map.get(name).and_then(Value::as_str)
 }
 
-/// Whether `aud` names one of ours.
+/// Whether `aud` names one of `audiences`.
 fn is_for(claims: &Map<String, Value>, audiences: &[String]) -> bool {
     let ours = |aud: &Value| {
         aud.as_str()
@@ -322,7 +324,7 @@ fn is_for(claims: &Map<String, Value>, audiences: &[String]) -> bool {
     }
 }
 
-/// `jti` and `exp` of an assertion that is alive, and will not be for longer than its id is remembered.
+/// `jti` and `exp` of an assertion that is valid now and expires while its id is still remembered.
 fn once(claims: &Map<String, Value>, now_s: u64) -> Option<(&str, u64)> {
     let number = |name: &str| claims.get(name).map(Value::as_u64);
     let exp = number("exp")??;

@@ -15,7 +15,6 @@ use crate::sync::Source;
 
 static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7450", "127.0.0.1:7455");
 
-/// One `[[clients]]` block.
 const CLIENT_KEYS: &[Key] = &[
     Key::text("id", "", "client_id.")
         .range("1", "64")
@@ -23,17 +22,17 @@ const CLIENT_KEYS: &[Key] = &[
     Key::list(
         "secret_sha256",
         "",
-        "SHA-256 of the client's secret in hex, as `ron client secret` prints it; two while one takes the place of the other, each with its end after an @, as in HEX@2027-01-01T00:00:00Z, where it has one.",
+        "SHA-256 of the client's secret in hex, as `ron client secret` prints it; two while one replaces the other. An end of validity follows an @, as in HEX@2027-01-01T00:00:00Z.",
     ),
     Key::list(
         "certs",
         "",
-        "SHA-256 of client certificates (DER), 64 hex digits each, by which the client proves itself over TLS.",
+        "SHA-256 of client certificates (DER), 64 hex digits each, with which the client authenticates over TLS.",
     ),
     Key::list(
         "dns_names",
         "",
-        "DNS names, one of which a certificate by tls.client_ca_path must carry to be the client's.",
+        "DNS names; a certificate issued under tls.client_ca_path with one of them authenticates the client.",
     ),
     Key::text(
         "jwks",
@@ -63,7 +62,7 @@ static KEYS: [Key; 24] = [
     Key::text(
         "kms.key_es256",
         "",
-        "KMS key that signs tokens with ES256, for audiences that ask for it.",
+        "KMS key that signs tokens with ES256, for audiences that require it.",
     ),
     Key::text(
         "kms.note_key",
@@ -73,7 +72,7 @@ static KEYS: [Key; 24] = [
     Key::text(
         "kms.note_key_next",
         "",
-        "A second KMS key that signs the policy note too, while the services' auth.note_vkey changes to it.",
+        "A second KMS key that signs the policy note too, while auth.note_vkey of the services is changed to it.",
     ),
     Key::text(
         "pq.mode",
@@ -87,7 +86,7 @@ static KEYS: [Key; 24] = [
         "",
         "KMS key that signs tokens with ML-DSA; payload policy jwt.",
     ),
-    Key::duration("kms.timeout", "3s", "Longest time for one call to the KMS.").range("10ms", "1m"),
+    Key::duration("kms.timeout", "3s", "Maximum time of one call to the KMS.").range("10ms", "1m"),
     Key::duration(
         "kms.refresh_interval",
         "5s",
@@ -97,7 +96,7 @@ static KEYS: [Key; 24] = [
     Key::duration(
         "rotation.hold",
         "750ms",
-        "How long a new key is published before it signs; requests wait that long.",
+        "How long a new key is published before it signs; requests wait for it.",
     )
     .range("0s", "5s"),
     Key::path(
@@ -113,7 +112,7 @@ static KEYS: [Key; 24] = [
     Key::duration(
         "policy.poll_interval",
         "30s",
-        "How often the policy is looked at again, a fifth more or less.",
+        "How often the policy is read again, with 20 percent jitter.",
     )
     .range("100ms", "24h"),
     Key::list(
@@ -125,35 +124,35 @@ static KEYS: [Key; 24] = [
     Key::duration(
         "ttl.default",
         "15m",
-        "Lifetime of a token where none is asked for.",
+        "Lifetime of a token whose request names none.",
     )
     .range("1s", "1h")
     .reloadable(),
     Key::size(
         "caveats.max_budget_bytes",
         "1MiB",
-        "Largest budget.bytes that may be asked for.",
+        "Maximum budget.bytes that a request may name.",
     )
     .range("1", "1TiB")
     .reloadable(),
     Key::count(
         "caveats.max_budget_reqs",
         "100",
-        "Largest budget.reqs that may be asked for.",
+        "Maximum budget.reqs that a request may name.",
     )
     .range("1", "1000000000")
     .reloadable(),
     Key::count(
         "caveats.max_rate_rps",
         "5",
-        "Largest rate.rps that may be asked for.",
+        "Maximum rate.rps that a request may name.",
     )
     .range("1", "1000000")
     .reloadable(),
     Key::bool(
         "dpop.require_nonce",
         false,
-        "Ask for a fresh nonce in the DPoP proofs of token requests.",
+        "Require a fresh nonce in the DPoP proofs of token requests.",
     ),
     Key::count(
         "issue.workers",
@@ -177,49 +176,45 @@ pub static TABLE: Table = Table {
     keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
 };
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `iss`.
     pub issuer: String,
-    /// KMS base URL.
     pub kms_url: String,
     /// Service token for the KMS.
     pub kms_token_file: Option<PathBuf>,
     /// Signing keys, EdDSA first.
     pub keys: Vec<Kid>,
-    /// The ML-DSA key.
+    /// The ML-DSA key, if configured.
     pub pq_key: Option<Kid>,
-    /// Longest KMS call.
+    /// Maximum time of a KMS call.
     pub kms_timeout: Duration,
-    /// Pause between looks at the keys.
+    /// Pause between two reads of the keys.
     pub kms_refresh: Duration,
     /// Keys of the policy note, the next one last.
     pub note_keys: Vec<Kid>,
-    /// How long a new key waits before it signs.
+    /// How long a new key is published before it signs.
     pub hold: Duration,
-    /// Where the signed policy comes from.
+    /// Source of the signed policy.
     pub policy: Source,
-    /// Pause between looks at it.
+    /// Pause between two reads of the policy.
     pub policy_poll: Duration,
     /// The pinned policy key.
     pub policy_keys: KeyRing,
-    /// Default lifetime, largest caveats, algorithms.
+    /// Default lifetime, maximum caveats, algorithms.
     pub limits: Limits,
-    /// Ask for nonces in DPoP proofs.
+    /// Whether DPoP proofs need a nonce.
     pub require_nonce: bool,
-    /// Issuer threads.
     pub workers: usize,
     /// Capacity of the issue queue.
     pub issue_queue: usize,
-    /// OAuth clients.
     pub clients: Vec<Client>,
-    /// `None` in amnesia.
+    /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Checks what the table alone cannot.
+    /// Reads the settings and checks keys that depend on each other.
     pub fn from_config(config: &Config) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut keys = Vec::new();
@@ -282,7 +277,7 @@ impl Settings {
     }
 }
 
-/// The key of the policy note, and the one that is to take its place.
+/// The key of the policy note, and its successor during a change.
 fn note_keys(config: &Config, problems: &mut Vec<String>) -> Vec<Kid> {
     let mut keys = Vec::new();
     for name in ["kms.note_key", "kms.note_key_next"] {
@@ -299,7 +294,7 @@ fn note_keys(config: &Config, problems: &mut Vec<String>) -> Vec<Kid> {
     }
     let set = |name: &str| config.str_opt(name).is_some();
     if set("kms.note_key_next") && !set("kms.note_key") {
-        problems.push("kms.note_key_next needs kms.note_key, whose place it is to take".to_owned());
+        problems.push("kms.note_key_next needs kms.note_key, which it is to replace".to_owned());
     }
     keys
 }
@@ -376,7 +371,7 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
         }
         if client.secrets.len() > SECRETS_MAX {
             problems.push(format!(
-                "clients: {id} has more than {SECRETS_MAX} secrets; take out those that are not in use"
+                "clients: {id} has more than {SECRETS_MAX} secrets; remove those that are not in use"
             ));
         }
         for cert in &mut client.certs {
@@ -388,7 +383,7 @@ fn clients(config: &Config, problems: &mut Vec<String>) -> Vec<Client> {
             }
         }
         if clients.iter().any(|c| c.id == *id) {
-            problems.push(format!("clients: {id} is there twice"));
+            problems.push(format!("clients: {id} is configured twice"));
         }
         clients.push(client);
     }

@@ -1,4 +1,4 @@
-//! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and nonces that need no memory.
+//! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and stateless nonces.
 
 use ron_auth::AuthReject;
 use ron_auth::dpop::{ProofAsk, verify_proof};
@@ -9,19 +9,19 @@ use ron_proto::{Problem, b64};
 
 use crate::topology::PROOFS;
 
-/// How long a nonce is the current one, in seconds; the one before it is accepted too.
+/// How long a nonce is the current one, in seconds; its predecessor is accepted too.
 const NONCE_S: u64 = 120;
 
 /// Checks the proofs of token requests.
 #[derive(Debug)]
 pub struct Proofs {
     seen: ProofCache,
-    /// Key of the nonces; `None` asks for no nonce.
+    /// MAC key of the nonces; `None` requires no nonce.
     nonce_key: Option<[u8; 32]>,
 }
 
 impl Proofs {
-    /// With or without nonces.
+    /// With `require_nonce`, proofs need a nonce; its key is random per process.
     pub fn new(require_nonce: bool) -> Self {
         Self {
             seen: ProofCache::new(&PROOFS),
@@ -29,15 +29,15 @@ impl Proofs {
         }
     }
 
-    /// The nonce to use now, where one is asked for.
+    /// The present nonce; `None` when none is required.
     pub fn nonce(&self, now_s: u64) -> Option<String> {
         self.nonce_key
             .as_ref()
             .map(|key| of_slot(key, now_s / NONCE_S))
     }
 
-    /// The thumbprint of the proved key; `None` when no proof was sent. The caller is `client`, which has proved its
-    /// identity, and the proof is for one of our `bases`.
+    /// Verifies the proof and returns the thumbprint of its key; `None` when no proof was sent. `client` must be
+    /// authenticated; the proof must be for one of this service's `bases`.
     pub fn check(
         &self,
         req: &Request,
@@ -65,6 +65,7 @@ impl Proofs {
                 return Err(ProofRefused::Nonce);
             }
         }
+        // Last, so that only a proof that passed every other check uses up its id.
         proof.take(&self.seen, client, now_s)?;
         Ok(Some(proof.jkt))
     }
@@ -75,9 +76,9 @@ impl Proofs {
 pub enum ProofRefused {
     /// More than one header.
     Several,
-    /// No nonce, or an old one. That is how a client learns the present one.
+    /// No nonce, or an old one. Normal for a first request: the answer carries the present nonce.
     Nonce,
-    /// The proof itself.
+    /// The proof is invalid.
     Proof(AuthReject),
 }
 
@@ -88,7 +89,7 @@ impl From<AuthReject> for ProofRefused {
 }
 
 impl ProofRefused {
-    /// The word in metrics and the log.
+    /// The name in metrics and the log.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Several => "proofs_several",
@@ -97,7 +98,6 @@ impl ProofRefused {
         }
     }
 
-    /// The answer.
     pub fn problem(self) -> Problem {
         let invalid = |why: &str| Problem::bad_request(why).with_oauth("invalid_dpop_proof");
         match self {

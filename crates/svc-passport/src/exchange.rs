@@ -1,31 +1,30 @@
-//! Token exchange (RFC 8693): a narrower token for one that is held. Pure.
+//! Token exchange (RFC 8693): a narrower token in exchange for a valid one. Pure.
 //!
-//! **Invariant:** subject and tenant stay; audience, scopes, caveats, lifetime and binding can only get narrower; who
-//! acts for the holder is written down. Whoever exchanges another client's token needs the policy's leave and gets
-//! no more than its own rule allows besides.
+//! **Invariant:** subject and tenant stay the same; audience, scopes, caveats, lifetime and binding can only get
+//! narrower; the client that acts for the holder is recorded in the token. A client that exchanges another client's token
+//! needs the policy's permission, and gets no more than its own rule allows as well.
 
 use ron_auth::Claims;
 use ron_proto::Problem;
 use ron_proto::passport::{Actor, IssuerPolicy};
 
-use crate::policy::{Ask, Grant, Limits, algorithm, binding, caveats, rule_of, ttl};
+use crate::policy::{Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, ttl};
 
-/// A token that was shown, and is good now.
+/// The presented token, which is valid now.
 #[derive(Debug, Clone)]
-pub struct Held<'a> {
-    /// Its claims, narrowed by its statements.
+pub struct PresentedToken<'a> {
+    /// Its claims, narrowed by its holders' statements.
     pub claims: &'a Claims,
-    /// Its audience.
     pub audience: &'a str,
-    /// Who acts for its holder already.
+    /// The client that acts for its holder already.
     pub act: Option<&'a Actor>,
 }
 
-/// Decides.
+/// Decides an exchange, like [`crate::policy::decide`] for a new token.
 pub fn exchange(
     policy: &IssuerPolicy,
-    ask: &Ask<'_>,
-    held: &Held<'_>,
+    ask: &TokenRequest<'_>,
+    held: &PresentedToken<'_>,
     limits: &Limits,
     now_s: u64,
 ) -> Result<Grant, Problem> {
@@ -59,6 +58,7 @@ pub fn exchange(
     let given = claims.caveats.iter().map(ToString::to_string);
     let given: Vec<String> = given.chain(audience.caveats.iter().cloned()).collect();
     let mut all = caveats(&given, ask.caveats, &limits.maxima)?;
+    // A bound token stays bound to its key; an unbound one may become bound.
     let jkt = match (&claims.jkt, ask.jkt) {
         (Some(bound), Some(proved)) if bound == proved => Some(proved),
         (None, proved) => proved,
@@ -101,8 +101,8 @@ pub fn exchange(
     })
 }
 
-/// The asked scopes, all of which must be held; without asking, those held. For another client's token they must be
-/// in the actor's rule as well.
+/// The requested scopes, all of which the token must have; without a request, all scopes of the token. For another client's
+/// token they must be in the actor's rule (`also`) as well.
 fn scope(claims: &Claims, also: Option<&[String]>, asked: Option<&str>) -> Result<String, Problem> {
     let may = |s: &str| {
         claims.scopes.iter().any(|held| held == s)

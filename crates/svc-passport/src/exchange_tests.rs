@@ -25,8 +25,8 @@ fn policy() -> IssuerPolicy {
     }
 }
 
-fn run(ask: &Ask<'_>, claims: &Claims) -> Result<Grant, Problem> {
-    let held = Held {
+fn run(ask: &TokenRequest<'_>, claims: &Claims) -> Result<Grant, Problem> {
+    let held = PresentedToken {
         claims,
         audience: "svc-wallet",
         act: None,
@@ -53,7 +53,7 @@ fn the_same_client_narrows_and_another_one_acts() {
         sub: "first".to_owned(),
         act: None,
     };
-    let held = Held {
+    let held = PresentedToken {
         claims: &claims(),
         audience: "svc-wallet",
         act: Some(&before),
@@ -66,7 +66,7 @@ fn the_same_client_narrows_and_another_one_acts() {
 
 #[test]
 fn whatever_widens_is_refused() {
-    let check = |ask: Ask<'_>, claims: Claims, oauth: Option<&str>, code: &str| {
+    let check = |ask: TokenRequest<'_>, claims: Claims, oauth: Option<&str>, code: &str| {
         let got = run(&ask, &claims).unwrap_err();
         assert_eq!(
             (got.oauth, got.code),
@@ -88,17 +88,17 @@ fn whatever_widens_is_refused() {
         Some("unauthorized_client"),
         "forbidden",
     );
-    let kms = Ask {
+    let kms = TokenRequest {
         audience: Some("ron-kms"),
         ..ask("operator")
     };
     check(kms, claims(), Some("invalid_target"), bad);
-    let issue = Ask {
+    let issue = TokenRequest {
         scope: Some("wallet:issue"),
         ..ask("operator")
     };
     check(issue, claims(), Some("invalid_scope"), bad);
-    let long = Ask {
+    let long = TokenRequest {
         ttl_s: Some(601),
         ..ask("operator")
     };
@@ -118,12 +118,12 @@ fn whatever_widens_is_refused() {
         Some("invalid_dpop_proof"),
         bad,
     );
-    let wrong = Ask {
+    let wrong = TokenRequest {
         jkt: Some("L"),
         ..ask("operator")
     };
     check(wrong, bound.clone(), Some("invalid_dpop_proof"), bad);
-    let right = Ask {
+    let right = TokenRequest {
         jkt: Some("K"),
         ..ask("operator")
     };
@@ -141,7 +141,7 @@ fn a_certificate_stays_bound_through_an_exchange() {
         x5t: Some("C".into()),
         ..claims()
     };
-    let with = |x5t: Option<&'static str>| Ask {
+    let with = |x5t: Option<&'static str>| TokenRequest {
         x5t,
         ..ask("operator")
     };
@@ -182,7 +182,7 @@ proptest! {
             prop::sample::select(vec!["ron", "rpl"]), 0u128..60, NOW..NOW + 1_500), 30),
     ) {
         let added: Vec<String> = added.into_iter().map(str::to_owned).collect();
-        let asked = Ask { scope, ttl_s: ttl, caveats: &added, ..ask(client) };
+        let asked = TokenRequest { scope, ttl_s: ttl, caveats: &added, ..ask(client) };
         let before = claims();
         if let Ok(after) = run(&asked, &before) {
             prop_assert_eq!((after.subject.as_str(), after.audience.as_str()), ("user:7", "svc-wallet"));

@@ -11,8 +11,8 @@
 //!
 //! **Invariants**: this service holds no private key; `exp` is exactly `iat + ttl`; a token's `kid`
 //! is always the key that signed it (the KMS call pins the version), and was published before; a
-//! revocation is durable before it is answered; epochs and policy versions only grow, also over a
-//! restart; without the KMS issuing stops, verifying and revoking go on.
+//! revocation is durable before it is answered; epochs and policy versions only grow, also across a
+//! restart; without the KMS issuing stops, while verification and revocation go on.
 
 pub mod api;
 pub mod clients;
@@ -46,7 +46,7 @@ use crate::config::Settings;
 use crate::dpop::Proofs;
 use crate::issue::Issuer;
 use crate::issue::health::IssueHealth;
-use crate::issue::keys::{KeeperParts, KeyKeeper, Looked};
+use crate::issue::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::metrics::Metrics;
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
@@ -59,17 +59,16 @@ use crate::topology::{
     TOPOLOGY,
 };
 
-/// Tokens that were shown and good, and are judged without their signatures again; 1 to 2 KiB each.
+/// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
 const TOKENS_REMEMBERED: usize = 4096;
 
-/// What the threads share.
+/// State that the threads share.
 struct Core {
     settings: Settings,
     /// Base of published URLs.
     public_url: String,
     metrics: Metrics,
     kms: Arc<KmsClient>,
-    /// Whether issuing works.
     health: Arc<IssueHealth>,
     view: Arc<Snapshot<RevocationView>>,
     known: Arc<Snapshot<KnownLists>>,
@@ -78,7 +77,7 @@ struct Core {
     revoke: Sender<RevokeEvent>,
 }
 
-/// Starts the service. Returns once its ports answer; the KMS need not be up.
+/// Starts the service. Returns once its ports answer; the KMS may be unavailable.
 pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let settings =
         Settings::from_config(&config).map_err(|why| StartError::config_text(why.join("\n")))?;
@@ -99,6 +98,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let keys = Arc::new(core.keeper(&chassis, stored, &limits));
     let policies = core.policies(&chassis)?;
     core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+    // A policy in files must be good at start; one behind a URL may arrive later.
     if let Err(why) = policies.refresh()
         && matches!(core.settings.policy, Source::Dir(_))
     {
@@ -129,11 +129,12 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
         clock: chassis.clock.clone(),
         metrics: core.metrics,
     });
+    // The data directory stays locked until the last thread has ended.
     chassis.on_drained(move || drop(data));
     chassis.serve(api::router(&api))
 }
 
-/// Judges the callers of both ports; its threads run from now on.
+/// Builds the authorizer of both ports and starts its threads.
 fn authorizer(chassis: &mut Chassis, config: &Config) -> Result<Arc<RonAuthorizer>, StartError> {
     let auth = RonAuthorizer::from_section(
         api::SERVICE,
@@ -177,12 +178,12 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
     ))
 }
 
-/// Beside the store, or in memory like it.
+/// The record of holders, beside the store, or in memory with amnesia on.
 fn holders(settings: &Settings) -> std::io::Result<Holders> {
     Holders::open(settings.data_dir.as_ref().map(|dir| dir.join("holders")))
 }
 
-/// A copy of the policy note that was signed last.
+/// File of the last signed policy note; `None` with amnesia on.
 fn note_file(settings: &Settings) -> Option<std::path::PathBuf> {
     settings
         .data_dir
@@ -190,7 +191,7 @@ fn note_file(settings: &Settings) -> Option<std::path::PathBuf> {
         .map(|dir| dir.join("policy.note"))
 }
 
-/// What the durable events say.
+/// Rebuilds the view of revocations from the durable events.
 fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
     let mut view = RevocationView::unchecked();
     let mut epoch = revoke::EPOCH_FIRST;
@@ -243,21 +244,20 @@ impl Core {
         if stored.keys.is_empty() {
             ready.missing("verify", "no key set is known yet");
         }
-        let report = move |looked: Result<Looked, String>| match looked {
-            Ok(looked) => {
+        let report = move |read: Result<KeyRead, String>| match read {
+            Ok(read) => {
                 let required = limits.load().pq == PqMode::Require;
-                match looked.pq {
+                match read.pq {
                     Ok(()) => ready.clear("pq"),
                     Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
                 }
                 health.keys(
-                    looked
-                        .pq
+                    read.pq
                         .or_else(|why| if required { Err(why) } else { Ok(()) }),
                 );
                 ready.present("verify");
-                if let Some(jwks) = looked.changed {
-                    // Kept by the one writer of the store; if its queue is full the next look tries again.
+                if let Some(jwks) = read.changed {
+                    // Stored by the only writer of the store. If its queue is full, the next change of keys stores the set.
                     let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
                 }
             }
@@ -277,7 +277,7 @@ impl Core {
         KeyKeeper::new(parts, stored, report)
     }
 
-    /// The keeper of policies; a policy in files must be good and not older than any that was in force.
+    /// The policy thread's state. A policy in files must be valid at start, and not older than any that was in force.
     fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
         let in_force = self.policy.clone();
         signed_policy::show_version(&chassis.registry, "issuer", move || {

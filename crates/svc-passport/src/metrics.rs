@@ -8,7 +8,7 @@ use ron_kernel::{
 use ron_proto::problem::COMMON;
 use ron_proto::{Alg, CaveatError};
 
-/// Codes of refusals that not every service has.
+/// Refusal codes that only this service has.
 const OWN_REFUSALS: [&str; 6] = [
     CaveatError::UNKNOWN,
     CaveatError::BAD,
@@ -18,7 +18,7 @@ const OWN_REFUSALS: [&str; 6] = [
     "ttl_too_long",
 ];
 
-/// Codes of the KMS that say why it did not sign, and what may happen to a call; last, any other.
+/// Reasons for missing signatures: codes of the KMS, failures of a call, and last any other.
 const SIGN_FAILURES: &[&str] = &[
     "attestation_missing",
     "audit_unavailable",
@@ -46,9 +46,9 @@ const OTHER: &str = "other";
 pub struct Metrics {
     /// Time from a request for a token to its answer, by result.
     pub issue_seconds: HistogramVec,
-    /// Time to judge one token, by result.
+    /// Time to verify one token, by result.
     pub verify_seconds: HistogramVec,
-    /// Tokens handed out, by JWS algorithm.
+    /// Issued tokens, by JWS algorithm.
     pub issued: ClosedCounter,
     /// Revocations made durable, by kind.
     pub revocations: ClosedCounter,
@@ -56,20 +56,19 @@ pub struct Metrics {
     pub rejects: ClosedCounter,
     /// Failures of the store of revocations.
     pub io_errors: ClosedCounter,
-    /// Signatures that the KMS did not give, by reason.
+    /// Signatures that the KMS refused or did not return, by reason.
     pub sign_failures: ClosedCounter,
     /// Time of calls to the KMS, by operation.
     pub kms_seconds: HistogramVec,
-    /// Classical tokens handed out where one with ML-DSA was preferred.
+    /// Classical tokens issued where an ML-DSA signature was preferred.
     pub pq_fallback: Counter,
-    /// The epoch now.
     pub epoch: Gauge,
-    /// From a durable event to the answer of each feed reader that waited for it.
+    /// Time from a durable event to the answer of each waiting feed reader.
     pub propagation: Histogram,
 }
 
 impl Metrics {
-    /// Makes (or finds) the metrics in a registry.
+    /// Registers the metrics, or finds them in a registry that has them.
     pub fn new(r: &Registry) -> Self {
         let times = LATENCY_BUCKETS;
         let common = COMMON.iter().map(|kind| kind.code);
@@ -90,13 +89,13 @@ impl Metrics {
             ),
             verify_seconds: r.histogram_vec(
                 "verify_duration_seconds",
-                "Time to judge a token.",
+                "Time to verify a token.",
                 &["result"],
                 times,
             ),
             issued: r.counter_closed(
                 "tokens_issued_total",
-                "Tokens handed out.",
+                "Issued tokens.",
                 &[("alg", &algs)],
             ),
             revocations: r.counter_closed(
@@ -108,7 +107,7 @@ impl Metrics {
             io_errors: km.io_errors,
             sign_failures: r.counter_closed(
                 "sign_failures_total",
-                "Signatures that the KMS did not give, by its code or by what happened to the call.",
+                "Signatures that the KMS refused or did not return, by its code or the failure of the call.",
                 &[("reason", SIGN_FAILURES)],
             ),
             kms_seconds: r.histogram_vec(
@@ -119,18 +118,18 @@ impl Metrics {
             ),
             propagation: r.histogram(
                 "revocation_propagation_seconds",
-                "Time from a durable event to a waiting feed reader.",
+                "Time from a durable event to the answer of a waiting feed reader.",
                 times,
             ),
             pq_fallback: r.counter(
                 "pq_fallback_total",
-                "Classical tokens where one with an ML-DSA signature was preferred.",
+                "Classical tokens issued where an ML-DSA signature was preferred.",
             ),
             epoch: r.gauge("epoch_current", "The current epoch."),
         }
     }
 
-    /// A signature was not given; `why` is a code of the KMS or one of [`SIGN_FAILURES`].
+    /// Counts a missing signature; `why` is a code of the KMS or one of [`SIGN_FAILURES`].
     pub fn sign_failed(&self, why: &str) {
         let reason = SIGN_FAILURES.iter().find(|reason| **reason == why);
         let reason = reason.unwrap_or(&OTHER);

@@ -1,4 +1,4 @@
-//! The decision who may have which token: pure, from the signed issuer policy alone.
+//! Decides which client gets which token: pure, from the signed issuer policy and the configured limits.
 
 use ron_auth::Claims;
 use ron_proto::caveat::{Caveat, CaveatMaxima};
@@ -7,45 +7,43 @@ use ron_proto::passport::{
 };
 use ron_proto::{Problem, Tenant, scope};
 
-/// What is asked for, whichever endpoint it came through.
+/// A request for a token, from any endpoint.
 #[derive(Debug, Clone)]
-pub struct Ask<'a> {
-    /// The authenticated client.
+pub struct TokenRequest<'a> {
     pub client_id: &'a str,
-    /// Who the token is for; the client itself when absent.
+    /// Subject of the token; the client itself when absent.
     pub subject: Option<&'a str>,
-    /// The service it is for; may be absent when the policy names just one.
+    /// The service it is for; may be absent when the policy allows the client only one.
     pub audience: Option<&'a str>,
-    /// Scopes separated by spaces; all allowed ones when absent.
+    /// Scopes separated by spaces; all allowed scopes when absent.
     pub scope: Option<&'a str>,
-    /// Lifetime in seconds.
     pub ttl_s: Option<u64>,
-    /// Caveats as typed.
     pub caveats: &'a [String],
     /// JWS algorithms the caller accepts, best first; empty accepts the audience's.
     pub accept_algs: &'a [String],
-    /// Thumbprint of the key that the caller has proved with DPoP: the token is bound to it.
+    /// Thumbprint of the key of the DPoP proof; the token is bound to it.
     pub jkt: Option<&'a str>,
-    /// Base64url of the SHA-256 of the certificate that the client proved itself with: likewise.
+    /// Base64url SHA-256 of the certificate that the client authenticated with; the token is bound to it.
     pub x5t: Option<&'a str>,
-    /// Whether the ML-DSA key could sign now.
+    /// Whether the ML-DSA key can sign now.
     pub pq_ready: bool,
 }
 
 /// Whether tokens get ML-DSA signatures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PqMode {
-    /// None does.
+    /// No token has one.
     #[default]
     Off,
-    /// For audiences whose policy names such an algorithm; while the key is away, classical ones with a mark.
+    /// Tokens for audiences whose policy names such an algorithm have one; without the key, a classical signature and
+    /// the caveat `pq.fallback`.
     Mirror,
-    /// No token leaves without one.
+    /// Every token has one; without the ML-DSA key nothing is issued.
     Require,
 }
 
 impl PqMode {
-    /// The word in a configuration.
+    /// Parses the value of `pq.mode`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "off" => Some(Self::Off),
@@ -56,7 +54,7 @@ impl PqMode {
     }
 }
 
-/// The two names that a KMS key of this algorithm signs tokens under: alone, and as a hybrid with EdDSA.
+/// The two JWS algorithm names of a KMS key of this algorithm: alone, and as a hybrid with EdDSA.
 pub const fn pq_alg(alg: ron_proto::Alg) -> Option<[&'static str; 2]> {
     match alg {
         ron_proto::Alg::MlDsa44 => Some(["ML-DSA-44", "EdDSA+ML-DSA-44"]),
@@ -66,17 +64,17 @@ pub const fn pq_alg(alg: ron_proto::Alg) -> Option<[&'static str; 2]> {
     }
 }
 
-/// Whether the name of an algorithm has an ML-DSA signature in it.
+/// Whether a JWS algorithm name includes an ML-DSA signature.
 pub fn is_pq(name: &str) -> bool {
     name.contains("ML-DSA-")
 }
 
-/// What the configuration adds to the policy.
+/// Limits from the configuration, in addition to the policy.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Lifetime where none is asked for, in seconds.
+    /// Lifetime of a token whose request names none, in seconds.
     pub ttl_s_default: u64,
-    /// Largest counted caveats.
+    /// Maximum values of counted caveats.
     pub maxima: CaveatMaxima,
     /// Classical algorithms for which a signing key is configured.
     pub algs: Vec<&'static str>,
@@ -86,38 +84,36 @@ pub struct Limits {
     pub pq_algs: Option<[&'static str; 2]>,
 }
 
-/// What was granted: everything of a token but its id, times, epoch and key.
+/// A granted token: everything but its id, times, epoch and key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
-    /// Holder.
     pub subject: String,
-    /// Client.
     pub client_id: String,
-    /// Tenant.
     pub tenant: Tenant,
-    /// Audience.
     pub audience: String,
     /// Scopes separated by spaces.
     pub scope: String,
-    /// Lifetime in seconds.
     pub ttl_s: u64,
     /// All caveats, the rule's first.
     pub caveats: Vec<Caveat>,
-    /// JWS algorithm.
     pub alg: &'static str,
-    /// Thumbprint of the key that it is bound to.
+    /// Thumbprint of the key that the token is bound to.
     pub jkt: Option<String>,
-    /// Hash of the certificate that it is bound to.
+    /// Base64url SHA-256 of the certificate that the token is bound to.
     pub x5t: Option<String>,
-    /// Who acts for the holder.
+    /// The client that acts for the holder, after an exchange.
     pub act: Option<Actor>,
-    /// The token that it was exchanged for: judged once more when the new one is signed.
+    /// The claims of the exchanged token: checked for revocation once more when the new token is signed.
     pub origin: Option<Box<Claims>>,
 }
 
-/// Decides. The default lifetime applies where none is asked for, lowered to the rule's maximum; an
-/// explicit one above the maximum is refused, never clamped.
-pub fn decide(policy: &IssuerPolicy, ask: &Ask<'_>, limits: &Limits) -> Result<Grant, Problem> {
+/// Decides a request. Without a requested lifetime the default applies, lowered to the rule's maximum; a requested
+/// lifetime above the maximum is refused, never clamped.
+pub fn decide(
+    policy: &IssuerPolicy,
+    ask: &TokenRequest<'_>,
+    limits: &Limits,
+) -> Result<Grant, Problem> {
     let rule = rule_of(policy, ask.client_id)?;
     let subject = subject(rule, ask)?;
     let audience = audience(rule, ask)?;
@@ -157,7 +153,7 @@ pub(crate) fn rule_of<'a>(
         })
 }
 
-fn subject(rule: &ClientRule, ask: &Ask<'_>) -> Result<String, Problem> {
+fn subject(rule: &ClientRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
     let subject = ask.subject.unwrap_or(ask.client_id);
     let printable = subject.bytes().all(|b| b.is_ascii_graphic());
     if subject.is_empty() || subject.len() > SUBJECT_BYTES_MAX || !printable {
@@ -174,7 +170,7 @@ fn subject(rule: &ClientRule, ask: &Ask<'_>) -> Result<String, Problem> {
     }
 }
 
-/// Exact, or a prefix ending in `*`.
+/// `pattern` matches exactly, or as a prefix if it ends in `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix),
@@ -182,12 +178,12 @@ fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
-fn audience<'a>(rule: &'a ClientRule, ask: &Ask<'_>) -> Result<&'a AudienceRule, Problem> {
+fn audience<'a>(rule: &'a ClientRule, ask: &TokenRequest<'_>) -> Result<&'a AudienceRule, Problem> {
     match (ask.audience, rule.audiences.as_slice()) {
         (Some(name), all) => all.iter().find(|a| a.audience == name).ok_or_else(|| {
             let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
             Problem::forbidden(format!(
-                "the issuer policy does not allow this audience for this client, but: {}",
+                "the issuer policy does not allow this audience for this client; allowed are: {}",
                 allowed.join(", ")
             ))
         }),
@@ -198,13 +194,13 @@ fn audience<'a>(rule: &'a ClientRule, ask: &Ask<'_>) -> Result<&'a AudienceRule,
     }
 }
 
-fn scopes(rule: &AudienceRule, ask: &Ask<'_>) -> Result<String, Problem> {
+fn scopes(rule: &AudienceRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
     let Some(text) = ask.scope else {
         return Ok(rule.scopes.join(" "));
     };
     let asked = scope::parse_list(text).map_err(|e| {
         let known =
-            "scopes_supported of /.well-known/oauth-authorization-server names those there are";
+            "scopes_supported of /.well-known/oauth-authorization-server lists the existing ones";
         Problem::bad_request(format!("scope: {e}; {known}")).with_oauth("invalid_scope")
     })?;
     if let Some(extra) = asked.iter().find(|s| !rule.scopes.iter().any(|r| r == *s)) {
@@ -216,7 +212,7 @@ fn scopes(rule: &AudienceRule, ask: &Ask<'_>) -> Result<String, Problem> {
     Ok(asked.join(" "))
 }
 
-/// The lifetime: what is asked for if it is allowed, else the default lowered to what is allowed.
+/// The lifetime in seconds: the requested one if it is allowed, otherwise the default, lowered to the maximum.
 pub(crate) fn ttl(
     rule: &ClientRule,
     asked: Option<u64>,
@@ -237,7 +233,7 @@ pub(crate) fn ttl(
     }
 }
 
-/// The given caveats and those asked for, each once; only what is asked for is held to the maxima.
+/// The given and the requested caveats, each once; only the requested ones are checked against the maxima.
 pub(crate) fn caveats(
     given: &[String],
     asked: &[String],
@@ -264,7 +260,7 @@ pub(crate) fn caveats(
     Ok(all)
 }
 
-/// Takes `proof.bind` out of the caveats: it becomes the claim `cnf`. All bindings must name one key.
+/// Removes `proof.bind` from the caveats: it becomes the claim `cnf`. All bindings must name the same key.
 pub(crate) fn binding(
     caveats: &mut Vec<Caveat>,
     proved: Option<&str>,
@@ -291,17 +287,17 @@ fn refused_caveat(e: &ron_proto::CaveatError) -> Problem {
     Problem::new(400, e.code, "Caveat refused", e.detail.clone())
 }
 
-/// How a token will be signed.
+/// The algorithm that a token will be signed with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenAlg {
     /// Name of the algorithm.
     pub name: &'static str,
-    /// Something with ML-DSA was preferred and could not be had.
+    /// Whether an algorithm with ML-DSA was preferred but is unavailable.
     pub fallback: bool,
 }
 
-impl Chosen {
-    /// Writes the fallback into the token, so that verifiers can tell it from a downgrade.
+impl ChosenAlg {
+    /// Adds the caveat `pq.fallback`, so that verifiers can tell the fallback from a downgrade attack.
     pub(crate) fn mark(self, caveats: &mut Vec<Caveat>) -> Result<(), Problem> {
         let mark = Caveat::PqFallback(true);
         if !self.fallback || caveats.contains(&mark) {
@@ -317,13 +313,13 @@ impl Chosen {
     }
 }
 
-/// The first algorithm that the caller accepts, the audience allows and a key is there for. Never silently one that
-/// is weaker than asked for: without its ML-DSA key the issuer falls back in mode `mirror` only, and marks it.
+/// The first algorithm that the caller accepts, that the audience allows and that has a key. Never silently a weaker one
+/// than requested: without its ML-DSA key the issuer falls back only in mode `mirror`, and marks the token.
 pub(crate) fn algorithm(
     rule: &AudienceRule,
-    ask: &Ask<'_>,
+    ask: &TokenRequest<'_>,
     limits: &Limits,
-) -> Result<Chosen, Problem> {
+) -> Result<ChosenAlg, Problem> {
     let default = rule.alg.as_deref().unwrap_or("EdDSA");
     let allowed = |name: &&str| *name == default || rule.algs.iter().any(|a| a == name);
     let asked = ask.accept_algs.iter().map(String::as_str);
@@ -335,16 +331,17 @@ pub(crate) fn algorithm(
         }
     }
     let mirrored = limits.pq == PqMode::Mirror;
-    let mut away = false;
+    // Distinguishes an outage (503) from a request that the policy can never satisfy (400).
+    let mut pq_unavailable = false;
     for (n, name) in wanted.iter().enumerate() {
         if is_pq(name) {
             let known = limits.pq_algs.iter().flatten().find(|alg| *alg == name);
             match known.filter(|_| limits.pq != PqMode::Off) {
                 Some(name) if ask.pq_ready => {
                     let fallback = false;
-                    return Ok(Chosen { name, fallback });
+                    return Ok(ChosenAlg { name, fallback });
                 }
-                Some(_) => away = true,
+                Some(_) => pq_unavailable = true,
                 None => {}
             }
             continue;
@@ -355,10 +352,10 @@ pub(crate) fn algorithm(
         }
         if let Some(name) = limits.algs.iter().copied().find(|alg| alg == name) {
             let fallback = passed && mirrored;
-            return Ok(Chosen { name, fallback });
+            return Ok(ChosenAlg { name, fallback });
         }
     }
-    if away || (ask.accept_algs.is_empty() && limits.pq != PqMode::Require) {
+    if pq_unavailable || (ask.accept_algs.is_empty() && limits.pq != PqMode::Require) {
         return Err(Problem::unavailable(
             format!("no {default} signing key is configured and known for this audience"),
             30,

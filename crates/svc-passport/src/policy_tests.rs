@@ -24,8 +24,8 @@ fn policy() -> IssuerPolicy {
     }
 }
 
-fn ask() -> Ask<'static> {
-    Ask {
+fn ask() -> TokenRequest<'static> {
+    TokenRequest {
         audience: Some("svc-wallet"),
         ..crate::samples::ask("operator")
     }
@@ -52,7 +52,7 @@ fn post_quantum_algorithms_are_negotiated_and_never_silently_left_out() {
             ..policy().clients[0].audiences[0].clone()
         };
         let accept = owned(accept);
-        let ask = Ask {
+        let ask = TokenRequest {
             accept_algs: &accept,
             pq_ready,
             ..ask()
@@ -106,7 +106,7 @@ fn post_quantum_algorithms_are_negotiated_and_never_silently_left_out() {
         "no_acceptable_alg",
     );
     let mut full = vec![Caveat::RateRps(1); CAVEATS_MAX];
-    let marked = Chosen {
+    let marked = ChosenAlg {
         name: "EdDSA",
         fallback: true,
     };
@@ -121,7 +121,7 @@ fn post_quantum_algorithms_are_negotiated_and_never_silently_left_out() {
 
 #[test]
 fn everything_beyond_the_rule_is_refused() {
-    let check = |ask: Ask<'_>, status: u16, code: &str| {
+    let check = |ask: TokenRequest<'_>, status: u16, code: &str| {
         let got = decide(&policy(), &ask, &limits()).unwrap_err();
         assert_eq!(
             (got.status, got.code),
@@ -131,7 +131,7 @@ fn everything_beyond_the_rule_is_refused() {
         );
     };
     check(
-        Ask {
+        TokenRequest {
             client_id: "stranger",
             ..ask()
         },
@@ -139,7 +139,7 @@ fn everything_beyond_the_rule_is_refused() {
         "forbidden",
     );
     check(
-        Ask {
+        TokenRequest {
             audience: Some("svc-other"),
             ..ask()
         },
@@ -147,7 +147,7 @@ fn everything_beyond_the_rule_is_refused() {
         "forbidden",
     );
     check(
-        Ask {
+        TokenRequest {
             audience: None,
             ..ask()
         },
@@ -155,7 +155,7 @@ fn everything_beyond_the_rule_is_refused() {
         "bad_request",
     );
     check(
-        Ask {
+        TokenRequest {
             subject: Some("admin"),
             ..ask()
         },
@@ -163,7 +163,7 @@ fn everything_beyond_the_rule_is_refused() {
         "forbidden",
     );
     check(
-        Ask {
+        TokenRequest {
             subject: Some("with space"),
             ..ask()
         },
@@ -171,7 +171,7 @@ fn everything_beyond_the_rule_is_refused() {
         "bad_request",
     );
     check(
-        Ask {
+        TokenRequest {
             scope: Some("wallet:issue"),
             ..ask()
         },
@@ -179,7 +179,7 @@ fn everything_beyond_the_rule_is_refused() {
         "forbidden",
     );
     check(
-        Ask {
+        TokenRequest {
             scope: Some("no:such"),
             ..ask()
         },
@@ -187,7 +187,7 @@ fn everything_beyond_the_rule_is_refused() {
         "bad_request",
     );
     check(
-        Ask {
+        TokenRequest {
             ttl_s: Some(601),
             ..ask()
         },
@@ -195,7 +195,7 @@ fn everything_beyond_the_rule_is_refused() {
         "ttl_too_long",
     );
     check(
-        Ask {
+        TokenRequest {
             ttl_s: Some(0),
             ..ask()
         },
@@ -203,7 +203,7 @@ fn everything_beyond_the_rule_is_refused() {
         "bad_request",
     );
     check(
-        Ask {
+        TokenRequest {
             caveats: &["colour=red".to_owned()],
             ..ask()
         },
@@ -211,7 +211,7 @@ fn everything_beyond_the_rule_is_refused() {
         "unknown_caveat",
     );
     check(
-        Ask {
+        TokenRequest {
             caveats: &["budget.reqs=101".to_owned()],
             ..ask()
         },
@@ -219,7 +219,7 @@ fn everything_beyond_the_rule_is_refused() {
         "caveat_over_max",
     );
     check(
-        Ask {
+        TokenRequest {
             accept_algs: &["PS256".to_owned(), "none".to_owned()],
             ..ask()
         },
@@ -227,7 +227,7 @@ fn everything_beyond_the_rule_is_refused() {
         "no_acceptable_alg",
     );
     check(
-        Ask {
+        TokenRequest {
             caveats: &["pq.fallback=true".to_owned()],
             ..ask()
         },
@@ -235,7 +235,7 @@ fn everything_beyond_the_rule_is_refused() {
         "bad_caveat",
     );
     check(
-        Ask {
+        TokenRequest {
             caveats: &[format!("proof.bind={}", "A".repeat(43))],
             jkt: Some("another"),
             ..ask()
@@ -249,7 +249,7 @@ fn everything_beyond_the_rule_is_refused() {
 fn algorithms_are_negotiated_among_what_is_allowed_and_there() {
     let check = |accept: &[&str], offered: &[&'static str], want: Option<&str>| {
         let accept: Vec<String> = accept.iter().map(|a| (*a).to_owned()).collect();
-        let asked = Ask {
+        let asked = TokenRequest {
             accept_algs: &accept,
             ..ask()
         };
@@ -275,7 +275,7 @@ fn proof_bind_becomes_the_binding() {
     let caveats = [format!("proof.bind={key}")];
     let grant = decide(
         &policy(),
-        &Ask {
+        &TokenRequest {
             caveats: &caveats,
             ..ask()
         },
@@ -284,7 +284,7 @@ fn proof_bind_becomes_the_binding() {
     .unwrap();
     assert_eq!(grant.jkt.as_deref(), Some(key.as_str()));
     assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
-    let asked = Ask {
+    let asked = TokenRequest {
         jkt: Some(&key),
         ..ask()
     };
@@ -297,7 +297,7 @@ fn proof_bind_becomes_the_binding() {
 #[test]
 fn a_narrower_ask_is_granted_as_asked() {
     let caveats = ["asset=rpl".to_owned(), "ceiling.per_op=5".to_owned()];
-    let asked = Ask {
+    let asked = TokenRequest {
         subject: Some("user:7"),
         scope: Some("wallet:read"),
         ttl_s: Some(60),

@@ -1,14 +1,14 @@
-//! What the tests of decisions ask with: a policy's rules, a plain ask, limits without ML-DSA, a token's claims.
+//! Test data for decisions: a policy's rules, a plain request, limits without ML-DSA, a token's claims.
 
 use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::{AudienceRule, ClientRule};
 
-use crate::policy::{Ask, Grant, Limits, PqMode};
+use crate::policy::{Grant, Limits, PqMode, TokenRequest};
 
-/// A client that asks for nothing in particular.
-pub fn ask(client_id: &str) -> Ask<'_> {
-    Ask {
+/// A request without options.
+pub fn ask(client_id: &str) -> TokenRequest<'_> {
+    TokenRequest {
         client_id,
         subject: None,
         audience: None,
@@ -40,7 +40,7 @@ pub fn grant() -> Grant {
     }
 }
 
-/// A quarter of an hour by default; keys for both classical algorithms.
+/// A default lifetime of 15 minutes; keys for both classical algorithms.
 pub fn limits() -> Limits {
     Limits {
         ttl_s_default: 900,
@@ -62,7 +62,7 @@ pub fn audience(name: &str, scopes: &[&str]) -> AudienceRule {
     }
 }
 
-/// A client of the default tenant that may have tokens for an hour, its own only.
+/// A client of the default tenant whose tokens may live an hour, and which may exchange only its own.
 pub fn client(id: &str, audiences: Vec<AudienceRule>) -> ClientRule {
     ClientRule {
         client_id: id.to_owned(),

@@ -1,5 +1,5 @@
-//! The issuer policy: read from files or a URL by one thread, believed only signed and not older, kept when its
-//! source is away.
+//! The issuer policy: one thread reads it from files or a URL. A policy is accepted only if it is signed and not older
+//! than the one in force; that one stays in force while the source is unavailable.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use ron_service::{ReadyBoard, signed_policy};
 
 use crate::revoke::RevokeEvent;
 
-/// Longest read of the policy from its URL.
+/// Maximum time to read the policy from its URL.
 const FETCH: Duration = Duration::from_secs(3);
-/// Longest wait for a version to be durable.
+/// Maximum wait for a version to be durable.
 const DURABLE: Duration = Duration::from_secs(3);
 
-/// Where the policy comes from.
+/// The source of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// `issuer.json` and `issuer.json.sig` in a directory.
@@ -32,7 +32,6 @@ pub enum Source {
 /// A policy in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InForce {
-    /// The policy.
     pub policy: IssuerPolicy,
     /// Content id of its bytes.
     pub hash: ContentId,
@@ -40,30 +39,25 @@ pub struct InForce {
 
 /// Reads, checks and adopts policies.
 pub struct PolicyKeeper {
-    /// Where from.
     pub source: Source,
-    /// Who may sign it.
+    /// The keys that may sign it.
     pub keys: KeyRing,
-    /// For the URL.
     pub http: Arc<HttpClient>,
-    /// What is in force; nothing until the first one was read.
+    /// The policy in force; `None` until the first one was read.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// Knows the newest version that was ever in force.
+    /// Has the newest version that was ever in force, also before a restart.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Makes versions durable.
     pub revoke: Sender<RevokeEvent>,
-    /// Where trouble shows.
     pub ready: ReadyBoard,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 
 impl PolicyKeeper {
-    /// The thread's loop: looks about every `every`.
+    /// The thread's loop: reads the policy every `every`, with 20 percent jitter.
     pub fn run(&self, ctx: &ThreadCtx, every: Duration) {
-        let mut told = Ok(());
+        let mut logged = Ok(());
         loop {
-            // A fifth more or less, so that many issuers do not ask at once.
+            // Jitter of a fifth in both directions, so that many issuers do not read at the same moment.
             let fifth = u64::try_from(every.as_millis() / 5)
                 .unwrap_or(u64::MAX)
                 .max(1);
@@ -77,14 +71,14 @@ impl PolicyKeeper {
                 return;
             }
             let outcome = self.refresh();
-            if let (Err(why), true) = (&outcome, outcome != told) {
+            if let (Err(why), true) = (&outcome, outcome != logged) {
                 tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
             }
-            told = outcome;
+            logged = outcome;
         }
     }
 
-    /// Looks now; the policy in force stays when the new one is refused or cannot be read.
+    /// Reads and adopts the policy now. The policy in force stays when the new one is refused or cannot be read.
     pub fn refresh(&self) -> Result<(), String> {
         let outcome = self.read().and_then(|new| self.adopt(new));
         match &outcome {
@@ -102,7 +96,7 @@ impl PolicyKeeper {
         outcome
     }
 
-    /// Reads and checks the signature.
+    /// Reads the policy and checks its signature.
     pub fn read(&self) -> Result<InForce, String> {
         let signed = match &self.source {
             Source::Dir(dir) => signed_policy::load::<IssuerPolicy>(dir, "issuer", &self.keys)
@@ -135,7 +129,8 @@ impl PolicyKeeper {
         }
     }
 
-    /// Whether it is to replace the one in force; an error when it is older than any that was, also before a restart.
+    /// Whether `new` must replace the policy in force; an error when it is older than any that was in force, also before a
+    /// restart.
     pub fn is_newer(&self, new: &InForce) -> Result<bool, String> {
         let (seen, is) = (self.view.load().policy_version(), new.policy.version);
         if is < seen {
@@ -146,16 +141,19 @@ impl PolicyKeeper {
         newer((*self.policy.load()).as_ref(), new)
     }
 
-    /// Puts a newer one in force once its version is durable.
+    /// Puts a newer policy in force once its version is durable.
     pub fn adopt(&self, new: InForce) -> Result<(), String> {
         if !self.is_newer(&new)? {
             return Ok(());
         }
+        // The version is made durable before the policy is in force: after a crash no older policy may come back.
         let (answer, durable) = reply();
         let version = new.policy.version;
         self.revoke
             .try_send(RevokeEvent::Policy { version, answer })
-            .map_err(|_| "the writer of revocations is busy; tried again soon".to_owned())?;
+            .map_err(|_| {
+                "the writer of revocations is busy; the next poll tries again".to_owned()
+            })?;
         durable
             .wait(Deadline::within(DURABLE))
             .map_err(|e| format!("the version was not made durable: {e}"))??;
@@ -165,7 +163,7 @@ impl PolicyKeeper {
     }
 }
 
-/// Whether `new` is to replace `old`; an error when it is older, or another one under the same version.
+/// Whether `new` must replace `old`; an error when it is older, or differs under the same version.
 fn newer(old: Option<&InForce>, new: &InForce) -> Result<bool, String> {
     let Some(old) = old else { return Ok(true) };
     let (was, is) = (old.policy.version, new.policy.version);

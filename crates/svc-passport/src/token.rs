@@ -1,4 +1,4 @@
-//! Tokens: RFC 9068 claims from a grant, the JWS signing inputs (two for a hybrid), the finished form.
+//! Tokens: RFC 9068 claims from a grant, the JWS signing inputs (two for a hybrid), the signed token.
 
 use ron_auth::hybrid;
 use ron_proto::kms::Jwk;
@@ -8,14 +8,13 @@ use serde::Serialize;
 
 use crate::policy::Grant;
 
-/// What one snapshot says of the moment in which tokens are signed.
+/// The keys, epoch and time that a batch of tokens is signed with.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment<'a> {
     /// The key, or both keys of a hybrid, the classical one first.
     pub keys: &'a [SigningKey],
     /// `iss`.
     pub issuer: &'a str,
-    /// The epoch.
     pub epoch: u64,
     /// Unix seconds.
     pub iat: u64,
@@ -24,38 +23,35 @@ pub struct Moment<'a> {
 /// Id and status bit of one token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// `jti`.
     pub jti: String,
-    /// Where its status bit is, once lists are published.
+    /// Position of its status bit; `None` only for probe tokens.
     pub status: Option<StatusRef>,
 }
 
-/// The head version of a signing key, as one snapshot gave it.
+/// The head version of a signing key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SigningKey {
-    /// The KMS key.
     pub key: ron_proto::Kid,
-    /// The version that must sign.
+    /// The version that the KMS must sign with.
     pub version: u32,
     /// Its public key; `jwk.kid` goes into the token's header.
     pub jwk: Jwk,
 }
 
-/// A token that lacks only its signatures.
+/// A token without its signatures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Unsigned {
-    /// One header for each key, in base64url.
+    /// One header per key, in base64url.
     protected: Vec<String>,
     /// The claims, in base64url.
     payload: String,
-    /// Its id.
     pub jti: String,
     /// When it expires (unix seconds).
     pub exp: u64,
 }
 
 impl Unsigned {
-    /// `header.payload` for each key: what the KMS signs.
+    /// `header.payload` for each key: the bytes that the KMS signs.
     pub fn signing_inputs(&self) -> impl Iterator<Item = String> {
         let input = |protected: &String| format!("{protected}.{}", self.payload);
         self.protected.iter().map(input)
@@ -69,7 +65,7 @@ struct Header<'a> {
     typ: &'static str,
 }
 
-/// Writes the claims. `exp` is exactly `iat + ttl`.
+/// Builds the claims and headers. `exp` is exactly `iat + ttl`.
 pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned, Problem> {
     let iat = at.iat;
     let exp = iat + grant.ttl_s;
@@ -123,11 +119,11 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
     })
 }
 
-/// Room for a classical signature of 64 bytes. Claims get the same room under every algorithm: an ML-DSA signature
-/// alone is longer than the whole of a classical token may be.
+/// Characters of a classical signature of 64 bytes in base64url. The claims get the same room under every algorithm: an
+/// ML-DSA signature alone is longer than a classical token may be.
 const SIGNATURE_CHARS: usize = 86;
 
-/// The compact form, or that of a hybrid; one signature for each signing input.
+/// The compact serialisation, or that of a hybrid; one signature per signing input.
 pub fn finish(unsigned: &Unsigned, signatures: &[&[u8]]) -> String {
     match (unsigned.protected.as_slice(), signatures) {
         ([protected], [signature]) => {

@@ -1,8 +1,7 @@
-//! Threads, queues and locks of svc-passport: what runs is built from these rows.
+//! Threads, queues and locks of svc-passport: the running service is built from these rows.
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
-/// Issuers.
 pub static ISSUER: ThreadSpec = ThreadSpec {
     name: "pass-issue-",
     count: Count::Pool("issue.workers"),
@@ -27,7 +26,7 @@ pub static KEYS: ThreadSpec = ThreadSpec {
     job: "reads the signing keys from the KMS and publishes the key set",
 };
 
-/// Signs what is published.
+/// Signs status lists and the policy note.
 pub static PUBLISHER: ThreadSpec = ThreadSpec {
     name: "pass-publish",
     count: Count::One,
@@ -73,14 +72,12 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Assertions that were used.
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
     rank: 12,
     guards: "ids of client assertions that were used, until they expire",
 };
 
-/// Proofs that were used.
 pub static PROOFS: LockSpec = LockSpec {
     name: "dpop_proofs",
     rank: 14,
@@ -94,11 +91,11 @@ pub static LISTS: LockSpec = LockSpec {
     guards: "number and next position of the status list that is being filled",
 };
 
-/// Holders of tokens, in amnesia.
+/// Holders of tokens, with amnesia on.
 pub static HOLDERS: LockSpec = LockSpec {
     name: "holders",
     rank: 17,
-    guards: "whom the tokens of each status list were given to, where nothing is on disk",
+    guards: "holders of the tokens of each status list, when nothing is stored on disk",
 };
 
 /// Signed documents; only the publishing thread takes it.
@@ -108,7 +105,6 @@ pub static PUBLISHED: LockSpec = LockSpec {
     guards: "signed status lists and the policy note; only the publishing thread takes it",
 };
 
-/// Whether issuing works.
 pub static ISSUE_HEALTH: LockSpec = LockSpec {
     name: "issue_health",
     rank: 19,
@@ -122,7 +118,6 @@ pub static STORE: LockSpec = LockSpec {
     guards: "the revocation store; only the revoker thread takes it",
 };
 
-/// The table.
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",

@@ -6,9 +6,9 @@ use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::kms::{AttestAnswer, AttestRequest};
 use ron_proto::scope;
 
-use super::{asked, keys};
+use super::{call_context, keys};
 use crate::attest::AttestTask;
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The route of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
@@ -19,7 +19,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
         Need::Scope(scope::KMS_READ),
         move |request, responder| attest(&kms, request, responder),
     )
-    .summary("Evidence of where a version of the key is: a statement signed with the key of the audit log, and for a key in a TPM its certificate and a quote")
+    .summary("Attest where a version of the key is held: a statement signed with the key of the audit log, and for a key in a TPM its certificate and a quote")
     .body::<AttestRequest>()
     .returns::<AttestAnswer>(200)
     .errors(&[400, 401, 403, 404, 409, 413, 415, 429, 500, 503, 504])]
@@ -29,11 +29,11 @@ fn attest(kms: &Kms, request: Request, responder: Responder) {
     match keys::kid(&request).and_then(|kid| Ok((kid, request.json::<AttestRequest>()?))) {
         Ok((key, body)) => {
             let task = AttestTask { key, request: body };
-            let mut asked = asked(kms, request, responder);
-            asked.proof_until = None;
+            let mut call = call_context(kms, request, responder);
+            call.proof_until = None;
             kms.submit_sign(SignJob {
-                asked,
-                what: SignWhat::Attest(Box::new(task)),
+                call,
+                what: SignOp::Attest(Box::new(task)),
             });
         }
         Err(problem) => responder.send(problem),

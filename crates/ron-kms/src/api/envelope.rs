@@ -18,16 +18,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use super::asked;
+use super::call_context;
 use crate::error::{Refusal, Why};
 use crate::keys::envelope::CIPHERTEXT_BYTES_MAX;
 use crate::keys::payload::check_context;
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::{Kms, SignJob, SignOp};
 
 pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
-/// What a request of this API asks for, and what its answer looks like.
+/// A request type of this API: its route, its operation and its answer.
 pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
     type Answer: Serialize + JsonSchema;
     const PATH: &'static str;
@@ -35,10 +35,10 @@ pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static
     const SUMMARY: &'static str;
 
     fn op_id(&self) -> Option<OpId>;
-    /// The work. Limits of the request become flaws, so that their refusal is a leaf.
+    /// The operation. A broken limit becomes the task's `flaw`, so that its refusal is a leaf.
     fn task(self) -> EnvelopeTask;
-    /// The answer; `None` when a part of it is missing.
-    fn answer(key: Option<Kid>, made: Made) -> Option<Self::Answer>;
+    /// The answer; `None` when `made` lacks a field of it.
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<Self::Answer>;
 }
 
 /// The routes of this file.
@@ -75,10 +75,10 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
     };
     let task = task_of(body);
     let key = task.key.clone();
-    let shape = move |mut results: Vec<Result<Made, Refusal>>| match results.pop() {
+    let shape = move |mut results: Vec<Result<EnvelopeOutput, Refusal>>| match results.pop() {
         Some(Ok(made)) => match A::answer(key, made) {
             Some(answer) => Response::json(200, &answer),
-            None => Problem::internal("the answer is not complete").into(),
+            None => Problem::internal("the answer is incomplete").into(),
         },
         Some(Err(refusal)) => Problem::from(refusal).into(),
         None => Problem::internal("there is no answer").into(),
@@ -88,12 +88,12 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
         shape: Box::new(shape),
     };
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Envelope(job),
+        call: call_context(kms, request, responder),
+        what: SignOp::Envelope(job),
     });
 }
 
-/// The work of a request, with its operation id.
+/// The operation of a request, with its operation id.
 pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
     let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
     EnvelopeTask { op, ..body.task() }
@@ -102,20 +102,20 @@ pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
 /// SHA-256 over the route and the canonical body.
 fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
     let canonical = jcs::to_vec(body).expect("a request holds strings and integers");
+    // The body may hold a plaintext.
     let canonical = Zeroizing::new(canonical);
     sha256(&Zeroizing::new(
         [path.as_bytes(), b"\0", &canonical].concat(),
     ))
 }
 
-/// A task without an operation id yet; a remark that may not go into the leaf is a flaw and does
-/// not go there.
+/// A task without an operation id. A refused remark becomes the task's `flaw` and is left out of the leaf.
 pub(super) fn task(
     key: Option<Kid>,
     version: Option<u32>,
     aad: Option<Bytes>,
     context: Option<String>,
-    what: What,
+    what: EnvelopeOp,
 ) -> EnvelopeTask {
     let remark = check_context(context.as_deref());
     let flaw = remark
@@ -134,32 +134,32 @@ pub(super) fn task(
     }
 }
 
-fn limits(what: &What) -> Result<(), Refusal> {
+fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
     let at_most = |name: &str, length: usize, max: usize| {
         if length <= max {
             return Ok(());
         }
-        let detail = format!("`{name}` has {length} bytes; at most {max} are taken");
+        let detail = format!("`{name}` has {length} bytes; at most {max} are accepted");
         Err(Refusal::new(Why::TooLarge, detail))
     };
     match what {
-        // How much an algorithm wraps is checked with the key.
-        What::Wrap(_) => Ok(()),
-        What::Unwrap(text) | What::Rewrap(text) => {
+        // The limit depends on the key's algorithm and is checked with the key.
+        EnvelopeOp::Wrap(_) => Ok(()),
+        EnvelopeOp::Unwrap(text) | EnvelopeOp::Rewrap(text) => {
             at_most("ciphertext", text.0.len(), CIPHERTEXT_BYTES_MAX)
         }
-        What::Hmac(message) | What::HmacVerify(message, _) => {
+        EnvelopeOp::Hmac(message) | EnvelopeOp::HmacVerify(message, _) => {
             at_most("message", message.0.len(), MESSAGE_BYTES_MAX)
         }
-        What::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
+        EnvelopeOp::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
             let detail = "`bytes` must be 16, 32 or 64";
             Err(Refusal::new(Why::BadRequest, detail))
         }
-        What::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
+        EnvelopeOp::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
             let detail = format!("`bytes` must be 1..={RANDOM_BYTES_MAX}");
             Err(Refusal::new(Why::BadRequest, detail))
         }
-        What::Datakey(..) | What::Random(_) => Ok(()),
+        EnvelopeOp::Datakey(..) | EnvelopeOp::Random(_) => Ok(()),
     }
 }
 
@@ -167,18 +167,18 @@ impl Ask for WrapRequest {
     type Answer = WrapAnswer;
     const PATH: &'static str = "/v1/kms/wrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
-    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. Leaves once its audit leaf is durable";
+    const SUMMARY: &'static str = "Encrypt under the head version; the ciphertext names it. The answer leaves once its audit leaf is durable";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Wrap(self.plaintext);
+        let what = EnvelopeOp::Wrap(self.plaintext);
         task(Some(self.key), self.version, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<WrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<WrapAnswer> {
         Some(WrapAnswer {
             key: key?,
             version: made.version?,
@@ -200,11 +200,11 @@ impl Ask for UnwrapRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Unwrap(self.ciphertext);
+        let what = EnvelopeOp::Unwrap(self.ciphertext);
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<UnwrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<UnwrapAnswer> {
         Some(UnwrapAnswer {
             key: key?,
             version: made.version?,
@@ -219,18 +219,18 @@ impl Ask for RewrapRequest {
     const PATH: &'static str = "/v1/kms/rewrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Put a ciphertext under the head version without showing what is in it";
+        "Encrypt a ciphertext again under the head version without revealing the plaintext";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Rewrap(self.ciphertext);
+        let what = EnvelopeOp::Rewrap(self.ciphertext);
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<RewrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<RewrapAnswer> {
         Some(RewrapAnswer {
             key: key?,
             from_version: made.from_version?,
@@ -246,7 +246,7 @@ impl Ask for DatakeyRequest {
     const PATH: &'static str = "/v1/kms/datakey";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Make a random data key; answers it wrapped and, unless plaintext is false, bare";
+        "Make a random data key; returns it wrapped and, unless plaintext is false, in plaintext";
 
     fn op_id(&self) -> Option<OpId> {
         self.op_id
@@ -254,11 +254,11 @@ impl Ask for DatakeyRequest {
 
     fn task(self) -> EnvelopeTask {
         let length = self.bytes.unwrap_or(32) as usize;
-        let what = What::Datakey(length, self.plaintext.unwrap_or(true));
+        let what = EnvelopeOp::Datakey(length, self.plaintext.unwrap_or(true));
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<DatakeyAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<DatakeyAnswer> {
         Some(DatakeyAnswer {
             key: key?,
             version: made.version?,
@@ -280,11 +280,11 @@ impl Ask for HmacRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Hmac(self.message);
+        let what = EnvelopeOp::Hmac(self.message);
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: Made) -> Option<HmacAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<HmacAnswer> {
         Some(HmacAnswer {
             key: key?,
             version: made.version?,
@@ -306,11 +306,11 @@ impl Ask for HmacVerifyRequest {
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::HmacVerify(self.message, self.mac);
+        let what = EnvelopeOp::HmacVerify(self.message, self.mac);
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: Made) -> Option<HmacVerifyAnswer> {
+    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<HmacVerifyAnswer> {
         Some(HmacVerifyAnswer {
             ok: made.ok,
             version: made.version,
@@ -324,18 +324,18 @@ impl Ask for RandomRequest {
     const PATH: &'static str = "/v1/kms/random";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
-        "Random bytes; the audit log records how the request went, not the bytes";
+        "Random bytes; the audit log records the result of the request, not the bytes";
 
     fn op_id(&self) -> Option<OpId> {
         None
     }
 
     fn task(self) -> EnvelopeTask {
-        let what = What::Random(self.bytes.unwrap_or(32) as usize);
+        let what = EnvelopeOp::Random(self.bytes.unwrap_or(32) as usize);
         task(None, None, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: Made) -> Option<RandomAnswer> {
+    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<RandomAnswer> {
         Some(RandomAnswer {
             bytes: made.plaintext?,
             receipt: made.receipt,

@@ -1,5 +1,5 @@
-//! `POST /wrap_batch`, `/unwrap_batch`: the single operations, many in one request and one durable
-//! append. An item with an `op_id` is the same operation as the single call with it.
+//! `POST /wrap_batch`, `/unwrap_batch`: many single operations in one request and one durable append. An item with
+//! an `op_id` is the same operation as the single call with that `op_id`.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::asked;
+use super::call_context;
 use super::envelope::{Ask, ERRORS, task_of};
 use crate::error::{Refusal, Why};
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made};
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOutput, EnvelopeTask};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// A batch of one kind of request.
 trait Batch: DeserializeOwned + JsonSchema + Send + 'static {
@@ -27,9 +27,9 @@ trait Batch: DeserializeOwned + JsonSchema + Send + 'static {
     const PATH: &'static str;
     const SUMMARY: &'static str;
 
-    /// The single requests; a refusal for an item that names no key.
+    /// The single requests, one per item; a refusal for an item that names no key.
     fn split(self) -> Vec<Result<Self::One, Refusal>>;
-    /// Puts the results together.
+    /// The answer of the batch.
     fn join(results: Vec<Result<<Self::One as Ask>::Answer, Refusal>>) -> Self::Answer;
 }
 
@@ -66,9 +66,9 @@ fn serve<B: Batch>(kms: &Kms, request: Request, responder: Responder) {
         items.into_iter().map(|item| item.map(task_of)).collect();
     let key_of = |task: &Result<EnvelopeTask, Refusal>| task.as_ref().ok()?.key.clone();
     let keys: Vec<Option<Kid>> = tasks.iter().map(key_of).collect();
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
-        let missing = || Refusal::new(Why::Internal, "the answer is not complete");
-        let one = |(key, made): (Option<Kid>, Result<Made, Refusal>)| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
+        let missing = || Refusal::new(Why::Internal, "the answer is incomplete");
+        let one = |(key, made): (Option<Kid>, Result<EnvelopeOutput, Refusal>)| {
             B::One::answer(key, made?).ok_or_else(missing)
         };
         let results = keys.into_iter().zip(results).map(one).collect();
@@ -79,8 +79,8 @@ fn serve<B: Batch>(kms: &Kms, request: Request, responder: Responder) {
         shape: Box::new(shape),
     };
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Envelope(job),
+        call: call_context(kms, request, responder),
+        what: SignOp::Envelope(job),
     });
 }
 

@@ -9,7 +9,7 @@ use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, Purpose};
 
-use super::asked;
+use super::call_context;
 use crate::keys::Key;
 use crate::keys::index::may_use;
 use crate::work::lifecycle::plan::KeyRequest;
@@ -85,7 +85,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
 fn create(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<CreateKey>() {
         Ok(body) => kms.submit_store(StoreJob::Create(
-            asked(kms, request, responder),
+            call_context(kms, request, responder),
             Box::new(body),
         )),
         Err(problem) => responder.send(problem),
@@ -97,7 +97,7 @@ fn rotate(kms: &Kms, request: Request, responder: Responder) {
         Ok((kid, body)) => {
             let change = KeyRequest::Rotate(body);
             kms.submit_store(StoreJob::Change(
-                asked(kms, request, responder),
+                call_context(kms, request, responder),
                 kid,
                 change,
             ));
@@ -133,7 +133,7 @@ fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
     ))
 }
 
-/// Which keys are listed.
+/// Filters of the list.
 struct Wanted {
     purpose: Option<Purpose>,
     alg: Option<Alg>,

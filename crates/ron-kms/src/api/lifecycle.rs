@@ -1,4 +1,4 @@
-//! `/keys/...`: changes in the life of a key.
+//! `/keys/...`: updates, retirement and destruction of a key.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ron_proto::scope;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use super::asked;
+use super::call_context;
 use super::keys::{CHANGE_ERRORS, KEY, kid};
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
@@ -21,14 +21,14 @@ const CANCEL: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel"
 pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
     [
         change::<UpdateKey>(kms, Method::PATCH, KEY, KeyRequest::Update)
-            .summary("Change min_verify_version, rotate_every, or take exportable back"),
+            .summary("Change min_verify_version or rotate_every, or withdraw exportable"),
         change::<RetireKey>(kms, Method::POST, RETIRE, KeyRequest::Retire)
-            .summary("Sign no more with this key; it still verifies"),
+            .summary("Retire the key: it no longer signs and still verifies"),
         change::<DestroyKey>(kms, Method::POST, DESTROY, KeyRequest::Destroy).summary(
-            "Stop using this key now and destroy its secrets after a delay; what it signed still verifies",
+            "Stop using the key now and destroy its secrets after a delay; its signatures still verify",
         ),
         change::<RetireKey>(kms, Method::POST, CANCEL, KeyRequest::CancelDestroy)
-            .summary("Call a destruction off; the key is again what it was before"),
+            .summary("Cancel a destruction; the key returns to its earlier state"),
     ]
 }
 
@@ -43,8 +43,8 @@ fn change<T: DeserializeOwned + JsonSchema + 'static>(
         .and_then(|kid| Ok((kid, request.json::<T>()?)))
     {
         Ok((kid, body)) => {
-            let asked = asked(&kms, request, responder);
-            kms.submit_store(StoreJob::Change(asked, kid, wrap(body)));
+            let call = call_context(&kms, request, responder);
+            kms.submit_store(StoreJob::Change(call, kid, wrap(body)));
         }
         Err(problem) => responder.send(problem),
     };

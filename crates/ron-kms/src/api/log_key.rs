@@ -6,7 +6,7 @@ use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
 use ron_proto::scope;
 
-use super::asked;
+use super::call_context;
 use crate::work::{Kms, StoreJob};
 
 /// The route of this file.
@@ -26,7 +26,10 @@ pub fn route(kms: &Arc<Kms>) -> Route {
 
 fn rotate(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<RotateLogKey>() {
-        Ok(body) => kms.submit_store(StoreJob::RotateLogKey(asked(kms, request, responder), body)),
+        Ok(body) => kms.submit_store(StoreJob::RotateLogKey(
+            call_context(kms, request, responder),
+            body,
+        )),
         Err(problem) => responder.send(problem),
     }
 }

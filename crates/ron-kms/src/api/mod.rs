@@ -1,4 +1,4 @@
-//! The HTTP API: one file per resource, thin over the work.
+//! The HTTP API: one file per resource. Handlers parse the request and submit a job to [`crate::work`].
 
 pub mod attest;
 pub mod envelope;
@@ -18,17 +18,17 @@ use std::time::Duration;
 use ron_http::{ApiInfo, Request, Responder, Router};
 use ron_kernel::Deadline;
 
-use crate::work::{Asked, Kms};
+use crate::work::{CallContext, Kms};
 
-/// Time between the end of a wait for a proof and the end of the request.
+/// How long before the request's deadline a wait for a proof ends, so that the answer can still be sent.
 const PROOF_MARGIN: Duration = Duration::from_millis(250);
 
-/// All routes of the service but those of the audit log and of the chassis.
+/// All routes of the service except those of the audit log and of the chassis.
 pub fn router(kms: &Arc<Kms>) -> Router {
     let info = ApiInfo {
         title: "ron-kms",
         version: env!("CARGO_PKG_VERSION"),
-        description: "Custody and signing: keys that never leave, versions, rotation, and an audit log that strangers can verify.",
+        description: "Custody and signing: keys that never leave, versions, rotation, and an audit log that third parties can verify.",
     };
     Router::new(info)
         .add_all(keys::routes(kms))
@@ -44,11 +44,11 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         .add_all(transit::routes(kms))
 }
 
-/// Turns a request into someone who waits, at most until the sign deadline.
-fn asked(kms: &Kms, request: Request, responder: Responder) -> Asked {
-    // Some time is left for the answer to leave before the front gives up.
+/// The context of a request; its deadline is at most `sign_deadline` away.
+fn call_context(kms: &Kms, request: Request, responder: Responder) -> CallContext {
+    // Leaves the HTTP front time to send the answer before it gives up on the request.
     let last = Deadline::within(request.deadline.remaining().saturating_sub(PROOF_MARGIN));
-    Asked {
+    CallContext {
         proof_until: request
             .prefer_wait()
             .map(|wait| Deadline::within(wait).earlier(last)),

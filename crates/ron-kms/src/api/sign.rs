@@ -7,9 +7,9 @@ use ron_proto::kms::{BATCH_ITEMS_MAX, SignAnswer, SignBatch, SignBatchAnswer, Si
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 
-use super::asked;
+use super::call_context;
 use crate::work::task::SignTask;
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::{Kms, SignJob, SignOp};
 
 const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
@@ -48,9 +48,9 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
 fn sign(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<SignRequest>() {
         Ok(body) => {
-            let what = SignWhat::One(Box::new(SignTask::from_request(body)));
+            let what = SignOp::One(Box::new(SignTask::from_request(body)));
             kms.submit_sign(SignJob {
-                asked: asked(kms, request, responder),
+                call: call_context(kms, request, responder),
                 what,
             });
         }
@@ -66,9 +66,9 @@ fn sign_batch(kms: &Kms, request: Request, responder: Responder) {
             )));
         }
         Ok(body) => {
-            let what = SignWhat::Batch(SignTask::from_batch(body));
+            let what = SignOp::Batch(SignTask::from_batch(body));
             kms.submit_sign(SignJob {
-                asked: asked(kms, request, responder),
+                call: call_context(kms, request, responder),
                 what,
             });
         }

@@ -8,7 +8,7 @@ use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::Alg;
 
-use super::asked;
+use super::call_context;
 use super::keys::{CHANGE_ERRORS, kid};
 use crate::work::{Kms, StoreJob};
 
@@ -25,7 +25,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
             need,
             sync(move |request| wrapping_key(&for_key, request)),
         )
-        .summary("The key to which a key is wrapped for import; it lives until the service stops")
+        .summary("The public key to wrap an imported key to; valid until the service stops")
         .query(
             "alg",
             false,
@@ -39,13 +39,13 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
             need,
             move |request, responder| match request.json::<ImportKey>() {
                 Ok(body) => {
-                    let asked = asked(&for_import, request, responder);
-                    for_import.submit_store(StoreJob::Import(asked, Box::new(body)));
+                    let call = call_context(&for_import, request, responder);
+                    for_import.submit_store(StoreJob::Import(call, Box::new(body)));
                 }
                 Err(problem) => responder.send(problem),
             },
         )
-        .summary("Take a wrapped key over; idempotent by op_id for 24 hours")
+        .summary("Import a wrapped key; idempotent by op_id for 24 hours")
         .body::<ImportKey>()
         .returns::<KeyDoc>(201)
         .errors(CHANGE_ERRORS),
@@ -57,13 +57,13 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
                 .and_then(|kid| Ok((kid, request.json::<ExportKey>()?)))
             {
                 Ok((kid, body)) => {
-                    let asked = asked(&for_export, request, responder);
-                    for_export.submit_store(StoreJob::Export(asked, kid, Box::new(body)));
+                    let call = call_context(&for_export, request, responder);
+                    for_export.submit_store(StoreJob::Export(call, kid, Box::new(body)));
                 }
                 Err(problem) => responder.send(problem),
             },
         )
-        .summary("Hand a version of an exportable key over, wrapped to a recipient's public key")
+        .summary("Export a version of an exportable key, wrapped to a recipient's public key")
         .body::<ExportKey>()
         .returns::<ExportAnswer>(200)
         .errors(CHANGE_ERRORS),

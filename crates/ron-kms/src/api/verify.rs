@@ -16,7 +16,7 @@ use crate::error::Refusal;
 use crate::topology::VERIFY_LOCK;
 use crate::work::Kms;
 
-/// Batches of one tenant that are verified at the same time; they occupy threads of the front.
+/// Maximum batches of one tenant that are verified at the same time: they occupy HTTP workers.
 const BATCHES_PER_TENANT: usize = 2;
 
 const ERRORS: &[u16] = &[400, 401, 403, 404, 413, 415, 429, 500, 503, 504];
@@ -51,7 +51,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
     ]
 }
 
-/// Verifies and counts.
+/// Verifies and counts the result and its duration.
 pub(super) fn verify(
     kms: &Kms,
     caller: &Principal,
@@ -89,6 +89,7 @@ fn verify_many(kms: &Kms, running: &Running, request: &Request) -> Result<Respon
     };
     let mut results = Vec::with_capacity(batch.items.len());
     for item in batch.items {
+        // Checked for each item: a batch must not occupy an HTTP worker beyond its deadline.
         if request.deadline.expired() {
             return Err(Problem::deadline_exceeded(
                 "the batch takes longer than the request's deadline; send fewer items",
@@ -162,7 +163,10 @@ mod tests {
         let first = running.begin(&a).expect("room");
         let second = running.begin(&a).expect("room");
         assert!(running.begin(&a).is_none());
-        assert!(running.begin(&b).is_some(), "others are not in the way");
+        assert!(
+            running.begin(&b).is_some(),
+            "tenants do not share the limit"
+        );
         drop(first);
         assert!(running.begin(&a).is_some());
         drop(second);

@@ -1,4 +1,4 @@
-//! `POST /verify/raw`: the strict verification of this service for anybody's public key.
+//! `POST /verify/raw`: the strict verification of this service for any public key.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ fn verify(body: &VerifyRawRequest) -> Result<bool, Refusal> {
         .filter(|key| !matches!(key, PublicKey::Hybrid(_)))
         .ok_or_else(|| {
             let detail =
-                "`public_key` is no public key of `alg`; verify the halves of a hybrid one by one";
+                "`public_key` is not a public key of `alg`; verify the two keys of a hybrid separately";
             Refusal::new(Why::BadRequest, detail)
         })?;
     Ok(key.fits(&body.signature.0) && key.verify(&body.message.0, &body.signature.0))

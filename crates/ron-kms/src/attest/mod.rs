@@ -1,6 +1,6 @@
-//! Evidence of where a key is: a statement signed with the key of the audit log, and what a TPM
-//! says of a key that it holds. `verify` checks both offline; `refresh` looks every ten minutes
-//! whether devices still speak.
+//! Attestation of where a key is held: a statement signed with the key of the audit log, and a TPM's evidence
+//! for a key that it holds. `verify` checks both offline; `refresh` has devices attest periodically
+//! (`attest.refresh_every`).
 
 pub mod refresh;
 pub mod tpm_format;
@@ -23,14 +23,11 @@ use crate::audit::writer::Draft;
 use crate::backend::{BackendKind, Custody, TpmEvidence};
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, SecretKey, Version};
-use crate::work::answer::Done;
-use crate::work::{Asked, Kms};
+use crate::work::answer::Completion;
+use crate::work::{CallContext, Kms};
 
-/// A request for evidence.
 pub struct AttestTask {
-    /// Of which key.
     pub key: Kid,
-    /// The request.
     pub request: AttestRequest,
 }
 
@@ -40,7 +37,7 @@ pub fn statement_bytes(statement: &Statement) -> Vec<u8> {
     [STATEMENT_PREFIX, &json].concat()
 }
 
-/// What the TPM is given as its nonce, which ties its word to the statement.
+/// The nonce for the TPM, which binds its evidence to the statement.
 pub fn tpm_nonce(statement: &Statement) -> [u8; 32] {
     let json = jcs::to_vec(statement).expect("a statement holds strings and integers only");
     sha256(&[TPM_NONCE_PREFIX, &json].concat())
@@ -70,25 +67,25 @@ impl From<TpmEvidence> for TpmEvidenceDoc {
 }
 
 impl Kms {
-    /// Makes evidence; its leaf first, then the answer.
-    pub fn attest_job(&self, asked: Asked, task: &AttestTask) {
-        let credits = match self.admit(&asked, 1) {
+    /// Attests a key; the answer leaves once its leaf is durable.
+    pub fn attest_job(&self, call: CallContext, task: &AttestTask) {
+        let credits = match self.admit(&call, 1) {
             Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
-        let made = self.attest(&asked, task);
+        let made = self.attest(&call, task);
         let outcome = made.as_ref().map_or("refused", |_| OK);
         self.metrics.attest.with_label_values(&[outcome]).inc();
-        let mut leaf = leaf_of(&asked, task);
+        let mut leaf = leaf_of(&call, task);
         let counted = self.index.load().keys.contains_key(&task.key);
         let alg = task.key.alg.as_str();
-        let timing = self.timing(&asked);
-        let responder = asked.responder;
+        let timing = self.timing(&call);
+        let responder = call.responder;
         let done = match made {
             Ok(answer) => {
                 leaf.version = Some(answer.statement.version);
                 leaf.output_sha256 = Some(hex::encode(sha256(answer.signature.as_slice())));
-                Done::Attest {
+                Completion::Attest {
                     responder,
                     answer: Box::new(answer),
                     timing,
@@ -96,7 +93,7 @@ impl Kms {
             }
             Err(refusal) => {
                 refusal.why.code().clone_into(&mut leaf.result);
-                Done::Refused {
+                Completion::Refused {
                     responder,
                     refusal,
                     label: ("attest", alg),
@@ -111,9 +108,9 @@ impl Kms {
         });
     }
 
-    fn attest(&self, asked: &Asked, task: &AttestTask) -> Result<AttestAnswer, Refusal> {
+    fn attest(&self, call: &CallContext, task: &AttestTask) -> Result<AttestAnswer, Refusal> {
         let index = self.index.load();
-        let key = index.find(&asked.caller, &task.key)?;
+        let key = index.find(&call.caller, &task.key)?;
         let nonce = &task.request.nonce;
         if nonce.0.len() > NONCE_BYTES_MAX {
             return Err(Refusal::new(
@@ -129,7 +126,7 @@ impl Kms {
             })?,
         };
         let statement = self.statement(key, version, nonce);
-        let tpm = device_evidence(key, version, &statement, asked.deadline)?;
+        let tpm = device_evidence(key, version, &statement, call.deadline)?;
         let keys = self.ring.signing();
         let newest = keys.first().ok_or_else(Refusal::audit_down)?;
         let SecretKey::Ed25519(log_key) = &*newest.secret else {
@@ -185,7 +182,7 @@ impl Kms {
     }
 }
 
-/// What the device says of the head; older versions are not kept loaded, so nothing is said of them.
+/// The device's evidence for the head. Older versions are refused: their handles are not kept in memory.
 fn device_evidence(
     key: &Key,
     version: &Version,
@@ -202,21 +199,22 @@ fn device_evidence(
         )
         .with_head(key.head().number));
     }
+    // A TPM attests slowly; the cap keeps its one thread from being occupied for a whole request deadline.
     let until = deadline.capped(refresh::ATTEST_WAIT);
     let nonce = tpm_nonce(statement);
     Ok(held.device.attest(&held.handle, nonce, until)?)
 }
 
-fn leaf_of(asked: &Asked, task: &AttestTask) -> Leaf {
+fn leaf_of(call: &CallContext, task: &AttestTask) -> Leaf {
     let body = jcs::to_vec(&task.request).expect("a request holds strings and integers");
     Leaf {
-        actor: asked.caller.name.clone(),
+        actor: call.caller.name.clone(),
         alg: Some(task.key.alg.as_str().to_owned()),
         input_sha256: Some(hex::encode(sha256(&body))),
         key: Some(task.key.to_string()),
         op: Op::Attest,
         purpose: Some(task.key.purpose.to_string()),
-        tenant: asked.caller.tenant.to_string(),
+        tenant: call.caller.tenant.to_string(),
         v: LEAF_VERSION,
         context: None,
         ..Leaf::service(Op::Attest, "", 0)

@@ -1,5 +1,5 @@
-//! Looks every ten minutes whether the devices still speak for their keys. Where attestation is
-//! required, a device that does not is not signed with until it does.
+//! Has every device attest one of its keys, every `attest.refresh_every`. With `attest.require = "required"`, the
+//! keys of a device that fails do not sign until it attests again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,66 +11,68 @@ use super::tpm_format;
 use crate::backend::{Attestation, Custody, Device, Held};
 use crate::work::Kms;
 
-/// Longest time for a device to speak.
+/// Maximum time for a device to attest.
 pub const ATTEST_WAIT: Duration = Duration::from_secs(3);
-/// Pause before the next look after a failure, and while there is nothing to look at.
+/// Pause after a failure, and while a device has no key.
 const SOON: Duration = Duration::from_secs(5);
 const CAUSE: &str = "attestation";
 
-/// The thread's state.
 pub struct Refresher {
-    /// What is shared.
     pub kms: Arc<Kms>,
-    /// Where a silent device is shown.
+    /// Where a device that fails to attest is reported.
     pub ready: ReadyBoard,
 }
 
 impl Refresher {
-    /// Runs until shutdown.
     pub fn run(&self, ctx: &ThreadCtx) {
         let every = self.kms.settings.devices.attest_every;
         loop {
-            let pause = if self.look() { every } else { SOON.min(every) };
+            let pause = if self.attest_all() {
+                every
+            } else {
+                SOON.min(every)
+            };
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;
             }
         }
     }
 
-    /// One look at every device; true when all that have keys have spoken.
-    pub fn look(&self) -> bool {
+    /// Has every device attest once; true when none failed.
+    pub fn attest_all(&self) -> bool {
         let mut all = true;
-        let mut silent = Vec::new();
+        let mut failed = Vec::new();
         for device in self.kms.backends.devices() {
-            let spoken = self.ask(&**device);
-            let result = match &spoken {
+            let attested = self.attest_one(&**device);
+            let result = match &attested {
                 Some(Ok(())) => "ok",
                 Some(Err(_)) => "failed",
                 None => "no_key",
             };
             let counted = &self.kms.metrics.attest;
             counted.with_label_values(&[result]).inc();
-            let fresh = matches!(spoken, Some(Ok(())) | None);
+            let fresh = matches!(attested, Some(Ok(())) | None);
             let gate = self.kms.backends.gate();
-            if matches!(spoken, Some(Ok(()))) {
+            if matches!(attested, Some(Ok(()))) {
+                // Before the gate opens: signatures made after that state this time.
                 gate.confirm(device.kind(), self.kms.clock.unix_ms());
             }
             gate.set(device.kind(), fresh);
-            if let Some(Err(why)) = spoken {
-                silent.push(format!("{}: {why}", device.kind().as_str()));
+            if let Some(Err(why)) = attested {
+                failed.push(format!("{}: {why}", device.kind().as_str()));
             }
             all &= fresh;
         }
-        if silent.is_empty() {
+        if failed.is_empty() {
             self.ready.clear(CAUSE);
         } else {
-            self.ready.degrade(CAUSE, silent.join("; "));
+            self.ready.degrade(CAUSE, failed.join("; "));
         }
         all
     }
 
-    /// Has the device speak for one of its keys; `None` when it has none.
-    fn ask(&self, device: &dyn Device) -> Option<Result<(), String>> {
+    /// Has the device attest one of its keys; `None` when it has none.
+    fn attest_one(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
         let held = index
             .keys
@@ -81,26 +83,26 @@ impl Refresher {
             })?;
         let mut nonce = [0_u8; 32];
         self.kms.random.fill(&mut nonce);
-        Some(speaks(device, held, nonce))
+        Some(check_evidence(device, held, nonce))
     }
 }
 
-/// A device that certifies must do so now; any other must only be there.
-fn speaks(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
+/// Checks the device's evidence. A device that cannot certify keys only has to be available.
+fn check_evidence(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
     let deadline = Deadline::within(ATTEST_WAIT);
     let evidence = device
         .attest(&held.handle, nonce, deadline)
         .map_err(|e| e.to_string())?;
     let certifies = device.capabilities().attestation == Attestation::TpmCertify;
     match evidence {
-        None if certifies => Err("it says nothing".into()),
-        None => device.presence().away().map_or(Ok(()), Err),
+        None if certifies => Err("it gives no evidence".into()),
+        None => device.presence().unavailable().map_or(Ok(()), Err),
         Some(evidence) => {
             let bad = |e: tpm_format::BadTpm| e.to_string();
             let attest = tpm_format::attest(&evidence.certify).map_err(bad)?;
             let public = tpm_format::public(&evidence.key_public).map_err(bad)?;
             if attest.extra != nonce || public.point != held.public.raw() {
-                return Err("it speaks of another key or another time".into());
+                return Err("its evidence is for another key or another nonce".into());
             }
             Ok(())
         }

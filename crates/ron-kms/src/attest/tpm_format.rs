@@ -1,9 +1,9 @@
-//! The structures of the TPM 2.0 library that an offline verifier has to read: attestations,
+//! The structures of the TPM 2.0 specification that an offline verifier has to parse: attestations,
 //! public areas of P-256 keys, ECDSA signatures. Pure; needs no TPM and no C library.
 
 use ron_crypto::hash::sha256;
 
-/// Why a structure is not what it must be.
+/// Why a structure is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadTpm(pub &'static str);
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes([raw[0], raw[1], raw[2], raw[3]]))
     }
 
-    /// Bytes after their length.
+    /// A `u16` length and that many bytes.
     fn sized(&mut self) -> Result<&'a [u8], BadTpm> {
         let n = self.u16()?;
         self.take(usize::from(n))
@@ -54,15 +54,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a TPM attests to.
+/// The object of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attested {
-    /// That the object of this name is loaded.
+    /// The object with this name is loaded in the TPM.
     Object {
         /// Hash algorithm and hash of its public area.
         name: Vec<u8>,
     },
-    /// That the platform registers have this digest.
+    /// The platform registers have this digest.
     Registers {
         /// Selected registers of the SHA-256 bank, ascending.
         selected: Vec<u8>,
@@ -76,7 +76,6 @@ pub enum Attested {
 pub struct Attest {
     /// The nonce that the TPM was given.
     pub extra: Vec<u8>,
-    /// What is attested.
     pub attested: Attested,
 }
 
@@ -124,9 +123,9 @@ fn registers(r: &mut Reader<'_>) -> Result<Attested, BadTpm> {
 /// A `TPMT_PUBLIC` of a P-256 signing key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EccPublic {
-    /// Made inside this TPM, and never to leave it or its parent.
+    /// Made inside this TPM, and cannot leave it or its parent.
     pub stays: bool,
-    /// Signs, and is not restricted to what the TPM has made.
+    /// Signs, and is not restricted to data that the TPM has made.
     pub signs: bool,
     /// Uncompressed point.
     pub point: Vec<u8>,

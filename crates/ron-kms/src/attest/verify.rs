@@ -1,4 +1,4 @@
-//! Checks a birth certificate offline: nobody is asked, and no device is needed.
+//! Verifies a birth certificate offline, without the service or the device.
 
 use ron_crypto::hash::sha256;
 use ron_crypto::sign::{verify_ed25519_strict, verify_p256_fixed};
@@ -11,7 +11,8 @@ use super::tpm_format::{self, Attested};
 use super::{statement_bytes, tpm_nonce};
 use crate::audit::leaf::{Leaf, OK, Op};
 
-/// What the one who checks knows from elsewhere; everything unset is taken from the file.
+/// What the verifier knows from another source. A field that is unset is taken from the certificate, and so proves
+/// nothing by itself.
 #[derive(Clone, Debug, Default)]
 pub struct Expect {
     /// Verifier key of the audit log.
@@ -22,24 +23,22 @@ pub struct Expect {
     pub nonce: Option<Vec<u8>>,
 }
 
-/// What a birth certificate shows.
+/// What a valid birth certificate proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Birth {
-    /// The key.
     pub key: Kid,
-    /// Its version.
     pub version: u32,
-    /// Index of the leaf of its making.
+    /// Index of the leaf that records its making.
     pub leaf: u64,
-    /// Size of the log under which that was proven.
+    /// Size of the log in the checkpoint of the inclusion proof.
     pub log_size: u64,
     /// Where the key is, as the service states it.
     pub backend: KeyBackend,
-    /// A TPM says so too: the registers that it quoted, and SHA-256 over their values.
+    /// With a TPM's evidence: the registers that it quoted, and SHA-256 over their values.
     pub quoted: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Checks everything in the certificate, or says what does not hold.
+/// Verifies everything in the certificate; the error says what does not verify.
 pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, String> {
     let evidence = &certificate.evidence;
     let statement = &evidence.statement;
@@ -51,7 +50,7 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
         .as_ref()
         .is_some_and(|known| *known != evidence.vkey)
     {
-        return Err("the audit log is another one than expected: its verifier key differs".into());
+        return Err("the audit log is not the expected one: its verifier key differs".into());
     }
     if let Some(nonce) = &expect.nonce
         && *nonce != statement.nonce.0
@@ -71,9 +70,13 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     let quoted = match (&evidence.tpm, statement.backend) {
         (Some(tpm), KeyBackend::Tpm) => Some(check_tpm(tpm, statement, expect)?),
         (None, KeyBackend::Tpm) => {
-            return Err("the key is in a TPM, but the TPM says nothing".into());
+            return Err(
+                "the key is in a TPM, but the certificate has no evidence of the TPM".into(),
+            );
         }
-        (Some(_), _) => return Err("a TPM speaks for a key that it does not hold".into()),
+        (Some(_), _) => {
+            return Err("the certificate has evidence of a TPM, but the key is not in one".into());
+        }
         (None, _) => None,
     };
     Ok(Birth {
@@ -86,7 +89,7 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     })
 }
 
-/// The leaf of the version's making is in the log and is about this public key; the log's size.
+/// Checks that the leaf of the version's making is in the log and names this public key; returns the log's size.
 fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<u64, String> {
     let statement = &certificate.evidence.statement;
     let bytes = certificate.evidence.birth_leaf.as_slice();
@@ -112,7 +115,7 @@ fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<u64,
     Ok(head.size)
 }
 
-/// The TPM certifies the key and quotes its registers, over the statement.
+/// Checks that the TPM certifies the key and quotes its registers, both bound to the statement.
 fn check_tpm(
     tpm: &TpmEvidenceDoc,
     statement: &Statement,
@@ -124,13 +127,13 @@ fn check_tpm(
         .as_ref()
         .is_some_and(|known| known != ak)
     {
-        return Err("the TPM is another one than expected: its attestation key differs".into());
+        return Err("the TPM is not the expected one: its attestation key differs".into());
     }
     let ak: &[u8; 65] = ak
         .try_into()
         .map_err(|_| "the attestation key is not a point on P-256")?;
     let nonce = tpm_nonce(statement);
-    let spoken = |what: &str, bytes: &[u8], signature: &[u8]| {
+    let checked = |what: &str, bytes: &[u8], signature: &[u8]| {
         let bad = |e: tpm_format::BadTpm| format!("{what}: {e}");
         let signature = tpm_format::signature(signature).map_err(bad)?;
         if !verify_p256_fixed(ak, bytes, &signature) {
@@ -143,15 +146,15 @@ fn check_tpm(
         Ok(attest.attested)
     };
     let (certify, quote) = (tpm.certify.as_slice(), tpm.quote.as_slice());
-    let certified = spoken("the certificate", certify, tpm.certify_signature.as_slice())?;
-    let quoted = spoken("the quote", quote, tpm.quote_signature.as_slice())?;
+    let certified = checked("the certificate", certify, tpm.certify_signature.as_slice())?;
+    let quoted = checked("the quote", quote, tpm.quote_signature.as_slice())?;
     let public = tpm_format::public(tpm.key_public.as_slice())
         .map_err(|e| format!("the key's public area: {e}"))?;
     if !public.stays || !public.signs {
         return Err("the key was not made in the TPM, or may leave it".into());
     }
     if public.point != statement.public_key.as_slice() {
-        return Err("the TPM speaks of another public key".into());
+        return Err("the TPM's evidence is for another public key".into());
     }
     match (certified, quoted) {
         (Attested::Object { name }, Attested::Registers { selected, digest }) => {
@@ -160,6 +163,6 @@ fn check_tpm(
             }
             Ok((selected, digest))
         }
-        _ => Err("certificate and quote are not what they say".into()),
+        _ => Err("the certificate or the quote is of another kind".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! The appender thread: collects what waits, makes its leaves durable at once, then answers.
+//! The appender thread: collects the waiting entries, makes their leaves durable with one flush, then answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,46 +12,41 @@ use super::leaf::{Leaf, Op};
 use super::writer::{AuditWriter, Draft};
 use crate::metrics::Metrics;
 use crate::replay::Journal;
-use crate::work::answer::Done;
+use crate::work::answer::Completion;
 
-/// A result that waits for its leaves.
+/// A finished operation, or a batch of them, whose answer waits for its leaves.
 pub struct Entry {
-    /// One leaf each.
     pub drafts: Vec<Draft>,
-    /// What happens once they are durable, or are known not to be.
-    pub done: Done,
-    /// The room that was reserved; given back when the entry is done with.
+    /// What to do once the leaves are durable, or the append has failed.
+    pub done: Completion,
+    /// The reserved room; freed when the entry is dropped, after its answer.
     pub credits: Vec<Credit>,
 }
 
-/// The appender's state.
 pub struct Appender {
-    /// The log.
     pub writer: AuditWriter,
-    /// Remembers what was answered to operations with an id.
+    /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
-    /// Time.
     pub clock: SharedClock,
     /// Where entries come from.
     pub entries: Receiver<Entry>,
-    /// Turned to "no" by a failed append.
+    /// Set to failed by a failed append.
     pub health: AuditHealth,
     /// Origin of the log, for receipts.
     pub origin: String,
-    /// Most leaves of one append.
+    /// Number of leaves from which no further entry joins an append.
     pub batch_leaves: usize,
-    /// Tells the checkpoint thread.
+    /// Wakes the checkpoint thread.
     pub signal: Arc<Signal>,
     /// Where an overdue checkpoint is shown.
     pub ready: ReadyBoard,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Fired when the last leaf is written.
+    /// Fired when the stop leaf is written.
     pub finished: ShutdownTrigger,
 }
 
 impl Appender {
-    /// Runs until shutdown, then writes what is left and the stop leaf.
+    /// Runs until shutdown, then writes the queued entries and the stop leaf.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let mut batch = Vec::new();
         loop {
@@ -73,14 +68,15 @@ impl Appender {
             self.collect(&mut batch);
             self.tick(&mut batch);
         }
+        // The work stage drains before the write stage, so no request's entry can follow the stop leaf.
         self.stop();
         self.finished.fire();
     }
 
-    /// Takes what is queued, up to the most leaves of one append.
+    /// Takes queued entries until `batch_leaves` is reached.
     fn collect(&self, batch: &mut Vec<Entry>) {
         let mut leaves: usize = batch.iter().map(|e| e.drafts.len()).sum();
-        // A batch request brings at most 1000 leaves, so the limit may be passed by 999.
+        // An entry is not split: one batch request has at most 1000 leaves, so an append may exceed the limit by 999.
         while leaves < self.batch_leaves {
             let Some(entry) = self.entries.try_recv() else {
                 return;
@@ -90,7 +86,7 @@ impl Appender {
         }
     }
 
-    /// Makes the leaves of `batch` durable and answers everyone in it. Leaves it empty.
+    /// Makes the leaves of `batch` durable and answers every entry. Leaves `batch` empty.
     pub fn tick(&mut self, batch: &mut Vec<Entry>) {
         if !self.health.is_ok() {
             batch.drain(..).for_each(|entry| entry.done.fail());
@@ -104,6 +100,7 @@ impl Appender {
                 for entry in batch.drain(..) {
                     let (leaves, first) = (entry.drafts.len() as u64, index);
                     index += leaves;
+                    // Entries without an operation id are answered at once; the others need the journal's sync too.
                     if entry.done.remembers() {
                         remembered.push((entry, first));
                     } else {
@@ -124,14 +121,14 @@ impl Appender {
         }
     }
 
-    /// Answers those whose answers must be known after a crash, once they are: the others of their
-    /// batch do not wait for this second sync.
+    /// Writes the answers of entries with an operation id to the journal, with a second sync, then sends them. The
+    /// other entries of the batch do not wait for it.
     fn remember(&mut self, mut entries: Vec<(Entry, u64)>) {
-        let mut settling = Vec::new();
+        let mut records = Vec::new();
         for (entry, index) in &mut entries {
-            entry.done.remember(&self.origin, *index, &mut settling);
+            entry.done.remember(&self.origin, *index, &mut records);
         }
-        match self.journal.keep(settling, self.clock.unix_ms()) {
+        match self.journal.keep(records, self.clock.unix_ms()) {
             Ok(()) => {
                 for (entry, index) in entries {
                     entry.done.complete(&self.origin, index);
@@ -157,7 +154,8 @@ impl Appender {
         let mut draft = Draft::new(leaf, false);
         match self.writer.append(std::iter::once(&mut draft)) {
             Ok(_) => self.writer.keep_state(true),
-            // The counters count the leaf that is not there; kept, they would accuse the log at the next start.
+            // `keep_state` is not called: the counters already count the leaf that is not there, and the next start
+            // would take its absence for tampering.
             Err(error) => self.health.fail(
                 Fault::Failure,
                 &format!("the stop leaf was not written: {error}"),

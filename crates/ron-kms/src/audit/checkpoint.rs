@@ -1,5 +1,5 @@
-//! The checkpoint thread: signs the head of the log one interval after a new leaf, or at once
-//! after many, keeps a copy in a second place, and signs once more when the last leaf is written.
+//! The checkpoint thread: signs the head of the log one interval after a new leaf, or at once after many leaves, keeps
+//! copies of the checkpoint, and signs once more when the stop leaf is written.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,25 +20,26 @@ use super::ring::LogRing;
 use super::witness::Published;
 use crate::metrics::Metrics;
 
-/// How much later than its interval a checkpoint may be.
+/// How much later than its interval a checkpoint may be before it counts as late.
 const LATE_AFTER: Duration = Duration::from_secs(1);
-/// How long the last checkpoint waits for the last leaf.
+/// Maximum wait of the last checkpoint for the stop leaf.
 const FINAL_WAIT: Duration = Duration::from_secs(5);
-/// How long an idle thread sleeps; only shutdown and new leaves wake it earlier.
+/// Maximum sleep of the idle thread; wake-ups and shutdown end it earlier.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Why the checkpoint thread is woken.
+/// A wake-up of the checkpoint thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// There is a leaf that no checkpoint covers.
     NewLeaf,
-    /// There are so many that the interval does not matter.
+    /// `audit.checkpoint_ops` leaves are uncovered: sign at once.
     Many,
     /// Cosignatures for the published checkpoint of this text, to be stored with it.
     Cosigned(Arc<str>, Vec<NoteSignature>),
 }
 
-/// How the appender tells the checkpoint thread of new leaves.
+/// Notifies the checkpoint thread of new leaves; called by the appender. All orderings are `SeqCst`: `idle` and the log's
+/// sizes form a store-then-load pattern on both sides, which weaker orderings do not make safe.
 pub struct Signal {
     idle: AtomicBool,
     many_sent: AtomicBool,
@@ -52,7 +53,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Wakes through `wake` after `many` uncovered leaves, or for the first one.
+    /// Sends a wake-up for the first leaf while the checkpoint thread is idle, and another after `many` uncovered leaves.
     pub fn new(
         many: u64,
         interval: Duration,
@@ -75,14 +76,15 @@ impl Signal {
 
     /// Called after each durable append.
     pub fn appended(&self) {
+        // Kept if it is set already: the age is that of the oldest uncovered leaf.
         let _ = self.uncovered_since_ms.compare_exchange(
             0,
             self.clock.unix_ms(),
             Ordering::SeqCst,
             Ordering::SeqCst,
         );
-        // Either this sees `idle`, or the checkpoint thread, which sets it before it looks at the
-        // log a last time, sees the new leaf.
+        // Either this swap sees `idle`, or the checkpoint thread sees the new leaf: it sets `idle` before it
+        // reads the log's size a last time.
         if self.idle.swap(false, Ordering::SeqCst) {
             self.send(Wake::NewLeaf);
         }
@@ -95,17 +97,18 @@ impl Signal {
         }
     }
 
-    /// At most one message of each kind is under way, so the queue cannot be full.
+    /// At most one wake-up of each kind is queued at a time, so the queue cannot be full.
     fn send(&self, wake: Wake) {
         if self.wake.try_send(wake).is_err() {
             tracing::warn!(event = "checkpoint_wake_lost");
         }
     }
 
-    /// Called after each checkpoint: what came since it was begun (at `begun_ms`) waits for the next one.
+    /// Called after each checkpoint. Leaves appended since it was begun, at `begun_ms`, wait for the next one.
     fn covered(&self, begun_ms: u64, more: impl Fn() -> bool) {
         self.uncovered_since_ms.store(0, Ordering::SeqCst);
-        // A leaf that was durable before the line above is seen here; a later one sets the time itself.
+        // A leaf that became durable before this store is seen by `more`; the append of a later one finds 0 and sets
+        // the time itself.
         if more() {
             let _ = self.uncovered_since_ms.compare_exchange(
                 0,
@@ -124,7 +127,8 @@ impl Signal {
         }
     }
 
-    /// Called now and then by the appender: shows the age, and a checkpoint that does not come.
+    /// Called by the appender after each batch and at least once a second: exports the age and reports an overdue
+    /// checkpoint.
     pub fn watch(&self, metrics: &Metrics, ready: &ReadyBoard) {
         let age = self.age();
         metrics.checkpoint_age.set(age.as_secs().cast_signed());
@@ -139,36 +143,33 @@ impl Signal {
 
 /// The checkpoint thread's state.
 pub struct CheckpointThread {
-    /// The right to publish.
+    /// The log's one publisher of checkpoints.
     pub checkpointer: Checkpointer,
-    /// Who signs.
     pub ring: Arc<LogRing>,
     /// Shared with the appender.
     pub signal: Arc<Signal>,
-    /// Wakes.
     pub wakes: Receiver<Wake>,
-    /// Pause after a new leaf.
+    /// Time from the first uncovered leaf to the checkpoint.
     pub interval: Duration,
-    /// Further places for the newest checkpoint.
+    /// Paths of the copies of the newest checkpoint.
     pub anchors: Vec<PathBuf>,
-    /// Turned to "no" by a failed write.
+    /// Set to failed by a failed write.
     pub health: AuditHealth,
-    /// Where lateness is shown.
+    /// Where an overdue checkpoint is reported.
     pub ready: ReadyBoard,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Fired by the appender after the last leaf.
+    /// Fired by the appender after the stop leaf.
     pub last_leaf: Shutdown,
-    /// To the thread that asks witnesses, where a policy is configured.
+    /// Wake-ups of the thread that requests cosignatures; `None` without a witness policy.
     pub witness: Option<Sender<Published>>,
-    /// To those who wait for proofs.
+    /// Wake-ups of the thread that sends proofs.
     pub proofs: Sender<ProofJob>,
     /// Fired after the last checkpoint.
     pub finished: ShutdownTrigger,
 }
 
 impl CheckpointThread {
-    /// Runs until shutdown; the last act is a checkpoint over the stop leaf.
+    /// Runs until shutdown; its last step is a checkpoint over the stop leaf.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         while !ctx.shutdown.is_set() {
             if !self.wait_for_leaf(ctx) {
@@ -191,9 +192,10 @@ impl CheckpointThread {
         self.finished.fire();
     }
 
-    /// True when a leaf needs a checkpoint; otherwise goes idle until one comes.
+    /// True when a leaf needs a checkpoint; otherwise sleeps until a wake-up, and is false after any other one.
     fn wait_for_leaf(&mut self, ctx: &ThreadCtx) -> bool {
         self.signal.idle.store(true, Ordering::SeqCst);
+        // Read after `idle` is set, see `Signal::appended`: a leaf in between either counts here or sends a wake-up.
         if self.health.is_ok() && self.checkpointer.uncovered() > 0 {
             self.signal.idle.store(false, Ordering::SeqCst);
             return true;
@@ -208,7 +210,8 @@ impl CheckpointThread {
         }
     }
 
-    /// Stores cosignatures with the checkpoint they were made for; a newer one may have come meanwhile.
+    /// Stores cosignatures with the checkpoint that they were made for. It is no error that a newer checkpoint has
+    /// superseded it.
     fn cosign(&mut self, text: &str, lines: &[NoteSignature]) {
         match self.checkpointer.add_signatures(text, lines) {
             Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
@@ -221,17 +224,18 @@ impl CheckpointThread {
         }
     }
 
-    /// Signs and stores the head as it is now.
+    /// Signs and stores the present head of the log.
     pub fn publish(&mut self) {
         if !self.health.is_ok() {
             return;
         }
+        // Cleared before the head is read: leaves that the head does not cover can then send a wake-up again.
         self.signal.many_sent.store(false, Ordering::SeqCst);
         let begun_ms = self.signal.clock.unix_ms();
         let ring = &self.ring;
         match self.checkpointer.publish_by(|| ring.signers()) {
             Ok(note) => {
-                // With the time that publishing took: a disk that hangs is late too.
+                // Read after publishing, so that a slow disk counts as late too.
                 let age = self.signal.age();
                 self.signal
                     .covered(begun_ms, || self.checkpointer.uncovered() > 0);
@@ -240,8 +244,8 @@ impl CheckpointThread {
                 }
                 self.ready.present("checkpoint");
                 self.keep_anchor(&note);
-                // Full means awake: the newest checkpoint will be looked at.
-                let _ = self.proofs.try_send(ProofJob::Look);
+                // A full queue is no loss: the thread is awake and will read the newest checkpoint.
+                let _ = self.proofs.try_send(ProofJob::Check);
                 if let Some(witness) = &self.witness {
                     let _ = witness.try_send(Published);
                 }
@@ -273,7 +277,8 @@ impl CheckpointThread {
     }
 }
 
-/// Replaces the file as a whole, durably.
+/// Replaces the file atomically. The content is flushed before the rename, so that a crash leaves the old file or the
+/// new one; which of the two is not guaranteed, because the directory is not flushed.
 pub fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     let temporary = path.with_extension("tmp");

@@ -1,13 +1,13 @@
-//! The counter of a TPM as an anchor: a data directory that was put back to a state from before the
-//! last start does not state the number that the TPM has.
+//! The counter of a TPM as an anchor: a data directory that was restored to a state from before the last start does
+//! not state the number that the TPM has.
 //!
 //! ```text
 //!  start: TPM says n, the store says n (or n + 1: the last start ended between the two steps below)
 //!         store := n + 1, durable, under its MAC        then        TPM := n + 1
 //! ```
 //!
-//! What was rolled back within the run that wrote it, the other anchors find: the copy of the
-//! checkpoint, and witnesses.
+//! A rollback within one run of the service is found by the other anchors: the copies of the checkpoint, and
+//! witnesses.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::backend::settings::DeviceSettings;
 use crate::backend::{BackendKind, Backends};
 use crate::store::KeyStore;
 
-/// Longest time for one answer of the TPM.
+/// Maximum wait for one answer of the TPM.
 const WAIT: Duration = Duration::from_secs(3);
 
 fn distrust(fault: Fault, why: String) -> Distrust {
@@ -27,7 +27,7 @@ fn distrust(fault: Fault, why: String) -> Distrust {
 }
 
 /// Compares the store's number with the TPM's and advances both. Does nothing where no counter is
-/// configured and none ever was.
+/// configured and the store has never used one.
 pub fn compare(
     devices: &DeviceSettings,
     backends: &Backends,
@@ -48,7 +48,7 @@ pub fn compare(
     let tpm = backends.holder(BackendKind::Tpm);
     let ask = |advance| {
         tpm.counter(advance, Deadline::within(WAIT)).map_err(|e| {
-            let why = format!("the TPM's counter cannot be read: {e}; restart when it is back");
+            let why = format!("the TPM's counter cannot be read: {e}; restart the service when the TPM is available");
             distrust(Fault::Failure, why)
         })
     };
@@ -60,7 +60,7 @@ pub fn compare(
             return Err(distrust(
                 Fault::Tampering,
                 format!(
-                    "the data directory is of an earlier start: it states {stated}, the TPM has counted {found}"
+                    "the data directory was rolled back to an earlier start: it states {stated}, the TPM has counted {found}"
                 ),
             ));
         }
@@ -68,19 +68,21 @@ pub fn compare(
             return Err(distrust(
                 Fault::Tampering,
                 format!(
-                    "the TPM is another one, or was cleared: it has counted {found}, the store states {stated}"
+                    "the TPM was replaced or cleared: it has counted {found}, the store states {stated}"
                 ),
             ));
         }
     }
     let failed = |e| distrust(Fault::Failure, format!("the key store: {e}"));
+    // The store first: after a crash between the two steps the store is one ahead, which the next start accepts. The
+    // other order would leave the store behind, as a rollback does.
     store.set_tpm_counter(found + 1).map_err(failed)?;
     let now = ask(true)?;
     if now != found + 1 {
         return Err(distrust(
             Fault::Failure,
             format!(
-                "somebody else advances the TPM's counter: it is {now}, {} was due",
+                "another program advances the TPM's counter: it is {now}, expected {}",
                 found + 1
             ),
         ));

@@ -1,4 +1,4 @@
-//! Whether the audit log may be relied on: one flag that only ever turns to "no".
+//! Whether the audit log can be trusted and written: one flag, which a failure sets until the process ends.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use ron_kernel::Counter;
 use crate::metrics::Metrics;
 use ron_service::ReadyBoard;
 
-/// Shared state of the audit log. Cloning shares it.
+/// The flag and its reason. Clones share it.
 #[derive(Clone)]
 pub struct AuditHealth {
     failed: Arc<OnceLock<String>>,
@@ -17,19 +17,18 @@ pub struct AuditHealth {
     io_errors: Counter,
 }
 
-/// What is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The disk or this program failed.
     Failure,
-    /// The log is not what was written.
+    /// The log differs from what was written.
     Tampering,
-    /// The log is of a newer program: nothing is started on it.
+    /// A newer program has written the log: the service does not start on it.
     Newer,
 }
 
 impl AuditHealth {
-    /// A log in order.
+    /// A flag that is not set.
     pub fn new(ready: ReadyBoard, metrics: &Metrics) -> Self {
         Self {
             failed: Arc::default(),
@@ -44,12 +43,12 @@ impl AuditHealth {
         self.failed.get().is_none()
     }
 
-    /// Why not, if not.
+    /// The reason of the first failure.
     pub fn reason(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// Refuses every signature and change from now on; verification goes on.
+    /// Has every signature and change refused until a restart; verification goes on. Only the first reason is kept.
     pub fn fail(&self, fault: Fault, reason: &str) {
         match fault {
             Fault::Failure => self.io_errors.inc(),

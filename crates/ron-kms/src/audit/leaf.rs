@@ -8,11 +8,10 @@ pub const LEAF_BYTES_MAX: usize = 4 * 1024;
 /// Format of the leaves written now.
 pub const LEAF_VERSION: u64 = 1;
 
-/// What was done, or asked for.
+/// The operation that a leaf records, done or refused.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// The service started.
     Start,
     /// The service stopped in order.
     Stop,
@@ -20,7 +19,7 @@ pub enum Op {
     Reload,
     /// A key was made.
     Create,
-    /// A key was taken over from outside.
+    /// A key was imported.
     Import,
     /// A key got a new head.
     Rotate,
@@ -34,21 +33,18 @@ pub enum Op {
     Retire,
     /// The destruction of a key was ordered.
     Destroy,
-    /// It was called off.
+    /// A pending destruction was cancelled.
     DestroyCancel,
     /// A key's secrets were destroyed.
     Destroyed,
-    /// A key was handed over, wrapped.
+    /// A key was exported, wrapped.
     Export,
-    /// A signature.
     Sign,
     /// The log itself got a new key; `context` holds the statement that both keys signed.
     RotateLogKey,
-    /// Something was encrypted.
     Wrap,
-    /// Something was decrypted.
     Unwrap,
-    /// A ciphertext was put under the head version.
+    /// A ciphertext was encrypted again under the head version.
     Rewrap,
     /// A data key was made and wrapped.
     Datakey,
@@ -58,9 +54,9 @@ pub enum Op {
     HmacVerify,
     /// Random bytes were drawn.
     Random,
-    /// A block of nonces was reserved; `context` says how many uses are reserved now.
+    /// A block of nonces was reserved; `context` is the number of uses reserved so far.
     ReserveUses,
-    /// Evidence of where a key is.
+    /// A device attested that it holds a key.
     Attest,
 }
 
@@ -98,7 +94,7 @@ impl Op {
 }
 
 impl Op {
-    /// Whether it changes the key store when it is done.
+    /// Whether the operation, when done, increments the store version.
     pub const fn changes_store(self) -> bool {
         match self {
             Self::Create
@@ -130,12 +126,12 @@ impl Op {
     }
 }
 
-/// A leaf. **The fields stand in alphabetical order**: that, ASCII names and integers only make
-/// `serde_json` write the canonical form (RFC 8785) directly; a test compares the two.
+/// A leaf. **The fields must stand in alphabetical order.** With ASCII names and integers only, `serde_json` then writes
+/// the canonical form (RFC 8785) directly; a test compares the two.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Leaf {
-    /// Name of the principal who asked, or `ron-kms`.
+    /// Name of the calling principal, or `ron-kms`.
     pub actor: String,
     /// Algorithm of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,9 +148,8 @@ pub struct Leaf {
     /// How many leaves name this key, this one included; absent when there is no such key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_op_counter: Option<u64>,
-    /// The operation.
     pub op: Op,
-    /// Operation id, where one was given or made.
+    /// Operation id, given by the caller or generated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<String>,
     /// SHA-256 of the signature, or of the new public key; hex.
@@ -178,7 +173,7 @@ pub struct Leaf {
     pub version: Option<u32>,
 }
 
-/// The result of an operation that was done.
+/// The `result` of an operation that was done.
 pub const OK: &str = "ok";
 
 impl Leaf {
@@ -218,7 +213,7 @@ impl Leaf {
         .to_bytes()
     }
 
-    /// Parses a leaf and insists on the canonical form.
+    /// Parses a leaf; any form but the canonical one is refused.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let leaf: Self = strict::from_slice(bytes).map_err(|e| format!("not a leaf: {e}"))?;
         if leaf.v != LEAF_VERSION {
@@ -230,7 +225,7 @@ impl Leaf {
         Ok(leaf)
     }
 
-    /// Whether it records a change of the store: the version after it is one higher.
+    /// Whether the leaf records a change of the store: the store version after it is one higher.
     pub fn changed_store(&self) -> bool {
         self.op.changes_store() && self.result == OK
     }

@@ -6,7 +6,7 @@
 //!                                              kms-ckpt:  signed checkpoint, copy in anchor_dir
 //!                                              kms-witness: cosignatures of others, kept with it
 //!                                              kms-proof: answers that wait for their proof
-//!                                              kms-scrub: verifies everything, again and again
+//!                                              kms-scrub: verifies the whole log periodically
 //! ```
 //!
 //! **Invariants.** The appender alone writes leaves, so counters and store versions in them only

@@ -1,5 +1,5 @@
-//! Answers that wait for their proof (`Prefer: wait=N`): the signature is durable and logged; the answer leaves with the proof
-//! once a checkpoint (a cosigned one where witnesses are configured) covers its leaf, or without it when the time is up.
+//! Answers that wait for their proof (`Prefer: wait=N`). Their leaf is durable already; the answer leaves with the proof once a
+//! checkpoint (a cosigned one where witnesses are configured) covers the leaf, or without a proof when its time is up.
 
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
@@ -9,42 +9,39 @@ use std::time::Duration;
 
 use crate::metrics::Metrics;
 
-/// Most answers that wait at one time; more are answered without their proof.
+/// Maximum answers that wait at a time; further ones leave without their proof.
 const WAITING_MAX: usize = 4096;
-/// How long the last proofs wait for the last checkpoint.
+/// Maximum wait for the last checkpoint at shutdown.
 const FINAL_WAIT: Duration = Duration::from_secs(2);
 
 /// An answer that waits.
-pub struct Waiting {
-    /// Complete but for its proof.
+pub struct WaitingAnswer {
+    /// The answer, complete except for its proof.
     pub answer: Box<SignAnswer>,
-    /// Where it goes.
     pub responder: Responder,
-    /// Until when.
     pub until: Deadline,
 }
 
-/// What the thread is sent.
+/// A message to the proof thread.
 pub enum ProofJob {
     /// An answer that waits.
-    Wait(Waiting),
-    /// There is a new checkpoint.
-    Look,
+    Wait(WaitingAnswer),
+    /// A checkpoint or cosignature was published: check the waiting answers.
+    Check,
 }
 
-/// Where an answer waits for its proof, and until when.
-pub struct ProofAsk {
+/// The wish of one caller for a proof: where the answer waits, and until when.
+pub struct ProofRequest {
     /// The thread that makes proofs.
     pub to: Sender<ProofJob>,
-    /// Until when.
     pub until: Deadline,
 }
 
-impl ProofAsk {
-    /// Lets the answer wait; at once without a proof when too many do.
+impl ProofRequest {
+    /// Queues the answer for its proof; sends it without one when the queue is full.
     pub fn send(self, answer: Box<SignAnswer>, responder: Responder) {
         let until = self.until;
-        let job = ProofJob::Wait(Waiting {
+        let job = ProofJob::Wait(WaitingAnswer {
             answer,
             responder,
             until,
@@ -60,7 +57,7 @@ impl ProofAsk {
     }
 }
 
-fn send(waiting: Waiting, proof: Option<String>) {
+fn send(waiting: WaitingAnswer, proof: Option<String>) {
     let mut answer = waiting.answer;
     answer.proof = proof;
     let mut response = Response::json(200, &*answer);
@@ -70,24 +67,19 @@ fn send(waiting: Waiting, proof: Option<String>) {
     waiting.responder.send(response);
 }
 
-/// The thread's state.
 pub struct ProofThread {
-    /// What comes.
     pub jobs: Receiver<ProofJob>,
-    /// Makes proofs.
     pub host: LogHost,
-    /// Whether a proof must lead to a cosigned checkpoint.
+    /// Whether a proof must end in a cosigned checkpoint.
     pub witnessed: bool,
-    /// Who waits.
-    pub waiting: Vec<Waiting>,
-    /// Metrics.
+    pub waiting: Vec<WaitingAnswer>,
     pub metrics: Metrics,
     /// Fired after the last checkpoint.
     pub last_checkpoint: Shutdown,
 }
 
 impl ProofThread {
-    /// Runs until shutdown; then answers everyone.
+    /// Runs until shutdown, then sends every waiting answer.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let mut covered = 0;
         loop {
@@ -101,6 +93,7 @@ impl ProofThread {
             }
             let now = self.covered();
             let due = self.waiting.iter().any(|w| w.until.expired());
+            // A sweep passes over all waiting answers: only when one of them can leave.
             if now != covered || due {
                 covered = now;
                 self.sweep(covered);
@@ -122,7 +115,7 @@ impl ProofThread {
         due.fold(idle, Deadline::earlier)
     }
 
-    /// Entries under a checkpoint that may be proved to.
+    /// Number of leaves under the newest checkpoint that a proof may end in.
     fn covered(&self) -> u64 {
         if self.witnessed {
             self.host.cosigned.size()
@@ -156,7 +149,7 @@ impl ProofThread {
         self.waiting = keep;
     }
 
-    fn prove(&self, waiting: Waiting) {
+    fn prove(&self, waiting: WaitingAnswer) {
         let proof = self.host.proof(waiting.answer.receipt.index);
         if let Err(error) = &proof {
             tracing::error!(event = "proof_not_made", %error);
@@ -170,8 +163,9 @@ impl ProofThread {
         send(waiting, proof.ok());
     }
 
-    /// The time is up. Where witnesses are late, a proof to the log's own checkpoint is better than none.
-    fn give_up(&self, waiting: Waiting) {
+    /// Sends an answer whose time is up. With witnesses configured but late, it still gets a proof to the log's own
+    /// checkpoint if that covers the leaf.
+    fn give_up(&self, waiting: WaitingAnswer) {
         let proof = self.host.proof(waiting.answer.receipt.index).ok();
         let label = if proof.is_some() {
             "unwitnessed"

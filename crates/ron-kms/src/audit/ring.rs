@@ -1,9 +1,9 @@
-//! Who signs checkpoints: the newest key of the log and, for `audit.log_key_overlap` after a rotation, the keys before it, so that
-//! verifiers that pin either accept.
+//! The keys that sign checkpoints: the newest key of the log and, for `audit.log_key_overlap` after a rotation, the keys before
+//! it, so that verifiers accept that pin either key.
 //!
-//! **Invariant.** A key is shown here before the leaf that records it is appended, and whoever signs asks for the keys after he
-//! has read the head. So a checkpoint that covers that leaf always carries the new key's line, and one that does not was made by
-//! somebody who has only an old key.
+//! **Invariant.** A key is added here before the leaf that records it is appended, and the signing thread loads the keys after
+//! it has read the head. So a checkpoint that covers that leaf always carries the new key's line; a checkpoint without it was
+//! signed by someone who has only an old key.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use ron_tlog::{Cosigner, CosignerKey};
 use crate::keys::SecretKey;
 use crate::store::{LogIdentity, LogKey};
 
-/// Most keys that sign at one time: a note has room for 64 lines, and others sign too.
+/// Maximum keys that sign at a time: a note has room for 64 lines, which witnesses need too.
 pub const SIGNING_MAX: usize = 8;
 
-/// Sets the second key apart from everything else that may ever be derived from the log key.
+/// HKDF label: separates the second key from every other key derived from the log key.
 const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
 
 /// Signs checkpoints with a log key that is sealed in the store.
@@ -44,7 +44,7 @@ impl LogSigner {
         })
     }
 
-    /// What verifies the checkpoints.
+    /// The key that verifies these signatures.
     pub fn verifier(&self) -> &VerifierKey {
         &self.verifier
     }
@@ -60,12 +60,13 @@ impl NoteSigner for LogSigner {
     }
 
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        // An Ed25519 key makes exactly one signature.
         Ok(self.key.sign(text).swap_remove(0).signature.0)
     }
 }
 
 /// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
-/// sealed and replaced with it; whoever knows only the public keys cannot get from one to the other.
+/// sealed and rotated with it. The public keys do not reveal the relation.
 pub struct SecondSigner {
     cosigner: Cosigner,
     clock: SharedClock,
@@ -78,7 +79,7 @@ impl SecondSigner {
         Ok(Self { cosigner, clock })
     }
 
-    /// What verifies its lines, whether they are switched on or not.
+    /// The key that verifies the second signatures, whether `audit.ml_dsa` is on or not.
     pub fn verifier_of(origin: &str, key: &LogKey) -> Result<CosignerKey, String> {
         second_key(origin, key).map(|second| second.verifier().clone())
     }
@@ -111,7 +112,7 @@ impl NoteSigner for SecondSigner {
     }
 }
 
-/// The keys of the log, as they are now.
+/// The present keys of the log.
 pub struct LogRing {
     identity: Snapshot<LogIdentity>,
     view: KeyView,
@@ -121,7 +122,7 @@ pub struct LogRing {
 }
 
 impl LogRing {
-    /// Signs with the keys of `identity`, each for `overlap` after the next one was made; `second` asks for ML-DSA-44 lines too.
+    /// Signs with the keys of `identity`, each until `overlap` after its successor was made; `second` adds ML-DSA-44 lines.
     pub fn new(
         identity: LogIdentity,
         overlap: Duration,
@@ -138,15 +139,15 @@ impl LogRing {
         })
     }
 
-    /// Takes the keys as they are from now on.
-    pub fn show(&self, identity: &LogIdentity) -> Result<(), String> {
+    /// Replaces the keys after a rotation.
+    pub fn replace(&self, identity: &LogIdentity) -> Result<(), String> {
         let chain = identity.chain()?;
         self.identity.store(identity.clone());
         self.view.show(chain);
         Ok(())
     }
 
-    /// What readers are shown.
+    /// The verifier keys that the HTTP routes serve.
     pub fn view(&self) -> &KeyView {
         &self.view
     }
@@ -166,7 +167,7 @@ impl LogRing {
         })
     }
 
-    /// Everyone who signs a checkpoint now. Ask after the head of the log was read.
+    /// The signers of a checkpoint now. Must be called after the head of the log was read, see the invariant above.
     pub fn signers(&self) -> Result<Vec<Box<dyn NoteSigner>>, SignFailed> {
         let origin = self.identity.with(|identity| identity.origin.clone());
         let mut all: Vec<Box<dyn NoteSigner>> = Vec::new();
@@ -181,7 +182,7 @@ impl LogRing {
         Ok(all)
     }
 
-    /// The verifier key line of the newest key's second signature, where that is switched on.
+    /// The verifier key line of the newest key's second signature; `None` while `audit.ml_dsa` is off.
     pub fn second_vkey(&self) -> Option<String> {
         let line = self.identity.with(|identity| {
             SecondSigner::verifier_of(&identity.origin, identity.newest())
@@ -191,13 +192,14 @@ impl LogRing {
     }
 }
 
-/// Opens a checkpoint of this log, which must be signed by the key that its size asks for: the newest one whose leaf it covers.
+/// Opens a checkpoint of this log. It must be signed by the newest key whose leaf it covers, or by a later key.
 pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint, String> {
     let chain = identity.chain()?;
     let origin = Some(identity.origin.as_str());
     let checkpoint = Checkpoint::open(note, chain.keys(), origin).map_err(|e| e.to_string())?;
     let covered = |key: &&LogKey| key.birth.is_some_and(|birth| birth < checkpoint.size);
     let due = identity.keys.iter().rfind(covered);
+    // The first key has no leaf: it applies until the leaf of another one is covered.
     let due = &chain.keys()[due.map_or(0, |key| key.number as usize - 1)];
     let by_due = Checkpoint::open(note, std::slice::from_ref(due), origin);
     let newer = &chain.keys()[chain
@@ -205,7 +207,7 @@ pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint,
         .iter()
         .position(|k| k == due)
         .map_or(0, |at| at + 1)..];
-    // A key signs from before its leaf is durable; where there is no overlap, alone.
+    // A later key is accepted too: a key signs before its leaf is durable, and without an overlap it signs alone.
     match by_due.or_else(|e| Checkpoint::open(note, newer, origin).map_err(|_| e)) {
         Ok(checkpoint) => Ok(checkpoint),
         Err(error) => Err(format!(
@@ -216,10 +218,10 @@ pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint,
     }
 }
 
-/// The file beside the log with its chain of keys; there once the key was rotated.
+/// The file beside the log with its chain of keys; it exists once the key was rotated.
 pub const CHAIN_FILE: &str = "log.keys";
 
-/// Writes the chain beside the log in `dir`, unless it is there.
+/// Writes the chain beside the log in `dir`, unless the file holds it already or there was no rotation.
 pub fn keep_chain(dir: &Path, chain: &KeyChain) -> std::io::Result<()> {
     let path = dir.join(CHAIN_FILE);
     let text = chain.to_string();
@@ -229,7 +231,7 @@ pub fn keep_chain(dir: &Path, chain: &KeyChain) -> std::io::Result<()> {
     super::checkpoint::write_whole(&path, &text)
 }
 
-/// The keys that a pinned one leads to, itself first, by the chain beside the log in `dir`.
+/// The pinned key and the keys that succeed it, in order, by the chain beside the log in `dir`.
 pub fn kept_keys(dir: &Path, pin: &VerifierKey) -> Result<Vec<VerifierKey>, String> {
     let path = dir.join(CHAIN_FILE);
     let named = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
@@ -243,5 +245,5 @@ pub fn kept_keys(dir: &Path, pin: &VerifierKey) -> Result<Vec<VerifierKey>, Stri
     let chain = KeyChain::parse(&text).map_err(|e| named(&e))?;
     let led = chain.since(pin);
     led.map(<[VerifierKey]>::to_vec)
-        .ok_or_else(|| named(&"the pinned key is none of this log's"))
+        .ok_or_else(|| named(&"the pinned key is not a key of this log"))
 }

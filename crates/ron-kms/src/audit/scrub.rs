@@ -11,10 +11,10 @@ use ron_tlog::append::Disk;
 use super::health::{AuditHealth, Fault};
 use super::verify::verify_on;
 
-/// How long the first verification waits, so that it does not compete with the start.
+/// Delay of the first verification, so that it does not compete with the start.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
 
-/// When a log that could not be read is tried again.
+/// Pause before a log that could not be read is read again.
 const UNREAD_AGAIN: Duration = Duration::from_secs(30);
 
 /// What the scrubber needs.
@@ -23,16 +23,14 @@ pub struct Scrub {
     pub disk: Arc<dyn Disk>,
     /// Directory of the log.
     pub dir: PathBuf,
-    /// Its keys.
     pub keys: KeyView,
     /// Pause between two verifications.
     pub interval: Duration,
-    /// Turned to "no" by a finding.
+    /// Set to failed by a finding.
     pub health: AuditHealth,
 }
 
 impl Scrub {
-    /// Runs until shutdown.
     pub fn run(&self, ctx: &ThreadCtx) {
         let mut pause = FIRST_AFTER.min(self.interval);
         while !ctx.shutdown.wait(Deadline::within(pause)) {
@@ -44,13 +42,13 @@ impl Scrub {
         }
     }
 
-    /// Verifies once; a shutdown ends it early without a finding. False when the log could not be
-    /// read, which says nothing about what is in it: no descriptors left, or a disk that is away.
+    /// Verifies once; a shutdown ends it early without a finding. False when the log could not be read, for want of
+    /// descriptors or because the disk is gone: that is no evidence of tampering.
     pub fn once(&self, ctx: &ThreadCtx) -> bool {
         let stop = || ctx.shutdown.is_set();
-        // Twice: what failed to be read for a moment is read the second time.
+        // Twice: a transient read error must not be reported as tampering, which closes the log until a restart.
         for last in [false, true] {
-            // Asked anew: a rotation may come between two reads.
+            // Loaded for each attempt: the log's key may be rotated in between.
             let keys = self.keys.chain();
             match verify_on(&*self.disk, &self.dir, keys.keys(), &stop, &mut |_, _| ()) {
                 Ok(report) => {

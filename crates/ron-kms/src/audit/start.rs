@@ -1,5 +1,5 @@
-//! Opening the log at start: is it the one that was written, whole, and does it agree with the
-//! key store and with the copy of its checkpoint?
+//! Opens the log at start and checks that it is complete and unchanged, and that it agrees with the key store,
+//! with the copies of its checkpoint and with its witnesses.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,25 +18,20 @@ use super::writer::{AuditWriter, Counters, Draft};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::{KeyStore, LogIdentity};
-use crate::work::lifecycle::settle::settle;
-use crate::work::log_key::settle_log_key;
+use crate::work::lifecycle::complete::complete_change;
+use crate::work::log_key::complete_log_key;
 
-/// A log that may be relied on.
+/// A log that passed all checks.
 pub struct OpenedLog {
-    /// Writes leaves.
     pub writer: AuditWriter,
-    /// Publishes checkpoints.
     pub checkpointer: Checkpointer,
-    /// Reads.
     pub reader: LogReader,
 }
 
-/// Why the log may not be relied on.
+/// Why the log cannot be trusted or used.
 #[derive(Debug)]
 pub struct Distrust {
-    /// Failure or tampering.
     pub fault: Fault,
-    /// In words.
     pub why: String,
 }
 
@@ -54,8 +49,8 @@ fn failure(why: impl Into<String>) -> Distrust {
     }
 }
 
-/// Where copies of the checkpoint are kept: beside the log, so that the log alone cannot be put back, and in
-/// `audit.anchor_dir`, so that the whole data directory cannot.
+/// Paths of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
+/// one in `audit.anchor_dir`, which detects a rollback of the whole data directory.
 pub fn anchor_paths(settings: &Settings, origin: &str) -> Vec<PathBuf> {
     let name: String = origin
         .chars()
@@ -70,26 +65,21 @@ pub fn anchor_paths(settings: &Settings, origin: &str) -> Vec<PathBuf> {
 /// The copy of the checkpoint inside the data directory.
 const ANCHOR_BESIDE: &str = "audit.checkpoint";
 
-/// What opening needs besides the store.
+/// The inputs of [`open`] besides the store.
 pub struct OpenWith<'a> {
     /// The disk of the log.
     pub disk: Arc<dyn Disk>,
-    /// Its directory.
     pub dir: &'a Path,
-    /// Settings.
     pub settings: &'a Settings,
-    /// Time.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Who else remembers this log.
+    /// The witnesses, which remember earlier heads of this log.
     pub witnesses: Option<&'a mut Witnesses>,
-    /// Who signs checkpoints.
     pub ring: &'a LogRing,
 }
 
-/// Opens the log, compares it with everything that knows about it, settles a change that a crash
-/// interrupted, writes the start leaf and a first checkpoint.
+/// Opens the log, compares it with the store, the copies of its checkpoint and the witnesses, completes a change that
+/// a crash interrupted, writes the start leaf and a first checkpoint.
 pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distrust> {
     let OpenWith {
         disk,
@@ -122,7 +112,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let counters = recount(&reader, state_path.as_deref())?;
     if counters.store_version > store.version() {
         return Err(tampered(format!(
-            "the key store is at version {}, but the audit log has seen version {}: an older copy of the store was put in place",
+            "the key store is at version {}, but the audit log records version {}: the store was replaced by an older copy",
             store.version(),
             counters.store_version
         )));
@@ -131,13 +121,15 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
-    settle_pending(&mut writer, &reader, store)?;
-    settle_pending_key(&mut writer, &reader, store)?;
-    ring.show(store.log()).map_err(failure)?;
+    // After all comparisons, which must see the log as it was found, and before the start leaf.
+    complete_pending(&mut writer, &reader, store)?;
+    complete_pending_key(&mut writer, &reader, store)?;
+    ring.replace(store.log()).map_err(failure)?;
     if on_disk {
         keep_chain(dir, &ring.view().chain())
             .map_err(|e| failure(format!("the keys of the audit log cannot be written: {e}")))?;
     }
+    // The store may be ahead of the log: a `note` key's checkpoint is remembered before its leaf is written.
     writer.set_store_version(store.version());
     let context = format!(
         "version {} backend {}",
@@ -180,7 +172,7 @@ fn distrust(error: &OpenError) -> Distrust {
     }
 }
 
-/// The head in a copy of the checkpoint, which the log must extend.
+/// The head in a copy of the checkpoint, which the log must extend; `None` when there is no copy yet.
 fn anchored(path: &Path, identity: &LogIdentity) -> Result<Option<Checkpoint>, Distrust> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -201,7 +193,7 @@ fn anchored(path: &Path, identity: &LogIdentity) -> Result<Option<Checkpoint>, D
         .map_err(|e| tampered(format!("the checkpoint copy {}: {e}", path.display())))
 }
 
-/// Every key was born in a leaf; a log that is too short for that was replaced.
+/// Checks that the log holds the leaf of every key version: a log that is too short was replaced or cut.
 fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     let index = store.index();
     let youngest = index
@@ -219,7 +211,7 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     }
 }
 
-/// The counters as of the end of the log: from the state kept beside it and the leaves since.
+/// The counters at the end of the log: from the state file beside it and the leaves since.
 fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust> {
     let size = reader.size_durable();
     let kept = kept
@@ -239,7 +231,7 @@ fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust
     Ok(counters)
 }
 
-/// Parses leaves `from..to`; ends early when `visit` says true. Returns the index it ended at.
+/// Parses leaves `from..to`; ends early when `visit` returns true, with the index of that leaf.
 fn scan(
     reader: &LogReader,
     from: u64,
@@ -269,9 +261,9 @@ fn scan(
     }
 }
 
-/// A change that was committed to the store but whose leaf was not known to be durable: finds its
-/// leaf, or writes it now, and lets the version become visible.
-fn settle_pending(
+/// Completes a change that was committed to the store but whose leaf was not known to be durable: finds its leaf, or
+/// writes it now, and makes the version visible.
+fn complete_pending(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
@@ -285,13 +277,13 @@ fn settle_pending(
     let since = (pending.log_size, pending.version_before);
     let birth = born(writer, reader, store, since, leaf, true)?;
     let origin = store.log().origin.clone();
-    settle(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
+    complete_change(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf = birth);
     Ok(())
 }
 
-/// A new key of the log itself whose leaf was not known to be durable.
-fn settle_pending_key(
+/// Completes a rotation of the log's own key whose leaf was not known to be durable.
+fn complete_pending_key(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &mut KeyStore,
@@ -304,13 +296,13 @@ fn settle_pending_key(
     let leaf = leaf.map_err(|e| tampered(format!("the leaf of a log key: {e}")))?;
     let since = (pending.log_size, pending.version_before);
     let birth = born(writer, reader, store, since, leaf.clone(), false)?;
-    settle_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
+    complete_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_rotation_settled", leaf = birth);
     Ok(())
 }
 
-/// Finds the leaf of an interrupted change among those `since` its log size, or writes it now; `since` also holds the store
-/// version before the change.
+/// The index of an interrupted change's leaf: found among the leaves from `since.0`, the log size before the change, or written
+/// now. `since.1` is the store version before the change.
 fn born(
     writer: &mut AuditWriter,
     reader: &LogReader,

@@ -1,4 +1,4 @@
-//! The threads of the log, put together: appender, checkpoints, cosignatures, proofs.
+//! Builds and starts the threads of the log: appender, checkpoints, cosignatures, proofs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,44 +18,41 @@ use crate::replay::Journal;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
 
-/// What the threads of the log are made from.
+/// The parts that the threads of the log are built from.
 pub struct Audit {
-    /// The log.
     pub opened: OpenedLog,
     /// Results that wait for their leaves.
     pub entries: Receiver<Entry>,
     /// Answers that wait for their proofs.
     pub proofs: Receiver<ProofJob>,
-    /// Who cosigns checkpoints.
     pub witnesses: Option<Witnesses>,
-    /// Makes proofs.
     pub host: LogHost,
-    /// Remembers what was answered to operations with an id.
+    /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
 }
 
 impl Audit {
     /// Starts the threads of the log.
     pub fn spawn(self, sup: &Supervisor, km: &KernelMetrics, kms: &Arc<Kms>, ready: &ReadyBoard) {
-        let around = Around {
+        let handles = SharedHandles {
             sup,
             km,
             kms,
             ready,
         };
-        spawn(&around, self);
+        spawn(&handles, self);
     }
 }
 
-/// What surrounds the threads.
-struct Around<'a> {
+/// Shared handles for building the threads.
+struct SharedHandles<'a> {
     sup: &'a Supervisor,
     km: &'a KernelMetrics,
     kms: &'a Arc<Kms>,
     ready: &'a ReadyBoard,
 }
 
-fn spawn(around: &Around<'_>, audit: Audit) {
+fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
     let Audit {
         opened,
         entries,
@@ -64,9 +61,9 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         host,
         journal,
     } = audit;
-    let (sup, kms) = (around.sup, around.kms);
+    let (sup, kms) = (handles.sup, handles.kms);
     let settings = &kms.settings;
-    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, around.km);
+    let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, handles.km);
     let signal = Arc::new(Signal::new(
         settings.checkpoint_ops,
         settings.checkpoint_interval,
@@ -74,13 +71,15 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         opened.reader,
         kms.clock.clone(),
     ));
+    // The order of the end: the appender writes the stop leaf, then the checkpoint thread signs over it, then the
+    // proof and witness threads use that checkpoint. Each waits for the signal of the one before.
     let (finished, last_leaf) = Shutdown::pair();
     let (last_published, last_checkpoint) = Shutdown::pair();
     let witnessed = witnesses
         .as_ref()
         .is_some_and(|w| w.policy().needs_witnesses());
     let witness = witnesses
-        .map(|witnesses| ask_witnesses(around, witnesses, &host, wake, last_checkpoint.clone()));
+        .map(|witnesses| ask_witnesses(handles, witnesses, &host, wake, last_checkpoint.clone()));
     let proving = ProofThread {
         jobs: proofs,
         host,
@@ -97,7 +96,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         interval: settings.checkpoint_interval,
         anchors: start::anchor_paths(settings, &kms.origin),
         health: kms.health.clone(),
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
         last_leaf,
         witness,
@@ -113,7 +112,7 @@ fn spawn(around: &Around<'_>, audit: Audit) {
         origin: kms.origin.clone(),
         batch_leaves: settings.batch_leaves,
         signal,
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
         finished,
     };
@@ -124,16 +123,16 @@ fn spawn(around: &Around<'_>, audit: Audit) {
     spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
 }
 
-/// Starts the thread that asks witnesses; the other end tells it of checkpoints.
+/// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
-    around: &Around<'_>,
+    handles: &SharedHandles<'_>,
     witnesses: Witnesses,
     host: &LogHost,
     store: Sender<Wake>,
     last_checkpoint: Shutdown,
 ) -> Sender<Published> {
-    let kms = around.kms;
-    let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, around.km);
+    let kms = handles.kms;
+    let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, handles.km);
     let late = kms.settings.witness.as_ref();
     let log = WitnessedAudit {
         store,
@@ -146,7 +145,7 @@ fn ask_witnesses(
         reader: host.reader.clone(),
         view: host.cosigned.clone(),
         wakes,
-        ready: around.ready.clone(),
+        ready: handles.ready.clone(),
         metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
         late: late.map_or(Duration::ZERO, |w| w.late),
@@ -154,6 +153,6 @@ fn ask_witnesses(
         last_checkpoint,
     };
     let health = kms.health.clone();
-    spawn_writer(around.sup, &WITNESS, thread, health, WitnessThread::run);
+    spawn_writer(handles.sup, &WITNESS, thread, health, WitnessThread::run);
     to
 }

@@ -1,4 +1,4 @@
-//! The offline check: everything about the log that can be verified with its directory and its
+//! The offline check: everything that can be verified about the log with its directory and its
 //! verifier key alone. Takes no lock and writes nothing, so it also works on a live log.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::leaf::{Leaf, OK, Op};
 use super::ring::kept_keys;
 use super::writer::Counters;
 
-/// What a verified log says.
+/// Summary of a verified log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditReport {
     /// Leaves verified.
@@ -27,38 +27,33 @@ pub struct AuditReport {
     pub first_ts: Option<u64>,
     /// Time of the last leaf, Unix milliseconds.
     pub last_ts: Option<u64>,
-    /// Leaves by operation.
     pub ops: BTreeMap<&'static str, u64>,
-    /// Leaves by key.
     pub keys: BTreeMap<String, KeyOps>,
-    /// Changes of the log's own key.
+    /// Rotations of the log's own key.
     pub log_key_rotations: u64,
 }
 
-/// What happened with one key.
+/// Counts of one key's leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyOps {
-    /// Signatures made.
     pub signatures: u64,
-    /// Versions made.
     pub versions: u64,
     /// Refused or failed operations.
     pub refused: u64,
 }
 
-/// What is wrong with a log, and at which leaf where one can be named.
+/// What is wrong with a log, and at which leaf if one can be named.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{why}", index.map_or_else(String::new, |i| format!("leaf {i}: ")))]
 pub struct AuditError {
-    /// The leaf.
     pub index: Option<u64>,
     /// What is wrong with it.
     pub why: String,
 }
 
-/// Verifies the log in `dir` against `vkey` (`name+hash+base64`) or a later key that the chain beside the log leads to from it:
+/// Verifies the log in `dir` against `vkey` (`name+hash+base64`) or a later key that the chain beside the log derives from it:
 /// tree, checkpoint signature and root, canonical leaves, per-key counters without a gap, times and store versions that only
-/// grow, rotations that follow. `progress(done, total)` is called now and then.
+/// grow, rotations that follow each other. `progress(done, total)` is called repeatedly.
 pub fn verify_dir(
     dir: &Path,
     vkey: &str,
@@ -71,7 +66,7 @@ pub fn verify_dir(
     verify_on(&OsDisk, dir, &keys, &|| false, progress)
 }
 
-/// As [`verify_dir`] on any disk and with all `keys` that are trusted; ends early with an error once `stop` says so.
+/// As [`verify_dir`] on any disk and with all `keys` that are trusted; ends early with an error once `stop` returns true.
 pub fn verify_on(
     disk: &dyn Disk,
     dir: &Path,
@@ -105,16 +100,16 @@ pub fn verify_on(
 /// rotations of the log's key that follow each other.
 #[derive(Clone, Debug, Default)]
 pub struct LeafCheck {
-    /// What they said so far.
+    /// Summary of the leaves so far.
     pub report: AuditReport,
     counters: Counters,
-    /// The rotations so far, and their leaves.
+    /// The chain of rotations so far; `rotated_at` has the index of each one's leaf.
     chain: Option<KeyChain>,
     rotated_at: Vec<u64>,
 }
 
 impl LeafCheck {
-    /// Takes the next leaf, or says what is wrong with it.
+    /// Checks the next leaf and adds it to the report.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         let leaf = Leaf::parse(bytes)?;
         self.counters.follow(&leaf)?;
@@ -137,7 +132,7 @@ impl LeafCheck {
             || leaf.output_sha256.as_ref() != Some(&public)
             || rotation.size > self.report.size
         {
-            return Err("it is not about the rotation that it holds".into());
+            return Err("its fields do not match the rotation statement in it".into());
         }
         self.rotated_at.push(self.report.size);
         self.report.log_key_rotations += 1;
@@ -153,8 +148,10 @@ impl LeafCheck {
         let chain = chain.keys();
         let checkpoint = Checkpoint::read_unverified(note, None).map_err(|e| e.to_string())?;
         let size = checkpoint.size;
+        // The number of rotations below the checkpoint is the index of the key that was in use.
         let due = self.rotated_at.iter().filter(|at| **at < size).count();
-        // What the leaves say of keys counts from a trusted one on; a trusted key that they do not name came later.
+        // The chain in the leaves is trusted from the first trusted key on; a trusted key that the leaves do not
+        // name is newer than all of them.
         let trusted = chain.iter().position(|key| keys.contains(key));
         let led = trusted.map_or(&[][..], |at| &chain[at.max(due)..]);
         let later = keys.iter().filter(|key| !chain.contains(key));

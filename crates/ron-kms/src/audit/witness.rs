@@ -1,5 +1,5 @@
-//! The audit log and its witnesses: cosignatures go to the checkpoint thread, and a witness that remembers another history of this
-//! log stops all writes.
+//! Connects the audit log with its witnesses: cosignatures go to the checkpoint thread, and a witness that remembers another
+//! history of this log stops all writes.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::proofs::ProofJob;
 
 pub use ron_service::log_host::asker::Published;
 
-/// The thread that asks witnesses.
+/// The thread that requests cosignatures.
 pub type WitnessThread = Asker<WitnessedAudit>;
 
-/// What that thread knows of the audit log.
+/// That thread's access to the audit log.
 pub struct WitnessedAudit {
     /// To the thread that stores checkpoints.
     pub store: Sender<Wake>,
-    /// To those who wait for proofs.
+    /// Wake-ups of the thread that sends proofs.
     pub proofs: Sender<ProofJob>,
-    /// Turned to "no" by a witness that remembers another history.
+    /// Set to failed by a witness that remembers another history.
     pub health: AuditHealth,
 }
 
@@ -41,6 +41,6 @@ impl Witnessed for WitnessedAudit {
     }
 
     fn shown(&self) {
-        let _ = self.proofs.try_send(ProofJob::Look); // full: it is awake and will look
+        let _ = self.proofs.try_send(ProofJob::Check); // full: the thread is awake and will read the newest state
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::leaf::Leaf;
 use crate::metrics::Metrics;
 
-/// Leaves after which the counters are written beside the log.
+/// New leaves after which the counters are written beside the log.
 const STATE_EVERY: u64 = 10_000;
 
 /// A leaf before its time, counter and store version are known.
@@ -35,22 +35,20 @@ impl Draft {
     }
 }
 
-/// Counters as of a log size; a cache beside the log, rebuilt from it where missing.
+/// Counters at a log size. Kept in a file beside the log as a cache: without it the next start rebuilds them.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
-    /// Leaves counted.
     pub log_size: u64,
     /// Time of the last of them, Unix milliseconds.
     pub last_ts: u64,
     /// Store version that the last of them states.
     pub store_version: u64,
-    /// Leaves per key.
     pub keys: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// Takes a leaf into account; refuses one that does not follow from those before.
+    /// Counts a leaf; refuses one whose time, store version or counter does not follow from the leaves before.
     pub fn follow(&mut self, leaf: &Leaf) -> Result<(), String> {
         if leaf.ts < self.last_ts {
             return Err("its time is before that of the leaf before it".into());
@@ -63,13 +61,13 @@ impl Counters {
                 let count = self.keys.entry(key.clone()).or_default();
                 if counter != *count + 1 {
                     return Err(format!(
-                        "its key_op_counter is {counter}, but {} is due",
+                        "its key_op_counter is {counter}, but {} is expected",
                         *count + 1
                     ));
                 }
                 *count = counter;
             }
-            (None, Some(_)) => return Err("it counts operations of no key".into()),
+            (None, Some(_)) => return Err("it has a key_op_counter but no key".into()),
             (_, None) => {}
         }
         self.last_ts = leaf.ts;
@@ -79,7 +77,7 @@ impl Counters {
     }
 }
 
-/// Owned by the appender thread.
+/// The log and its counters; owned by the appender thread.
 pub struct AuditWriter {
     log: Log,
     counters: Counters,
@@ -90,7 +88,7 @@ pub struct AuditWriter {
 }
 
 impl AuditWriter {
-    /// Goes on after `counters`. `state_path` is where they are kept between starts.
+    /// Continues after `counters`. `state_path` is the file that keeps them between starts.
     pub fn new(
         log: Log,
         counters: Counters,
@@ -109,13 +107,15 @@ impl AuditWriter {
         }
     }
 
-    /// Makes the drafts durable as consecutive leaves, in one append and one sync; the index of
-    /// the first. After an error the log is closed for writing.
+    /// Makes the drafts durable as consecutive leaves, with one append and one sync. Returns the index of
+    /// the first leaf. After an error the log is closed for writing.
     pub fn append<'a>(
         &mut self,
         drafts: impl Iterator<Item = &'a mut Draft>,
     ) -> Result<u64, AppendError> {
         let now = self.clock.unix_ms();
+        // Advances the counters before the append. After an error the log is closed, so wrong counters are never used;
+        // `keep_state` must not be called then.
         let leaves: Vec<Vec<u8>> = drafts.map(|draft| self.finish(draft, now)).collect();
         let started = self.clock.now();
         let first = self.log.append(&leaves)?;
@@ -131,6 +131,7 @@ impl AuditWriter {
 
     fn finish(&mut self, draft: &mut Draft, now: u64) -> Vec<u8> {
         let counters = &mut self.counters;
+        // The wall clock may go back; times in the log never do.
         counters.last_ts = counters.last_ts.max(now);
         counters.log_size += 1;
         let leaf = &mut draft.leaf;
@@ -139,6 +140,7 @@ impl AuditWriter {
         leaf.key_op_counter = None;
         if let Some(key) = leaf.key.as_ref().filter(|_| draft.counted) {
             let count = match counters.keys.get_mut(key) {
+                // Looked up before `entry`, which would clone the key's name for every leaf.
                 Some(count) => count,
                 None => counters.keys.entry(key.clone()).or_default(),
             };
@@ -171,7 +173,7 @@ impl AuditWriter {
         self.counters.store_version = version;
     }
 
-    /// Writes the counters beside the log when enough leaves are new, or when `now` is asked.
+    /// Writes the counters beside the log when `STATE_EVERY` leaves are new, or when `now` is set.
     /// A failure costs only a longer scan at the next start.
     pub fn keep_state(&mut self, now: bool) {
         let new = self.counters.log_size - self.state_at;
@@ -183,6 +185,8 @@ impl AuditWriter {
             return;
         };
         let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
+        // Not flushed: an old or torn file only costs a longer scan at the next start. The file is never ahead of
+        // the log, whose leaves are durable by now.
         let temporary = path.with_extension("tmp");
         let done =
             write_private(&temporary, &text).and_then(|()| std::fs::rename(&temporary, path));

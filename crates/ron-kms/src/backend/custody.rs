@@ -1,4 +1,4 @@
-//! The secret half of a key version, wherever it is: one face for signers.
+//! The secret half of a key version, local or in a device, behind one interface for signers.
 
 use std::sync::Arc;
 
@@ -14,22 +14,19 @@ use crate::keys::{PublicKey, SecretKey};
 /// The secret half of a key version.
 #[derive(Debug)]
 pub enum Custody {
-    /// In our memory, sealed at rest.
+    /// In this process's memory, sealed at rest.
     Local(SecretKey),
-    /// Inside a device.
     Held(Held),
 }
 
 /// A key version inside a device.
 #[derive(Clone)]
 pub struct Held {
-    /// The device.
     pub device: Arc<dyn Device>,
-    /// What the device calls it.
+    /// The device's identifier of the key.
     pub handle: Handle,
-    /// Its algorithm.
     pub alg: Alg,
-    /// Its public half; every signature is checked with it before it leaves.
+    /// Its public half; every signature is verified with it before it leaves.
     pub public: PublicKey,
 }
 
@@ -40,14 +37,14 @@ impl std::fmt::Debug for Held {
 }
 
 impl Custody {
-    /// The key in our memory; a refusal for one that a device holds.
+    /// The local key; a refusal for a key that a device holds.
     pub fn local(&self) -> Result<&SecretKey, Refusal> {
         match self {
             Self::Local(key) => Ok(key),
             Self::Held(held) => Err(Refusal::new(
                 Why::Unsupported,
                 format!(
-                    "the key is held by backend `{}`, which does not do this",
+                    "the key is held by backend `{}`, which does not support this operation",
                     held.device.kind().as_str()
                 ),
             )),
@@ -70,8 +67,8 @@ impl Custody {
         }
     }
 
-    /// Signs `message`, once with each algorithm of the key. Only a device needs the deadline; the
-    /// caller must be a thread that may wait for one.
+    /// Signs `message`, once with each algorithm of the key. Blocks until the deadline at most, and only for a
+    /// device's key; such keys must be used on threads that may block.
     pub fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
         match self {
             Self::Local(key) => Ok(key.sign(message)),
@@ -111,7 +108,7 @@ impl Held {
         let signature = self
             .device
             .sign(self.alg, &self.handle, message, deadline)?;
-        // A device that uses another key than it was told must not speak for this one.
+        // The device may have used another key, or computed a wrong signature.
         if !self.public.verify(message, &signature) {
             tracing::error!(
                 event = "device_signature_wrong",

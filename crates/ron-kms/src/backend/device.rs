@@ -1,4 +1,4 @@
-//! What a device that holds keys must do, and how it says that it did not.
+//! The interface of devices that hold keys, and their errors.
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
@@ -8,11 +8,11 @@ use super::{Attestation, BackendKind, Capabilities};
 use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, envelope};
 
-/// Longest handle: a TPM's wrapped blob is the largest.
+/// Maximum bytes of a handle; a TPM's wrapped blob is the largest.
 pub const HANDLE_BYTES_MAX: usize = 2048;
 
-/// What a device calls a key: an object's id in a token, a blob that only this TPM can open.
-/// Useless without the device; sealed all the same, so that it cannot be exchanged for another.
+/// A device's identifier of a key: an object's id in a token, or a blob that only this TPM can load. Useless without
+/// the device; sealed nevertheless, so that it cannot be exchanged for another key's handle.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Handle(pub Vec<u8>);
 
@@ -24,14 +24,13 @@ impl std::fmt::Debug for Handle {
 
 /// A key that a device has made.
 #[derive(Debug)]
-pub struct Made {
+pub struct NewKey {
     /// What the device calls it.
     pub handle: Handle,
-    /// Its public half.
     pub public: PublicKey,
 }
 
-/// What a TPM says about a key: all as the TPM wrote it.
+/// A TPM's evidence for a key, in the TPM's own encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TpmEvidence {
     /// The attestation key, as an uncompressed point.
@@ -48,37 +47,36 @@ pub struct TpmEvidence {
     pub quote_signature: Vec<u8>,
 }
 
-/// Why a device did not do it.
+/// Why a call to a device failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// It cannot be reached, or refuses our login; nothing was done.
-    #[error("backend `{backend}` is away: {why}")]
-    Away {
-        /// Which.
+    /// The device cannot be reached or refuses the login; nothing was done.
+    #[error("backend `{backend}` is unavailable: {why}")]
+    Unavailable {
         backend: &'static str,
-        /// In words, without secrets.
+        /// The reason, without secrets.
         why: String,
     },
     /// Too many calls wait for it; nothing was done.
     #[error("too many calls wait for the device")]
     Busy {
-        /// Seconds, from its drain rate.
+        /// Seconds to wait before a retry, from the queue's drain rate.
         retry_after_s: u32,
     },
-    /// It was not reached before the deadline; nothing was done.
-    #[error("the deadline passed before the device was asked")]
+    /// The deadline passed before the call began; nothing was done.
+    #[error("the deadline passed before the device was called")]
     Expired,
-    /// It has not answered by the deadline; the outcome is unknown.
+    /// The device has not answered by the deadline; the outcome is unknown.
     #[error("the device has not answered by the deadline")]
     Hung,
-    /// What was to be unwrapped does not open.
+    /// The ciphertext to unwrap does not decrypt.
     #[error("the ciphertext does not open")]
     Mismatch,
-    /// It does not do this.
-    #[error("the device does not do this: {0}")]
+    /// The device does not support the operation.
+    #[error("the device does not support this: {0}")]
     Unsupported(String),
-    /// It answered that it could not.
+    /// The device answered with an error.
     #[error("the device refused: {0}")]
     Refused(String),
 }
@@ -87,7 +85,7 @@ impl From<DeviceError> for Refusal {
     fn from(error: DeviceError) -> Self {
         let detail = error.to_string();
         match error {
-            DeviceError::Away { .. } => Self::new(
+            DeviceError::Unavailable { .. } => Self::new(
                 Why::StoreUnavailable,
                 format!("{detail}. Verification still works; see /readyz"),
             ),
@@ -95,7 +93,7 @@ impl From<DeviceError> for Refusal {
             DeviceError::Expired => Self::new(Why::DeadlineExceeded, detail),
             DeviceError::Hung => Self::new(
                 Why::DeadlineExceeded,
-                format!("{detail}; what it may have made nobody gets"),
+                format!("{detail}; a result that it may still produce is discarded"),
             ),
             DeviceError::Mismatch => envelope::refused(),
             DeviceError::Unsupported(_) => Self::new(Why::Unsupported, detail),
@@ -104,23 +102,23 @@ impl From<DeviceError> for Refusal {
     }
 }
 
-/// Whether a device is there.
+/// The availability of a device.
 pub trait Presence {
-    /// Why it is away, or `None` while it answers.
-    fn away(&self) -> Option<String>;
+    /// Why the device is unavailable; `None` while it answers.
+    fn unavailable(&self) -> Option<String>;
 
     /// Unix milliseconds of its last answer.
     fn seen_ms(&self) -> u64;
 
-    /// How many calls it does at the same time.
+    /// Maximum calls at the same time.
     fn sessions(&self) -> usize;
 
-    /// A configuration was loaded: ask it again, also after a refused login.
+    /// Probes the device soon, also after a refused login; called after a reload of the configuration.
     fn nudge(&self);
 }
 
-/// A device that holds keys. Its methods wait, at most until the deadline and 50 ms, so only
-/// threads that may wait call them.
+/// A device that holds keys. Its methods block, at most until 50 ms after the deadline, so only threads that may block
+/// call them.
 pub trait Device: Send + Sync {
     /// Which backend it is.
     fn kind(&self) -> BackendKind;
@@ -128,20 +126,20 @@ pub trait Device: Send + Sync {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether it is there; devices behind a line leave that to their line.
+    /// The availability of the device.
     fn presence(&self) -> &dyn Presence;
 
-    /// Makes a key that cannot leave the device. `name` is what people will see in the device.
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError>;
+    /// Makes a key that cannot leave the device. `name` is the label that the device's tools show.
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError>;
 
     /// Whether [`Device::destroy`] does anything.
     fn destroys(&self) -> bool {
         false
     }
 
-    /// Destroys a key inside the device. One that is not there any more is success.
+    /// Destroys a key inside the device. A key that is already gone is a success.
     fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
-        let why = "it destroys no keys from here";
+        let why = "destroying keys";
         Err(DeviceError::Unsupported(why.into()))
     }
 
@@ -154,7 +152,7 @@ pub trait Device: Send + Sync {
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError>;
 
-    /// Wraps bytes under a key that wraps; whatever comes out, [`Device::unwrap`] takes.
+    /// Wraps bytes under a wrapping key. The format is the device's own; [`Device::unwrap`] reads it.
     fn wrap(
         &self,
         _alg: Alg,
@@ -166,7 +164,7 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported("wrapping".into()))
     }
 
-    /// What [`Device::wrap`] was given.
+    /// Recovers the bytes that [`Device::wrap`] was given.
     fn unwrap(
         &self,
         _alg: Alg,
@@ -178,22 +176,22 @@ pub trait Device: Send + Sync {
         Err(DeviceError::Unsupported("unwrapping".into()))
     }
 
-    /// A number of the device that only grows; by one before it is read when it is to `advance`.
+    /// Reads the device's monotonic counter, after incrementing it if `advance` is set.
     fn counter(&self, _advance: bool, _deadline: Deadline) -> Result<u64, DeviceError> {
         Err(DeviceError::Unsupported("counting".into()))
     }
 
-    /// A blob from which this device alone gives `secret` back.
+    /// Seals `secret` into a blob that only this device can unseal.
     fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
         Err(DeviceError::Unsupported("sealing".into()))
     }
 
-    /// What [`Device::seal`] was given.
+    /// Recovers the secret that [`Device::seal`] was given.
     fn unseal(&self, _blob: &[u8], _deadline: Deadline) -> Result<SecretBytes, DeviceError> {
         Err(DeviceError::Unsupported("sealing".into()))
     }
 
-    /// What the device itself says about a key, over `nonce`; `None` from one that says nothing.
+    /// The device's own evidence for a key, bound to `nonce`; `None` from a device that cannot attest.
     fn attest(
         &self,
         _handle: &Handle,
@@ -204,7 +202,7 @@ pub trait Device: Send + Sync {
     }
 }
 
-/// Stands for a device that held keys once and is not configured any more.
+/// Stands in for a device that holds keys but is no longer configured.
 #[derive(Debug)]
 pub struct Absent {
     kind: BackendKind,
@@ -212,21 +210,21 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// The device of this kind, which is not there since `since_ms` (Unix milliseconds).
+    /// The stand-in for this kind, unavailable since `since_ms` (Unix milliseconds).
     pub fn new(kind: BackendKind, since_ms: u64) -> Self {
         Self { kind, since_ms }
     }
 
     fn error(&self) -> DeviceError {
-        DeviceError::Away {
+        DeviceError::Unavailable {
             backend: self.kind.as_str(),
-            why: "it is not configured any more".into(),
+            why: "it is no longer configured".into(),
         }
     }
 }
 
 impl Presence for Absent {
-    fn away(&self) -> Option<String> {
+    fn unavailable(&self) -> Option<String> {
         Some(self.error().to_string())
     }
 
@@ -257,7 +255,7 @@ impl Device for Absent {
         self
     }
 
-    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<NewKey, DeviceError> {
         Err(self.error())
     }
 
@@ -292,7 +290,7 @@ impl Device for Absent {
     }
 
     fn destroys(&self) -> bool {
-        true // in principle: whoever configures it again has its keys destroyed
+        true // once it is configured again, the pending destruction is carried out
     }
 
     fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {

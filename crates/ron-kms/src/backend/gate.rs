@@ -1,5 +1,5 @@
-//! Whether keys may sign although nobody has attested lately where they are, and what their
-//! signatures say of it.
+//! The gate in front of signatures: whether keys may sign without a recent attestation of their device, and what their
+//! signatures state about it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,17 +9,17 @@ use ron_proto::values::Timestamp;
 use super::{Attestation, BackendKind};
 use crate::error::{Refusal, Why};
 
-/// One mark for each backend; shared by the refresher, which sets it, and by signers.
+/// One flag per backend; set by the refresher thread, read by signers.
 #[derive(Debug, Default)]
 pub struct AttestGate {
     required: bool,
     fresh: [AtomicBool; BackendKind::ALL.len()],
-    /// When evidence last came, in Unix milliseconds; 0 for never.
+    /// Time of the last attestation, in Unix milliseconds; 0 for never.
     confirmed_ms: [AtomicU64; BackendKind::ALL.len()],
 }
 
 impl AttestGate {
-    /// A gate that is closed until evidence comes, when it is `required`; else always open.
+    /// With `required`, a gate that is closed until the device attests; otherwise one that is always open.
     pub fn new(required: bool) -> Self {
         Self {
             required,
@@ -28,7 +28,7 @@ impl AttestGate {
         }
     }
 
-    /// Evidence has come, or has not.
+    /// Records whether the last attestation succeeded.
     pub fn set(&self, backend: BackendKind, fresh: bool) {
         self.fresh[backend as usize].store(fresh, Ordering::SeqCst);
     }
@@ -38,7 +38,8 @@ impl AttestGate {
         self.confirmed_ms[backend as usize].store(now_ms, Ordering::SeqCst);
     }
 
-    /// What a signature of this backend's keys says; `None` where nobody attests, or nobody has yet.
+    /// The attestation that a signature of this backend's keys states; `None` if the backend does not attest, or has not
+    /// yet.
     pub fn confirmed(&self, backend: BackendKind, class: Attestation) -> Option<SignAttestation> {
         if class == Attestation::None {
             return None;
@@ -52,7 +53,7 @@ impl AttestGate {
         }
     }
 
-    /// Whether a key of this backend may sign.
+    /// Refuses when a key of this backend may not sign.
     pub fn check(&self, backend: BackendKind, class: Attestation) -> Result<(), Refusal> {
         if !self.required {
             return Ok(());
@@ -60,7 +61,7 @@ impl AttestGate {
         if class == Attestation::None {
             return Err(Refusal::new(
                 Why::AttestationMissing,
-                "attest_require = required: keys of the service's own store cannot be attested",
+                "attest.require = required: keys of the local store cannot be attested",
             ));
         }
         if self.fresh[backend as usize].load(Ordering::SeqCst) {
@@ -70,7 +71,7 @@ impl AttestGate {
             retry_after_s: 5,
             ..Refusal::new(
                 Why::AttestationMissing,
-                "attest_require = required, and the device has not attested its keys lately",
+                "attest.require = required, and the last attestation of the device failed or is missing",
             )
         })
     }

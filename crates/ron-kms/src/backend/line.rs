@@ -1,16 +1,16 @@
-//! The line to a device: threads that own a session each, a keeper that finds out when the device
-//! is back, and one rule for errors. What a session is, the backend says.
+//! The session pool of a device: threads that own one session each, a keeper thread that probes the device and
+//! reconnects, and one mapping of errors. Each backend supplies its own session type.
 //!
 //! ```text
-//!  run(op, deadline, job) ── away? refuse at once ──> HangPool ──> Seat { session, generation }
-//!       │                                                │ Gone: session dropped, line marked away
+//!  run(op, deadline, job) ── unavailable? refuse ──> HangPool ──> Seat { session, generation }
+//!       │                                                │ Gone: session dropped, device unavailable
 //!       │                                                │ hangs: set aside, counted, replaced
-//!  keeper ── probe every 2 s, or with backoff while away ┘ back: new generation, all sessions anew
+//!  keeper ── probe every 2 s, with backoff while down ───┘ up again: new generation, new sessions
 //! ```
 //!
-//! **Invariants.** Nothing is tried twice: a signature that failed is the caller's to ask for again.
-//! Only the keeper calls a device that is away. A refused PIN is not tried again until a reload,
-//! because tokens lock themselves after a few.
+//! **Invariants.** No call is retried here: retrying a failed signature is up to the caller. Only the keeper calls a
+//! device that is unavailable. A refused PIN is not tried again until a reload, because tokens lock themselves after a
+//! few wrong PINs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,34 +25,31 @@ use ron_service::ReadyBoard;
 use super::{BackendKind, DeviceError, Presence};
 use crate::metrics::Metrics;
 
-/// How often the keeper looks whether there is something to do.
-const LOOK: Duration = Duration::from_millis(250);
-/// Longest time of one probe.
+/// Interval at which the keeper checks whether a probe is due.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+/// Maximum time of one probe.
 const PROBE: Duration = Duration::from_secs(1);
-/// Hanging threads that are replaced at the same time.
+/// Maximum hanging threads that are replaced at the same time.
 const ASIDE_MAX: usize = 4;
-/// Calls that may wait for a session.
+/// Maximum calls that wait for a session.
 const CALLS: usize = 64;
 
-/// What went wrong inside a call.
+/// An error of a session's call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The session or the device is gone; nothing was done.
     Gone(String),
-    /// The device refused our login: trying again could lock it.
+    /// The device refused the login; a retry could lock it.
     Denied(String),
-    /// The device answered that it could not.
+    /// The device answered with an error.
     Refused(String),
-    /// The device does not do this.
+    /// The device does not support the operation.
     Unsupported(String),
-    /// What was to be unwrapped does not open.
+    /// The ciphertext to unwrap does not decrypt.
     Mismatch,
-    /// Not now, although the device is there; nothing was done.
-    NotNow {
-        /// Seconds.
-        retry_after_s: u32,
-    },
-    /// No answer within the deadline; the session is given up, its thread is free.
+    /// The device is overloaded; nothing was done.
+    NotNow { retry_after_s: u32 },
+    /// No answer within the deadline; the session is dropped, its thread is free.
     Silent,
 }
 
@@ -62,59 +59,51 @@ pub trait Session: 'static {
     fn probe(&mut self) -> Result<(), Fault>;
 }
 
-/// Makes a session.
 type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
 
-/// What a line is made from.
-pub struct LineParts {
-    /// Which backend.
+/// The parameters of a session pool.
+pub struct SessionPoolParts {
     pub kind: BackendKind,
     /// Threads with a session each.
     pub threads: &'static ThreadSpec,
-    /// Calls that wait for one.
+    /// Queue of calls that wait for a session.
     pub queue: &'static ron_kernel::QueueSpec,
-    /// The keeper's row.
     pub keeper: &'static ThreadSpec,
-    /// How many sessions.
     pub sessions: usize,
     /// Pause between two probes.
     pub probe_every: Duration,
-    /// Under which name readiness shows it.
+    /// Name of the readiness cause.
     pub cause: &'static str,
-    /// Names of its calls, as [`Line::run`] is given them.
+    /// The operation names that [`SessionPool::run`] may get.
     pub ops: &'static [&'static str],
 }
 
-/// What surrounds a line.
+/// Shared handles that every session pool needs.
 #[derive(Clone)]
-pub struct Around {
-    /// Spawns its threads.
+pub struct SharedHandles {
     pub sup: Supervisor,
-    /// Counts.
     pub metrics: Metrics,
-    /// Shows that it is away.
+    /// Where unavailability is reported.
     pub ready: ReadyBoard,
-    /// Time.
     pub clock: SharedClock,
 }
 
-/// One thread's session.
 struct Seat<S> {
     session: Option<S>,
     generation: u64,
 }
 
 struct State {
-    away: Snapshot<Option<Arc<str>>>,
+    down: Snapshot<Option<Arc<str>>>,
     generation: AtomicU64,
     /// Unix milliseconds of the last answer.
     seen_ms: AtomicU64,
-    /// No probe until a reload.
-    held_off: AtomicBool,
-    /// A reload asks for a probe now.
+    /// The login was refused: no probe until a reload.
+    login_refused: AtomicBool,
+    /// A reload requested a probe.
     nudged: AtomicBool,
-    /// It has answered once.
-    met: AtomicBool,
+    /// The device has answered at least once; later recoveries count as reconnections.
+    connected_before: AtomicBool,
 }
 
 struct Inner<S: Session> {
@@ -123,25 +112,26 @@ struct Inner<S: Session> {
     pool: HangPool<Seat<S>>,
     connect: Arc<Connect<S>>,
     state: State,
-    around: Around,
+    handles: SharedHandles,
     sessions: usize,
 }
 
-/// The line; clones share it.
-pub struct Line<S: Session>(Arc<Inner<S>>);
+/// A session pool; clones share it.
+pub struct SessionPool<S: Session>(Arc<Inner<S>>);
 
-impl<S: Session> Clone for Line<S> {
+impl<S: Session> Clone for SessionPool<S> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<S: Session> Presence for Line<S> {
-    fn away(&self) -> Option<String> {
-        self.why_away().map(|why| why.to_string())
+impl<S: Session> Presence for SessionPool<S> {
+    fn unavailable(&self) -> Option<String> {
+        self.unavailable_reason().map(|why| why.to_string())
     }
 
     fn seen_ms(&self) -> u64 {
+        // Relaxed: a time for age limits, with which no other data is published.
         self.0.state.seen_ms.load(Ordering::Relaxed)
     }
 
@@ -150,16 +140,18 @@ impl<S: Session> Presence for Line<S> {
     }
 
     fn nudge(&self) {
-        self.0.state.held_off.store(false, Ordering::SeqCst);
+        // Cleared before the probe is requested. In the other order the keeper could probe with a refused PIN and set the
+        // flag, and this store would clear it: one more attempt than the reload allows.
+        self.0.state.login_refused.store(false, Ordering::SeqCst);
         self.0.state.nudged.store(true, Ordering::SeqCst);
     }
 }
 
-impl<S: Session> Line<S> {
-    /// Starts the threads. The device need not be there yet.
+impl<S: Session> SessionPool<S> {
+    /// Starts the threads. The device may be unavailable at this time.
     pub fn start(
-        parts: LineParts,
-        around: Around,
+        parts: SessionPoolParts,
+        handles: SharedHandles,
         connect: impl Fn() -> Result<S, Fault> + Send + Sync + 'static,
     ) -> Self {
         let spec = HangSpec {
@@ -170,53 +162,54 @@ impl<S: Session> Line<S> {
             aside_max: ASIDE_MAX,
             ops: parts.ops,
         };
-        around.ready.declare(&[parts.cause]);
+        handles.ready.declare(&[parts.cause]);
         let empty = |_: &ThreadCtx| {
             Ok(Seat {
                 session: None,
                 generation: 0,
             })
         };
-        let pool = HangPool::start(&around.sup, spec, empty);
+        let pool = HangPool::start(&handles.sup, spec, empty);
         let line = Self(Arc::new(Inner {
             kind: parts.kind,
             cause: parts.cause,
             pool,
             connect: Arc::new(connect),
             state: State {
-                away: Snapshot::new(Some("it has not been reached yet".into())),
+                down: Snapshot::new(Some("it has not answered yet".into())),
                 generation: AtomicU64::new(1),
-                seen_ms: AtomicU64::new(around.clock.unix_ms()),
-                held_off: AtomicBool::new(false),
+                // Now, not 0: the limits of `verify_cache` count from the start of the service.
+                seen_ms: AtomicU64::new(handles.clock.unix_ms()),
+                login_refused: AtomicBool::new(false),
                 nudged: AtomicBool::new(false),
-                met: AtomicBool::new(false),
+                connected_before: AtomicBool::new(false),
             },
-            around,
+            handles,
             sessions: parts.sessions,
         }));
-        line.show();
-        // The first look is made here, so that a device that is there is up before the first request.
-        line.look();
+        line.export_state();
+        // The first probe runs here, so that an available device can be used by the first request.
+        line.probe_once();
         let (kept, every) = (line.clone(), parts.probe_every);
-        let sup = line.0.around.sup.clone();
+        let sup = line.0.handles.sup.clone();
         sup.spawn(parts.keeper, move |ctx| kept.keep(ctx, every));
         line
     }
 
-    /// Why the device is away, or `None` while it answers.
-    fn why_away(&self) -> Option<Arc<str>> {
-        self.0.state.away.with(Clone::clone)
+    /// Why the device is unavailable; `None` while it answers.
+    fn unavailable_reason(&self) -> Option<Arc<str>> {
+        self.0.state.down.with(Clone::clone)
     }
 
-    /// Runs `job` on a session, within the deadline; at once an error while the device is away.
+    /// Runs `job` on a session, within the deadline; fails at once while the device is unavailable.
     pub fn run<R: Send + 'static>(
         &self,
         op: &'static str,
         deadline: Deadline,
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
-        if let Some(why) = self.why_away() {
-            return Err(self.away_error(&why));
+        if let Some(why) = self.unavailable_reason() {
+            return Err(self.unavailable_error(&why));
         }
         self.call(op, deadline, job)
     }
@@ -248,104 +241,106 @@ impl<S: Session> Line<S> {
             }
             Ok(Err(Fault::NotNow { retry_after_s })) => Err(DeviceError::Busy { retry_after_s }),
             Ok(Err(Fault::Silent)) => {
-                if self.silent() {
-                    self.lost("it does not answer");
+                if self.unresponsive() {
+                    self.mark_unavailable("it does not answer");
                 }
                 Err(DeviceError::Hung)
             }
-            Ok(Err(Fault::Gone(why))) => Err(self.lost(&why)),
+            Ok(Err(Fault::Gone(why))) => Err(self.mark_unavailable(&why)),
             Ok(Err(Fault::Denied(why))) => {
-                inner.state.held_off.store(true, Ordering::SeqCst);
-                Err(self.lost(&why))
+                inner.state.login_refused.store(true, Ordering::SeqCst);
+                Err(self.mark_unavailable(&why))
             }
             Err(HangError::Busy { retry_after_s }) => Err(DeviceError::Busy { retry_after_s }),
             Err(HangError::Expired) => Err(DeviceError::Expired),
             Err(HangError::Hung) => {
-                let quarantined = &inner.around.metrics.quarantined;
+                // One hanging call does not make the device unavailable: other sessions may answer, and the
+                // keeper's probe decides.
+                let quarantined = &inner.handles.metrics.quarantined;
                 quarantined.with_label_values(&[inner.kind.as_str()]).inc();
-                self.show();
+                self.export_state();
                 Err(DeviceError::Hung)
             }
-            Err(HangError::Unavailable) => Err(self.lost("all of its sessions hang")),
-            Err(HangError::Crashed) => Err(self.lost("a session's thread panicked")),
-            Err(HangError::NoHandle(why)) => Err(self.lost(&why)),
+            Err(HangError::Unavailable) => Err(self.mark_unavailable("all of its sessions hang")),
+            Err(HangError::Crashed) => Err(self.mark_unavailable("a session's thread panicked")),
+            Err(HangError::NoHandle(why)) => Err(self.mark_unavailable(&why)),
         }
     }
 
     fn answered(&self) {
-        let now = self.0.around.clock.unix_ms();
+        let now = self.0.handles.clock.unix_ms();
         self.0.state.seen_ms.store(now, Ordering::Relaxed);
     }
 
-    fn away_error(&self, why: &str) -> DeviceError {
-        DeviceError::Away {
+    fn unavailable_error(&self, why: &str) -> DeviceError {
+        DeviceError::Unavailable {
             backend: self.0.kind.as_str(),
             why: why.to_owned(),
         }
     }
 
-    /// No answer for longer than a probe may take.
-    fn silent(&self) -> bool {
-        let now = self.0.around.clock.unix_ms();
+    /// Whether there was no answer for longer than a probe may take.
+    fn unresponsive(&self) -> bool {
+        let now = self.0.handles.clock.unix_ms();
         u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
     }
 
-    /// Marks the device as away.
-    fn lost(&self, why: &str) -> DeviceError {
+    /// Marks the device as unavailable.
+    fn mark_unavailable(&self, why: &str) -> DeviceError {
         let inner = &self.0;
-        let was_up = inner.state.away.with(Option::is_none);
-        inner.state.away.store(Some(why.into()));
+        let was_up = inner.state.down.with(Option::is_none);
+        inner.state.down.store(Some(why.into()));
         if was_up {
             tracing::error!(event = "backend_away", backend = inner.kind.as_str(), why);
         }
-        self.show();
-        self.away_error(why)
+        self.export_state();
+        self.unavailable_error(why)
     }
 
-    /// Tells metrics and readiness how things stand.
-    fn show(&self) {
+    /// Exports the state to metrics and readiness.
+    fn export_state(&self) {
         let inner = &self.0;
         let backend = inner.kind.as_str();
-        let sessions = &inner.around.metrics.backend_sessions;
+        let sessions = &inner.handles.metrics.backend_sessions;
         let hanging = inner.pool.hanging().len() as i64;
-        let away = inner.state.away.with(Option::is_some);
-        let open = if away { 0 } else { inner.pool.seated() as i64 };
+        let down = inner.state.down.with(Option::is_some);
+        let open = if down { 0 } else { inner.pool.seated() as i64 };
         sessions.with_label_values(&[backend, "open"]).set(open);
         sessions
             .with_label_values(&[backend, "hanging"])
             .set(hanging);
-        match self.away() {
-            Some(why) => inner.around.ready.degrade(
+        match self.unavailable() {
+            Some(why) => inner.handles.ready.degrade(
                 inner.cause,
-                format!("backend {backend} is away: {why}; its keys verify but do not sign"),
+                format!("backend {backend} is unavailable: {why}; its keys verify but do not sign"),
             ),
-            None => inner.around.ready.clear(inner.cause),
+            None => inner.handles.ready.clear(inner.cause),
         }
     }
 
-    /// The keeper's loop.
     fn keep(&self, ctx: &ThreadCtx, every: Duration) {
         let base = Duration::from_millis(100);
-        let seed = self.0.around.clock.unix_ms();
+        let seed = self.0.handles.clock.unix_ms();
         let mut backoff = Backoff::new(base, Duration::from_secs(2), base, seed);
         let mut next = Deadline::within(every);
-        let mut was_away = self.away().is_some();
-        while !ctx.shutdown.wait(Deadline::within(LOOK)) {
+        let mut was_down = self.unavailable().is_some();
+        while !ctx.shutdown.wait(Deadline::within(CHECK_EVERY)) {
             let state = &self.0.state;
-            let away = state.away.with(Option::is_some);
-            if away && !was_away {
+            let down = state.down.with(Option::is_some);
+            // A call has marked the device unavailable since the last check: probe soon.
+            if down && !was_down {
                 backoff.reset();
                 next = Deadline::within(backoff.next_pause());
             }
-            was_away = away;
+            was_down = down;
             let nudged = state.nudged.swap(false, Ordering::SeqCst);
-            let due = next.expired() && !state.held_off.load(Ordering::SeqCst);
+            let due = next.expired() && !state.login_refused.load(Ordering::SeqCst);
             if !(due || nudged) {
                 continue;
             }
-            self.look();
-            was_away = self.away().is_some();
-            let pause = if was_away {
+            self.probe_once();
+            was_down = self.unavailable().is_some();
+            let pause = if was_down {
                 backoff.next_pause()
             } else {
                 backoff.reset();
@@ -355,29 +350,29 @@ impl<S: Session> Line<S> {
         }
     }
 
-    /// One probe; whether the device is there decides whether it is called from now on.
-    fn look(&self) {
+    /// Probes the device once and updates its availability.
+    fn probe_once(&self) {
         let inner = &self.0;
-        let away = inner.state.away.with(Option::is_some);
-        if away {
-            // Sessions from before may be dead without knowing it.
+        let down = inner.state.down.with(Option::is_some);
+        if down {
+            // Sessions from before the outage may be dead: a new generation makes every thread open a new one.
             inner.state.generation.fetch_add(1, Ordering::SeqCst);
         }
         match self.call("probe", Deadline::within(PROBE), Session::probe) {
-            Ok(()) if away => {
-                inner.state.away.store(None);
-                if inner.state.met.swap(true, Ordering::SeqCst) {
-                    let reconnects = &inner.around.metrics.backend_reconnects;
+            Ok(()) if down => {
+                inner.state.down.store(None);
+                if inner.state.connected_before.swap(true, Ordering::SeqCst) {
+                    let reconnects = &inner.handles.metrics.backend_reconnects;
                     reconnects.with_label_values(&[inner.kind.as_str()]).inc();
                 }
                 tracing::info!(event = "backend_up", backend = inner.kind.as_str());
             }
-            // All sessions are busy. That is load while answers come, and silence when none do.
-            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.silent() => {}
+            // All sessions are busy. While other calls get answers, that is load and no failure.
+            Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.unresponsive() => {}
             Ok(()) => {}
             Err(error) => {
-                self.lost(&match error {
-                    DeviceError::Away { why, .. } => why,
+                self.mark_unavailable(&match error {
+                    DeviceError::Unavailable { why, .. } => why,
                     DeviceError::Hung | DeviceError::Busy { .. } | DeviceError::Expired => {
                         "it does not answer".to_owned()
                     }
@@ -385,7 +380,7 @@ impl<S: Session> Line<S> {
                 });
             }
         }
-        self.show();
+        self.export_state();
     }
 }
 
@@ -396,6 +391,7 @@ impl<S: Session> Seat<S> {
         generation: u64,
         job: impl FnOnce(&mut S) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
+        // The session is older than the last reconnection.
         if self.generation < generation {
             self.session = None;
         }
@@ -405,6 +401,7 @@ impl<S: Session> Seat<S> {
         }
         let session = self.session.as_mut().expect("connected above");
         let result = job(session);
+        // These faults leave the session in an unknown state; the next call connects again.
         if matches!(
             result,
             Err(Fault::Gone(_) | Fault::Denied(_) | Fault::Silent)

@@ -1,5 +1,5 @@
-//! The file and memory backends: keys are made here, used in our own memory, and kept only sealed
-//! (see [`crate::store::seal`]); in memory nothing is kept at all.
+//! The file and memory backends: keys are generated in this process, used in its memory, and stored only sealed
+//! (see [`crate::store::seal`]). The memory backend stores nothing.
 
 use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;
@@ -17,7 +17,7 @@ pub fn capabilities() -> Capabilities {
     }
 }
 
-/// A fresh key and the bytes to seal; `None` when keys of `alg` are not made here.
+/// A new key and the bytes to seal; `None` when the local backends do not offer `alg`.
 pub fn make(alg: Alg, random: &dyn Random) -> Option<(SecretKey, SecretBytes)> {
     SecretKey::generate(alg, random)
 }

@@ -1,15 +1,15 @@
-//! Where keys live: in our own store (file, memory), or inside a device that does not give them
-//! away. A key is made in one backend and stays there with all its versions.
+//! Backends: keys are held in the local store (file, memory) or inside a device that does not reveal them. A key is
+//! made in one backend and stays there with all its versions.
 //!
 //! ```text
 //!  Custody::Local ── SecretKey in locked memory, sealed at rest          file, memory
-//!  Custody::Held ─── Handle (sealed too, so that it cannot be swapped)
-//!                       └─> Device: make, sign, wrap; answers within its deadline or says why not
+//!  Custody::Held ─── Handle (sealed too, so that it cannot be exchanged)
+//!                       └─> Device: make, sign, wrap; returns a result or an error by its deadline
 //! ```
 //!
-//! **Invariants.** A backend says what it can do; asking for more is `unsupported`, never a try in
-//! another backend. A device that is away refuses at once. Public keys are kept in the store, so
-//! verification needs no device.
+//! **Invariants.** A backend declares its capabilities; a request beyond them is `unsupported` and never falls back to
+//! another backend. An unavailable device refuses at once. Public keys are kept in the store, so verification needs
+//! no device.
 
 pub mod custody;
 pub mod device;
@@ -37,25 +37,20 @@ use ron_proto::values::Alg;
 use crate::error::{Refusal, Why};
 
 pub use custody::{Custody, Held};
-pub use device::{Device, DeviceError, Handle, Made, Presence, TpmEvidence};
+pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BackendKind {
     /// Sealed records in SQLite.
     File,
-    /// Nothing on disk.
     Memory,
-    /// A PKCS#11 token.
     Pkcs11,
-    /// A TPM 2.0.
     Tpm,
-    /// Another key service.
     Remote,
 }
 
 impl BackendKind {
-    /// All of them.
     pub const ALL: [Self; 5] = [
         Self::File,
         Self::Memory,
@@ -80,7 +75,7 @@ impl BackendKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Whether private keys of it are in our own memory while they are used.
+    /// Whether its private keys are in this process's memory while they are used.
     pub const fn is_local(self) -> bool {
         matches!(self, Self::File | Self::Memory)
     }
@@ -89,9 +84,9 @@ impl BackendKind {
 /// What a backend can do; constant while it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Algorithms for which it makes keys, and so what it does with them.
+    /// Algorithms of the keys that it makes.
     pub algs: Vec<Alg>,
-    /// What it can say about a key's making; the attestation class of key documents.
+    /// The attestation class of its keys.
     pub attestation: Attestation,
 }
 
@@ -102,10 +97,10 @@ impl Capabilities {
     }
 }
 
-/// What a backend can prove of where a key is.
+/// What a backend can prove about where a key is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attestation {
-    /// Nothing that the key store itself would not have to be believed for.
+    /// Nothing beyond the key store's own word.
     None,
     /// A statement of this service, signed with the key of its audit log.
     Statement,
@@ -124,7 +119,7 @@ impl Attestation {
     }
 }
 
-/// The configured backends: one of our own and any number of devices. Clones share them.
+/// The configured backends: one local backend and the devices. Clones share them.
 #[derive(Clone)]
 pub struct Backends {
     local: BackendKind,
@@ -144,7 +139,7 @@ impl Backends {
         }
     }
 
-    /// The same, with keys that sign only while it is attested where they are.
+    /// With `required`, keys sign only while their device attests them.
     pub fn attest_required(self, required: bool) -> Self {
         Self {
             gate: Arc::new(gate::AttestGate::new(required)),
@@ -152,17 +147,16 @@ impl Backends {
         }
     }
 
-    /// Whether keys may sign.
+    /// The gate that signatures pass.
     pub fn gate(&self) -> &Arc<gate::AttestGate> {
         &self.gate
     }
 
-    /// The backend of keys that are made without naming one.
+    /// The backend of keys whose request names none.
     pub fn local(&self) -> BackendKind {
         self.local
     }
 
-    /// The devices.
     pub fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
     }
@@ -172,22 +166,22 @@ impl Backends {
         self.devices.iter().find(|device| device.kind() == kind)
     }
 
-    /// A configuration was loaded: every device is asked again.
+    /// Has every device probed soon; called after a reload of the configuration.
     pub fn nudge(&self) {
         for device in self.devices.iter() {
             device.presence().nudge();
         }
     }
 
-    /// The device that holds a key; one that is always away when it is no longer configured, so
-    /// that the key still verifies.
+    /// The device that holds a key. For a device that is no longer configured, a stand-in that is always unavailable, so
+    /// that its keys still verify.
     pub fn holder(&self, kind: BackendKind) -> Arc<dyn Device> {
         self.device(kind)
             .cloned()
             .unwrap_or_else(|| Arc::new(device::Absent::new(kind, self.started_ms)))
     }
 
-    /// What the backend can do; `None` when it is not configured.
+    /// The capabilities of a backend; `None` when it is not configured.
     pub fn capabilities(&self, kind: BackendKind) -> Option<Capabilities> {
         if kind == self.local {
             return Some(local::capabilities());
@@ -195,7 +189,7 @@ impl Backends {
         self.device(kind).map(|device| device.capabilities())
     }
 
-    /// Whether `kind` is configured and makes keys of `alg`.
+    /// Checks that `kind` is configured and makes keys of `alg`.
     pub fn check(&self, kind: BackendKind, alg: Alg) -> Result<(), Refusal> {
         let refuse = |detail: String| Err(Refusal::new(Why::Unsupported, detail));
         match self.capabilities(kind) {

@@ -1,10 +1,10 @@
 //! Keys inside a PKCS#11 token: made there, never extractable, used through session threads.
 //!
-//! An object's `CKA_ID` is 16 random bytes and is the handle that our store keeps sealed; its
-//! `CKA_LABEL` is the key's name with its version, for people. A restart finds objects by id.
+//! An object's `CKA_ID` is 16 random bytes and is the handle that the store keeps sealed; its
+//! `CKA_LABEL` is the key's name with its version, for operators. A restart finds objects by id.
 //!
-//! The module is loaded once per process. Whoever needs several tokens at once runs a key service
-//! for each, because a module knows one login per process.
+//! The module is loaded once per process. To use several tokens, run one key service for each, because a
+//! module has one login per process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,43 +26,43 @@ use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::line::{Fault, Line, Session};
-use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence};
+use super::line::{Fault, Session, SessionPool};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+};
 use crate::keys::PublicKey;
 
 /// Bytes of a `CKA_ID`.
 const ID_BYTES: usize = 16;
-/// Object handles that a session remembers.
+/// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
-/// `edwards25519` as a PrintableString, as PKCS#11 3.0 has it.
+/// `edwards25519` as a PrintableString, the curve's name in PKCS#11 3.0.
 const ED25519_NAME: &[u8] = b"\x13\x0cedwards25519";
-/// The object identifier 1.3.101.112, for tokens that want that.
+/// The object identifier 1.3.101.112, for tokens that accept only that.
 const ED25519_OID: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
 /// The object identifier of P-256.
 const P256_OID: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
-/// Which token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The module.
     pub module: PathBuf,
-    /// The token's label; empty means the only one there is.
+    /// The token's label; empty for the only token of the module.
     pub label: String,
     /// Path of the PIN's file, or `env:NAME`.
     pub pin: String,
 }
 
-/// What all sessions share: the loaded module.
+/// The loaded module, shared by all sessions.
 pub struct Driver {
     token: Token,
     module: OnceLock<Pkcs11>,
-    /// Counts initialisations: what a session got from an earlier one means nothing any more.
+    /// Number of initialisations of the module. Handles of a session from an earlier one are invalid.
     epoch: AtomicU64,
-    /// Threads inside the module.
+    /// Number of threads inside calls of the module.
     inside: AtomicUsize,
 }
 
-/// A thread is inside the module.
+/// Guard of a thread inside the module; counted by [`Driver::slot`].
 struct Inside<'a>(&'a AtomicUsize);
 
 impl<'a> Inside<'a> {
@@ -89,19 +89,18 @@ impl Driver {
         })
     }
 
-    /// A logged-in session.
     pub fn connect(self: &Arc<Self>) -> Result<TokenSession, Fault> {
         let _inside = Inside::enter(&self.inside);
         let module = self.module()?;
         let slot = self.slot(module)?;
-        // Not closed when dropped: after the module was initialised again, the number of an old
-        // session may be that of a new one.
+        // Not closed when dropped: after the module was initialised again, the handle of an old session may be
+        // that of a new one.
         let raw = module.open_rw_session_no_drop(slot).map_err(fault)?;
         let pin = secret_from_env_or_file(&self.token.pin, &|name| std::env::var(name).ok())
             .map_err(|why| Fault::Denied(format!("pkcs11.pin: {why}")))?;
         let pin = RawAuthPin::new(Box::new(pin.expose().to_vec()));
         match raw.login_with_raw(UserType::User, &pin) {
-            // The login belongs to the process: the first session's is everyone's.
+            // The login belongs to the process: the first session logs in for all.
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
             Err(error) => return Err(fault(error)),
         }
@@ -124,13 +123,13 @@ impl Driver {
         Ok(self.module.get_or_init(|| module))
     }
 
-    /// The token's slot. A module may look for tokens only while it is initialised, so that is done
-    /// again when the token is not there and no other thread is inside.
+    /// The token's slot. Some modules detect tokens only when they are initialised. So if the token is not found, the
+    /// module is initialised again, unless another thread is inside it.
     fn slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
         match self.find_slot(module) {
             Err(Fault::Gone(_)) if self.inside.load(Ordering::SeqCst) == 1 => {
                 self.epoch.fetch_add(1, Ordering::SeqCst);
-                let _ = module.clone().finalize(); // it may never have been initialised
+                let _ = module.clone().finalize(); // it may not be initialised
                 initialize(module)?;
                 self.find_slot(module)
             }
@@ -166,7 +165,7 @@ fn initialize(module: &Pkcs11) -> Result<(), Fault> {
     }
 }
 
-/// What an error of the module means for us.
+/// Maps an error of the module to a [`Fault`].
 pub(super) fn fault(error: Error) -> Fault {
     let why = error.to_string();
     let Error::Pkcs11(rv, _) = error else {
@@ -214,7 +213,7 @@ impl Drop for TokenSession {
             && let Some(raw) = self.raw.take()
         {
             let _inside = Inside::enter(&self.driver.inside);
-            let _ = raw.close(); // it may be dead already
+            let _ = raw.close(); // the session may be dead already
         }
     }
 }
@@ -223,7 +222,7 @@ impl Session for TokenSession {
     fn probe(&mut self) -> Result<(), Fault> {
         self.inside(|raw, _| {
             let info = raw.get_session_info().map_err(fault)?;
-            // Some modules answer that from memory; random bytes come from the token.
+            // Some modules answer that without asking the token; random bytes do come from it.
             let mut some = [0_u8; 8];
             match raw.generate_random_slice(&mut some).map_err(fault) {
                 Err(Fault::Refused(_) | Fault::Unsupported(_)) | Ok(()) => {}
@@ -252,29 +251,30 @@ impl TokenSession {
         }
     }
 
-    /// Makes a key pair that stays in the token; its raw public key.
+    /// Makes a key pair that cannot leave the token; returns the public key.
     fn make(&mut self, alg: Alg, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
         self.inside(|raw, _| {
             let (public, private) = generate(raw, alg, id, label)?;
+            // Read back: a token may accept a template and ignore parts of it.
             let wanted = [AttributeType::NeverExtractable, AttributeType::Sensitive];
             let held = raw.get_attributes(private, &wanted).map_err(fault)?;
             if held != [Attribute::NeverExtractable(true), Attribute::Sensitive(true)] {
                 let _ = raw.destroy_object(private);
                 let _ = raw.destroy_object(public);
                 return Err(Fault::Refused(
-                    "the token does not keep keys to itself: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
+                    "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
                 ));
             }
             let point = raw.get_attributes(public, &[AttributeType::EcPoint]);
             match &point.map_err(fault)?[..] {
                 [Attribute::EcPoint(point)] => public_key(alg, point)
-                    .ok_or_else(|| Fault::Refused("the token's public key is of another form".into())),
+                    .ok_or_else(|| Fault::Refused("the token's public key has an unknown encoding".into())),
                 _ => Err(Fault::Refused("the token shows no public key".into())),
             }
         })
     }
 
-    /// Destroys what has this id; success when nothing has.
+    /// Destroys the objects with this id; success when there is none.
     fn destroy(&mut self, id: &[u8]) -> Result<(), Fault> {
         self.inside(|raw, objects| {
             objects.remove(id);
@@ -361,11 +361,12 @@ pub(super) fn find(
     let found = raw.find_objects(&template).map_err(fault)?;
     let [key] = found[..] else {
         return Err(Fault::Refused(format!(
-            "the token has {} keys with the id {}; was it exchanged?",
+            "the token has {} keys with the id {}; was the token exchanged?",
             found.len(),
             hex::encode(id)
         )));
     };
+    // Only a cache: each key is found again by its id.
     if objects.len() >= OBJECTS_MAX {
         objects.clear();
     }
@@ -382,15 +383,14 @@ fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
     PublicKey::from_raw(alg, plain).or_else(|| PublicKey::from_raw(alg, point))
 }
 
-/// The backend.
 pub struct Pkcs11Device {
-    line: Line<TokenSession>,
+    line: SessionPool<TokenSession>,
     random: Arc<dyn Random>,
 }
 
 impl Pkcs11Device {
-    /// The backend on a line that was started with [`Driver::connect`].
-    pub fn new(line: Line<TokenSession>, random: Arc<dyn Random>) -> Self {
+    /// The backend over a session pool that was started with [`Driver::connect`].
+    pub fn new(line: SessionPool<TokenSession>, random: Arc<dyn Random>) -> Self {
         Self { line, random }
     }
 }
@@ -411,7 +411,7 @@ impl Device for Pkcs11Device {
         &self.line
     }
 
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         let mut id = vec![0_u8; ID_BYTES];
         self.random.fill(&mut id);
         let (handle, name) = (Handle(id.clone()), name.to_owned());
@@ -420,7 +420,7 @@ impl Device for Pkcs11Device {
                 return session.make_wrapping(&id, &name);
             }
             let public = session.make(alg, &id, &name)?;
-            // A key is not announced before it has signed once.
+            // The key must produce a valid signature before it is used.
             let signature = session.sign(alg, &id, PROOF)?;
             if !public.verify(PROOF, &signature) {
                 return Err(Fault::Refused(
@@ -430,7 +430,7 @@ impl Device for Pkcs11Device {
             Ok(public)
         };
         let public = self.line.run("pkcs11_make", deadline, make)?;
-        Ok(Made { handle, public })
+        Ok(NewKey { handle, public })
     }
 
     fn sign(
@@ -492,5 +492,5 @@ pub const OPS: &[&str] = &[
     "pkcs11_unwrap",
 ];
 
-/// What a new key signs once, to show that it works; no payload begins like this.
+/// What a new key signs once as a test; payload policies refuse messages with this prefix.
 const PROOF: &[u8] = b"ron-kms/v1/new key";

@@ -1,10 +1,10 @@
 //! AES-KWP (RFC 5649) inside a PKCS#11 token.
 //!
-//! A token wraps keys, not bytes: the plaintext becomes a session object for the time of the call,
-//! is wrapped with `C_WrapKey`, and destroyed. The wrapping key itself never leaves the token.
+//! A token wraps keys, not bytes: the plaintext becomes a session object for the time of the call, is wrapped with
+//! `C_WrapKey`, and is destroyed. The wrapping key itself never leaves the token.
 //!
-//! What is wrapped is the length of the plaintext (4 bytes, big-endian) and the plaintext, because
-//! there are modules (SoftHSM 2.6) whose `C_UnwrapKey` gives the padding back as part of the key.
+//! The wrapped bytes are the plaintext's length (4 bytes, big-endian) and the plaintext, because the `C_UnwrapKey` of
+//! some modules (SoftHSM 2.6) returns the padding as part of the key.
 
 use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::Mechanism;
@@ -18,11 +18,11 @@ use super::line::{Fault, Session as _};
 use super::pkcs11::{TokenSession, fault, find};
 use crate::keys::PublicKey;
 
-/// What a new key wraps once, to show that it works.
+/// What a new key wraps once as a test.
 const PROOF: &[u8] = b"ron-kms/v1/new key";
 
 impl TokenSession {
-    /// Makes a wrapping key that stays in the token.
+    /// Makes a wrapping key that cannot leave the token.
     pub(super) fn make_wrapping(&mut self, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
         self.inside(|raw, _| {
             let template = [
@@ -48,12 +48,12 @@ impl TokenSession {
             if held != [Attribute::NeverExtractable(true), Attribute::Sensitive(true)] {
                 let _ = raw.destroy_object(key); // refused in any case
                 return Err(Fault::Refused(
-                    "the token does not keep keys to itself: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
+                    "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
                 ));
             }
             Ok(())
         })?;
-        // A key is not announced before it has wrapped once.
+        // The key must wrap and unwrap a test value before it is used.
         let wrapped = self.wrap(id, PROOF)?;
         if self.unwrap(id, &wrapped)?.expose() != PROOF {
             return Err(Fault::Refused(
@@ -63,11 +63,11 @@ impl TokenSession {
         Ok(PublicKey::Hidden(Alg::Aes256Kwp))
     }
 
-    /// RFC 5649 of these bytes.
+    /// Wraps these bytes (RFC 5649).
     pub(super) fn wrap(&mut self, id: &[u8], plaintext: &[u8]) -> Result<Vec<u8>, Fault> {
         self.inside(|raw, objects| {
             let key = find(raw, objects, ObjectClass::SECRET_KEY, id)?;
-            let mut template = passing().to_vec();
+            let mut template = session_secret().to_vec();
             template.push(Attribute::Value(framed(plaintext)));
             let made = raw.create_object(&template);
             if let Some(Attribute::Value(copy)) = template.last_mut() {
@@ -80,14 +80,14 @@ impl TokenSession {
         })
     }
 
-    /// The bytes of RFC 5649 output.
+    /// Unwraps RFC 5649 output; [`Fault::Mismatch`] when it does not decrypt.
     pub(super) fn unwrap(&mut self, id: &[u8], wrapped: &[u8]) -> Result<SecretBytes, Fault> {
         let opened = self.inside(|raw, objects| {
             let key = find(raw, objects, ObjectClass::SECRET_KEY, id)?;
-            let object = raw.unwrap_key(&Mechanism::AesKeyWrapPad, key, wrapped, &passing());
+            let object = raw.unwrap_key(&Mechanism::AesKeyWrapPad, key, wrapped, &session_secret());
             let object = match object {
                 Ok(object) => object,
-                Err(error) if may_be_the_text(&error) => return Ok(None),
+                Err(error) if may_be_wrong_ciphertext(&error) => return Ok(None),
                 Err(error) => return Err(fault(error)),
             };
             let value = raw.get_attributes(object, &[AttributeType::Value]);
@@ -95,26 +95,26 @@ impl TokenSession {
             match value.map_err(fault)?.pop() {
                 Some(Attribute::Value(value)) => Ok(unframed(&Zeroizing::new(value))),
                 _ => Err(Fault::Refused(
-                    "the token does not show what it unwrapped".into(),
+                    "the token does not reveal the unwrapped value".into(),
                 )),
             }
         })?;
         match opened {
             Some(secret) => Ok(secret),
-            // Some modules call a wrong ciphertext a general error, which also a dying device
-            // answers: only one that still answers is believed to mean the ciphertext.
+            // Some modules report a wrong ciphertext as a general error, which a failing device returns too. Only if
+            // the token still answers a probe is the ciphertext to blame.
             None => self.probe().and(Err(Fault::Mismatch)),
         }
     }
 }
 
-/// The length, then the bytes.
+/// The plaintext's length in 4 bytes, then the plaintext.
 fn framed(plaintext: &[u8]) -> Vec<u8> {
     let length = plaintext.len() as u32;
     [&length.to_be_bytes()[..], plaintext].concat()
 }
 
-/// What [`framed`] was given, from the same bytes with or without their padding.
+/// The plaintext of [`framed`] bytes, with or without up to 7 bytes of zero padding.
 fn unframed(value: &[u8]) -> Option<SecretBytes> {
     let (length, rest) = value.split_first_chunk::<4>()?;
     let (plaintext, padding) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
@@ -122,8 +122,8 @@ fn unframed(value: &[u8]) -> Option<SecretBytes> {
     whole.then(|| SecretBytes::from_slice(plaintext))
 }
 
-/// A secret that lives in the session for one call.
-fn passing() -> [Attribute; 6] {
+/// The template of a secret that exists in the session for one call.
+fn session_secret() -> [Attribute; 6] {
     [
         Attribute::Class(ObjectClass::SECRET_KEY),
         Attribute::KeyType(KeyType::GENERIC_SECRET),
@@ -134,13 +134,13 @@ fn passing() -> [Attribute; 6] {
     ]
 }
 
-/// Destroys a passing object. Where that fails the whole session goes, and the object with it.
+/// Destroys such an object. If that fails, the session is closed, which destroys the object too.
 fn end(raw: &Raw, object: ObjectHandle) -> Result<(), Fault> {
     raw.destroy_object(object)
         .map_err(|_| Fault::Gone("a session object cannot be destroyed".into()))
 }
 
-fn may_be_the_text(error: &Error) -> bool {
+fn may_be_wrong_ciphertext(error: &Error) -> bool {
     matches!(
         error,
         Error::Pkcs11(
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_length_survives_padding_and_nothing_else_is_believed() {
+    fn the_length_survives_padding_and_nothing_else_is_accepted() {
         let frame = framed(b"12345");
         let opened = |bytes: &[u8]| unframed(bytes).map(|s| s.expose().to_vec());
         assert_eq!(opened(&frame).as_deref(), Some(&b"12345"[..]));

@@ -1,5 +1,5 @@
-//! One look at the configured devices without a service: logs in and asks for an answer. A device
-//! that hangs makes the look hang too; nothing else depends on it.
+//! Probes the configured devices once, without a running service (`ron doctor`): logs in and waits for an answer. A
+//! device that hangs makes the probe hang.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::line::{Fault, Session as _};
 use super::remote::Remote;
 use super::settings::DeviceSettings;
 
-/// Connects once to every configured device. Its name, and what to do when it does not answer.
+/// Connects once to every configured device. Returns each one's name and the error, if any.
 pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
     let mut problems = Vec::new();
     let settings = DeviceSettings::from_config(config, &mut problems);
@@ -35,7 +35,7 @@ fn pkcs11(settings: &DeviceSettings) -> Answer {
         pin: wanted.pin.clone(),
     });
     let answer = driver.connect().and_then(|mut session| session.probe());
-    Some(("HSM token".into(), answer.map_err(said)))
+    Some(("HSM token".into(), answer.map_err(described)))
 }
 
 #[cfg(feature = "tpm")]
@@ -46,7 +46,7 @@ fn tpm(settings: &DeviceSettings) -> Answer {
         owner_auth: wanted.owner_auth.clone(),
     };
     let answer = at.connect().and_then(|mut session| session.probe());
-    Some(("TPM".into(), answer.map_err(said)))
+    Some(("TPM".into(), answer.map_err(described)))
 }
 
 #[cfg(not(feature = "pkcs11"))]
@@ -70,19 +70,19 @@ fn remote(config: &Config, settings: &DeviceSettings) -> Answer {
         .and_then(|peers| {
             let remote = Remote::new(Arc::new(HttpClient::new(peers)), wanted);
             let answer = remote.connect().and_then(|mut session| session.probe());
-            answer.map_err(said)
+            answer.map_err(described)
         });
     Some(("other key service".into(), answer))
 }
 
-fn said(fault: Fault) -> String {
+fn described(fault: Fault) -> String {
     match fault {
         Fault::Gone(why) => format!("it does not answer: {why}"),
         Fault::Denied(why) => format!("it refused the login: {why}"),
         Fault::Refused(why) => format!("it refused: {why}"),
         Fault::Unsupported(why) => format!("it cannot do this: {why}"),
-        Fault::NotNow { .. } => "it has too much to do".into(),
+        Fault::NotNow { .. } => "it is overloaded".into(),
         Fault::Silent => "it does not answer in time".into(),
-        Fault::Mismatch => "it does not open what it wrapped".into(),
+        Fault::Mismatch => "it does not unwrap what it wrapped".into(),
     }
 }

@@ -1,4 +1,4 @@
-//! Configuration of the devices: their keys of the one table, and what they mean.
+//! Configuration of the devices: their rows of the configuration table, and the validated settings.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,37 +9,33 @@ use super::remote::{Api, RemoteSettings};
 
 /// Rows of the configuration table.
 pub static DEVICE_KEYS: [Key; 19] = [
-    Key::path("pkcs11.module", "", "PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
-    Key::text("pkcs11.token", "", "Label of the token. Empty: the only one there is."),
+    Key::path("pkcs11.module", "", "Path of the PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
+    Key::text("pkcs11.token", "", "Label of the token. Empty: the module's only token."),
     Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
-    Key::count("pkcs11.sessions", "4", "Threads with a session of the token each.").range("1", "64"),
+    Key::count("pkcs11.sessions", "4", "Number of sessions with the token, one thread each.").range("1", "64"),
     Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
-    Key::text("tpm.counter_index", "", "NV index of a counter in the TPM, such as 0x01800a10, that is made and advanced with each start: a data directory from before the last start is then refused. Empty: none. Cannot be taken away afterwards."),
-    Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: it has none."),
+    Key::text("tpm.counter_index", "", "NV index of a counter in the TPM, such as 0x01800a10, that is created if needed and advanced at each start: a data directory from before the last start is then refused. Empty: none. Cannot be unset afterwards."),
+    Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: the owner has none."),
     Key::text("remote.url", "", "Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit mount such as https://vault:8200/v1/transit. Empty: no such backend."),
-    Key::choice("remote.api", &["ron", "vault-transit"], "ron", "What answers there."),
-    Key::text("remote.token", "", "The credential for it: path of a file with mode 0600, or env:NAME for an environment variable."),
+    Key::choice("remote.api", &["ron", "vault-transit"], "ron", "API of that service."),
+    Key::text("remote.token", "", "Credential for that service: path of a file with mode 0600, or env:NAME for an environment variable."),
     Key::text("remote.tenant", "default", "Tenant of the keys made in another ron-kms: that of the credential."),
     Key::text("remote.purpose", "remote", "Purpose of the keys made in another ron-kms."),
-    Key::count("remote.sessions", "4", "Threads that call it.").range("1", "64"),
-    Key::path("seal.tpm_file", "", "Seal key of the store as a blob that only this TPM opens, made with a new store; instead of seal.key_file."),
+    Key::count("remote.sessions", "4", "Number of threads that call that service.").range("1", "64"),
+    Key::path("seal.tpm_file", "", "Seal key of the store as a blob that only this TPM unseals, made with a new store; instead of seal.key_file."),
     Key::duration("backends.probe_every", "2s", "Pause between two probes of a device that answers.").range("100ms", "1m"),
-    Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted as old.")
+    Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted in verify_cache_expired_total.")
         .range("1s", "24h"),
-    Key::duration("verify_cache.hard_ttl", "1h", "After this time without an answer of the device, its keys no longer verify: 503.")
+    Key::duration("verify_cache.hard_ttl", "1h", "After this time without an answer of the device, verifications with its keys are refused with 503.")
         .range("1s", "720h"),
-    Key::choice("attest.require", &["never", "if-available", "required"], "if-available", "Whether keys sign while their device does not attest where they are: `required` refuses, the others show it only."),
-    Key::duration("attest.refresh_every", "10m", "How often the devices are asked to attest; a failure is tried again after 5 s.").range("200ms", "24h"),
+    Key::choice("attest.require", &["never", "if-available", "required"], "if-available", "Whether keys sign while their device does not attest them: `required` refuses; the others only report it."),
+    Key::duration("attest.refresh_every", "10m", "How often devices have to attest their keys; a failure is retried after 5 s.").range("200ms", "24h"),
 ];
 
-/// The configured devices.
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
-    /// A PKCS#11 token.
     pub pkcs11: Option<Pkcs11Settings>,
-    /// A TPM.
     pub tpm: Option<TpmSettings>,
-    /// Another key service.
     pub remote: Option<RemoteSettings>,
     /// Pause between two probes.
     pub probe_every: Duration,
@@ -47,26 +43,21 @@ pub struct DeviceSettings {
     pub soft_ttl: Duration,
     /// See `verify_cache.hard_ttl`.
     pub hard_ttl: Duration,
-    /// Whether a device that does not attest signs nothing.
+    /// Whether the keys of a device that does not attest may not sign.
     pub attest_required: bool,
-    /// How often devices are asked to attest.
     pub attest_every: Duration,
 }
 
-/// Which token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pkcs11Settings {
-    /// The module.
     pub module: PathBuf,
     /// The token's label, or empty.
     pub token: String,
-    /// Where the PIN is.
+    /// Path of the PIN's file, or `env:NAME`.
     pub pin: String,
-    /// Session threads.
     pub sessions: usize,
 }
 
-/// Which TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TpmSettings {
     /// TCTI name and configuration.
@@ -78,7 +69,7 @@ pub struct TpmSettings {
 }
 
 impl DeviceSettings {
-    /// Checks what the table alone cannot.
+    /// Reads the settings and checks keys that depend on each other.
     pub fn from_config(config: &Config, problems: &mut Vec<ConfigProblem>) -> Self {
         let devices = Self {
             pkcs11: pkcs11(config, problems),
@@ -100,7 +91,7 @@ impl DeviceSettings {
     }
 }
 
-/// A text that is set to something.
+/// A text key's value, unless it is empty.
 fn text<'a>(config: &'a Config, key: &str) -> Option<&'a str> {
     config.str_opt(key).filter(|text| !text.is_empty())
 }
@@ -160,7 +151,7 @@ fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings
     })
 }
 
-/// The NV index of the counter: of the owner's or a vendor's range.
+/// The NV index of the counter, within the range of TPM 2.0 NV indices.
 fn counter_index(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<u32> {
     let given = text(config, "tpm.counter_index")?;
     let digits = given.strip_prefix("0x").unwrap_or_default();
@@ -203,7 +194,7 @@ fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSe
         return None;
     };
     Some(RemoteSettings {
-        // A socket's path ends with a colon in the URLs of the client.
+        // The HTTP client's URLs separate a socket's path from the request path with a colon.
         url: match url.strip_prefix("unix:") {
             Some(socket) if !socket.contains(':') => format!("{url}:"),
             _ => url.trim_end_matches('/').to_owned(),
@@ -219,7 +210,7 @@ fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSe
     })
 }
 
-/// Whether nobody on the way can read what is sent.
+/// Whether the connection is protected: TLS, a Unix socket or loopback.
 fn guarded(url: &str) -> bool {
     let local = |rest: &str| {
         let host = rest.split('/').next().unwrap_or_default();

@@ -5,33 +5,37 @@ use std::sync::Arc;
 use ron_crypto::rand::Random;
 use ron_http::HttpClient;
 
-use super::line::{Around, Line, LineParts};
+use super::line::{SessionPool, SessionPoolParts, SharedHandles};
 use super::remote::{Remote, RemoteDevice};
 use super::{BackendKind, Backends, Device};
 use crate::config::Settings;
 use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
-/// The backends of these settings. A device that is not there is not an error: its keys verify,
-/// and its keeper goes on looking for it.
+/// Starts the devices of these settings. An unavailable device is not an error: its keys verify, and its keeper keeps
+/// probing it.
 pub fn start(
     settings: &Settings,
-    around: &Around,
+    handles: &SharedHandles,
     random: &Arc<dyn Random>,
     http: &Arc<HttpClient>,
 ) -> Backends {
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-    devices.extend(pkcs11(settings, around, random));
-    devices.extend(tpm(settings, around));
-    devices.extend(remote(settings, around, http));
-    Backends::new(settings.backend, devices, around.clock.unix_ms())
+    devices.extend(pkcs11(settings, handles, random));
+    devices.extend(tpm(settings, handles));
+    devices.extend(remote(settings, handles, http));
+    Backends::new(settings.backend, devices, handles.clock.unix_ms())
         .attest_required(settings.devices.attest_required)
 }
 
-fn remote(settings: &Settings, around: &Around, http: &Arc<HttpClient>) -> Option<Arc<dyn Device>> {
+fn remote(
+    settings: &Settings,
+    handles: &SharedHandles,
+    http: &Arc<HttpClient>,
+) -> Option<Arc<dyn Device>> {
     let wanted = settings.devices.remote.clone()?;
     let (api, sessions) = (wanted.api, wanted.sessions);
     let remote = Remote::new(http.clone(), wanted);
-    let parts = LineParts {
+    let parts = SessionPoolParts {
         kind: BackendKind::Remote,
         threads: &REMOTE,
         queue: &REMOTE_QUEUE,
@@ -41,14 +45,14 @@ fn remote(settings: &Settings, around: &Around, http: &Arc<HttpClient>) -> Optio
         cause: "remote",
         ops: super::remote::OPS,
     };
-    let line = Line::start(parts, around.clone(), move || remote.connect());
+    let line = SessionPool::start(parts, handles.clone(), move || remote.connect());
     Some(Arc::new(RemoteDevice::new(line, api)))
 }
 
 #[cfg(feature = "pkcs11")]
 fn pkcs11(
     settings: &Settings,
-    around: &Around,
+    handles: &SharedHandles,
     random: &Arc<dyn Random>,
 ) -> Option<Arc<dyn Device>> {
     use super::pkcs11::{Driver, Pkcs11Device, Token};
@@ -60,7 +64,7 @@ fn pkcs11(
         label: wanted.token.clone(),
         pin: wanted.pin.clone(),
     });
-    let parts = LineParts {
+    let parts = SessionPoolParts {
         kind: BackendKind::Pkcs11,
         threads: &PKCS11,
         queue: &PKCS11_QUEUE,
@@ -70,17 +74,17 @@ fn pkcs11(
         cause: "pkcs11",
         ops: super::pkcs11::OPS,
     };
-    let line = Line::start(parts, around.clone(), move || driver.connect());
+    let line = SessionPool::start(parts, handles.clone(), move || driver.connect());
     Some(Arc::new(Pkcs11Device::new(line, random.clone())))
 }
 
 #[cfg(not(feature = "pkcs11"))]
-fn pkcs11(_: &Settings, _: &Around, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
+fn pkcs11(_: &Settings, _: &SharedHandles, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
     None
 }
 
 #[cfg(feature = "tpm")]
-fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
+fn tpm(settings: &Settings, handles: &SharedHandles) -> Option<Arc<dyn Device>> {
     use super::tpm::{TpmAt, TpmDevice};
     use crate::topology::{TPM, TPM_KEEPER, TPM_QUEUE};
 
@@ -89,7 +93,7 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         tcti: wanted.tcti.clone(),
         owner_auth: wanted.owner_auth.clone(),
     };
-    let parts = LineParts {
+    let parts = SessionPoolParts {
         kind: BackendKind::Tpm,
         threads: &TPM,
         queue: &TPM_QUEUE,
@@ -99,11 +103,11 @@ fn tpm(settings: &Settings, around: &Around) -> Option<Arc<dyn Device>> {
         cause: "tpm",
         ops: super::tpm::OPS,
     };
-    let line = Line::start(parts, around.clone(), move || at.connect());
+    let line = SessionPool::start(parts, handles.clone(), move || at.connect());
     Some(TpmDevice::new(line, wanted.counter_index))
 }
 
 #[cfg(not(feature = "tpm"))]
-fn tpm(_: &Settings, _: &Around) -> Option<Arc<dyn Device>> {
+fn tpm(_: &Settings, _: &SharedHandles) -> Option<Arc<dyn Device>> {
     None
 }

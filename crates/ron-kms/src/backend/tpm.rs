@@ -1,12 +1,11 @@
-//! Keys that only one TPM can use: P-256 pairs made inside it, kept by us as blobs that it alone
-//! can load; and what it says about them.
+//! Keys that only one TPM can use: P-256 pairs made inside it and stored here as blobs that only it can load; and the
+//! TPM's evidence for them.
 //!
-//! One thread owns the TPM. It keeps nothing loaded between calls but the storage primary, so that a TPM
-//! with three places for objects is enough and no resource manager is needed; what a killed process
-//! left there is flushed on connecting.
+//! One thread owns the TPM. Between calls only the storage primary stays loaded, so that a TPM with three object slots
+//! is enough and no resource manager is needed. Objects that a killed process left loaded are flushed on connecting.
 //!
-//! The attestation key is a restricted primary of the owner's hierarchy: the same template gives the
-//! same key for as long as the TPM has the same owner seed, so nothing has to be stored for it.
+//! The attestation key is a restricted primary of the owner's hierarchy: the same template gives the same key as long
+//! as the TPM has the same owner seed, so nothing has to be stored for it.
 
 use std::path::PathBuf;
 use std::str::FromStr as _;
@@ -35,9 +34,9 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
 use tss_esapi::{Context, Error};
 
-use super::line::{Fault, Line, Session};
+use super::line::{Fault, Session, SessionPool};
 use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence,
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
     TpmEvidence,
 };
 use crate::keys::PublicKey;
@@ -48,7 +47,7 @@ pub(super) const ONE: (
     Option<AuthSession>,
     Option<AuthSession>,
 ) = (Some(AuthSession::Password), None, None);
-/// Two, for certify.
+/// Two password sessions, for certify.
 const TWO: (
     Option<AuthSession>,
     Option<AuthSession>,
@@ -65,10 +64,9 @@ const QUOTED: [PcrSlot; 4] = [
     PcrSlot::Slot4,
     PcrSlot::Slot7,
 ];
-/// What a new key signs once, to show that it works.
+/// What a new key signs once as a test.
 const PROOF: &[u8] = b"ron-kms/v1/new key";
 
-/// Which TPM.
 #[derive(Clone, Debug)]
 pub struct TpmAt {
     /// TCTI name and configuration.
@@ -83,8 +81,8 @@ pub struct TpmSession {
     primary: Option<KeyHandle>,
 }
 
-/// What an error means for us: an answer about a parameter, handle or session is a refusal; all
-/// else (no connection, no room, a warning) asks for a fresh start.
+/// Maps an error of the TPM: an answer about a parameter, handle or session is a refusal; everything else (no
+/// connection, no free slot, a warning) drops the session, so that the next call connects again.
 pub(super) fn fault(error: Error) -> Fault {
     match error {
         Error::Tss2Error(tss_esapi::constants::response_code::Tss2ResponseCode::FormatOne(_))
@@ -94,13 +92,13 @@ pub(super) fn fault(error: Error) -> Fault {
 }
 
 impl TpmAt {
-    /// Connects and makes room.
+    /// Connects to the TPM and flushes objects that an earlier process left loaded.
     pub fn connect(&self) -> Result<TpmSession, Fault> {
         let tcti = TctiNameConf::from_str(&self.tcti)
             .map_err(|_| Fault::Denied(format!("tpm.tcti `{}` is not understood", self.tcti)))?;
         let gone = |e: Error| Fault::Gone(e.to_string());
         let mut context = Context::new(tcti).map_err(gone)?;
-        // Refused where the firmware or the kernel has done it, which is the usual case.
+        // Usually the firmware or the kernel has started the TPM, which then refuses this.
         let _ = context.startup(StartupType::Clear);
         if let Some(path) = &self.owner_auth {
             let auth = read_secret_file(path).map_err(Fault::Denied)?;
@@ -128,7 +126,7 @@ impl Session for TpmSession {
 }
 
 impl TpmSession {
-    /// Flushes what somebody left loaded. Behind a resource manager there is nothing to see.
+    /// Flushes objects that an earlier process left loaded. Behind a resource manager the list is empty.
     fn make_room(&mut self) -> Result<(), Fault> {
         let left = self.context.execute_without_session(|c| {
             c.get_capability(CapabilityType::Handles, tss::TPM2_TRANSIENT_FIRST, 16)
@@ -141,13 +139,13 @@ impl TpmSession {
                 .context
                 .execute_without_session(|c| c.tr_from_tpm_public(*handle));
             if let Ok(object) = object {
-                let _ = self.context.flush_context(object); // whoever owned it was faster
+                let _ = self.context.flush_context(object); // its owner may have flushed it meanwhile
             }
         }
         Ok(())
     }
 
-    /// The parent of all our keys: a storage primary of the owner.
+    /// The parent of all keys of this service: a storage primary of the owner hierarchy.
     fn primary(&mut self) -> Result<KeyHandle, Fault> {
         if let Some(primary) = self.primary {
             return Ok(primary);
@@ -172,7 +170,7 @@ impl TpmSession {
         }
     }
 
-    /// Makes a key; its blob and public half.
+    /// Makes a key and returns its blob and public half.
     fn make(&mut self) -> Result<(Handle, PublicKey), Fault> {
         let parent = self.primary()?;
         let template = signing_template(false).map_err(fault)?;
@@ -227,7 +225,7 @@ impl TpmSession {
         fixed(&signature.map_err(fault)?)
     }
 
-    /// A blob that this TPM alone opens.
+    /// Seals `secret` into a blob that only this TPM can unseal.
     fn seal(&mut self, secret: &SecretBytes) -> Result<Handle, Fault> {
         let parent = self.primary()?;
         let template = sealed_template().map_err(fault)?;
@@ -253,7 +251,7 @@ impl TpmSession {
     fn attest(&mut self, blob: &Handle, nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
         let (public, _) = unpack(blob)?;
         let key = self.load(blob)?;
-        // Its place is needed for the attestation key.
+        // The attestation key needs its slot; the next call loads the primary again.
         if let Some(primary) = self.primary.take() {
             self.flush(primary.into());
         }
@@ -270,7 +268,7 @@ impl TpmSession {
     ) -> Result<TpmEvidence, Fault> {
         let template = signing_template(true).map_err(fault)?;
         let (ak, ak_public) = self.make_primary(template)?;
-        let evidence = self.speak(key, ak, nonce);
+        let evidence = self.certify_and_quote(key, ak, nonce);
         self.flush(ak.into());
         let ((certify, certify_signature), (quote, quote_signature)) = evidence?;
         let ak_point = point(&ak_public)
@@ -288,7 +286,7 @@ impl TpmSession {
     }
 
     #[allow(clippy::type_complexity)]
-    fn speak(
+    fn certify_and_quote(
         &mut self,
         key: KeyHandle,
         ak: KeyHandle,
@@ -340,8 +338,8 @@ fn storage_template() -> tss_esapi::Result<Public> {
         .build()
 }
 
-/// The template of signing keys; restricted for the one that attests, so that it signs nothing but
-/// what the TPM itself has made.
+/// The template of signing keys. The attestation key is `restricted`: it signs only data that the TPM itself has
+/// made.
 fn signing_template(restricted: bool) -> tss_esapi::Result<Public> {
     let attributes = ObjectAttributesBuilder::new()
         .with_fixed_tpm(true)
@@ -408,7 +406,7 @@ fn unpack(blob: &Handle) -> Result<(Public, Private), Fault> {
     Ok((public, private))
 }
 
-/// Both coordinates with 32 bytes: the TPM leaves leading zeros out.
+/// Pads a number to 32 bytes: the TPM omits leading zeros.
 fn padded(part: &[u8]) -> Option<[u8; 32]> {
     let mut out = [0_u8; 32];
     let at = out.len().checked_sub(part.len())?;
@@ -449,16 +447,15 @@ pub const OPS: &[&str] = &[
     "tpm_attest",
 ];
 
-/// The backend.
 pub struct TpmDevice {
-    line: Line<TpmSession>,
+    line: SessionPool<TpmSession>,
     counter_index: Option<u32>,
 }
 
 impl TpmDevice {
-    /// The backend on a line that was started with [`TpmAt::connect`].
+    /// The backend over a session pool that was started with [`TpmAt::connect`].
     /// `counter_index` is the NV index of its counter.
-    pub fn new(line: Line<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
+    pub fn new(line: SessionPool<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
             line,
             counter_index,
@@ -482,12 +479,12 @@ impl Device for TpmDevice {
         &self.line
     }
 
-    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         if alg != Alg::EcdsaP256 {
             return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
         }
         let made = self.line.run("tpm_make", deadline, TpmSession::make)?;
-        Ok(Made {
+        Ok(NewKey {
             handle: made.0,
             public: made.1,
         })
@@ -512,8 +509,8 @@ impl Device for TpmDevice {
         true
     }
 
-    /// The TPM keeps nothing of a key between two calls: the blob, which the store erases, is all
-    /// there is of it. So there is nothing to ask the device for, and it need not be there.
+    /// The TPM keeps nothing of a key between calls: the blob, which the store erases, is its only copy. So the device is
+    /// not called and may be unavailable.
     fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
         Ok(())
     }

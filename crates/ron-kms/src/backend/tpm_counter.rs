@@ -1,4 +1,4 @@
-//! A counter in the TPM's non-volatile memory: it only grows, whatever is done to the disk.
+//! A monotonic counter in the TPM's non-volatile memory: restoring the disk does not reset it.
 
 use tss_esapi::attributes::NvIndexAttributesBuilder;
 use tss_esapi::constants::NvIndexType;
@@ -14,8 +14,8 @@ use super::tpm::{ONE, TpmSession, fault};
 const COUNTER_BYTES: u16 = 8;
 
 impl TpmSession {
-    /// The counter at this index, advanced by one first where that is asked; made, and advanced
-    /// once, where there is none: a counter cannot be read before.
+    /// Reads the counter at this index, after incrementing it if `advance` is set. A missing counter is created and
+    /// incremented once, because a TPM counter cannot be read before its first increment.
     pub(super) fn counter(&mut self, index: u32, advance: bool) -> Result<u64, Fault> {
         let place = NvIndexTpmHandle::new(index).map_err(fault)?;
         let known = self
@@ -46,7 +46,7 @@ impl TpmSession {
         let bytes = value.value().try_into();
         bytes
             .map(u64::from_be_bytes)
-            .map_err(|_| Fault::Refused("the NV index is no counter".into()))
+            .map_err(|_| Fault::Refused("the NV index is not a counter".into()))
     }
 
     fn define_counter(&mut self, place: NvIndexTpmHandle) -> Result<NvIndexHandle, Fault> {

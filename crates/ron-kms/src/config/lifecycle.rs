@@ -1,15 +1,15 @@
-//! Configuration of the lives of keys: rotation and destruction.
+//! Configuration of scheduled rotation and of destruction.
 
 use std::time::Duration;
 
 use ron_service::{Config, ConfigProblem, Key};
 
-/// The keys of this room.
+/// The configuration keys of this module.
 pub static KEYS: [Key; 4] = [
     Key::duration(
         "rotation.prepublish",
         "1h",
-        "How long the next public key of a key with rotate_every is shown before it signs (half of rotate_every where that is shorter).",
+        "How long the next public key of a key with rotate_every is published before it signs (half of rotate_every where that is shorter).",
     )
     .range("1s", "720h"),
     Key::count(
@@ -27,25 +27,25 @@ pub static KEYS: [Key; 4] = [
     Key::duration(
         "destroy.delay_min",
         "24h",
-        "The shortest such time that an order may name. Danger: with a short one nobody can call off a mistake.",
+        "The shortest such time that an order may name. Danger: with a short one a mistake cannot be cancelled in time.",
     )
     .range("1s", "8784h"),
 ];
 
-/// Periods and delays in the lives of keys.
+/// Periods and delays of rotation and destruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LifecycleSettings {
-    /// How long a version is shown before it signs.
+    /// How long a version is published before it signs.
     pub prepublish: Duration,
-    /// How much of its period a rotation may come early.
+    /// Maximum part of its period, in percent, that a rotation may come early.
     pub jitter_percent: u64,
-    /// Usual delay of a destruction.
+    /// Delay of a destruction whose request names none.
     pub destroy_delay: Duration,
-    /// Shortest delay of a destruction.
+    /// Shortest delay that a request may name.
     pub destroy_delay_min: Duration,
 }
 
-/// Reads and checks the lives of keys.
+/// Reads and checks the settings of rotation and destruction.
 pub fn lifecycle(config: &Config, problems: &mut Vec<ConfigProblem>) -> LifecycleSettings {
     let settings = LifecycleSettings {
         prepublish: config.duration("rotation.prepublish"),

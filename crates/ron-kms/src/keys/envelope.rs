@@ -1,4 +1,4 @@
-//! What wrapping makes of bytes. Pure: nonces and randomness are arguments.
+//! The ciphertext format. Pure: nonces and randomness are arguments.
 //!
 //! ```text
 //! 0      format, 1
@@ -9,9 +9,9 @@
 //!        3: share 32 | ciphertext | tag 16         HPKE base mode (RFC 9180), DHKEM(X25519)
 //!        4: share 1120 | ciphertext | tag 16       HPKE base mode, X-Wing
 //! ```
-//! The HPKE `info` is `ron-kms/v1/wrap`, a zero byte, and `key#vN`: whoever has the public key can
-//! wrap for the key without asking. The header needs no protection of its own: another algorithm
-//! or version means another key, under which nothing opens. `docs/formats/envelope.md` has an
+//! The HPKE `info` is `ron-kms/v1/wrap`, a zero byte, and `key#vN`: a holder of the public key can
+//! wrap for the key without calling the service. The header needs no protection of its own: another algorithm
+//! or version selects another key, under which the body does not decrypt. `docs/formats/envelope.md` has an
 //! example of each.
 
 use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
@@ -25,9 +25,9 @@ use ron_proto::values::{Alg, Kid};
 use super::{PublicKey, SecretKey};
 use crate::error::{Refusal, Why};
 
-/// Bytes in front of what the algorithm made.
+/// Bytes of the header, in front of the algorithm's output.
 pub const HEADER_LEN: usize = 6;
-/// Longest ciphertext: the longest plaintext, the header and the largest share with its tag.
+/// Maximum bytes of a ciphertext: the longest plaintext, the header and the largest share with its tag.
 pub const CIPHERTEXT_BYTES_MAX: usize = WRAP_BYTES_MAX + 2 * 1024;
 
 const FORMAT: u8 = 1;
@@ -45,11 +45,11 @@ const fn code(alg: Alg) -> Option<u8> {
     }
 }
 
-/// One answer for everything that does not open: which of its parts is wrong stays unsaid.
+/// The same refusal for every ciphertext that does not decrypt: it must not reveal which part is wrong.
 pub fn refused() -> Refusal {
     Refusal::new(
         Why::CiphertextRefused,
-        "the ciphertext does not open: it, its `aad` or its key is not the one it was made with",
+        "the ciphertext does not open: it was changed, or its `aad` or its key is not the one it was made with",
     )
 }
 
@@ -81,12 +81,12 @@ pub fn nonce(number: u32, random: &dyn Random) -> [u8; NONCE_LEN] {
     nonce
 }
 
-/// The name that HPKE binds.
+/// The HPKE `info` of a key version.
 fn info(kid: &Kid, version: u32) -> Vec<u8> {
     [INFO, kid.at(version).to_string().as_bytes()].concat()
 }
 
-/// Whether `aad` and the plaintext's length suit the algorithm.
+/// Checks `aad` and the plaintext's length against the algorithm's limits.
 pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal> {
     let max = if alg == Alg::Aes256Kwp {
         WRAP_MAX
@@ -106,7 +106,7 @@ pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal>
     check_aad(alg, aad)
 }
 
-/// Whether `aad` suits the algorithm.
+/// Checks `aad` against the algorithm's limits.
 pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
     match aad {
         Some(_) if alg == Alg::Aes256Kwp => Err(Refusal::new(
@@ -121,7 +121,7 @@ pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
     }
 }
 
-/// Encrypts to a public key, or under a symmetric one; `nonce` is needed for AES-GCM. `None` when
+/// Encrypts to a public key or under a symmetric key; AES-GCM needs `nonce`. `None` when
 /// the key does not wrap.
 pub fn seal(
     (kid, version): (&Kid, u32),

@@ -1,5 +1,5 @@
-//! The snapshot of all keys. Readers load it once and take everything from it, so a signature can
-//! never carry one version's number and another version's key.
+//! The snapshot of all keys. A reader loads it once per operation and takes everything from it, so a signature
+//! never combines one version's number with another version's key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,6 @@ pub struct Version {
     pub number: u32,
     /// When it was made.
     pub created: Timestamp,
-    /// Its public key.
     pub public: PublicKey,
     /// RFC 7638 thumbprint of the public key.
     pub thumbprint: Arc<str>,
@@ -33,44 +32,42 @@ pub struct Version {
     pub birth: u64,
 }
 
-/// How a key is rotated without being asked.
+/// Schedule of automatic rotation.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Rotation {
     /// When the next version begins to sign.
     pub due: Timestamp,
-    /// At least this often.
+    /// Maximum time between two rotations.
     pub every: Period,
 }
 
-/// A published version waits above the head.
+/// A published version above the head that does not sign yet.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Waiting {
-    /// It does not sign before this, unless somebody rotates the key.
+    /// It does not sign before this time, unless the key is rotated by request.
     pub signs_from: Timestamp,
 }
 
-/// A key as signers and readers see it; immutable, replaced as a whole by a rotation.
+/// A key as signers and readers see it; immutable, and replaced as a whole by every change.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Its name.
     pub kid: Kid,
-    /// What it may sign.
+    /// Which payloads it may sign.
     pub payload: PayloadPolicy,
     /// When it was made.
     pub created: Timestamp,
-    /// Whether it signs.
     pub state: KeyState,
     /// When its secrets are (or were) destroyed.
     pub destroy_at: Option<Timestamp>,
-    /// Whether it may leave, wrapped.
+    /// Whether it may be exported, wrapped.
     pub exportable: bool,
-    /// Whether its first version came from outside.
+    /// Whether its first version was imported.
     pub imported: bool,
-    /// How it is rotated without being asked.
+    /// Schedule of automatic rotation.
     pub rotation: Option<Rotation>,
-    /// The last version waits for its time.
+    /// Set while the last version is published but does not sign yet.
     pub waiting: Option<Waiting>,
     /// The oldest version that still verifies.
     pub min_verify: u32,
@@ -78,14 +75,14 @@ pub struct Key {
     pub head: u32,
     /// All versions; `versions[n].number == n + 1`. Never empty.
     pub versions: Vec<Version>,
-    /// The private key of the head; none once it is destroyed.
+    /// The private key of the head, or its handle; `None` once it is destroyed.
     pub secret: Option<Arc<Custody>>,
-    /// Which backend holds it.
+    /// The backend that holds the key.
     pub backend: BackendKind,
-    /// What that backend can prove.
+    /// The attestation class of that backend.
     pub attestation: Attestation,
-    /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for
-    /// keys that sign, whose old versions only verify.
+    /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for signing keys, whose
+    /// old versions only verify.
     pub secrets: BTreeMap<u32, Arc<Custody>>,
 }
 
@@ -100,8 +97,8 @@ impl Key {
         self.secret.as_ref()?.held_by()
     }
 
-    /// What a signature is made with: the head, unless the caller pinned another version, and the
-    /// private key of that same version. Both from this one picture of the key.
+    /// The head and its private key, for a signature; a refusal when the key is not active or `pinned` is not the
+    /// head. Both come from this one snapshot.
     pub fn signing(&self, pinned: Option<u32>) -> Result<(&Version, &Custody), Refusal> {
         let secret = self.active_secret()?;
         Ok((self.head_for(pinned)?, secret))
@@ -121,7 +118,7 @@ impl Key {
         self.versions.get(at)
     }
 
-    /// The head, unless the caller pinned another version.
+    /// The head; a refusal when the caller requires another version.
     pub fn head_for(&self, pinned: Option<u32>) -> Result<&Version, Refusal> {
         let head = self.head();
         match pinned {
@@ -182,9 +179,9 @@ impl Key {
 pub fn not_active(state: KeyState) -> Refusal {
     let detail = match state {
         KeyState::Active => "the key is active",
-        KeyState::Retired => "the key is retired: it verifies, and signs no more",
+        KeyState::Retired => "the key is retired: it verifies, but no longer signs",
         KeyState::PendingDestruction => {
-            "the key is waiting for its destruction; cancel that first, or use another key"
+            "the key is pending destruction; cancel that first, or use another key"
         }
         KeyState::Destroyed => "the key's secrets are destroyed; use another key",
     };
@@ -194,20 +191,19 @@ pub fn not_active(state: KeyState) -> Refusal {
 /// All keys at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct KeyIndex {
-    /// Whether keys may sign although nobody has attested where they are.
+    /// Refuses signatures without a recent attestation, where the configuration requires one.
     pub gate: Arc<AttestGate>,
-    /// By name.
     pub keys: BTreeMap<Kid, Arc<Key>>,
-    /// The whole-store version that this is the picture of.
+    /// The whole-store version of this snapshot.
     pub store_version: u64,
 }
 
 const NO_SUCH_KEY: &str =
-    "there is no such key; GET /v1/kms/keys (`ron kms list`) names those there are";
+    "there is no such key; GET /v1/kms/keys (`ron kms list`) lists the existing keys";
 
 impl KeyIndex {
-    /// The key, if the caller may use it: right tenant, right prefix, exists. In this order, so
-    /// that nobody learns which keys others have.
+    /// The key, if the caller may use it. Tenant and prefix are checked before existence, so that callers do not learn
+    /// which keys others have.
     pub fn find(&self, caller: &Principal, kid: &Kid) -> Result<&Arc<Key>, Refusal> {
         may_use(caller, kid)?;
         self.keys
@@ -215,7 +211,7 @@ impl KeyIndex {
             .ok_or_else(|| Refusal::new(Why::NotFound, NO_SUCH_KEY))
     }
 
-    /// Whether a key of this tenant that signs tokens of `issuer`, and nothing else, has a version with this thumbprint.
+    /// Whether a key of this tenant that signs only tokens of `issuer` has a version with this thumbprint.
     pub fn issues(&self, tenant: &Tenant, issuer: &str, thumbprint: &str) -> bool {
         let signs_for =
             |key: &Key| matches!(&key.payload, PayloadPolicy::Jwt(jwt) if jwt.iss == issuer);
@@ -225,8 +221,9 @@ impl KeyIndex {
             .any(|key| key.versions.iter().any(|v| &*v.thumbprint == thumbprint))
     }
 
-    /// A copy with `key` put in and the store at `store_version`.
+    /// A copy with `key` inserted or replaced, at `store_version`.
     pub fn with(&self, key: Key, store_version: u64) -> Self {
+        // Copies a map of `Arc`s. Changes are rare, while every request loads the snapshot.
         let mut keys = self.keys.clone();
         keys.insert(key.kid.clone(), Arc::new(key));
         Self {
@@ -237,12 +234,12 @@ impl KeyIndex {
     }
 }
 
-/// The tenant of what the installation itself rests on: the keys of issuer, notes, policies and manifests, and the audit
-/// log's own.
+/// The tenant of the installation's own keys: those of the issuer, of notes, policies and manifests, and of the audit
+/// log.
 pub const SYSTEM: &str = "ron";
 
-/// Whether the caller may act on the installation itself. No passport may, whatever its tenant says: it is signed with a
-/// key of this installation, so whoever holds the issuer's credential could widen that credential with it.
+/// Checks that the caller may act on the installation itself. No passport may, whatever its tenant: passports are signed
+/// with a key of this installation, so a holder of the issuer's credential could escalate with one.
 pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
     let whole = caller
         .key_prefixes
@@ -253,11 +250,11 @@ pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
     }
     Err(Refusal::new(
         Why::Forbidden,
-        "this concerns the installation itself: use the operator's token (`ron` does so by itself), not a passport",
+        "this operation concerns the installation itself: use the operator's token (`ron` uses it by default), not a passport",
     ))
 }
 
-/// Whether the caller may name this key at all.
+/// Checks tenant, prefixes and kind of the caller against the key's name.
 pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
     if kid.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Passport {
         return Err(Refusal::new(
@@ -285,7 +282,7 @@ pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
 }
 
 /// A prefix covers whole path segments only: `ron/iss` does not cover `ron/issuer/...`.
-/// An ending `/`, `/*` or nothing mean the same.
+/// `x`, `x/` and `x/*` mean the same.
 fn prefix_covers(prefix: &str, name: &str) -> bool {
     let prefix = prefix.strip_suffix('*').unwrap_or(prefix);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);

@@ -1,4 +1,4 @@
-//! Payload policy `jwt`: the signing input of a JWS is parsed and held against the key's limits,
+//! Payload policy `jwt`: the signing input of a JWS is parsed and checked against the key's limits,
 //! so that a stolen issuer credential cannot sign arbitrary bytes.
 
 use base64::Engine as _;
@@ -13,13 +13,13 @@ use super::payload::Head;
 
 /// The header `typ` of an access token (RFC 9068); such a token must name its audience.
 pub const ACCESS_TOKEN: &str = "at+jwt";
-/// How far `iat` may lie ahead of this host's clock.
+/// Maximum seconds that `iat` may lie ahead of this host's clock.
 const SKEW_AHEAD_S: u64 = 60;
-/// How far `iat` may lie behind: skew plus time spent in queues.
+/// Maximum seconds that `iat` may lie behind it: skew plus time spent in queues.
 const SKEW_BEHIND_S: u64 = 300;
 
-/// Every header member there may be. `jwk`, `jku`, `x5c`, `crit`, `b64` and the rest would let a
-/// token speak for itself, so they are refused as unknown.
+/// The allowed header members. `jwk`, `jku`, `x5c`, `crit`, `b64` and others would let a token choose its own
+/// verification key or rules, so they are refused as unknown.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
@@ -40,7 +40,7 @@ pub fn jws_alg(alg: Alg) -> Option<&'static str> {
     }
 }
 
-/// Whether `input` (`base64url(header).base64url(claims)`) may be signed by `head` at `now_s`.
+/// Checks whether `head` may sign `input` (`base64url(header).base64url(claims)`) at `now_s` (Unix seconds).
 /// The error says which rule was broken and holds no input.
 pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Result<(), String> {
     let shape = || "not a JWS signing input: base64url(header).base64url(claims)".to_owned();
@@ -51,11 +51,12 @@ pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Re
     let decode = |part: &[u8]| URL_SAFE_NO_PAD.decode(part).map_err(|_| shape());
     let header = decode(header)?;
     if header.first() != Some(&b'{') {
-        // A derived reader would take an array of the values as well.
+        // serde's derived reader would accept an array of the values as well.
         return Err("the header is not a JSON object".into());
     }
     let header: Header = strict::from_slice(&header)
         .map_err(|_| "the header must be a JSON object of exactly alg, kid and typ".to_owned())?;
+    // Strict: duplicate names would let two parsers read two different tokens.
     let claims: Value = strict::from_slice(&decode(claims)?)
         .map_err(|_| "the claims are not a JSON object without duplicate names".to_owned())?;
     let Value::Object(claims) = claims else {
@@ -124,7 +125,7 @@ fn check_times(
             policy.max_ttl_s
         ));
     }
-    // A token may start later, but not outlive itself nor claim to be older than it is.
+    // `nbf` may delay a token's start, but neither past its end nor to a time before it was issued.
     let starts_inside =
         |nbf: u64| nbf < exp && nbf.saturating_add(SKEW_AHEAD_S + SKEW_BEHIND_S) >= iat;
     match seconds("nbf")? {

@@ -1,18 +1,18 @@
-//! The lane of use numbers of an AES-256-GCM key: see [`super::symmetric`] for what they are.
+//! The allocator of an AES-256-GCM key's use numbers, see [`super::symmetric`].
 //!
-//! The tests run this file a second time on the primitives of a checker (`tests/lane_model.rs`), so
-//! it names them through its parent.
+//! The tests compile this file a second time on the atomics of a model checker (`tests/lane_model.rs`), so
+//! it imports them through its parent.
 
 use super::atomics::{AtomicBool, AtomicU64, Ordering};
 
-/// Use numbers that were reserved durably and not given out yet. Any thread takes, the store
-/// thread alone fills.
+/// Use numbers that are reserved durably and not given out yet. Any thread takes numbers; only the store
+/// thread adds blocks.
 #[derive(Debug, Default)]
-pub struct UseLane {
-    /// `next << 32 | limit`: the numbers `next..limit` are free.
+pub struct UseNumbers {
+    /// `next << 32 | limit`: the numbers `next..limit` are free. One word, so that one compare-and-swap changes both.
     free: AtomicU64,
-    /// Somebody has asked for the next block.
-    asked: AtomicBool,
+    /// Whether the next block is requested already.
+    requested: AtomicBool,
 }
 
 const fn unpack(word: u64) -> (u32, u32) {
@@ -23,27 +23,29 @@ const fn pack(next: u32, limit: u32) -> u64 {
     (next as u64) << 32 | limit as u64
 }
 
-impl UseLane {
-    /// A number that nobody else got or will get; `None` while the lane is empty.
+impl UseNumbers {
+    /// Takes one number, which is never given out again; `None` while no number is left.
     pub fn take(&self) -> Option<u32> {
         let step = |word: u64| {
             let (next, limit) = unpack(word);
             (next < limit).then(|| pack(next + 1, limit))
         };
+        // Acquire pairs with the release in `fill`: the leaf of the reservation, queued before `fill`, precedes the
+        // leaf of every use of its numbers.
         self.free
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
             .ok()
             .map(|word| unpack(word).0)
     }
 
-    /// How many numbers are left.
+    /// Number of free numbers.
     pub fn left(&self) -> u32 {
         let (next, limit) = unpack(self.free.load(Ordering::Acquire));
         limit - next
     }
 
-    /// Adds the numbers `from..to`, which the store has just reserved. When they do not follow the
-    /// ones that are there, as after a restart, those are given up.
+    /// Adds the numbers `from..to`, which the store has just reserved. Free numbers that `from` does not continue are
+    /// given up.
     pub fn fill(&self, from: u32, to: u32) {
         debug_assert!(from <= to);
         let step = |word: u64| {
@@ -56,17 +58,18 @@ impl UseLane {
         };
         let _ = self
             .free
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, step); // `step` never refuses
-        self.asked.store(false, Ordering::Release);
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, step); // `step` always returns a value
+        // After the numbers: a signer that sees the flag cleared sees the new numbers too, and requests no second block.
+        self.requested.store(false, Ordering::Release);
     }
 
-    /// True for the one caller who is to ask for the next block now.
-    pub fn ask(&self) -> bool {
-        !self.asked.swap(true, Ordering::AcqRel)
+    /// True for exactly one caller until the next [`Self::fill`] or [`Self::withdraw_request`]: that caller requests the block.
+    pub fn claim_request(&self) -> bool {
+        !self.requested.swap(true, Ordering::AcqRel)
     }
 
-    /// Nobody has asked after all.
-    pub fn unask(&self) {
-        self.asked.store(false, Ordering::Release);
+    /// Takes the request back: it could not be queued.
+    pub fn withdraw_request(&self) {
+        self.requested.store(false, Ordering::Release);
     }
 }

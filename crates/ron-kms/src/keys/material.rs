@@ -1,4 +1,4 @@
-//! Key material: the secret half that signs and is never shown, the public half that verifies.
+//! Key material: private keys, which sign and are never shown, and public keys, which verify.
 
 use std::sync::Arc;
 
@@ -39,19 +39,17 @@ pub const ENVELOPE: [Alg; 5] = [
 /// Everything that the file and memory backends offer.
 pub const OFFERED: [Alg; 11] = Alg::ALL;
 
-/// A private key in memory. Never printed, never serialised but sealed.
+/// A private key in memory. Never printed, and serialised only sealed.
 pub enum SecretKey {
-    /// An Ed25519 key.
     Ed25519(Ed25519Key),
     /// A key on P-256.
     P256(P256Key),
-    /// An ML-DSA key.
     MlDsa(MlDsaKey),
-    /// Two keys that are one: made, rotated and used together.
+    /// Two keys that are made, rotated and used together.
     Hybrid(Ed25519Key, MlDsaKey),
     /// A symmetric key of this algorithm.
     Symmetric(Alg, SymmetricKey),
-    /// A key that others encrypt to.
+    /// An HPKE key: callers encrypt to its public half.
     Kem(HpkeKey),
 }
 
@@ -79,7 +77,7 @@ const fn alg_of(set: MlDsaSet) -> Alg {
     }
 }
 
-/// How keys of an HPKE algorithm agree on secrets.
+/// The KEM of an HPKE algorithm.
 pub const fn kem(alg: Alg) -> Option<Kem> {
     match alg {
         Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
@@ -111,16 +109,17 @@ pub const fn public_len(alg: Alg) -> Option<usize> {
     }
 }
 
-/// Bytes of a signature of `alg`, which is not a hybrid.
+/// Bytes of a signature of `alg`, which must not be a hybrid.
 fn signature_len(alg: Alg) -> usize {
     mldsa_set(alg).map_or(64, MlDsaSet::signature_len)
 }
 
 impl SecretKey {
-    /// A fresh key and the bytes to seal. `None` when `alg` is not in [`OFFERED`].
+    /// A new key and the bytes to seal. `None` when `alg` is not in [`OFFERED`].
     pub fn generate(alg: Alg, random: &dyn Random) -> Option<(Self, SecretBytes)> {
         let secret = match alg {
             Alg::EcdsaP256 => {
+                // Not from `random`: the library generates P-256 keys from the system's randomness.
                 let (key, pkcs8) = P256Key::generate();
                 return Some((Self::P256(key), pkcs8));
             }
@@ -144,7 +143,7 @@ impl SecretKey {
         Some((key, secret))
     }
 
-    /// The key from what was sealed (seeds, or PKCS#8 for P-256); `None` when the bytes are not a
+    /// The key from its unsealed bytes (seeds, or PKCS#8 for P-256); `None` when they are not a
     /// key of `alg`.
     pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
         let raw = secret.expose();
@@ -178,7 +177,6 @@ impl SecretKey {
         }
     }
 
-    /// The public half.
     pub fn public(&self) -> PublicKey {
         match self {
             Self::Ed25519(key) => PublicKey::Ed25519(key.public()),
@@ -193,7 +191,7 @@ impl SecretKey {
     }
 
     /// Signs `message`, once with each algorithm of the key: Ed25519 and ML-DSA over the message,
-    /// P-256 over its SHA-256 as `r || s`. Nothing for keys that do not sign.
+    /// P-256 over its SHA-256 as `r || s`. Empty for keys that do not sign.
     pub fn sign(&self, message: &[u8]) -> Vec<Signature> {
         let one = |alg, signature: Vec<u8>| Signature {
             alg,
@@ -212,7 +210,6 @@ impl SecretKey {
     }
 }
 
-/// A public key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublicKey {
     /// 32 bytes.
@@ -247,7 +244,6 @@ impl PublicKey {
         }
     }
 
-    /// The raw bytes.
     pub fn raw(&self) -> &[u8] {
         match self {
             Self::Ed25519(raw) => raw,
@@ -257,7 +253,6 @@ impl PublicKey {
         }
     }
 
-    /// Its algorithm.
     pub fn alg(&self) -> Alg {
         match self {
             Self::Ed25519(_) => Alg::Ed25519,
@@ -269,7 +264,7 @@ impl PublicKey {
         }
     }
 
-    /// The keys it consists of: two for a hybrid, else itself.
+    /// The component keys: two for a hybrid, otherwise the key itself.
     pub fn parts(&self) -> Vec<Self> {
         match self {
             Self::Hybrid(raw) => {
@@ -281,7 +276,7 @@ impl PublicKey {
         }
     }
 
-    /// `SubjectPublicKeyInfo` in PEM, a block for each part; empty for keys without such a form.
+    /// `SubjectPublicKeyInfo` in PEM, one block per part; empty for keys that have no such encoding.
     pub fn pem(&self) -> String {
         match self {
             Self::Ed25519(raw) => pem::spki_pem_ed25519(raw),
@@ -311,7 +306,7 @@ impl PublicKey {
         }
     }
 
-    /// As a JWK with its thumbprint as `kid`; a hybrid has none.
+    /// The key as a JWK with its thumbprint as `kid`; `None` for hybrids and for keys that do not sign.
     pub fn jwk(&self) -> Option<Jwk> {
         let mut jwk = Jwk {
             kty: String::new(),
@@ -343,7 +338,7 @@ impl PublicKey {
         Some(jwk)
     }
 
-    /// Whether `signature` over `message` is by this key, which is no hybrid (see
+    /// Whether `signature` over `message` is valid for this key, which must not be a hybrid (see
     /// [`PublicKey::parts`]). Ed25519 strictly: small-order and non-canonical points are refused.
     pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         match self {
@@ -356,7 +351,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether a signature of this length can be one of this key, which is no hybrid.
+    /// Whether the signature has the length of this key's signatures; the key must not be a hybrid.
     pub fn fits(&self, signature: &[u8]) -> bool {
         signature.len() == signature_len(self.alg())
     }

@@ -1,5 +1,5 @@
-//! Keys: what they are made of, who may use them, what they may sign, and the snapshot of all of
-//! them from which every signature takes key, version and public key at once.
+//! Keys: material, access rules, payload policies, and the snapshot from which every signature takes its key,
+//! version and public key at once.
 
 pub mod envelope;
 pub mod index;
@@ -11,7 +11,7 @@ pub mod payload;
 pub mod symmetric;
 pub mod wrapping;
 
-/// What [`lane`] counts with; its model puts a checker's in their place.
+/// The atomics of [`lane`]; its model replaces them with those of a checker.
 mod atomics {
     pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }

@@ -1,28 +1,27 @@
-//! Payload policy `note`: texts of C2SP signed notes with one origin. Among them checkpoints of a
-//! log, recognised by their second line, may only grow.
+//! Payload policy `note`: texts of C2SP signed notes with one origin. Checkpoints of a log, recognised by their
+//! second line, may only grow.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ron_proto::kms::NotePolicy;
 
-/// Size and root of a log, as a checkpoint states them.
+/// Size and root that a checkpoint states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Number of leaves.
     pub size: u64,
     /// RFC 6962 root of those leaves.
     pub root: [u8; 32],
 }
 
 impl Checkpoint {
-    /// Whether signing `next` after `self` keeps the log append-only, as far as two heads can
-    /// show: it may grow, or be the very same head again.
+    /// Whether signing `next` after `self` keeps the log append-only, as far as two heads can show: `next` is larger,
+    /// or the same head again.
     pub fn may_be_followed_by(&self, next: &Self) -> bool {
         next.size > self.size || next == self
     }
 }
 
-/// Whether `text` is a note text of the policy's origin; `Some` when it is a checkpoint.
+/// Checks that `text` is a note text of the policy's origin; `Some` when it is a checkpoint.
 pub fn check(policy: &NotePolicy, text: &[u8]) -> Result<Option<Checkpoint>, String> {
     let text = std::str::from_utf8(text).map_err(|_| "a note text must be UTF-8".to_owned())?;
     let Some(body) = text.strip_suffix('\n') else {
@@ -40,13 +39,13 @@ pub fn check(policy: &NotePolicy, text: &[u8]) -> Result<Option<Checkpoint>, Str
     }
     let rest: Vec<&str> = lines.collect();
     match rest.first() {
-        // Whatever a lenient reader could take for a size must be a checkpoint to the letter.
+        // If a lenient parser could read the second line as a size, the text must be a strict checkpoint.
         Some(second) if looks_like_size(second) => strict_checkpoint(&rest).map(Some),
         _ => Ok(None),
     }
 }
 
-/// The issuer that notes of this origin speak for, if they are policy notes: `<issuer>/policy`.
+/// The issuer of policy notes with this origin, `<issuer>/policy`; `None` for other origins.
 pub fn issuer_of(policy: &NotePolicy) -> Option<&str> {
     policy.origin.strip_suffix("/policy")
 }

@@ -1,4 +1,4 @@
-//! What is signed, and whether the key's payload policy allows it. Pure: the time is an argument.
+//! The bytes to sign, and the check against the key's payload policy. Pure: the time is an argument.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ use ron_proto::values::Alg;
 use super::{jwt, note};
 use crate::error::{Refusal, Why};
 
-/// Messages of an `any` key may not begin like the bytes that a digest request signs: a signature
-/// must never be readable as both.
+/// Messages of an `any` key must not begin like the framed bytes of a digest request: a signature must not be valid
+/// for both.
 const RESERVED_PREFIX: &[u8] = b"ron-kms/";
 
 /// The bytes of one sign or verify request, parsed.
@@ -26,7 +26,7 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Exactly one of the two, within limits.
+    /// The payload from exactly one of the two fields, within limits.
     pub fn parse(message: Option<Bytes>, digest: Option<&Digest>) -> Result<Self, Refusal> {
         match (message, digest) {
             (Some(message), None) if message.0.len() > MESSAGE_BYTES_MAX => Err(Refusal::new(
@@ -61,25 +61,23 @@ impl Payload {
     }
 }
 
-/// The head version whose key is about to sign, as far as a policy needs to know it.
+/// The fields of the signing version that policies check.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
-    /// Its algorithm.
     pub alg: Alg,
     /// RFC 7638 thumbprint of its public key.
     pub thumbprint: &'a str,
 }
 
-/// What an allowed payload obliges the signer to do.
+/// What the signer must do before it signs an allowed payload.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// Nothing more.
     Plain,
     /// A checkpoint: sign only if it does not shrink the log, and remember it first.
     Checkpoint(note::Checkpoint),
 }
 
-/// Whether `policy` lets the head version sign `payload` at `now_s` (Unix seconds).
+/// Checks whether `policy` lets the head version sign `payload` at `now_s` (Unix seconds).
 pub fn check(
     policy: &PayloadPolicy,
     head: Head<'_>,
@@ -117,7 +115,7 @@ pub fn check(
     }
 }
 
-/// Whether the parameters of a policy make sense, before a key is made with it.
+/// Checks the parameters of a policy before a key is made with it.
 pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::new(Why::BadRequest, why));
     match policy {
@@ -162,7 +160,7 @@ pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a caller's remark may go into a leaf.
+/// Checks a caller's remark before it goes into a leaf.
 pub fn check_context(context: Option<&str>) -> Result<(), Refusal> {
     let ok = context.is_none_or(|text| {
         (1..=CONTEXT_BYTES_MAX).contains(&text.len())

@@ -1,34 +1,33 @@
-//! Symmetric keys, and the count of what they have been used for.
+//! Symmetric keys, and the counter of their uses.
 //!
-//! A key for AES-256-GCM must never see one nonce twice. Its nonces are a use number, counted from
-//! 0 and never given out twice, and 64 random bits after it (`docs/adr/0006-nonces.md`). The
-//! numbers come in blocks: a block is reserved in the store, durably, before its first number is
-//! used; what a crash leaves of a block is lost. So the lane in memory never needs to be written.
+//! A key for AES-256-GCM must never use one nonce twice. Its nonces are a use number, counted from
+//! 0 and never given out twice, followed by 64 random bits (`docs/adr/0006-nonces.md`). The numbers
+//! are reserved in blocks: a block is durable in the store before its first number is used, and a crash
+//! wastes the rest of it. So the allocator in memory never needs to be written.
 //!
 //! ```text
 //!  store    reserved up to 131072 ────────────────┐  (grows only, one transaction a block)
-//!  lane     next 70011 ──> limit 131072 ──────────┘  (one atomic word: next << 32 | limit)
+//!  memory   next 70011 ──> limit 131072 ──────────┘  (one atomic word: next << 32 | limit)
 //!  nonce    00 01 11 7b | 8 random bytes
 //! ```
 
 use ron_crypto::secret::{Secret32, SecretBytes};
 
-pub use super::lane::UseLane;
+pub use super::lane::UseNumbers;
 
 /// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
 pub struct SymmetricKey {
-    /// The key.
     pub key: Secret32,
-    /// Use numbers; needed for AES-256-GCM only.
-    pub lane: UseLane,
+    /// Allocator of use numbers; only AES-256-GCM uses it.
+    pub use_numbers: UseNumbers,
 }
 
 impl SymmetricKey {
-    /// The key of these 32 bytes, with an empty lane.
+    /// The key of these 32 bytes, with no use numbers reserved; `None` for another length.
     pub fn from_secret(secret: &SecretBytes) -> Option<Self> {
         Some(Self {
             key: Secret32::try_from_bytes(secret)?,
-            lane: UseLane::default(),
+            use_numbers: UseNumbers::default(),
         })
     }
 }
@@ -48,42 +47,42 @@ mod tests {
 
     #[test]
     fn numbers_are_given_once_and_in_blocks() {
-        let lane = UseLane::default();
-        assert_eq!((lane.take(), lane.left()), (None, 0));
-        lane.fill(5, 7);
+        let numbers = UseNumbers::default();
+        assert_eq!((numbers.take(), numbers.left()), (None, 0));
+        numbers.fill(5, 7);
         assert_eq!(
-            [lane.take(), lane.take(), lane.take()],
+            [numbers.take(), numbers.take(), numbers.take()],
             [Some(5), Some(6), None]
         );
-        lane.fill(7, 9);
-        assert_eq!(lane.take(), Some(7));
-        lane.fill(9, 12);
-        assert_eq!(lane.left(), 4, "a block that follows is joined");
-        lane.fill(100, 102);
-        assert_eq!((lane.take(), lane.left()), (Some(100), 1));
-        lane.fill(u32::MAX - 1, u32::MAX);
-        assert_eq!((lane.take(), lane.take()), (Some(u32::MAX - 1), None));
+        numbers.fill(7, 9);
+        assert_eq!(numbers.take(), Some(7));
+        numbers.fill(9, 12);
+        assert_eq!(numbers.left(), 4, "a block that follows is joined");
+        numbers.fill(100, 102);
+        assert_eq!((numbers.take(), numbers.left()), (Some(100), 1));
+        numbers.fill(u32::MAX - 1, u32::MAX);
+        assert_eq!((numbers.take(), numbers.take()), (Some(u32::MAX - 1), None));
     }
 
     #[test]
     fn one_caller_asks_for_a_block() {
-        let lane = UseLane::default();
-        assert!(lane.ask());
-        assert!(!lane.ask());
-        lane.fill(0, 1);
-        assert!(lane.ask());
-        lane.unask();
-        assert!(lane.ask());
+        let numbers = UseNumbers::default();
+        assert!(numbers.claim_request());
+        assert!(!numbers.claim_request());
+        numbers.fill(0, 1);
+        assert!(numbers.claim_request());
+        numbers.withdraw_request();
+        assert!(numbers.claim_request());
     }
 
     #[test]
     fn threads_never_share_a_number() {
-        let lane = UseLane::default();
+        let numbers = UseNumbers::default();
         let done = AtomicBool::new(false);
         let taker = || {
             let mut mine = Vec::new();
             loop {
-                match lane.take() {
+                match numbers.take() {
                     Some(number) => mine.push(number),
                     None if done.load(Ordering::Acquire) => return mine,
                     None => std::hint::spin_loop(),
@@ -93,7 +92,7 @@ mod tests {
         let all: Vec<u32> = std::thread::scope(|scope| {
             let takers: Vec<_> = (0..4).map(|_| scope.spawn(taker)).collect();
             for block in 0..40 {
-                lane.fill(block * 500, (block + 1) * 500);
+                numbers.fill(block * 500, (block + 1) * 500);
             }
             done.store(true, Ordering::Release);
             let taken = takers.into_iter().flat_map(|t| t.join().expect("a taker"));
@@ -101,6 +100,6 @@ mod tests {
         });
         let distinct: BTreeSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len(), "a number was given twice");
-        assert_eq!(all.len() + lane.left() as usize, 20_000, "none is lost");
+        assert_eq!(all.len() + numbers.left() as usize, 20_000, "none is lost");
     }
 }

@@ -1,5 +1,5 @@
-//! The keys to which imported keys are wrapped: made at start, kept in locked memory, gone with the
-//! process. What was wrapped to an earlier process is wrapped again.
+//! The keys that callers wrap imported keys to: made at start, kept in locked memory, never stored. A key that was
+//! wrapped to an earlier process has to be wrapped again.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -17,7 +17,7 @@ use crate::error::{Refusal, Why};
 /// First line of the statement about a wrapping key.
 const STATEMENT: &str = "ron-kms/v1/wrapping-key";
 
-/// How a wrapping algorithm agrees on a key; `None` for the others.
+/// The KEM of a wrapping algorithm; `None` for other algorithms.
 pub const fn kem_of(alg: Alg) -> Option<Kem> {
     match alg {
         Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
@@ -26,7 +26,6 @@ pub const fn kem_of(alg: Alg) -> Option<Kem> {
     }
 }
 
-/// One wrapping key.
 struct WrappingKey {
     key: HpkeKey,
     doc: WrappingKeyDoc,
@@ -36,7 +35,7 @@ struct WrappingKey {
 pub struct WrappingKeys(Vec<WrappingKey>);
 
 impl WrappingKeys {
-    /// Makes one for each wrapping algorithm and says so under the audit log's key.
+    /// Makes one for each wrapping algorithm, with a statement signed by the audit log's key.
     pub fn make(
         random: &dyn Random,
         signer: &dyn NoteSigner,
@@ -68,31 +67,31 @@ impl WrappingKeys {
             .map(Self)
     }
 
-    /// The document of the key of this algorithm.
+    /// The public document of the key of this algorithm.
     pub fn doc(&self, alg: Alg) -> Option<&WrappingKeyDoc> {
         let docs = self.0.iter().map(|key| &key.doc);
         docs.into_iter().find(|doc| doc.alg == alg)
     }
 
-    /// Opens a key that is to be imported.
+    /// Decrypts a key that is to be imported.
     pub fn open(&self, id: &str, info: &[u8], wrapped: &[u8]) -> Result<SecretBytes, Refusal> {
         let refuse = |detail| Refusal::new(Why::WrappedRefused, detail);
         let key = self.0.iter().find(|key| key.doc.id == id);
         let key = key.ok_or_else(|| {
-            refuse("the wrapping key is not one of this process; get /v1/kms/wrapping_key and wrap the key again")
+            refuse("the wrapping key is not of this process; get /v1/kms/wrapping_key and wrap the key again")
         })?;
         keyblob::unwrap_key(&key.key, info, wrapped).ok_or_else(|| {
-            refuse("it was wrapped to another key, for another tenant, purpose or algorithm, or was changed on the way")
+            refuse("it was wrapped to another key, for another tenant, purpose or algorithm, or was changed in transit")
         })
     }
 }
 
-/// What binds a wrapped key to where it goes.
+/// The HPKE `info` that binds a wrapped key to its destination.
 pub fn import_info(tenant: &Tenant, purpose: &Purpose, alg: Alg) -> Vec<u8> {
     format!("ron-kms/v1/import\0{tenant}/{purpose}/{alg}").into_bytes()
 }
 
-/// What binds a wrapped key to where it is from.
+/// The HPKE `info` that binds an exported key to its origin.
 pub fn export_info(kid: &Kid, version: u32) -> Vec<u8> {
     format!("ron-kms/v1/export\0{kid}#v{version}").into_bytes()
 }
@@ -110,5 +109,5 @@ pub fn wrap_for(
     })?;
     keyblob::wrap_key(kem, &recipient.public_key.0, info, secret.expose(), random)
         .map(Bytes)
-        .ok_or_else(|| bad("`recipient.public_key` is no public key of that algorithm"))
+        .ok_or_else(|| bad("`recipient.public_key` is not a public key of that algorithm"))
 }

@@ -1,17 +1,17 @@
-//! The journal of answers: files that only grow, written by one thread, read at start and when an
+//! The journal of answers: append-only files, written by one thread, read at start and when an
 //! operation is repeated.
 //!
 //! ```text
-//! replay/0000000000000001     at most an eighth of the bounds each; a start continues the last one if it is whole
+//! replay/0000000000000001     at most an eighth of the bounds each; a start continues the last one if it is intact
 //!   0     "ronrep", 0, format 1
 //!   8..   records: length 4 (of what follows the MAC) | MAC 16 | time 8 | op 16 | body 32 | answer
 //! ```
 //!
 //! Integers are big-endian. `op` is the first half of SHA-256 over tenant, zero byte and id; `body`
-//! the hash of the request; the answer is JSON. The MAC is HMAC-SHA-256, cut, with a key of the
-//! store over the segment's number, the record's offset and the rest of it, so that a record can
-//! neither be made nor moved without the seal key. A record that does not verify ends its segment:
-//! it is what a crash left of a batch that nobody was told of.
+//! the hash of the request; the answer is JSON. The MAC is HMAC-SHA-256, truncated to 16 bytes, with a
+//! key of the store, over the segment's number, the record's offset and the rest of the record, so that a
+//! record can neither be forged nor moved without the seal key. A record that does not verify ends its
+//! segment: it is the rest of a batch that a crash interrupted before any of its answers left.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,39 +23,36 @@ use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
 use ron_tlog::append::{Disk, DiskFile};
 
-use super::{Bounds, Entry, OpKey, REPLAY_MS, Replay, Settling};
+use super::{Bounds, Entry, JournalRecord, OpKey, REPLAY_MS, Replay};
 
 const MAGIC: &[u8; 8] = b"ronrep\0\x01";
 const LENGTH: usize = 4;
 const MAC: usize = 16;
 const HEAD: usize = 8 + 16 + 32;
-/// Longest record: a wrapped 64 KiB and some.
+/// Maximum bytes of a record after its MAC. The largest answer is a wrapped plaintext of 64 KiB in base64.
 const RECORD_MAX: usize = 256 * 1024;
-/// Into how many segments the bounds are divided: forgetting goes by whole segments.
+/// Number of segments that share the bounds; whole segments are forgotten.
 const SEGMENTS: u64 = 8;
 
 /// Why the journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The disk failed.
     #[error("replay journal: {0}")]
     Io(#[from] io::Error),
-    /// It is of a newer program.
+    /// A newer program has written the journal.
     #[error(
-        "the journal of answers replay/{name} is of format {found}, this program knows up to {known}; use a newer program, or remove the file: the operation ids in it are forgotten then"
+        "the journal of answers replay/{name} is of format {found}, this program knows up to {known}; use a newer program, or remove the file: the operation ids in it are then forgotten"
     )]
     Newer {
-        /// The file.
         name: String,
-        /// Its format.
         found: u8,
-        /// The newest format that is known.
+        /// The newest format that this program knows.
         known: u8,
     },
 }
 
-/// Where an answer is.
+/// Where a record is; keeps its segment's file open.
 #[derive(Clone)]
 pub(super) struct Place {
     file: Arc<dyn DiskFile>,
@@ -65,7 +62,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The answer.
+    /// Reads the record, checks its MAC and returns the answer.
     pub(super) fn read(&self, key: &Secret32) -> io::Result<Vec<u8>> {
         let mut raw = vec![0; self.length as usize];
         let mut at = 0;
@@ -91,7 +88,7 @@ fn mac(key: &Secret32, segment: u64, offset: u32, rest: &[u8]) -> [u8; MAC] {
         .expect("16 of 32 bytes")
 }
 
-/// What follows the MAC of the record at the start of `raw`, if it is whole and ours.
+/// What follows the MAC of the record at the start of `raw`, if the record is complete and its MAC is right.
 fn checked<'a>(key: &Secret32, segment: u64, offset: u32, raw: &'a [u8]) -> Option<&'a [u8]> {
     let (length, rest) = raw.split_first_chunk::<LENGTH>()?;
     let (given, rest) = rest.split_first_chunk::<MAC>()?;
@@ -103,7 +100,6 @@ fn checked<'a>(key: &Secret32, segment: u64, offset: u32, raw: &'a [u8]) -> Opti
     ct::eq(&mac(key, segment, offset, rest), given).then_some(rest)
 }
 
-/// One file.
 struct Segment {
     number: u64,
     file: Arc<dyn DiskFile>,
@@ -118,10 +114,10 @@ pub struct Journal {
     dir: PathBuf,
     replay: Arc<Replay>,
     bounds: Bounds,
-    /// Oldest first. Each keeps its file open, so a start must not make more of them.
+    /// Oldest first. Each keeps its file open, so a start continues the last one instead of adding one.
     segments: VecDeque<Segment>,
     next: u64,
-    /// Whether the last one may be continued.
+    /// Whether records may be appended to the last segment.
     writable: bool,
 }
 
@@ -146,14 +142,15 @@ impl Journal {
         let mut whole = false;
         for name in journal.disk.list(dir)? {
             let Ok(number) = u64::from_str_radix(&name, 16) else {
-                continue; // not ours
+                continue; // not a file of the journal
             };
             journal.next = journal.next.max(number + 1);
             whole = journal.load(number, &name)?;
         }
         journal.prune(now_ms)?;
         if let Some(last) = journal.segments.back() {
-            // What is believed now must not be lost later: it may have been written, and not flushed.
+            // The previous process may have written these records without flushing them. They are used from now on, so
+            // they must not be lost in a later crash.
             last.file.sync_data()?;
             journal.writable = whole;
         }
@@ -164,7 +161,7 @@ impl Journal {
         self.dir.join(format!("{number:016x}"))
     }
 
-    /// Remembers what is in a segment; whether all of it is.
+    /// Loads the records of a segment. True when the whole file is valid, so that it may be continued.
     fn load(&mut self, number: u64, name: &str) -> Result<bool, JournalError> {
         let file = self.disk.open_write(&self.path(number))?;
         let mut raw = vec![0; usize::try_from(file.len()?).unwrap_or(usize::MAX)];
@@ -205,7 +202,7 @@ impl Journal {
         Ok(ours && at == raw.len())
     }
 
-    /// Remembers the record at `at`; its length, or `None` at the end.
+    /// Loads the record at `at` and returns its length; `None` at the end or at a record that does not verify.
     fn take(&self, segment: &mut Segment, raw: &[u8], at: usize) -> Option<usize> {
         let offset = u32::try_from(at).ok()?;
         let rest = checked(&self.replay.key, segment.number, offset, &raw[at..])?;
@@ -219,7 +216,7 @@ impl Journal {
             offset,
             length: u32::try_from(length).ok()?,
         });
-        self.replay.settle(
+        self.replay.record(
             key,
             Entry {
                 body,
@@ -232,21 +229,21 @@ impl Journal {
         Some(length)
     }
 
-    /// Makes the answers durable, then known. After an error none of them may leave, and what was
-    /// under way stays so until a restart tells what is on disk.
-    pub fn keep(&mut self, settling: Vec<Settling>, now_ms: u64) -> io::Result<()> {
-        if settling.is_empty() {
+    /// Makes the answers durable, then visible to repetitions. After an error none of them may leave, and their
+    /// operations stay in flight until a restart reads what is on disk.
+    pub fn keep(&mut self, records: Vec<JournalRecord>, now_ms: u64) -> io::Result<()> {
+        if records.is_empty() {
             return Ok(());
         }
-        let mut entries = Vec::with_capacity(settling.len());
+        let mut entries = Vec::with_capacity(records.len());
         let mut pending: Vec<u8> = Vec::new();
-        for Settling { mut ticket, answer } in settling {
+        for JournalRecord { mut ticket, answer } in records {
             let Some(key) = ticket.key else { continue };
             if self.is_full(pending.len() as u64) {
                 self.write(&mut pending)?;
                 self.begin_segment()?;
             }
-            let segment = self.segments.back_mut().expect("one was begun");
+            let segment = self.segments.back_mut().expect("a segment was begun");
             let offset = (segment.bytes + pending.len() as u64) as u32;
             let rest = [
                 &ticket.made_ms.to_be_bytes()[..],
@@ -275,18 +272,19 @@ impl Journal {
                 place,
                 made_ms: ticket.made_ms,
             };
-            // From here on the id is the journal's: it is settled below, or never free again.
+            // The ticket gives up the id without freeing it: the record may be on disk even if the write fails, so
+            // after an error the id must stay in flight.
             ticket.key = None;
             entries.push((key, entry));
         }
         self.write(&mut pending)?;
         for (key, entry) in entries {
-            self.replay.settle(key, entry);
+            self.replay.record(key, entry);
         }
         self.prune(now_ms)
     }
 
-    /// Whether the next record belongs into a new segment.
+    /// Whether the next record needs a new segment.
     fn is_full(&self, pending: u64) -> bool {
         let Some(last) = self.segments.back().filter(|_| self.writable) else {
             return true;
@@ -299,7 +297,10 @@ impl Journal {
         if pending.is_empty() {
             return Ok(());
         }
-        let segment = self.segments.back_mut().expect("something was put into it");
+        let segment = self
+            .segments
+            .back_mut()
+            .expect("the pending records have a segment");
         segment.file.write_at(segment.bytes, pending)?;
         segment.file.sync_data()?;
         segment.bytes += pending.len() as u64;
@@ -312,6 +313,7 @@ impl Journal {
         let file = self.disk.create(&self.path(number))?;
         file.write_at(0, MAGIC)?;
         file.sync_data()?;
+        // The directory too, or a crash could lose the file with all records that follow.
         self.disk.sync_dir(&self.dir)?;
         self.next += 1;
         self.writable = true;
@@ -325,7 +327,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes segments that are a day old, and the oldest while there is too much.
+    /// Removes segments whose newest record is a day old, and the oldest ones while a bound is exceeded. Never removes
+    /// the segment that is being written.
     fn prune(&mut self, now_ms: u64) -> io::Result<()> {
         loop {
             let bytes: u64 = self.segments.iter().map(|s| s.bytes).sum();
@@ -340,7 +343,8 @@ impl Journal {
             if written || !(old || too_much) {
                 return Ok(());
             }
-            let oldest = self.segments.pop_front().expect("looked at above");
+            let oldest = self.segments.pop_front().expect("there is a front segment");
+            // Out of the table before the file is removed, so that no repetition finds a place that is gone.
             let forgotten = self.replay.forget(&oldest.keys, oldest.number);
             if !old {
                 self.bounds.forgotten.inc_by(forgotten);

@@ -3,18 +3,18 @@
 //!
 //! ```text
 //!  signers ── begin(tenant, op_id, body) ──> Table { digest of tenant and op_id -> body, place }
-//!     │  new: a ticket                          ^ settled
+//!     │  new: a ticket                          ^ recorded
 //!     └─> job ─> kms-audit: leaves durable ─> Journal: answers durable ─> the answers leave
 //! ```
 //!
-//! The table holds where an answer is, not the answer; a repetition reads it from the journal's
-//! file. What is remembered is bounded in number (`replay.capacity`) and in bytes
-//! (`replay.bytes_max`): past either the oldest part of the journal is forgotten, and counted.
+//! The table holds the place of an answer, not the answer; a repetition reads it from the journal's
+//! file. The journal is bounded in operations (`replay.capacity`) and in bytes (`replay.bytes_max`):
+//! beyond either bound its oldest segment is forgotten, and counted.
 //! (Changes of keys keep their answers in the key store, with the change itself.)
 //!
-//! **Invariants.** An answer to an operation with an `op_id` leaves after its leaf and then its
-//! journal record are durable. A crash between the two leaves an operation that nobody was told
-//! of; sent again, it is done again. No plaintext is ever in the journal.
+//! **Invariants.** An answer to an operation with an `op_id` leaves after its leaf, and then its
+//! journal record, are durable. A crash between the two leaves an operation whose answer was never
+//! sent; a retry performs it again. No plaintext is ever in the journal.
 
 mod journal;
 
@@ -45,7 +45,7 @@ fn op_key(tenant: &Tenant, op_id: OpId) -> OpKey {
 
 struct Entry {
     body: [u8; 32],
-    /// `None` while the first request is under way.
+    /// `None` while the first request is in flight.
     place: Option<Place>,
     made_ms: u64,
 }
@@ -56,33 +56,31 @@ impl Entry {
     }
 }
 
-/// What limits the memory of operations, and what tells of it.
+/// The bounds of the journal, and the metrics that show its use.
 pub struct Bounds {
-    /// Most operations remembered.
     pub capacity: usize,
-    /// Most bytes on disk.
+    /// Maximum bytes on disk.
     pub bytes_max: u64,
-    /// Operations remembered now.
     pub remembered: Gauge,
-    /// Operations forgotten before their time.
+    /// Operations forgotten before 24 hours had passed.
     pub forgotten: Counter,
 }
 
-/// The table of operation ids; shared.
+/// The table of operation ids, shared by all threads.
 pub struct Replay {
     table: RankedMutex<HashMap<OpKey, Entry>>,
     key: Secret32,
 }
 
-/// What the table says about a request.
-pub enum Seen {
-    /// New: do it, then hand the ticket with its answer to the journal.
+/// The table's answer to [`Replay::begin`].
+pub enum Lookup {
+    /// A new operation: perform it, then give the ticket with the answer to the journal.
     New(Ticket),
-    /// Done before: the answer as it was remembered.
-    Done(Vec<u8>),
+    /// A finished operation: its remembered answer.
+    Repeated(Vec<u8>),
 }
 
-/// The right to do one operation. Dropped without an answer, the operation id is free again.
+/// The exclusive right to perform one operation. Dropping it without an answer frees the operation id.
 pub struct Ticket {
     replay: Arc<Replay>,
     key: Option<OpKey>,
@@ -96,15 +94,15 @@ impl std::fmt::Debug for Ticket {
     }
 }
 
-/// A ticket and the answer that every repetition will get.
-pub struct Settling {
+/// A ticket and the answer that every repetition of its operation will get.
+pub struct JournalRecord {
     ticket: Ticket,
     answer: Vec<u8>,
 }
 
 impl Replay {
-    /// The table with what the journal in `dir` remembers of the last 24 hours, and the journal,
-    /// whose one owner is the appender.
+    /// Opens the journal in `dir` and builds the table from its last 24 hours. The appender becomes the journal's
+    /// only owner.
     pub fn open(
         disk: &Arc<dyn Disk>,
         dir: &std::path::Path,
@@ -120,15 +118,16 @@ impl Replay {
         Ok((replay, journal))
     }
 
-    /// Looks `op_id` up and, when it is new, marks it as under way.
+    /// Looks `op_id` up and, when it is new, marks it as in flight.
     pub fn begin(
         self: &Arc<Self>,
         tenant: &Tenant,
         op_id: OpId,
         body: [u8; 32],
         now_ms: u64,
-    ) -> Result<Seen, Refusal> {
+    ) -> Result<Lookup, Refusal> {
         let key = op_key(tenant, op_id);
+        // The lock ends with this block: reading the answer below is I/O, and no lock is held over I/O.
         let place = {
             let mut table = self.table.lock();
             match table.get(&key).filter(|entry| !entry.is_old(now_ms)) {
@@ -148,8 +147,9 @@ impl Replay {
                         made_ms: now_ms,
                     };
                     table.insert(key, entry);
+                    // Unlocked before the ticket exists, because dropping a ticket takes this lock.
                     drop(table);
-                    return Ok(Seen::New(Ticket {
+                    return Ok(Lookup::New(Ticket {
                         replay: self.clone(),
                         key: Some(key),
                         body,
@@ -158,7 +158,7 @@ impl Replay {
                 }
             }
         };
-        place.read(&self.key).map(Seen::Done).map_err(|why| {
+        place.read(&self.key).map(Lookup::Repeated).map_err(|why| {
             tracing::error!(event = "replay_unreadable", %why);
             Refusal::new(
                 Why::Internal,
@@ -167,15 +167,16 @@ impl Replay {
         })
     }
 
-    fn settle(&self, key: OpKey, entry: Entry) {
+    fn record(&self, key: OpKey, entry: Entry) {
         self.table.lock().insert(key, entry);
     }
 
-    /// Forgets what is in `segment`; how many there were.
+    /// Removes the operations of `segment` from the table; returns their number.
     fn forget(&self, keys: &[OpKey], segment: u64) -> u64 {
         let mut table = self.table.lock();
         let mut count = 0;
         for key in keys {
+            // An id may have been used again after its day, and then belongs to a later segment.
             let there = |entry: &Entry| entry.place.as_ref().is_some_and(|p| p.segment == segment);
             if table.get(key).is_some_and(there) {
                 table.remove(key);
@@ -187,9 +188,9 @@ impl Replay {
 }
 
 impl Ticket {
-    /// With the answer to remember.
-    pub fn with(self, answer: Vec<u8>) -> Settling {
-        Settling {
+    /// Adds the answer to remember.
+    pub fn with(self, answer: Vec<u8>) -> JournalRecord {
+        JournalRecord {
             ticket: self,
             answer,
         }

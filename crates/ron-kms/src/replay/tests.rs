@@ -1,4 +1,4 @@
-//! What is remembered, for how long, how much of it, and across what.
+//! The journal of answers: what it remembers, for how long, within which bounds, and across restarts and crashes.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ fn memory() -> Arc<dyn Disk> {
 }
 
 impl Bench {
-    fn begin(&self, n: u128, body: u8, now: u64) -> Result<Seen, Refusal> {
+    fn begin(&self, n: u128, body: u8, now: u64) -> Result<Lookup, Refusal> {
         let tenant = "t".parse().expect("tenant");
         self.replay
             .begin(&tenant, OpId(uuid::Uuid::from_u128(n)), [body; 32], now)
@@ -46,21 +46,21 @@ impl Bench {
 
     fn ticket(&self, n: u128, body: u8, now: u64) -> Ticket {
         match self.begin(n, body, now) {
-            Ok(Seen::New(ticket)) => ticket,
-            Ok(Seen::Done(_)) => panic!("{n} was done before"),
+            Ok(Lookup::New(ticket)) => ticket,
+            Ok(Lookup::Repeated(_)) => panic!("{n} was done before"),
             Err(refusal) => panic!("{n}: {refusal:?}"),
         }
     }
 
     fn done(&mut self, n: u128, body: u8, answer: &[u8], now: u64) {
-        let settling = self.ticket(n, body, now).with(answer.to_vec());
-        self.journal.keep(vec![settling], now).expect("kept");
+        let records = self.ticket(n, body, now).with(answer.to_vec());
+        self.journal.keep(vec![records], now).expect("kept");
     }
 
     fn answer(&self, n: u128, body: u8, now: u64) -> Option<Vec<u8>> {
         match self.begin(n, body, now) {
-            Ok(Seen::Done(answer)) => Some(answer),
-            Ok(Seen::New(_)) => None,
+            Ok(Lookup::Repeated(answer)) => Some(answer),
+            Ok(Lookup::New(_)) => None,
             Err(refusal) => panic!("{n}: {refusal:?}"),
         }
     }
@@ -86,8 +86,8 @@ fn same_id_same_body_same_answer_for_a_day() {
     let ticket = bench.ticket(1, 1, 0);
     assert_eq!(bench.why(1, 1, 1), Some(Why::InFlight));
     assert_eq!(bench.why(1, 2, 1), Some(Why::OpIdMismatch));
-    let settling = ticket.with(b"{\"a\":1}".to_vec());
-    bench.journal.keep(vec![settling], 0).expect("kept");
+    let records = ticket.with(b"{\"a\":1}".to_vec());
+    bench.journal.keep(vec![records], 0).expect("kept");
     assert_eq!(
         bench.answer(1, 1, REPLAY_MS - 1).as_deref(),
         Some(&b"{\"a\":1}"[..])
@@ -96,7 +96,10 @@ fn same_id_same_body_same_answer_for_a_day() {
     let other = "u".parse().expect("tenant");
     let id = OpId(uuid::Uuid::from_u128(1));
     let theirs = bench.replay.begin(&other, id, [1; 32], 3);
-    assert!(matches!(theirs, Ok(Seen::New(_))), "ids are a tenant's own");
+    assert!(
+        matches!(theirs, Ok(Lookup::New(_))),
+        "ids are a tenant's own"
+    );
     assert_eq!(bench.answer(1, 2, REPLAY_MS), None, "a day later");
 }
 
@@ -120,7 +123,7 @@ fn a_restart_remembers_and_a_day_later_nothing_is_left() {
         );
     }
     let dropped = bench.ticket(99, 1, 1);
-    drop(bench); // without goodbye: the ticket of 99 is lost with the process
+    drop(bench); // no orderly stop: the ticket of 99 is lost with the process
     let bench = open(&disk, 1, 80, 1 << 20, 2000);
     drop(dropped);
     for n in 0..5 {
@@ -155,7 +158,7 @@ fn a_torn_or_foreign_record_ends_what_is_believed() {
     let bench = open(&disk, 2, 80, 1 << 20, 20);
     assert_eq!(bench.answer(0, 1, 20), None, "another store's seal key");
     drop(bench);
-    // A byte of an answer is changed while the program runs: it is not given out.
+    // A byte of an answer is changed on disk while the program runs: the answer is not returned.
     let bench = open(&disk, 1, 80, 1 << 20, 20);
     let mut byte = [0];
     file.read_at(8 + 20 + 56, &mut byte).expect("reads");
@@ -235,7 +238,7 @@ fn a_failed_disk_keeps_the_id_and_tells_nobody() {
     let mut bench = open(&shared, 1, 80, 1 << 20, 0);
     bench.done(1, 1, b"before", 0);
     disk.fail_after(2, FaultKind::Io);
-    let settling = bench.ticket(2, 1, 0).with(b"lost".to_vec());
-    assert!(bench.journal.keep(vec![settling], 0).is_err());
+    let records = bench.ticket(2, 1, 0).with(b"lost".to_vec());
+    assert!(bench.journal.keep(vec![records], 0).is_err());
     assert_eq!(bench.why(2, 1, 1), Some(Why::InFlight));
 }

@@ -1,4 +1,4 @@
-//! A change of one key as a value: what its metadata will be, and the version it brings, if any.
+//! A change of one key as a value: the new metadata and the new version, if any.
 
 use ron_crypto::secret::SecretBytes;
 use ron_proto::kms::PayloadPolicy;
@@ -14,9 +14,7 @@ use crate::work::lifecycle::held::{Order, Unplanned};
 
 /// A key version that is about to be stored.
 pub struct NewVersion {
-    /// The version's number.
     pub number: u32,
-    /// Its public key.
     pub public: PublicKey,
     pub(super) created: Timestamp,
     pub(super) secret: Custody,
@@ -25,11 +23,9 @@ pub struct NewVersion {
 
 /// A change of one key.
 pub struct Change {
-    /// The key.
     pub kid: Kid,
-    /// Its metadata afterwards.
     pub meta: Meta,
-    /// The version that it brings.
+    /// The new version, if the change makes one.
     pub new: Option<NewVersion>,
     /// Whether every secret of the key is destroyed.
     pub erase: bool,
@@ -46,15 +42,15 @@ impl Change {
         }
     }
 
-    /// The version that this change is about: the one it brings, else the head afterwards.
+    /// The version that this change is about: the new one, else the head after the change.
     pub fn version(&self) -> u32 {
         self.new.as_ref().map_or(self.meta.head, |new| new.number)
     }
 }
 
 impl KeyStore {
-    /// The making of a key in `backend`, with a fresh first version; nothing is stored yet. A
-    /// refusal when that backend makes no keys of this algorithm, or is away.
+    /// A change that makes a key in `backend`, with a new first version; nothing is stored yet. Refused when that
+    /// backend makes no keys of this algorithm or is unavailable.
     pub fn new_key(
         &self,
         kid: &Kid,
@@ -69,7 +65,7 @@ impl KeyStore {
         })
     }
 
-    /// The taking over of a key, whose first version is `secret`, with the bytes to seal.
+    /// A change that imports a key whose first version is `secret`; `raw` holds the bytes to seal.
     pub fn imported_key(
         &self,
         kid: &Kid,
@@ -87,7 +83,7 @@ impl KeyStore {
         }
     }
 
-    /// A fresh next version at the head, in the backend that holds the key; nothing is stored yet.
+    /// A change that makes a new head version in the backend that holds the key; nothing is stored yet.
     pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, Unplanned> {
         let new = self.version_above_head(kid, now)?;
         let mut meta = self.known(kid)?.clone();
@@ -98,7 +94,7 @@ impl KeyStore {
         })
     }
 
-    /// A fresh version above the head; nothing is stored yet.
+    /// A new version above the head; nothing is stored yet.
     pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Unplanned> {
         let meta = self.known(kid)?;
         let next = meta.head.checked_add(1);
@@ -106,7 +102,7 @@ impl KeyStore {
         self.generate(kid, meta.backend(self.backends.local()), next, now)
     }
 
-    /// The metadata of a key that must exist.
+    /// The metadata of a key, or the refusal `not_found`.
     pub fn known(&self, kid: &Kid) -> Result<&Meta, Refusal> {
         self.meta(kid)
             .ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
@@ -133,7 +129,7 @@ impl KeyStore {
         Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
     }
 
-    /// A key that a device has made for this version; an order for it when none has.
+    /// The key that a device has made for this version, or the order to make it.
     fn made_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Unplanned> {
         let order = Order {
             kid: kid.clone(),
@@ -146,12 +142,12 @@ impl KeyStore {
         }
     }
 
-    /// What a device has made, or why it has not, for the change that is planned next.
+    /// Sets the device's answer for the change that is planned next; cleared with `None` afterwards.
     pub fn hold_ready(&mut self, ready: Option<(Order, Result<Held, Refusal>)>) {
         self.ready = ready;
     }
 
-    /// Whether this version is the device's key of this handle.
+    /// Whether this version is the device's key with this handle.
     pub fn has_version(&self, kid: &Kid, number: u32, handle: &Handle) -> bool {
         let found = self.secret(kid, number);
         found

@@ -1,21 +1,21 @@
-//! What destroying a key means for the file.
+//! Destruction of a key in the database file.
 //!
-//! A deleted row does not leave a database by itself: its bytes stay in free space of the page, in
-//! pages of the free list and in older frames of the write-ahead log. So:
+//! Deleting a row does not remove its bytes from a database: they stay in the free space of the page, in
+//! pages of the free list and in older frames of the write-ahead log. Therefore:
 //!
 //! 1. `secure_delete` is on from the start: SQLite overwrites what it deletes with zeros;
 //! 2. a destruction replaces every sealed record of the key by its header, which is public;
-//! 3. then the database is written anew (`VACUUM`, its temporary copy in memory), which leaves
+//! 3. then the database is rewritten (`VACUUM`, with its temporary copy in memory), which leaves
 //!    nothing but live rows in it;
-//! 4. and the write-ahead log is copied into the file and cut to nothing.
+//! 4. finally the write-ahead log is copied into the file and truncated to zero bytes.
 //!
-//! After that no file of the store holds the sealed record. What is beyond a program's reach, and
-//! the reason why records are sealed at all: blocks that the file system or the drive has freed
-//! without overwriting them, snapshots, and backups.
+//! After that no file of the store holds the sealed record. A program cannot reach blocks that the file
+//! system or the drive has freed without overwriting them, snapshots and backups: that is why records
+//! are sealed in the first place.
 
 use super::{Db, StoreError};
 
-/// Settings of the connection that matter here.
+/// Sets `secure_delete`, and keeps temporary tables (the copy of a `VACUUM`) in memory.
 pub(super) fn prepare(db: &Db) -> Result<(), StoreError> {
     db.read(|c| {
         c.pragma_update_and_check(None, "secure_delete", true, |r| r.get::<_, i64>(0))?;
@@ -23,17 +23,17 @@ pub(super) fn prepare(db: &Db) -> Result<(), StoreError> {
     })
 }
 
-/// Writes the database anew and cuts its log. Takes time in proportion to the whole store, which
+/// Rewrites the database and truncates its log. Takes time in proportion to the whole store, which
 /// is small: a sealed record has some hundred bytes.
 pub(super) fn rewrite(db: &Db) -> Result<(), StoreError> {
     db.read(|c| {
         c.execute_batch("VACUUM")?;
-        let in_the_way: i64 = c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get(0))?;
-        if in_the_way == 0 {
+        let busy_readers: i64 = c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |r| r.get(0))?;
+        if busy_readers == 0 {
             return Ok(());
         }
         let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
-        let why = "another program reads the key store, so its log cannot be cut";
+        let why = "another program reads the key store, so its log cannot be truncated";
         Err(rusqlite::Error::SqliteFailure(busy, Some(why.into())))
     })
 }

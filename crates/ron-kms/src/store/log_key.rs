@@ -1,5 +1,5 @@
-//! The keys of the audit log: the first lies in the `store` row, each later one in a row of `log_keys` with the statement by
-//! which the key before it and it vouch for each other. A row without a birth is its own outbox: its leaf is in it.
+//! The keys of the audit log: the first is in the `store` row, each later one in a row of `log_keys`, with the statement that
+//! both it and its predecessor have signed. A row without a birth is its own outbox: it holds the leaf to append.
 
 use std::sync::Arc;
 
@@ -26,11 +26,9 @@ pub struct LogKey {
     pub number: u32,
     /// When it was made.
     pub created: Timestamp,
-    /// Signs checkpoints.
     pub secret: Arc<SecretKey>,
-    /// Verifies them.
     pub public: [u8; 32],
-    /// The statement that leads to it; the first has none.
+    /// The statement by which its predecessor vouches for it; the first key has none.
     pub statement: Option<Arc<str>>,
     /// Index of the leaf that records it; `None` for the first, and while the leaf is not known to be durable.
     pub birth: Option<u64>,
@@ -43,7 +41,7 @@ pub struct LogIdentity {
     pub origin: String,
     /// Oldest first; never empty.
     pub keys: Vec<LogKey>,
-    /// What the store's MAC covers of the later keys.
+    /// The bytes of the later keys that the store's MAC covers.
     digest: Vec<u8>,
 }
 
@@ -70,7 +68,7 @@ impl LogIdentity {
         &self.keys[self.keys.len() - 1]
     }
 
-    /// The public keys with their statements; fails when the origin is no valid note name or a statement does not hold.
+    /// The public keys with their statements; fails when the origin is not a valid note name or a statement does not verify.
     pub fn chain(&self) -> Result<KeyChain, String> {
         let named = |e| format!("the origin of the audit log cannot name a note key: {e}");
         let first = VerifierKey::ed25519(&self.origin, &self.keys[0].public).map_err(named)?;
@@ -89,7 +87,7 @@ impl LogIdentity {
         Ok(chain)
     }
 
-    /// What the store's MAC covers besides the first key; nothing where that is the only one, as in stores of before.
+    /// The bytes that the store's MAC covers besides the first key; empty without later keys, so that older stores verify.
     pub(super) fn digest(&self) -> &[u8] {
         &self.digest
     }
@@ -113,7 +111,7 @@ fn public_of(key: &SecretKey) -> [u8; 32] {
     public
 }
 
-/// The name of a sealed record.
+/// The name that a key's sealed record is bound to.
 pub(super) fn record_name(number: u32, created: Timestamp) -> RecordName {
     RecordName {
         key: LOG_KEY_NAME.into(),
@@ -127,17 +125,15 @@ pub(super) fn record_name(number: u32, created: Timestamp) -> RecordName {
 pub struct NewLogKey {
     key: LogKey,
     sealed: Vec<u8>,
-    /// What it and the key before it say, signed by both.
+    /// The statement about this key, signed by it and by its predecessor.
     pub statement: Arc<str>,
 }
 
 impl NewLogKey {
-    /// Its number.
     pub fn number(&self) -> u32 {
         self.key.number
     }
 
-    /// Its public key.
     pub fn public(&self) -> &[u8; 32] {
         &self.key.public
     }
@@ -146,17 +142,16 @@ impl NewLogKey {
 /// A log key whose leaf is not known to be durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingLogKey {
-    /// Its number.
     pub number: u32,
     /// The leaf, without its counters.
     pub leaf: Vec<u8>,
-    /// The log had at least this many leaves before.
+    /// The log had at least this many leaves before the change.
     pub log_size: u64,
     /// Store version before the change.
     pub version_before: u64,
 }
 
-/// Who asked for a change and under which operation id.
+/// Tenant and operation id of a change.
 pub type OpName<'a> = (&'a Tenant, OpId);
 
 impl KeyStore {
@@ -165,7 +160,7 @@ impl KeyStore {
     pub fn next_log_key(&self, size: u64, now: Timestamp) -> Result<NewLogKey, StoreError> {
         let last = self.log.newest();
         let number = last.number + 1;
-        // Statements are in the order of their times, whatever the clock does.
+        // The wall clock may go back; the times of statements must not.
         let created = Timestamp(now.0.max(last.created.0));
         let random: &dyn Random = self.random.as_ref();
         let (secret, raw) = SecretKey::generate(Alg::Ed25519, random).expect("supported");
@@ -189,7 +184,7 @@ impl KeyStore {
         })
     }
 
-    /// Stores `new` with its operation id and its leaf. From here on it signs checkpoints beside the key before it.
+    /// Commits `new` with its operation id and its leaf. From then on it signs checkpoints beside its predecessor.
     pub fn commit_log_key(
         &mut self,
         new: NewLogKey,
@@ -197,8 +192,10 @@ impl KeyStore {
         leaf: &[u8],
         log_size: u64,
     ) -> Result<(), StoreError> {
+        // Kept to undo the change in memory if the write fails.
         let before = self.log.clone();
         let (key, sealed) = (new.key, new.sealed);
+        // In memory first, because the MAC in the transaction covers it; restored if the write fails.
         self.log.push(key.clone(), &sealed);
         let version = self.version + 1;
         let mac = self.store_mac(version, &self.records);
@@ -261,8 +258,8 @@ impl KeyStore {
         })
     }
 
-    /// The leaf of log key `number` is durable at `birth`; `answer` is remembered for its operation id.
-    pub fn settle_log_key(
+    /// Records that the leaf of log key `number` is durable at `birth`, and `answer` for its operation id.
+    pub fn complete_log_key(
         &mut self,
         number: u32,
         birth: u64,
@@ -303,7 +300,7 @@ fn cross_sign(origin: &str, old: &LogKey, new: &LogKey, size: u64) -> Result<Arc
     Ok(note.into())
 }
 
-/// Loads the later keys behind the first one.
+/// Loads the later keys and appends them to `log`.
 pub(super) fn load(db: &Db, sealer: &Sealer, log: &mut LogIdentity) -> Result<(), StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(

@@ -8,12 +8,12 @@
 //! versions  key name, number, sealed record, index of the leaf that records its making
 //! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
-//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and where that is
+//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and the leaf's index
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
-//! durable. One thread writes. After a failed write nothing more is written. What is deleted is
-//! overwritten, and after a destruction the file is written anew ([`erase`]).
+//! durable. One thread writes. After a failed write nothing more is written. Deleted data is
+//! overwritten, and after a destruction the file is rewritten ([`erase`]).
 
 pub mod change;
 pub mod erase;
@@ -49,7 +49,7 @@ use seal::{SealError, Sealer};
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
 
-/// Numbered, forward only.
+/// Schema changes, applied in order; there is no way back to an older version.
 pub const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     name: "keys",
@@ -91,7 +91,7 @@ pub enum StoreError {
     /// The seal key cannot be read or made.
     #[error("{0}")]
     SealKey(String),
-    /// The seal key is readable but another one.
+    /// The seal key is readable, but not the one of this store.
     #[error(
         "the seal key is not the one this store was made with; configure the right seal.key_file or seal.passphrase_file"
     )]
@@ -102,26 +102,20 @@ pub enum StoreError {
     /// Metadata does not match its MAC.
     #[error("the key store was changed from outside: {0}. Restore it from a backup")]
     Tampered(String),
-    /// The configured origin is not the one of the store.
+    /// The configured origin differs from the stored one.
     #[error(
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
-    Origin {
-        /// From the configuration.
-        configured: String,
-        /// From the store.
-        stored: String,
-    },
+    Origin { configured: String, stored: String },
     /// The witness policy does not fit this log.
     #[error("witness.policy_file: {0}")]
     Witness(String),
-    /// The audit log is of a newer program.
+    /// A newer program has written the audit log.
     #[error("{0}")]
     Newer(String),
     /// The journal of answers cannot be opened.
     #[error(transparent)]
     Replay(#[from] crate::replay::JournalError),
-    /// The database failed.
     #[error("key store: {0}")]
     Db(String),
 }
@@ -138,7 +132,7 @@ impl From<ron_service::StoreError> for StoreError {
     }
 }
 
-/// The database; errors become ours.
+/// The database, with its errors converted to [`StoreError`].
 struct Db(Store);
 
 impl Db {
@@ -168,14 +162,14 @@ pub struct KeyStore {
     version: u64,
     log: LogIdentity,
     log_key_sha256: [u8; 32],
-    /// What a device has made for the change that is planned next.
+    /// The device's answer for the change that is planned next.
     ready: Option<(Order, Result<Held, Refusal>)>,
-    /// What the counter of the TPM is, or is about to be.
+    /// The TPM counter's value, or the value it is about to get.
     tpm_counter: Option<u64>,
 }
 
 impl KeyStore {
-    /// Opens the store, or makes it where there is none. Every sealed record is opened and every
+    /// Opens the store, or makes a new one. Every sealed record is opened and every
     /// MAC is checked before anything is served.
     pub fn open(
         settings: &Settings,
@@ -263,6 +257,7 @@ impl KeyStore {
         let seal_key =
             source::seal_key(&settings.seal, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Sealer::new(&seal_key, row.store_id);
+        // First, because with a wrong key every record would look tampered with.
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
             return Err(StoreError::WrongSealKey);
         }
@@ -289,33 +284,33 @@ impl KeyStore {
             tpm_counter: row.tpm_counter,
         };
         if store.pending()?.is_some() {
-            // The interrupted change may be a destruction whose traces are still in the file.
+            // The interrupted change may be a destruction that crashed before the rewrite.
             erase::rewrite(&store.db)?;
         }
         if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
             return Err(StoreError::Tampered(
-                "its keys are not those of store version it states (rows added, removed or rolled back)".into(),
+                "its keys do not match the store version it states (rows were added, removed or rolled back)".into(),
             ));
         }
         Ok(store)
     }
 
-    /// The whole-store version: grows by one with every change of a key.
+    /// The whole-store version: incremented by every change of a key.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The key of the journal of answers.
+    /// The MAC key of the journal of answers, derived from the seal key.
     pub fn replay_key(&self) -> Secret32 {
         Secret32::new(self.sealer.mac("replay journal", b""))
     }
 
-    /// What the counter of the TPM is said to be, where starts are counted in one.
+    /// The stored value of the TPM counter; `None` if starts were never counted.
     pub fn tpm_counter(&self) -> Option<u64> {
         self.tpm_counter
     }
 
-    /// Remembers what the counter is about to be, durably.
+    /// Stores the value that the counter is about to get, durably.
     pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
         let before = self.tpm_counter.replace(counter);
         let mac = self.store_mac(self.version, &self.records);
@@ -331,7 +326,6 @@ impl KeyStore {
         written.map(drop)
     }
 
-    /// The configured backends.
     pub fn backends(&self) -> &Backends {
         &self.backends
     }
@@ -341,10 +335,10 @@ impl KeyStore {
         &self.log
     }
 
-    /// The settled keys as a snapshot.
+    /// All keys as a snapshot: versions whose leaf is durable.
     pub fn index(&self) -> KeyIndex {
         let keys = self.records.iter().filter_map(|(kid, record)| {
-            Some((kid.clone(), Arc::new(record.settled(kid, &self.backends)?)))
+            Some((kid.clone(), Arc::new(record.visible(kid, &self.backends)?)))
         });
         KeyIndex {
             gate: self.backends.gate().clone(),
@@ -353,17 +347,17 @@ impl KeyStore {
         }
     }
 
-    /// The key as settled now.
+    /// The key as snapshots show it now; `None` before the leaf of its first version is durable.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
-        self.records.get(kid)?.settled(kid, &self.backends)
+        self.records.get(kid)?.visible(kid, &self.backends)
     }
 
-    /// The metadata of a key, as committed.
+    /// The metadata of a key as committed, which may be ahead of the snapshot.
     pub fn meta(&self, kid: &Kid) -> Option<&Meta> {
         Some(&self.records.get(kid)?.meta)
     }
 
-    /// The newest checkpoint that a `note` key signed.
+    /// The newest checkpoint that was remembered for a `note` key.
     pub fn note_head(&self, kid: &Kid) -> Option<Checkpoint> {
         let (size, root) = self.records.get(kid)?.meta.note.as_ref()?;
         let mut raw = [0_u8; 32];
@@ -374,8 +368,8 @@ impl KeyStore {
         })
     }
 
-    /// Covers every key's MAC, every sealed record and the version, so that neither a row nor the
-    /// whole can be put back to an older state without the seal key.
+    /// Covers every key's MAC, every sealed record and the version, so that neither a row nor the store version can be
+    /// changed without the seal key. (A rollback of the whole file is detected by the audit log.)
     fn store_mac(&self, version: u64, records: &BTreeMap<Kid, Record>) -> [u8; 32] {
         let mut all = Vec::with_capacity(64 + records.len() * 96);
         all.extend_from_slice(&version.to_be_bytes());
@@ -389,7 +383,7 @@ impl KeyStore {
                 all.extend_from_slice(&version.sealed_sha256);
             }
         }
-        // Absent in stores that never counted, so that they stay as they were.
+        // Left out in stores that never counted, so that their MAC stays valid.
         if let Some(counter) = self.tpm_counter {
             all.extend_from_slice(b"tpm counter");
             all.extend_from_slice(&counter.to_be_bytes());

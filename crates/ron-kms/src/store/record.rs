@@ -1,5 +1,5 @@
-//! One key as the store holds it: metadata under a MAC, sealed versions, and the picture of both
-//! that readers get.
+//! One key as the store holds it: metadata under a MAC, sealed versions, and the conversion of both into the
+//! [`Key`] that readers get.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
 use crate::keys::index::{Rotation, Waiting};
 use crate::keys::{Key, PublicKey, Version};
 
-/// Metadata of a key, stored as canonical JSON under a MAC. Members that came later are absent
-/// when they say nothing, so that a key which does not use them reads as it always did.
+/// Metadata of a key, stored as canonical JSON under a MAC. Members that were added later are absent while they hold
+/// their default, so that the stored bytes of a key that does not use them do not change.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
-    /// The device that holds the key; absent for the store's own.
+    /// The device that holds the key; absent for local keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
     /// When the key was made.
@@ -31,15 +31,15 @@ pub struct Meta {
     /// When its secrets are (or were) destroyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
-    /// Whether its secrets are gone.
+    /// Whether its secrets are destroyed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub destroyed: bool,
-    /// Whether it may leave, wrapped.
+    /// Whether it may be exported, wrapped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exportable: bool,
     /// The version that signs.
     pub head: u32,
-    /// Whether its first version came from outside.
+    /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
     /// The oldest version that verifies.
@@ -47,25 +47,24 @@ pub struct Meta {
     /// Size and hex root of the newest checkpoint signed by a `note` key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<(u64, String)>,
-    /// What it may sign.
+    /// Which payloads it may sign.
     pub payload: PayloadPolicy,
-    /// Whether it signs no more.
+    /// Whether it is retired: it verifies and unwraps, but no longer signs or wraps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retired: bool,
-    /// How it is rotated without being asked.
+    /// Schedule of automatic rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
-    /// How many uses of each version are reserved, the first version first, for keys whose nonces
-    /// are counted.
+    /// Reserved uses of each version, in order of versions, for keys whose nonces are counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<u32>,
-    /// The version after the head waits for its time.
+    /// Set while the version above the head is published but does not sign yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
 }
 
 impl Meta {
-    /// Of a key that is about to get its first version.
+    /// The metadata of a new key.
     pub fn new(created: Timestamp, backend: BackendKind, payload: PayloadPolicy) -> Self {
         Self {
             backend: (!backend.is_local()).then(|| backend.as_str().to_owned()),
@@ -85,13 +84,12 @@ impl Meta {
         }
     }
 
-    /// Which backend holds the key; `local` is the store's own.
+    /// The backend that holds the key; `local` is the local one.
     pub fn backend(&self, local: BackendKind) -> BackendKind {
         let named = self.backend.as_deref();
         named.and_then(BackendKind::from_name).unwrap_or(local)
     }
 
-    /// The key's state.
     pub fn state(&self) -> KeyState {
         match (self.destroyed, self.destroy_at, self.retired) {
             (true, ..) => KeyState::Destroyed,
@@ -101,7 +99,6 @@ impl Meta {
         }
     }
 
-    /// How many versions there are.
     pub fn versions(&self) -> u32 {
         self.head + u32::from(self.waiting.is_some())
     }
@@ -153,15 +150,15 @@ impl Record {
         (new.created, new.sealed)
     }
 
-    /// Drops the private keys that nothing uses any more: a signing key's old versions only
-    /// verify, the others unwrap.
+    /// Drops private keys that are no longer used: old versions of a signing key only verify. Old versions of other
+    /// keys still unwrap or check MACs, so all of theirs stay.
     pub(super) fn drop_old_secrets(&mut self, kid: &Kid) {
         let from = oldest_needed(kid, self.meta.head);
         self.secrets.retain(|number, _| *number >= from);
     }
 
-    /// The picture of a key that readers get: versions whose leaf is durable. `None` before the first.
-    pub(super) fn settled(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
+    /// The key as readers see it, with the versions whose leaf is durable; `None` before the first one is.
+    pub(super) fn visible(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
         let versions: Vec<Version> = (1_u32..)
             .zip(&self.versions)
             .map_while(|(number, row)| {
@@ -175,7 +172,7 @@ impl Record {
             })
             .collect();
         let meta = &self.meta;
-        // While a rotation waits for its leaf, the metadata is ahead of what may be shown.
+        // While a rotation waits for its leaf, the metadata is ahead of the visible versions.
         let head = meta.head.min(versions.last()?.number);
         let secret = self.secrets.get(&head).cloned();
         if secret.is_none() && !meta.destroyed {
@@ -211,7 +208,7 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
     if kid.alg.signs() { head } else { 1 }
 }
 
-/// The secret half of a version: a key of our own, or the handle of one inside `device`.
+/// The secret half of a version: a local key, or the handle of a key inside `device`.
 fn open_custody(
     sealer: &Sealer,
     name: &RecordName,
@@ -301,7 +298,7 @@ fn load_versions(
     })?;
     let mut versions = Vec::with_capacity(rows.len());
     let mut secrets = BTreeMap::new();
-    // One below the head too: the head's leaf may still be missing.
+    // The version below the head too: while the head's leaf is missing, that version still signs.
     let keep_from = oldest_needed(kid, meta.head.saturating_sub(1));
     for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
         if number as usize != at + 1 {
@@ -311,7 +308,7 @@ fn load_versions(
         let public = if meta.destroyed {
             sealer.public_of(&name, &sealed)?
         } else {
-            // Old versions only verify: their private keys are opened as a check and dropped.
+            // Old versions only verify: their records are opened as a check, and the private keys dropped.
             let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
             if number >= keep_from {
                 secrets.insert(number, Arc::new(secret));

@@ -1,8 +1,8 @@
 //! Sealed records: private keys at rest, AES-256-GCM with the whole header as associated data.
 //!
-//! What this protects: copies of the database (backups, stolen disks, a volume snapshot) as long
-//! as the seal key did not travel with them. It does not protect the host: whoever can read the
-//! seal key file, or this process, has the keys. A TPM or HSM backend is the answer to that.
+//! Sealing protects copies of the database (backups, stolen disks, a volume snapshot) that do not include the seal
+//! key. It does not protect the host: an attacker who can read the seal key file, or this process, has the keys.
+//! Against that, use a TPM or HSM backend.
 //!
 //! ```text
 //! record  "RKMS" | format u8 = 1 | alg u8 | store id 16 | key name u16 + bytes | version u32
@@ -26,7 +26,7 @@ const MAGIC: &[u8; 4] = b"RKMS";
 const FORMAT: u8 = 1;
 const NONCE_BYTES: usize = 12;
 
-/// What a record is about; everything here is authenticated by the seal.
+/// What a record is bound to; the seal authenticates every field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordName {
     /// `tenant/purpose/alg/uuid`, or the fixed name of the log key.
@@ -68,7 +68,7 @@ fn refuse(name: &RecordName, why: &'static str) -> SealError {
     }
 }
 
-/// Changed bytes may say so too; nothing of such a record is used either way.
+/// The refusal of a newer format. Corruption can cause it too; the record is not used in either case.
 fn newer(name: &RecordName, found: u8) -> SealError {
     SealError {
         name: format!("{}#v{}", name.key, name.version),
@@ -123,7 +123,7 @@ impl Sealer {
         record
     }
 
-    /// Opens `record`, which must be the one sealed under `name`, and checks that the private key
+    /// Opens `record`, which must have been sealed under `name`, and checks that the private key
     /// belongs to the public key in the header.
     pub fn open(
         &self,
@@ -136,14 +136,14 @@ impl Sealer {
         if key.public() != public {
             return Err(refuse(
                 name,
-                "its public key is not that of the private key",
+                "its public key does not belong to its private key",
             ));
         }
         Ok((key, public))
     }
 
-    /// Opens `record`, which must be the one sealed under `name`: what was sealed, and the public
-    /// key in the header.
+    /// Opens `record`, which must have been sealed under `name`. Returns the sealed bytes and the public key in the
+    /// header, without checking that they belong together.
     pub fn open_bytes(
         &self,
         name: &RecordName,
@@ -159,7 +159,7 @@ impl Sealer {
         let secret = open_aes256_gcm(&self.record_key, nonce, aad, sealed).ok_or_else(|| {
             refuse(
                 name,
-                "its bytes were changed, or the seal key is another one",
+                "its bytes were changed, or it was sealed with another seal key",
             )
         })?;
         let public = PublicKey::from_raw(name.alg, public)
@@ -167,23 +167,26 @@ impl Sealer {
         Ok((secret, public))
     }
 
-    /// What stays of a record whose private key was destroyed: the header, up to the nonce. Not
+    /// What remains of a record whose private key was destroyed: the header, without the nonce. Not
     /// authenticated by itself; the store's MAC covers it.
     pub fn erased(&self, name: &RecordName, public: &PublicKey) -> Vec<u8> {
         self.header(name, public.raw())
     }
 
-    /// The public key in what [`Sealer::erased`] left.
+    /// The public key in a record that [`Sealer::erased`] made.
     pub fn public_of(&self, name: &RecordName, erased: &[u8]) -> Result<PublicKey, SealError> {
         let (header, public) = self.split(name, erased)?;
         if header != erased.len() {
-            return Err(refuse(name, "it was destroyed, but the record is whole"));
+            return Err(refuse(
+                name,
+                "the key was destroyed, but its record is complete",
+            ));
         }
         PublicKey::from_raw(name.alg, public)
-            .ok_or_else(|| refuse(name, "its public key is none of its algorithm"))
+            .ok_or_else(|| refuse(name, "it does not hold a public key of its algorithm"))
     }
 
-    /// Where the header of `record` ends (the nonce follows), and the public key in it.
+    /// The length of the header of `record` (the nonce follows), and the public key in it.
     fn split<'a>(
         &self,
         name: &RecordName,
@@ -206,9 +209,10 @@ impl Sealer {
         Ok((end, public))
     }
 
-    /// Authenticates metadata that is not secret, bound to what it is about.
+    /// MAC of public metadata, bound to its name `about`.
     pub fn mac(&self, about: &str, data: &[u8]) -> [u8; 32] {
         let mut framed = Vec::with_capacity(about.len() + data.len() + 8);
+        // The length in front keeps `about` and `data` apart: no two pairs give the same bytes.
         framed.extend_from_slice(&(about.len() as u64).to_be_bytes());
         framed.extend_from_slice(about.as_bytes());
         framed.extend_from_slice(data);

@@ -1,4 +1,4 @@
-//! Where the seal key comes from: a key file, a passphrase file, or nowhere (memory backend).
+//! Sources of the seal key: a key file, a passphrase file, a blob that a TPM unseals, or random (memory backend).
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -16,11 +16,11 @@ use super::StoreError;
 use crate::backend::{BackendKind, Backends, DeviceError};
 use crate::config::SealSource;
 
-/// Longest time for the TPM to open the seal key.
+/// Maximum time for the TPM to unseal the seal key.
 const TPM_WAIT: Duration = Duration::from_secs(3);
 
-/// Reads or makes the seal key. `salt` belongs to the store; `new_store` allows making a key file
-/// in the default place.
+/// Reads or makes the seal key. `salt` is the store's; `new_store` allows making a key file
+/// at the default path, or a TPM blob.
 pub fn seal_key(
     source: &SealSource,
     salt: &[u8; 16],
@@ -37,6 +37,7 @@ pub fn seal_key(
                 .map_err(|e| StoreError::SealKey(format!("seal.passphrase_file: {e}")))
         }
         SealSource::KeyFile { path, may_create } => {
+            // Never for an existing store, whose records a new key could not open.
             if *may_create && new_store && !path.exists() {
                 make_key_file(path, random)?;
             }
@@ -45,7 +46,7 @@ pub fn seal_key(
     }
 }
 
-/// The seal key that only the TPM gives back; made with a new store.
+/// The seal key from a blob that only this TPM unseals; made with a new store.
 fn tpm_key(
     path: &Path,
     new_store: bool,
@@ -63,7 +64,8 @@ fn tpm_key(
         write_new(path, hex::encode(blob).as_bytes())?;
         return Ok(key);
     }
-    let unreadable = || StoreError::SealKey(format!("{} is no sealed key", path.display()));
+    let unreadable =
+        || StoreError::SealKey(format!("{} does not hold a sealed key", path.display()));
     let text = read_secret_file(path).map_err(StoreError::SealKey)?;
     let blob = hex::decode(text.expose()).map_err(|_| unreadable())?;
     let secret = tpm
@@ -90,7 +92,7 @@ fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
     write_new(path, text.as_bytes())
 }
 
-/// Writes a file that only its owner can read, durably; it must not exist.
+/// Creates a file that only its owner can read, durably; fails if it exists.
 fn write_new(path: &Path, text: &[u8]) -> Result<(), StoreError> {
     let fail = |e: std::io::Error| {
         StoreError::SealKey(format!(
@@ -107,6 +109,7 @@ fn write_new(path: &Path, text: &[u8]) -> Result<(), StoreError> {
     file.write_all(text)
         .and_then(|()| file.sync_all())
         .map_err(fail)?;
+    // Without the directory entry a crash would lose the key, and with it the store.
     if let Some(dir) = path.parent() {
         std::fs::File::open(dir)
             .and_then(|d| d.sync_all())

@@ -1,5 +1,5 @@
-//! Durable counts of what a key's versions have been used for: blocks of use numbers, reserved
-//! before the first of them is used, never given back.
+//! Durable counts of the uses of key versions: blocks of use numbers, reserved before the first number is
+//! used and never returned.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use super::{KeyStore, StoreError};
 use crate::backend::Custody;
 
 impl KeyStore {
-    /// The secret half of a version, where it is kept loaded.
+    /// The secret half of a version, if it is kept in memory.
     pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<Custody>> {
         self.records.get(kid)?.secrets.get(&number).cloned()
     }
 
-    /// How many uses of the version are reserved.
+    /// Number of reserved uses of the version.
     pub fn uses_reserved(&self, kid: &Kid, number: u32) -> u32 {
         let at = (number as usize).checked_sub(1);
         let uses = self.records.get(kid).map(|record| &record.meta.uses);
         uses.and_then(|uses| uses.get(at?).copied()).unwrap_or(0)
     }
 
-    /// Reserves the next `block` uses of the version, fewer where `cap` is near: the numbers
+    /// Reserves the next `block` uses of the version, fewer near `cap`: the numbers
     /// `from..to`, durable when this returns. `None` when the cap is reached.
     pub fn reserve_uses(
         &mut self,

@@ -13,16 +13,14 @@ use super::{KeyStore, StoreError, erase};
 use crate::keys::note::Checkpoint;
 use crate::replay::REPLAY_MS;
 
-/// Who did what: the row that makes changes idempotent.
+/// The row that makes a change idempotent.
 #[derive(Clone, Debug)]
 pub struct OpRow {
     /// Tenant of the caller.
     pub tenant: Tenant,
-    /// The operation id.
     pub op_id: OpId,
     /// SHA-256 of the operation's name and canonical body.
     pub body: [u8; 32],
-    /// When.
     pub now: Timestamp,
 }
 
@@ -40,7 +38,6 @@ pub struct SeenOp {
 pub struct Pending {
     /// Tenant of the operation.
     pub tenant: Tenant,
-    /// Its id.
     pub op_id: OpId,
     /// The key that was made or changed.
     pub kid: Kid,
@@ -48,7 +45,7 @@ pub struct Pending {
     pub number: u32,
     /// The leaf, without its counters.
     pub leaf: Vec<u8>,
-    /// The log had at least this many leaves before.
+    /// The log had at least this many leaves before the change.
     pub log_size: u64,
     /// Store version before the change.
     pub version_before: u64,
@@ -73,6 +70,7 @@ impl Pending {
 }
 
 fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
+    // Operations without an answer stay, however old: their change is still pending.
     let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
     tx.execute(
         "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
@@ -91,8 +89,8 @@ fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
 }
 
 impl KeyStore {
-    /// Stores `change` with its operation id and its leaf. A new version stays invisible until
-    /// [`KeyStore::settle`]; destroyed secrets are gone when this returns.
+    /// Commits `change` with its operation id and its leaf. A new version stays invisible until
+    /// [`KeyStore::complete`]; destroyed secrets are erased from the file when this returns.
     pub fn commit(
         &mut self,
         change: Change,
@@ -110,8 +108,11 @@ impl KeyStore {
             Some(record) => (record.clone(), true),
             None => (Record::new(meta.clone()), false),
         };
+        // Version 1 is for a new key only, and every other change is for an existing one.
         if exists == new.as_ref().is_some_and(|new| new.number == 1) {
-            return Err(StoreError::Db("the key exists already, or not yet".into()));
+            return Err(StoreError::Db(
+                "the key exists already, or does not exist".into(),
+            ));
         }
         record.meta = meta;
         let number = new.as_ref().map_or(0, |new| new.number);
@@ -166,7 +167,7 @@ impl KeyStore {
         headers
     }
 
-    /// The sealed private key of a version, opened once more: for an export.
+    /// Reads a version's sealed record again and opens it: for an export, or for a device's handle.
     pub fn reopen(&self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, StoreError> {
         let row = self.db.read(|c| {
             c.query_row(
@@ -184,7 +185,7 @@ impl KeyStore {
         Ok(Some(self.sealer.open_bytes(&name, &sealed)?.0))
     }
 
-    /// Remembers the checkpoint that a `note` key is about to sign.
+    /// Stores the checkpoint that a `note` key is about to sign.
     pub fn advance_note(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), StoreError> {
         let Some(record) = self.records.get(kid) else {
             return Err(StoreError::Db("there is no such key".into()));
@@ -194,7 +195,7 @@ impl KeyStore {
         self.replace(kid, record, |_| Ok(()))
     }
 
-    /// Puts `record` in place of the key's record and counts the store version up.
+    /// Replaces the key's record and increments the store version, in one transaction with `more`.
     pub(super) fn replace(
         &mut self,
         kid: &Kid,
@@ -205,6 +206,7 @@ impl KeyStore {
         let meta = record.meta.to_bytes();
         record.mac = self.sealer.mac(&name, &meta);
         let key_mac = record.mac;
+        // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
         let old = self.records.insert(kid.clone(), record);
         let version = self.version + 1;
         let mac = self.store_mac(version, &self.records);
@@ -235,9 +237,9 @@ impl KeyStore {
         }
     }
 
-    /// The leaf of `pending` is durable at `birth`: its version becomes visible and its answer is
-    /// remembered.
-    pub fn settle(
+    /// Completes a change whose leaf is durable at `birth`: makes its version visible, stores its answer and empties
+    /// the outbox, in one transaction.
+    pub fn complete(
         &mut self,
         pending: &Pending,
         birth: u64,
@@ -259,8 +261,8 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Shows the version in snapshots made from now on, without writing: what [`KeyStore::settle`]
-    /// does last, and what its answer is made from before it is written.
+    /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::complete`], because the
+    /// answer shows the version, and again by it.
     pub fn mark_born(&mut self, pending: &Pending, birth: u64) {
         let Some(record) = self.records.get_mut(&pending.kid) else {
             return;
@@ -308,7 +310,7 @@ impl KeyStore {
         }))
     }
 
-    /// What is known of an operation id, if it is younger than 24 hours.
+    /// The stored operation, if it is younger than 24 hours or still unfinished.
     pub fn seen_op(
         &self,
         tenant: &Tenant,

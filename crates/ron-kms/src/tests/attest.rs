@@ -1,4 +1,4 @@
-//! Evidence and birth certificates of keys in the store: what is made verifies, what is changed does not.
+//! Attestations and birth certificates of local keys: they verify, and changed ones do not.
 
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, BirthCertificate, KeyDoc, PayloadPolicy, RotateRequest,
@@ -8,17 +8,17 @@ use ron_proto::values::Alg;
 use super::{Got, Rig, memory_settings, principal};
 use crate::attest::AttestTask;
 use crate::attest::verify::{Expect, verify};
-use crate::work::{SignJob, SignWhat};
+use crate::work::{SignJob, SignOp};
 
 impl Rig {
     pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> Got {
-        let (asked, waiter) = self.asked(&self.caller);
+        let (call, waiter) = self.call_context(&self.caller);
         let task = AttestTask {
             key: doc.key.clone(),
             request,
         };
-        let what = SignWhat::Attest(Box::new(task));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let what = SignOp::Attest(Box::new(task));
+        self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter)
     }
 

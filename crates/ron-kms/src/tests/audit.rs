@@ -1,4 +1,4 @@
-//! The audit log: no success without a durable leaf, and no change to it that goes unseen.
+//! The audit log: no success without a durable leaf, and no undetected change of the log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::audit::leaf::{Leaf, OK, Op};
 use crate::audit::verify::verify_on;
 use crate::audit::verify_dir;
 
-/// What a fault run acknowledged, and what survived on the disk.
+/// The answers of a run with disk faults, and what survived on the disk.
 struct Run {
     acknowledged: Vec<SignAnswer>,
     refused: usize,
@@ -49,7 +49,7 @@ fn run_with_fault(after: u64, kind: FaultKind) -> Run {
             }
         }
     }
-    // A failed log refuses, but verification goes on.
+    // A failed log refuses signatures, but verification works.
     if refused > 0 {
         assert!(!rig.engine.kms.health.is_ok());
         assert!(!rig.ready.snapshot().ready);

@@ -14,8 +14,8 @@ use crate::audit::leaf::{Leaf, Op};
 use crate::error::{Refusal, Why};
 use crate::keys::SecretKey;
 use crate::keys::envelope::{self, header};
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
-use crate::work::{SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::{SignJob, SignOp};
 
 const WRAPS: [Alg; 4] = [
     Alg::Aes256Gcm,
@@ -24,7 +24,7 @@ const WRAPS: [Alg; 4] = [
     Alg::X25519MlKem768,
 ];
 
-pub fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
+pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
     EnvelopeTask {
         key: Some(key.clone()),
         version: None,
@@ -37,17 +37,21 @@ pub fn task(key: &Kid, aad: Option<&[u8]>, what: What) -> EnvelopeTask {
 }
 
 pub fn wrap(key: &Kid, aad: Option<&[u8]>, text: &[u8]) -> EnvelopeTask {
-    task(key, aad, What::Wrap(PrivateBytes::from(text)))
+    task(key, aad, EnvelopeOp::Wrap(PrivateBytes::from(text)))
 }
 
 pub fn unwrap(key: &Kid, aad: Option<&[u8]>, text: &Bytes) -> EnvelopeTask {
-    task(key, aad, What::Unwrap(text.clone()))
+    task(key, aad, EnvelopeOp::Unwrap(text.clone()))
 }
 
-/// Runs the tasks as one request and gives back what each made.
-fn run(rig: &Rig, caller: &Principal, tasks: Vec<EnvelopeTask>) -> Vec<Result<Made, Refusal>> {
+/// Runs the tasks as one request and returns the result of each.
+fn run(
+    rig: &Rig,
+    caller: &Principal,
+    tasks: Vec<EnvelopeTask>,
+) -> Vec<Result<EnvelopeOutput, Refusal>> {
     let (to, from) = ron_kernel::reply();
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let _ = to.send(results); // the test may have ended
         Response::empty(204)
     };
@@ -63,18 +67,18 @@ fn run(rig: &Rig, caller: &Principal, tasks: Vec<EnvelopeTask>) -> Vec<Result<Ma
 }
 
 fn submit(rig: &Rig, caller: &Principal, job: EnvelopeJob) -> Got {
-    let (asked, waiter) = rig.asked(caller);
-    let what = SignWhat::Envelope(job);
-    rig.engine.kms.submit_sign(SignJob { asked, what });
+    let (call, waiter) = rig.call_context(caller);
+    let what = SignOp::Envelope(job);
+    rig.engine.kms.submit_sign(SignJob { call, what });
     Rig::wait(waiter)
 }
 
-pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<Made, Refusal> {
+pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
     let caller = rig.caller.clone();
     run(rig, &caller, vec![task]).pop().expect("one result")
 }
 
-pub fn why(result: Result<Made, Refusal>) -> Option<Why> {
+pub fn why(result: Result<EnvelopeOutput, Refusal>) -> Option<Why> {
     result.err().map(|refusal| refusal.why)
 }
 
@@ -110,7 +114,7 @@ fn what_is_wrapped_unwraps_through_every_version() {
             (Some(1), Some(b"a secret".as_slice().into()))
         );
         assert_eq!(leaf(&rig, back.receipt.index).output_sha256, None);
-        let moved = one(&rig, task(&key, aad, What::Rewrap(text.clone()))).expect("moved");
+        let moved = one(&rig, task(&key, aad, EnvelopeOp::Rewrap(text.clone()))).expect("moved");
         assert_eq!((moved.from_version, moved.version), (Some(1), Some(2)));
         assert_eq!(moved.plaintext, None, "rewrap shows nothing");
         let back = one(&rig, unwrap(&key, aad, &moved.ciphertext.expect("text"))).expect("opens");
@@ -118,10 +122,10 @@ fn what_is_wrapped_unwraps_through_every_version() {
             (back.version, back.plaintext),
             (Some(2), Some(b"a secret".as_slice().into()))
         );
-        let fresh = one(&rig, task(&key, aad, What::Datakey(32, true))).expect("made");
+        let fresh = one(&rig, task(&key, aad, EnvelopeOp::Datakey(32, true))).expect("made");
         let back = one(&rig, unwrap(&key, aad, &fresh.ciphertext.expect("text"))).expect("opens");
         assert_eq!(back.plaintext, fresh.plaintext);
-        let hidden = one(&rig, task(&key, aad, What::Datakey(64, false))).expect("made");
+        let hidden = one(&rig, task(&key, aad, EnvelopeOp::Datakey(64, false))).expect("made");
         assert_eq!(hidden.plaintext, None);
         let mut pinned = wrap(&key, aad, b"x");
         pinned.version = Some(1);
@@ -170,7 +174,7 @@ fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
             check(unwrap(&key, Some(b""), &text), Why::Unsupported);
         }
         check(
-            task(&key, aad, What::Hmac(Bytes::default())),
+            task(&key, aad, EnvelopeOp::Hmac(Bytes::default())),
             Why::Unsupported,
         );
     }
@@ -189,7 +193,7 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
     let rig = Rig::memory();
     let key = rig.hmac_key(1);
     let message = Bytes::from(b"message".as_slice());
-    let make = || one(&rig, task(&key, None, What::Hmac(message.clone()))).expect("made");
+    let make = || one(&rig, task(&key, None, EnvelopeOp::Hmac(message.clone()))).expect("made");
     let first = make();
     let mac = first.mac.clone().expect("a MAC");
     assert_eq!(mac.0.len(), 32);
@@ -197,10 +201,10 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
     rig.rotated(&key);
     assert_ne!(make().mac, first.mac);
     let check = |mac: &Bytes, version: Option<u32>, want: (bool, Option<u32>)| {
-        let what = What::HmacVerify(message.clone(), mac.clone());
-        let mut asked = task(&key, None, what);
-        asked.version = version;
-        let made = one(&rig, asked).expect("judged");
+        let what = EnvelopeOp::HmacVerify(message.clone(), mac.clone());
+        let mut check = task(&key, None, what);
+        check.version = version;
+        let made = one(&rig, check).expect("judged");
         assert_eq!((made.ok, made.version), want);
         let result = if want.0 { "ok" } else { "no_match" };
         assert_eq!(leaf(&rig, made.receipt.index).result, result);
@@ -210,7 +214,7 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
     check(&mac, Some(2), (false, None));
     check(&Bytes(mac.0[..31].to_vec()), None, (false, None));
     check(&Bytes::default(), None, (false, None));
-    let what = What::HmacVerify(message.clone(), mac);
+    let what = EnvelopeOp::HmacVerify(message.clone(), mac);
     let mut gone = task(&key, None, what);
     gone.version = Some(3);
     assert_eq!(why(one(&rig, gone)), Some(Why::NotFound));
@@ -271,7 +275,10 @@ fn the_same_operation_id_gives_the_same_answer() {
     let other = one(&rig, with_op(wrap(&key, None, b"y"), 1, 2));
     assert_eq!(why(other), Some(Why::OpIdMismatch));
     let text = first.ciphertext.expect("text");
-    for (op, what) in [(2, What::Unwrap(text)), (3, What::Datakey(32, true))] {
+    for (op, what) in [
+        (2, EnvelopeOp::Unwrap(text)),
+        (3, EnvelopeOp::Datakey(32, true)),
+    ] {
         let ask = || one(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
         let first = ask();
         assert!(first.plaintext.is_some());
@@ -439,13 +446,13 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-fn number(made: Result<Made, Refusal>) -> u32 {
+fn number(made: Result<EnvelopeOutput, Refusal>) -> u32 {
     let text = made.expect("wrapped").ciphertext.expect("text").0;
     u32::from_be_bytes(text[6..10].try_into().expect("4 bytes"))
 }
 
-/// The machine stops after each wrap in turn, and so after each write of the store: what starts
-/// from the disk of that moment never gives out a number that was given out before.
+/// The machine stops after each wrap in turn, and so after each write of the store: a KMS that starts from the disk of
+/// that moment never gives out a number a second time.
 #[test]
 fn a_crash_after_any_write_gives_no_number_twice() {
     let dir = tempfile::tempdir().expect("dir");
@@ -482,8 +489,8 @@ fn a_crash_after_any_write_gives_no_number_twice() {
     }
 }
 
-/// A store put back to before a reservation: the log has seen a later store version, so nothing
-/// is wrapped under numbers that may have been used.
+/// A store that was rolled back to before a reservation: the log records a later store version, so nothing is wrapped
+/// under numbers that may have been used.
 #[test]
 fn an_older_store_beside_the_log_wraps_nothing() {
     let dir = tempfile::tempdir().expect("dir");

@@ -1,5 +1,5 @@
-//! A disk whose syncs can be held at a gate, and what the KMS does meanwhile: signatures wait for their leaves, room runs out,
-//! a checkpoint that does not come is said to be late.
+//! A disk whose syncs can be blocked, and what the KMS does meanwhile: signatures wait for their leaves, room runs out, an
+//! overdue checkpoint is reported.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +16,7 @@ use ron_tlog::append::{Disk, DiskFile, DiskLock, SimDisk};
 use super::{Rig, memory_settings, signed};
 use crate::audit::leaf::{Leaf, OK};
 
-/// Holds the syncs of files whose name ends in this.
+/// Blocks the syncs of files whose name ends in this.
 #[derive(Debug)]
 struct Gate {
     of: &'static str,
@@ -139,11 +139,11 @@ impl DiskFile for GateFile {
     }
 }
 
-/// Credits of the tests, the least that is allowed.
+/// Credits of the tests: the allowed minimum.
 const ROOM: usize = 1000;
 
-/// More requests than there is room for while a sync hangs: as many signatures are made as leaves have room, none leaves, and the
-/// rest is refused before anything is signed. Then the sync comes back, well or not.
+/// More requests than there is room for while a sync hangs: as many signatures are made as leaves have room, none of them leaves,
+/// and the other requests are refused before anything is signed. Then the sync returns, with success or an error.
 fn blocked_sync(fails: bool) {
     let disk = GateDisk::new(".seg");
     let mut settings = memory_settings();

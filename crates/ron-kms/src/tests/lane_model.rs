@@ -1,13 +1,13 @@
-//! Every interleaving of threads that take use numbers while blocks are added: the file of the lane
+//! Every interleaving of threads that take use numbers while blocks are added: the file `keys/lane.rs`
 //! itself on loom's atomics, and a mutant of it that the model must catch.
 
-#![allow(dead_code)] // the lane is a file of the service; the model uses most of it
+#![allow(dead_code)] // the service's own file, of which the model uses most
 
 mod atomics {
     pub use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-#[allow(clippy::duplicate_mod)] // the point: the same file on other primitives
+#[allow(clippy::duplicate_mod)] // intended: the same file on other primitives
 #[path = "../keys/lane.rs"]
 mod lane;
 
@@ -17,16 +17,16 @@ use loom::sync::Arc;
 use loom::thread;
 
 use atomics::{AtomicU64, Ordering};
-use lane::UseLane;
+use lane::UseNumbers;
 
-/// What the model needs of a lane.
+/// What the model needs of an allocator of use numbers.
 trait Numbers: Send + Sync + 'static {
     fn new() -> Self;
     fn take(&self) -> Option<u32>;
     fn fill(&self, from: u32, to: u32);
 }
 
-impl Numbers for UseLane {
+impl Numbers for UseNumbers {
     fn new() -> Self {
         Self::default()
     }
@@ -40,7 +40,7 @@ impl Numbers for UseLane {
     }
 }
 
-/// Looks first and writes then.
+/// A mutant that reads and writes in two steps.
 struct Torn(AtomicU64);
 
 impl Numbers for Torn {
@@ -67,26 +67,26 @@ impl Numbers for Torn {
 }
 
 fn model<L: Numbers>() {
-    // Three forced switches find what looks-then-writes gets wrong; all of them take minutes.
+    // Three preemptions suffice to catch the mutant; an unbounded search takes minutes.
     let mut checker = loom::model::Builder::new();
     checker.preemption_bound = Some(3);
     checker.check(|| {
-        let lane = Arc::new(L::new());
-        lane.fill(0, 2);
+        let numbers = Arc::new(L::new());
+        numbers.fill(0, 2);
         let takers: Vec<_> = [2, 1]
             .map(|takes| {
-                let lane = lane.clone();
-                thread::spawn(move || (0..takes).map(|_| lane.take()).collect::<Vec<_>>())
+                let numbers = numbers.clone();
+                thread::spawn(move || (0..takes).map(|_| numbers.take()).collect::<Vec<_>>())
             })
             .into();
-        // The one writer: blocks follow each other, as the store reserves them.
-        lane.fill(2, 4);
+        // The only writer: consecutive blocks, as the store reserves them.
+        numbers.fill(2, 4);
         let mut all: Vec<u32> = takers
             .into_iter()
             .flat_map(|taker| taker.join().expect("takes"))
             .flatten()
             .collect();
-        while let Some(number) = lane.take() {
+        while let Some(number) = numbers.take() {
             all.push(number);
         }
         let distinct: BTreeSet<u32> = all.iter().copied().collect();
@@ -105,7 +105,7 @@ fn model<L: Numbers>() {
 
 #[test]
 fn no_interleaving_gives_a_number_twice() {
-    model::<UseLane>();
+    model::<UseNumbers>();
 }
 
 #[test]
@@ -117,16 +117,19 @@ fn the_model_catches_a_lane_that_looks_first_and_writes_then() {
 #[test]
 fn one_caller_asks_for_the_next_block() {
     loom::model(|| {
-        let lane = Arc::new(UseLane::default());
+        let numbers = Arc::new(UseNumbers::default());
         let askers: Vec<_> = (0..2)
             .map(|_| {
-                let lane = lane.clone();
-                thread::spawn(move || u32::from(lane.ask()))
+                let numbers = numbers.clone();
+                thread::spawn(move || u32::from(numbers.claim_request()))
             })
             .collect();
         let asked: u32 = askers.into_iter().map(|a| a.join().expect("asks")).sum();
         assert_eq!(asked, 1);
-        lane.fill(0, 1);
-        assert!(lane.ask(), "after the block the next may be asked for");
+        numbers.fill(0, 1);
+        assert!(
+            numbers.claim_request(),
+            "after the block the next may be requested"
+        );
     });
 }

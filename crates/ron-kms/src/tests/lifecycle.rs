@@ -61,7 +61,7 @@ fn quick(mut settings: Settings) -> Settings {
     settings
 }
 
-/// A KMS whose clock the test moves.
+/// A KMS on a clock that the test advances.
 struct Timed {
     rig: Rig,
     clock: Arc<ManualClock>,
@@ -78,12 +78,12 @@ impl Timed {
         Self::start(memory_settings())
     }
 
-    /// Moves time and waits until the scheduler has seen it.
+    /// Advances the clock and waits until the scheduler has handled it.
     fn pass(&self, s: u64) {
         for step in [s.saturating_sub(2), 1, 1] {
             self.clock.advance(Duration::from_secs(step));
             self.rig.engine.kms.submit_due();
-            // An answered change of another key is behind everything that was due.
+            // The store thread works in order: once this change of another key is answered, everything due is done.
             let key = self.rig.engine.kms.index.load();
             let any = key.keys.keys().next().cloned().expect("a key");
             self.rig.change(&any, update(UpdateKey::default()));
@@ -188,7 +188,7 @@ fn a_scheduled_version_is_shown_before_it_signs() {
     let shown = rig.doc(&key);
     let waiting = shown.waiting.clone().expect("it waits");
     assert_eq!((shown.head, waiting.version), (1, 2));
-    // It was noticed some seconds late, so it signs as much later.
+    // The scheduler was some seconds late, so the version signs as much later.
     assert!((planned..planned + 10_000).contains(&waiting.signs_from.0));
     let answer = signed(&rig.sign(SignRequest::message(key.clone(), *b"m")));
     assert_eq!(answer.version, 1, "it does not sign yet");
@@ -316,7 +316,7 @@ fn a_destroyed_key_is_in_no_file_any_more() {
     }
     let records = sealed_records(dir.path(), key);
     assert_eq!(records.len(), 4);
-    // The ciphertext and its tag: what is left when header and nonce are taken off.
+    // The ciphertext and its tag: the record without header and nonce.
     let secrets: Vec<&[u8]> = records.iter().map(|r| &r[r.len() - 48..]).collect();
     for secret in &secrets {
         assert!(holds(dir.path(), secret).is_some(), "it is there before");
@@ -356,7 +356,7 @@ fn min_verify_version_is_enforced() {
     assert!(!rig.verify(&key, None, b"m", &old.signatures).ok);
     assert!(rig.verify(&key, None, b"m", &new.signatures).ok);
     assert_eq!(rig.doc(&key).min_verify_version, 2);
-    assert_eq!(set(1), 200, "an operator's mistake can be mended");
+    assert_eq!(set(1), 200, "an operator's mistake can be corrected");
     assert!(rig.verify(&key, None, b"m", &old.signatures).ok);
     let leaf = leaves(&rig, &key);
     let said = leaf.iter().filter_map(|leaf| leaf.context.as_deref());

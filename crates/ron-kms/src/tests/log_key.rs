@@ -1,4 +1,4 @@
-//! Rotation of the log's own key: who signs when, who is led where, and a crash at every step.
+//! Rotation of the log's own key: which keys sign when, what a pinned key leads to, and a crash at every step.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ fn only_the_operators_token_rotates_the_logs_key() {
             403,
             "{who}"
         );
-        // Nor is the answer of an operation told to them.
+        // Nor do they get the answer of an operation.
         assert_eq!(
             rig.rotate_log_key_as(&caller, request(1)).status,
             403,
@@ -142,7 +142,7 @@ fn both_keys_sign_for_the_overlap_and_a_pin_leads_on() {
         let report = verify_dir(&audit, &key.to_string(), &mut |_, _| ()).expect("verifies");
         assert_eq!(report.log_key_rotations, 2);
     }
-    // The overlap is over: the newest signs alone, and the pinned key still leads there.
+    // The overlap has ended: the newest key signs alone, and the chain still leads to it from the pinned key.
     let rig = Rig::start(with_overlap(dir.path(), "0s"), None).expect("starts again");
     assert_eq!(*rig.engine.keys.chain(), chain);
     assert_eq!(signed_by(&chain, &last_checkpoint(rig)), [3]);
@@ -150,7 +150,7 @@ fn both_keys_sign_for_the_overlap_and_a_pin_leads_on() {
     std::fs::remove_file(audit.join(CHAIN_FILE)).expect("removed");
     let lost = verify_dir(&audit, &pin, &mut |_, _| ()).expect_err("nothing leads on");
     assert!(lost.why.contains("known key"), "{lost}");
-    // It is made from the store again.
+    // The file is rewritten from the store.
     Rig::file(dir.path()).expect("starts again").stop();
     verify_dir(&audit, &pin, &mut |_, _| ()).expect("led again");
 }
@@ -169,7 +169,7 @@ fn too_many_keys_do_not_sign_at_once() {
     rig.stop();
 }
 
-/// A checkpoint over the rotation's leaf that only the old key signed was made by a thief of that key.
+/// A checkpoint over the rotation's leaf that only the old key has signed is refused: a thief of that key made it.
 #[test]
 fn an_old_key_alone_vouches_for_nothing_later() {
     let dir = tempfile::tempdir().expect("dir");
@@ -229,7 +229,8 @@ fn rows_of_log_keys_cannot_be_changed_or_removed() {
     assert_eq!(open_store(dir.path()).expect("opens").log().keys.len(), 3);
 }
 
-/// After whatever happened: it starts, the log verifies from the first key, and the rotation was done once or not at all.
+/// Whatever happened before: the KMS starts, the log verifies from the first key, and the rotation was done once or not
+/// at all.
 fn check_restart(dir: &Path, disk: &SimDisk, pin: &VerifierKey, what: &str) -> usize {
     let rig = Rig::start(file_settings(dir), Some(disk.clone()));
     let rig = rig.unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -237,7 +238,7 @@ fn check_restart(dir: &Path, disk: &SimDisk, pin: &VerifierKey, what: &str) -> u
     assert_eq!(reason, None, "{what}");
     let keys = rig.engine.keys.chain().keys().len();
     assert!((1..=2).contains(&keys), "{what}: {keys} keys");
-    // Asked again with the same op_id: done once.
+    // A retry with the same op_id: the rotation is done once.
     let answer = rotated(&rig, 7);
     assert_eq!(answer.number, 2, "{what}");
     assert_eq!(rig.engine.keys.chain().keys().len(), 2, "{what}");
@@ -256,7 +257,7 @@ fn check_restart(dir: &Path, disk: &SimDisk, pin: &VerifierKey, what: &str) -> u
     keys
 }
 
-/// A data directory that is put back before each try; its path stays, because the log on the simulated disk lies under it too.
+/// A data directory that is restored before each try. Its path stays the same: the log on the simulated disk is under it too.
 struct Home {
     place: tempfile::TempDir,
     dir: std::path::PathBuf,
@@ -290,7 +291,7 @@ fn prepared(dir: &Path) -> (SimDisk, VerifierKey) {
     (disk, pin)
 }
 
-/// The power goes at the n-th write of the log, for every n until the rotation and the stop come through.
+/// The power fails at the n-th write of the log, for every n until the rotation and the stop succeed.
 #[test]
 fn a_crash_at_every_write_of_the_log_is_legal() {
     let home = Home::new();
@@ -329,7 +330,7 @@ fn a_crash_at_every_write_of_the_log_is_legal() {
 }
 
 /// The store's write-ahead log is cut at every frame, as a crash in the middle of its commit would leave it; and the process
-/// ends after each step between the commit and the settled leaf.
+/// ends after each step between the commit and the completed change.
 #[test]
 fn a_crash_at_every_write_of_the_store_is_legal() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! A whole engine in a test, asked without sockets.
+//! A whole engine in a test, called without sockets.
 
 mod api;
 mod attest;
@@ -41,12 +41,11 @@ use crate::topology::TOPOLOGY;
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::task::SignTask;
 use crate::work::verify::verify;
-use crate::work::{Asked, SignJob, SignWhat, StoreJob};
+use crate::work::{CallContext, SignJob, SignOp, StoreJob};
 
 /// How long a test waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// A running engine.
 pub struct Rig {
     pub engine: Engine,
     pub sup: Supervisor,
@@ -133,12 +132,10 @@ impl Rig {
         Ok(rig)
     }
 
-    /// On any disk.
     pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
         Self::start_at(settings, disk, SystemClock::shared())
     }
 
-    /// With any clock.
     pub fn start_at(
         settings: Settings,
         disk: Option<Arc<dyn Disk>>,
@@ -184,25 +181,25 @@ impl Rig {
         })
     }
 
-    /// Stops in order; everything queued is finished.
+    /// Stops in order, after everything queued is finished.
     pub fn stop(self) {
         let report = self.sup.drain(Duration::from_secs(5));
         assert!(report.stragglers.is_empty(), "{report:?}");
     }
 
-    /// The value of a metric line, 0 when it is not there.
+    /// The value of a metric line; 0 without the line.
     pub fn gauge(&self, line: &str) -> i64 {
         let text = self.registry.render();
         let found = text.lines().find_map(|l| l.strip_prefix(line));
         found.map_or(0, |v| v.trim().parse().expect("a number"))
     }
 
-    pub fn asked(&self, caller: &Principal) -> (Asked, ReplyWaiter<Response>) {
+    pub fn call_context(&self, caller: &Principal) -> (CallContext, ReplyWaiter<Response>) {
         let deadline = Deadline::within(WAIT);
         let (responder, waiter) = Responder::detached(deadline);
         let since = self.engine.kms.clock.now();
         (
-            Asked {
+            CallContext {
                 caller: caller.clone(),
                 responder,
                 deadline,
@@ -218,7 +215,7 @@ impl Rig {
             .wait(Deadline::within(WAIT))
             .expect("answered in time");
         let body = match &response.body {
-            // The front renders a problem when it knows the request's id.
+            // The HTTP front renders a problem, because it needs the request's id.
             Body::Problem(problem) => problem.to_json("test"),
             body => body.as_bytes().to_vec(),
         };
@@ -229,9 +226,9 @@ impl Rig {
     }
 
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
-        let (asked, waiter) = self.asked(caller);
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, waiter) = self.call_context(caller);
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
 
@@ -248,17 +245,17 @@ impl Rig {
     }
 
     pub fn sign_batch(&self, batch: SignBatch) -> SignBatchAnswer {
-        let (asked, waiter) = self.asked(&self.caller);
-        let what = SignWhat::Batch(SignTask::from_batch(batch));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (call, waiter) = self.call_context(&self.caller);
+        let what = SignOp::Batch(SignTask::from_batch(batch));
+        self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter).json()
     }
 
     pub fn create_as(&self, caller: &Principal, request: CreateKey) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(asked, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request)));
         Self::got(waiter)
     }
 
@@ -272,10 +269,10 @@ impl Rig {
     }
 
     pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Change(asked, key.clone(), request));
+            .submit_store(StoreJob::Change(call, key.clone(), request));
         Self::got(waiter)
     }
 
@@ -288,10 +285,10 @@ impl Rig {
     }
 
     pub fn rotate_log_key_as(&self, caller: &Principal, request: RotateLogKey) -> Got {
-        let (asked, waiter) = self.asked(caller);
+        let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::RotateLogKey(asked, request));
+            .submit_store(StoreJob::RotateLogKey(call, request));
         Self::got(waiter)
     }
 

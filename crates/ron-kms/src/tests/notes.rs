@@ -1,4 +1,4 @@
-//! What a key of policy notes signs.
+//! Which policy notes a key of payload policy `note` signs.
 
 use ron_proto::kms::{JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, SignRequest};
 use ron_proto::values::Alg;

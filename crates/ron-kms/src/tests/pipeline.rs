@@ -212,7 +212,7 @@ fn an_operation_id_is_answered_once() {
         ..SignRequest::message(doc.key.clone(), *b"x")
     };
     let first = signed(&rig.sign(request.clone()));
-    // P-256 signatures are randomised: the same bytes again prove that nothing was signed anew.
+    // P-256 signatures are randomised: the same bytes again prove that nothing was signed again.
     assert_eq!(signed(&rig.sign(request.clone())), first);
     let size = rig.engine.kms.log_size();
     assert_eq!(signed(&rig.sign(request.clone())), first);
@@ -517,7 +517,7 @@ fn a_full_queue_answers_429_at_once() {
     settings.reserve_wait = std::time::Duration::from_secs(3);
     let rig = Rig::start(settings, None).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
-    // Without room in the log the only signer waits with the first request in its hands.
+    // Without room in the log the only signer waits, holding the first request.
     let kms = &rig.engine.kms;
     let held: Vec<_> = std::iter::from_fn(|| kms.credits.try_acquire()).collect();
     let send = || rig.send_sign(&rig.caller, SignRequest::message(doc.key.clone(), *b"x"));

@@ -21,7 +21,7 @@ fn kid() -> Kid {
         .expect("kid")
 }
 
-/// The key with this many versions.
+/// A key with this many versions.
 fn key_of(secrets: &[Arc<Custody>], versions: &[Version]) -> Key {
     Key {
         kid: kid(),
@@ -55,7 +55,7 @@ fn choose<'a>(
     Some((version.number, secret))
 }
 
-/// `torn` loads the snapshot twice, once for the version and once for the key: wrong on purpose.
+/// `torn` loads the snapshot twice, once for the version and once for the key: a mutant that the model must catch.
 fn model(torn: bool) {
     let random = SeededRandom::new(1);
     let made: Vec<_> = (0..3)
@@ -82,7 +82,7 @@ fn model(torn: bool) {
     let caller = principal("ron", None);
     loom::model(move || {
         let first = KeyIndex::default().with(key_of(&secrets, &versions[..1]), 1);
-        // The promise of the kernel's snapshot, whose own model is in ron-kernel.
+        // What the kernel's snapshot guarantees; its own model is in ron-kernel.
         let shared = loom::sync::Arc::new(loom::sync::Mutex::new(Arc::new(first)));
         let load = |shared: &loom::sync::Mutex<Arc<KeyIndex>>| shared.lock().expect("lock").clone();
         let rotate = {
@@ -136,7 +136,7 @@ fn the_model_finds_a_torn_read() {
     assert!(found.is_err(), "the model did not see it");
 }
 
-/// `RON_KMS_STRESS=1000000` is the long lane.
+/// `RON_KMS_STRESS=1000000` is the long run.
 #[test]
 fn under_load_no_version_is_wrong_missing_or_lower() {
     const SIGNERS: usize = 4;

@@ -265,7 +265,7 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
         );
         drop(store);
         if leaf_was_written {
-            // The first start writes the leaf and settles; undo the settling as a crash would.
+            // The first start writes the leaf and completes the change; undo the completion, as a crash would.
             Rig::file(dir.path()).expect("starts").stop();
             let store = open(dir.path()).expect("opens");
             let birth = store.key(&kid).expect("key").head().birth;

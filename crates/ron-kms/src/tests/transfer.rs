@@ -1,4 +1,4 @@
-//! Keys that come from outside and leave, wrapped; and nothing that leaves otherwise.
+//! Import and export of keys, wrapped, and the refusal of every other way out.
 
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::keyblob;
@@ -44,15 +44,15 @@ fn import_request(rig: &Rig, by: Alg, alg: Alg, secret: &SecretBytes, op: u128) 
 }
 
 fn import(rig: &Rig, ask: ImportKey) -> Got {
-    let (asked, waiter) = rig.asked(&rig.caller);
+    let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine
         .kms
-        .submit_store(StoreJob::Import(asked, Box::new(ask)));
+        .submit_store(StoreJob::Import(call, Box::new(ask)));
     Rig::wait(waiter)
 }
 
 fn export(rig: &Rig, key: &Kid, recipient: Option<Recipient>, version: Option<u32>) -> Got {
-    let (asked, waiter) = rig.asked(&rig.caller);
+    let (call, waiter) = rig.call_context(&rig.caller);
     let ask = ExportKey {
         version,
         recipient,
@@ -60,7 +60,7 @@ fn export(rig: &Rig, key: &Kid, recipient: Option<Recipient>, version: Option<u3
     };
     rig.engine
         .kms
-        .submit_store(StoreJob::Export(asked, key.clone(), Box::new(ask)));
+        .submit_store(StoreJob::Export(call, key.clone(), Box::new(ask)));
     Rig::wait(waiter)
 }
 

@@ -1,4 +1,4 @@
-//! What happens to a request once its leaf is durable, or is known not to be.
+//! Completion of a request: the answer that leaves once its leaf is durable, or the refusal when the append failed.
 
 use std::time::Duration;
 
@@ -9,21 +9,20 @@ use ron_proto::kms::{AttestAnswer, ItemError, SignAnswer, SignBatchAnswer, SignR
 use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
-use super::envelope::{Made, Shape};
+use super::envelope::{EnvelopeOutput, RespondWith};
 use crate::audit::leaf::OK;
-use crate::audit::proofs::ProofAsk;
+use crate::audit::proofs::ProofRequest;
 use crate::error::Refusal;
 use crate::metrics::Metrics;
-use crate::replay::{Settling, Ticket};
+use crate::replay::{JournalRecord, Ticket};
 
-/// The leaf of a change is not durable.
+/// The append failed, so the leaf of a change is not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotDurable;
 
-/// What every waiting answer carries for the metrics.
+/// What every waiting answer carries for the latency metrics.
 #[derive(Clone)]
 pub struct Timing {
-    /// Where to count.
     pub metrics: Metrics,
     /// When the request was parsed.
     pub since: Instant,
@@ -36,7 +35,7 @@ impl Timing {
         self.clock.now().saturating_duration_since(self.since)
     }
 
-    /// Counts an operation that ends now.
+    /// Counts an operation and observes the time from its request until now.
     pub fn count(&self, op: &'static str, alg: &'static str, result: &'static str) {
         self.metrics.op(op, alg, result, self.took());
     }
@@ -44,52 +43,50 @@ impl Timing {
 
 /// One item of a batch.
 pub enum Item {
-    /// Signed; has a leaf.
+    /// A signature, which has a leaf; the ticket exists when the item has an `op_id`.
     Signed(SignAnswer, Option<Ticket>),
     /// Refused; has a leaf.
     Refused(Refusal, &'static str),
-    /// Without a leaf of its own: a repetition, or an item that names no key.
+    /// An item without its own leaf: a repeated operation, or an item that names no key.
     Known(SignResult),
 }
 
-/// One envelope operation.
 pub enum EnvelopeItem {
-    /// Done; operation, algorithm and result for the metrics.
-    Made(
-        Made,
+    /// A finished operation, which has a leaf; operation, algorithm and result are labels of the metrics.
+    Done(
+        EnvelopeOutput,
         (&'static str, &'static str, &'static str),
         Option<Ticket>,
     ),
     /// Refused; has a leaf.
     Refused(Refusal, (&'static str, &'static str)),
-    /// Without a leaf of its own: a repetition, or what could not be read.
-    Known(Result<Made, Refusal>),
+    /// An item without its own leaf: a repeated operation, or an item that could not be parsed.
+    Known(Result<EnvelopeOutput, Refusal>),
 }
 
 /// The envelope operations of one request.
 pub struct EnvelopeDone {
     /// Where the answer goes.
     pub responder: Responder,
-    /// One per operation; those with a leaf in the order of the leaves.
+    /// One per operation. Items with a leaf stand in the order of their leaves.
     pub items: Vec<EnvelopeItem>,
-    /// Makes the answer.
-    pub shape: Shape,
-    /// For the metrics.
+    pub shape: RespondWith,
     pub timing: Timing,
 }
 
 impl EnvelopeDone {
-    /// The leaves are durable, the first at `first`.
+    /// Fills in the receipts and answers. The leaves are durable, the first at index `first`.
     pub fn complete(self, origin: &str, first: u64) {
         let mut index = first;
         let timing = self.timing;
         let one = |item| match item {
-            EnvelopeItem::Made(mut made, (op, alg, result), _) => {
+            EnvelopeItem::Done(mut made, (op, alg, result), _) => {
                 made.receipt = receipt(origin, index);
                 index += 1;
                 timing.count(op, alg, result);
                 Ok(made)
             }
+            // A refusal takes an index too: it has a leaf.
             EnvelopeItem::Refused(refusal, (op, alg)) => {
                 index += 1;
                 timing.count(op, alg, refusal.why.code());
@@ -107,66 +104,56 @@ impl EnvelopeDone {
     }
 }
 
-/// Who waits for leaves.
-pub enum Done {
-    /// A signature.
+/// What to do once the leaves of an [`Entry`](crate::audit::appender::Entry) are durable.
+pub enum Completion {
     Sign {
         /// Where the answer goes.
         responder: Responder,
         /// The answer, but for its receipt.
         answer: Box<SignAnswer>,
-        /// To remember the answer by its operation id.
+        /// Records the answer under its operation id.
         ticket: Option<Ticket>,
-        /// Where it waits for its proof, when the caller wishes so.
-        proof: Option<ProofAsk>,
-        /// For the metrics.
+        /// Set when the caller asked for the inclusion proof (`Prefer: wait=N`).
+        proof: Option<ProofRequest>,
         timing: Timing,
     },
-    /// A batch.
     Batch {
         /// Where the answer goes.
         responder: Responder,
-        /// One per item; those with a leaf in the order of the leaves.
+        /// One per item. Items with a leaf stand in the order of their leaves.
         items: Vec<Item>,
-        /// For the metrics.
         timing: Timing,
     },
-    /// Envelope operations.
     Envelope(Box<EnvelopeDone>),
-    /// Evidence of where a key is.
+    /// Attestation of where a key is held.
     Attest {
         /// Where the answer goes.
         responder: Responder,
         /// The answer, but for its receipt.
         answer: Box<AttestAnswer>,
-        /// For the metrics.
         timing: Timing,
     },
-    /// A refusal of one of our own operations.
+    /// A refusal that has a leaf.
     Refused {
         /// Where the answer goes.
         responder: Responder,
-        /// Why.
         refusal: Refusal,
         /// Operation name and algorithm, for the metrics.
         label: (&'static str, &'static str),
-        /// For the metrics.
         timing: Timing,
     },
-    /// One operation whose answer needs only the index of its leaf.
+    /// An operation whose answer needs only the index of its leaf.
     Other {
         /// Where the answer goes.
         responder: Responder,
-        /// Makes it.
         make: Box<dyn FnOnce(u64) -> Response + Send>,
         /// Operation name and algorithm, for the metrics.
         label: (&'static str, &'static str),
-        /// For the metrics.
         timing: Timing,
     },
-    /// Nobody: a leaf about the service itself.
+    /// A leaf about the service itself: nobody waits.
     Logged,
-    /// The store thread, which waits.
+    /// A change of a key: the store thread waits for the index of its leaf.
     Change(ReplySender<Result<u64, NotDurable>>),
 }
 
@@ -178,8 +165,8 @@ fn receipt(origin: &str, index: u64) -> LogReceipt {
     }
 }
 
-impl Done {
-    /// Whether an operation id is to be settled before the answer leaves.
+impl Completion {
+    /// Whether the journal must hold the answer before it leaves.
     pub fn remembers(&self) -> bool {
         match self {
             Self::Sign { ticket, .. } => ticket.is_some(),
@@ -189,15 +176,15 @@ impl Done {
             }
             Self::Envelope(done) => {
                 let remembers =
-                    |item: &EnvelopeItem| matches!(item, EnvelopeItem::Made(_, _, Some(_)));
+                    |item: &EnvelopeItem| matches!(item, EnvelopeItem::Done(_, _, Some(_)));
                 done.items.iter().any(remembers)
             }
             _ => false,
         }
     }
 
-    /// What is to be remembered of it, for the journal: the leaves are durable, the first at `index`.
-    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<Settling>) {
+    /// Appends the records for the journal to `into`. The leaves are durable, the first at `index`.
+    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<JournalRecord>) {
         let json = |answer: &SignAnswer| {
             serde_json::to_vec(answer).expect("an answer holds strings and integers only")
         };
@@ -217,7 +204,7 @@ impl Done {
             }
             Self::Envelope(done) => {
                 for item in &mut done.items {
-                    if let EnvelopeItem::Made(made, _, ticket) = item {
+                    if let EnvelopeItem::Done(made, _, ticket) = item {
                         made.receipt = receipt(origin, index);
                         into.extend(ticket.take().map(|ticket| ticket.with(made.remembered())));
                     }
@@ -228,7 +215,7 @@ impl Done {
         }
     }
 
-    /// The leaves are durable, the first at `index` of the log `origin`.
+    /// Answers. The leaves are durable, the first at `index` of the log `origin`.
     pub fn complete(self, origin: &str, index: u64) {
         match self {
             Self::Sign {
@@ -250,7 +237,7 @@ impl Done {
                 items,
                 timing,
             } => {
-                let results = settle_items(items, origin, index, &timing);
+                let results = batch_results(items, origin, index, &timing);
                 responder.send(Response::json(200, &SignBatchAnswer { results }));
             }
             Self::Refused {
@@ -283,12 +270,12 @@ impl Done {
             }
             Self::Logged => {}
             Self::Change(reply) => {
-                let _ = reply.send(Ok(index)); // the store thread gave up: it refuses from now on
+                let _ = reply.send(Ok(index)); // the store thread timed out and refuses changes from now on
             }
         }
     }
 
-    /// The leaves are not durable: whatever was done, nobody is told that it was.
+    /// The leaves are not durable: every caller gets `audit_unavailable`, whatever was computed.
     pub fn fail(self) {
         let down = || Problem::from(Refusal::audit_down());
         match self {
@@ -308,7 +295,7 @@ impl Done {
     }
 }
 
-fn settle_items(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> Vec<SignResult> {
+fn batch_results(items: Vec<Item>, origin: &str, first: u64, timing: &Timing) -> Vec<SignResult> {
     let mut index = first;
     let mut next = || {
         index += 1;
@@ -338,7 +325,7 @@ pub fn signed(answer: SignAnswer) -> SignResult {
     }
 }
 
-/// A batch result without one.
+/// A batch result with an error.
 pub fn failed(error: ItemError) -> SignResult {
     SignResult {
         answer: None,

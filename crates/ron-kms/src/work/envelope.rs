@@ -1,8 +1,8 @@
 //! Envelope operations on the signer pool: wrap, unwrap, rewrap, data keys, MACs, random bytes.
 //!
-//! They go the way of signatures: operation id, room for the leaf, work on one snapshot, leaf
-//! durable, answer. Leaves and remembered answers never hold a plaintext nor its hash: who may
-//! read the log could guess short ones. A repeated unwrap or data key is decrypted again.
+//! The steps are those of a signature: operation id, room for the leaf, work on one snapshot, leaf
+//! durable, answer. Leaves and remembered answers never hold a plaintext or its hash: a reader of
+//! the log could guess short plaintexts from a hash. A repeated unwrap or data key is decrypted again.
 
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
@@ -14,7 +14,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
 use super::signer::recalled;
-use super::{Asked, Kms};
+use super::{CallContext, Kms};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
@@ -22,32 +22,27 @@ use crate::backend::Custody;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, SecretKey, envelope};
-use crate::replay::{Seen, Ticket};
-use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
+use crate::replay::{Lookup, Ticket};
+use crate::work::answer::{Completion, EnvelopeDone, EnvelopeItem};
 
-/// The result of a MAC that is not the one of its message.
+/// The leaf's result for a MAC that does not match its message.
 pub const NO_MATCH: &str = "no_match";
 
-/// What to do.
 #[derive(Clone)]
-pub enum What {
-    /// Encrypt.
+pub enum EnvelopeOp {
     Wrap(PrivateBytes),
-    /// Decrypt.
     Unwrap(Bytes),
-    /// Put under the head version.
+    /// Decrypt, then encrypt under the head version.
     Rewrap(Bytes),
     /// Make a key of this many bytes and wrap it; the flag says whether to show it.
     Datakey(usize, bool),
-    /// Make a MAC.
     Hmac(Bytes),
-    /// Check a MAC.
     HmacVerify(Bytes, Bytes),
     /// Draw this many bytes.
     Random(usize),
 }
 
-impl What {
+impl EnvelopeOp {
     /// The operation's name in leaves and metrics.
     pub const fn op(&self) -> Op {
         match self {
@@ -61,7 +56,7 @@ impl What {
         }
     }
 
-    /// What goes in and may be hashed into the leaf.
+    /// The input whose hash may stand in the leaf; `None` for plaintexts.
     fn public_input(&self) -> Option<&Bytes> {
         match self {
             Self::Unwrap(text) | Self::Rewrap(text) | Self::HmacVerify(_, text) => Some(text),
@@ -70,45 +65,39 @@ impl What {
     }
 }
 
-/// One envelope operation.
 #[derive(Clone)]
 pub struct EnvelopeTask {
-    /// Which key; none for random bytes.
+    /// `None` for random bytes.
     pub key: Option<Kid>,
-    /// Pinned version.
     pub version: Option<u32>,
-    /// Associated data.
     pub aad: Option<Bytes>,
-    /// What to do.
-    pub what: What,
-    /// Why it cannot be done whatever the key is: a limit, a rule of the request's shape.
+    pub what: EnvelopeOp,
+    /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
-    /// Operation id and the hash of the whole request.
+    /// Operation id and SHA-256 of the whole request.
     pub op: Option<(OpId, [u8; 32])>,
-    /// Remark for the leaf.
+    /// The caller's remark, for the leaf.
     pub context: Option<String>,
 }
 
-/// What an operation made; which fields are there depends on it.
+/// The result of an operation; which fields are set depends on the operation.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Made {
-    /// The version that was used.
+pub struct EnvelopeOutput {
+    /// The key version that was used.
     pub version: Option<u32>,
-    /// Where a rewrapped text was before.
+    /// The version that decrypted a rewrapped text.
     pub from_version: Option<u32>,
-    /// Header and body.
+    /// Header and body, see `docs/formats/envelope.md`.
     pub ciphertext: Option<Bytes>,
-    /// A plaintext, data key or random bytes. Never remembered.
+    /// A plaintext, data key or random bytes. Never in the journal.
     pub plaintext: Option<PrivateBytes>,
-    /// A MAC.
     pub mac: Option<Bytes>,
-    /// Whether a MAC held.
+    /// Whether a MAC matched.
     pub ok: bool,
-    /// The leaf.
     pub receipt: LogReceipt,
 }
 
-/// What is remembered of an operation: everything but its plaintext.
+/// What the journal holds of an operation: everything but the plaintext.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
     version: Option<u32>,
@@ -119,8 +108,8 @@ struct Remembered {
     receipt: LogReceipt,
 }
 
-impl Made {
-    /// What is remembered of it for a repetition.
+impl EnvelopeOutput {
+    /// The journal's record of this result.
     pub(super) fn remembered(&self) -> Vec<u8> {
         let remembered = Remembered {
             version: self.version,
@@ -147,41 +136,42 @@ impl Made {
     }
 }
 
-/// Turns what was made into the answer.
-pub type Shape = Box<dyn FnOnce(Vec<Result<Made, Refusal>>) -> Response + Send>;
+/// Builds the response from one result per task.
+pub type RespondWith = Box<dyn FnOnce(Vec<Result<EnvelopeOutput, Refusal>>) -> Response + Send>;
 
 /// Envelope operations of one request.
 pub struct EnvelopeJob {
-    /// The operations; one that could not even be read is refused without a leaf.
+    /// The operations; an `Err` could not be parsed and is refused without a leaf.
     pub tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    /// Makes the answer; gets one result per task, in order.
-    pub shape: Shape,
+    /// Builds the response; gets one result per task, in order.
+    pub shape: RespondWith,
 }
 
 /// A task after its operation id was looked up.
 enum Start {
     New(Box<EnvelopeTask>, Option<Ticket>),
-    Known(Box<Result<Made, Refusal>>),
+    Known(Box<Result<EnvelopeOutput, Refusal>>),
 }
 
 impl Kms {
-    /// Does the operations of one request and hands them to the appender.
-    pub(super) fn envelope(&self, asked: Asked, job: EnvelopeJob) {
+    /// Performs the operations of one request and hands them to the appender.
+    pub(super) fn envelope(&self, call: CallContext, job: EnvelopeJob) {
         let index = self.index.load();
         let starts: Vec<Start> = job
             .tasks
             .into_iter()
-            .map(|task| self.look_up(&index, &asked, task))
+            .map(|task| self.look_up(&index, &call, task))
             .collect();
         let new = starts
             .iter()
             .filter(|s| matches!(s, Start::New(..)))
             .count();
+        // Reserved before any key is used: a result without room for its leaf could never be answered.
         let credits = match new {
             0 => Vec::new(),
-            _ => match self.admit(&asked, new) {
+            _ => match self.admit(&call, new) {
                 Ok(credits) => credits,
-                Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+                Err(refusal) => return self.refuse_unlogged(call, &refusal),
             },
         };
         let mut drafts = Vec::with_capacity(new);
@@ -190,22 +180,23 @@ impl Kms {
             items.push(match start {
                 Start::Known(result) => EnvelopeItem::Known(*result),
                 Start::New(task, ticket) => {
-                    let (item, draft) = self.envelope_item(&index, &asked, &task, ticket);
+                    let (item, draft) = self.envelope_item(&index, &call, &task, ticket);
                     drafts.push(draft);
                     item
                 }
             });
         }
         let done = EnvelopeDone {
-            timing: self.timing(&asked),
-            responder: asked.responder,
+            timing: self.timing(&call),
+            responder: call.responder,
             items,
             shape: job.shape,
         };
         if drafts.is_empty() {
+            // Nothing to log: all items are repetitions or unreadable.
             return done.complete(&self.origin, 0);
         }
-        let done = Done::Envelope(Box::new(done));
+        let done = Completion::Envelope(Box::new(done));
         self.enter(Entry {
             drafts,
             done,
@@ -213,14 +204,14 @@ impl Kms {
         });
     }
 
-    /// A repetition of an operation gets its answer again; everything else is new.
+    /// Looks the operation id up: a repeated operation gets its answer again, every other task is new.
     fn look_up(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: Result<EnvelopeTask, Refusal>,
     ) -> Start {
-        let caller = &asked.caller;
+        let caller = &call.caller;
         let known = |result| Start::Known(Box::new(result));
         let task = match task {
             Ok(task) => Box::new(task),
@@ -229,7 +220,7 @@ impl Kms {
         let Some((op_id, body)) = task.op else {
             return Start::New(task, None);
         };
-        // Whoever may not use the key learns nothing from an operation id.
+        // A caller without access to the key must not learn from an operation id; the task goes on to its refusal.
         if task
             .key
             .as_ref()
@@ -241,10 +232,10 @@ impl Kms {
             .replay
             .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
         match seen {
-            Ok(Seen::New(ticket)) => Start::New(task, Some(ticket)),
-            Ok(Seen::Done(made)) => {
-                known(Made::recalled(&made).and_then(|made| again(index, asked, &task, &made)))
-            }
+            Ok(Lookup::New(ticket)) => Start::New(task, Some(ticket)),
+            Ok(Lookup::Repeated(made)) => known(
+                EnvelopeOutput::recalled(&made).and_then(|made| again(index, call, &task, &made)),
+            ),
             Err(refusal) => known(Err(refusal)),
         }
     }
@@ -252,7 +243,7 @@ impl Kms {
     fn envelope_item(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: &EnvelopeTask,
         ticket: Option<Ticket>,
     ) -> (EnvelopeItem, Draft) {
@@ -262,8 +253,8 @@ impl Kms {
             .key
             .as_ref()
             .is_some_and(|kid| index.keys.contains_key(kid));
-        let mut draft = Draft::new(leaf_of(&asked.caller, task), counted);
-        match self.try_envelope(index, &asked.caller, task, asked.deadline) {
+        let mut draft = Draft::new(leaf_of(&call.caller, task), counted);
+        match self.try_envelope(index, &call.caller, task, call.deadline) {
             Ok(made) => {
                 let output = made.ciphertext.as_ref().or(made.mac.as_ref());
                 draft.leaf.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
@@ -271,7 +262,7 @@ impl Kms {
                 let held = made.ok || task.what.op() != Op::HmacVerify;
                 let result = if held { OK } else { NO_MATCH };
                 result.clone_into(&mut draft.leaf.result);
-                let item = EnvelopeItem::Made(made, (op, alg, result), ticket);
+                let item = EnvelopeItem::Done(made, (op, alg, result), ticket);
                 (item, draft)
             }
             Err(refusal) => {
@@ -287,62 +278,64 @@ impl Kms {
         caller: &Principal,
         task: &EnvelopeTask,
         deadline: Deadline,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<EnvelopeOutput, Refusal> {
         if let Some(flaw) = &task.flaw {
             return Err(flaw.clone());
         }
         let Some(kid) = &task.key else {
-            let What::Random(length) = task.what else {
+            let EnvelopeOp::Random(length) = task.what else {
                 return Err(Refusal::new(Why::Internal, "an operation without a key"));
             };
-            return Ok(Made {
+            return Ok(EnvelopeOutput {
                 plaintext: Some(self.draw(length)),
-                ..Made::default()
+                ..EnvelopeOutput::default()
             });
         };
         let key = index.find(caller, kid)?;
         suits(kid.alg, task.what.op())?;
         let aad = task.aad.as_ref().map(Bytes::as_slice);
         match &task.what {
-            What::Wrap(plaintext) => {
+            EnvelopeOp::Wrap(plaintext) => {
                 self.wrap(key, task.version, aad, plaintext.expose(), deadline)
             }
-            What::Unwrap(text) => {
+            EnvelopeOp::Unwrap(text) => {
                 let (version, plaintext) = unwrap(key, aad, &text.0, deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     version: Some(version),
                     plaintext: Some(plaintext),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 })
             }
-            What::Rewrap(text) => {
+            EnvelopeOp::Rewrap(text) => {
                 let (from, plaintext) = unwrap(key, aad, &text.0, deadline)?;
                 let made = self.wrap(key, task.version, aad, plaintext.expose(), deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     from_version: Some(from),
                     ..made
                 })
             }
-            What::Datakey(length, show) => {
+            EnvelopeOp::Datakey(length, show) => {
                 let fresh = self.draw(*length);
                 let made = self.wrap(key, task.version, aad, fresh.expose(), deadline)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     plaintext: show.then_some(fresh),
                     ..made
                 })
             }
-            What::Hmac(message) => {
+            EnvelopeOp::Hmac(message) => {
                 let head = key.head_for(task.version)?;
-                Ok(Made {
+                Ok(EnvelopeOutput {
                     version: Some(head.number),
                     mac: Some(Bytes(
                         mac(key.active_secret()?.local()?, &message.0)?.to_vec(),
                     )),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 })
             }
-            What::HmacVerify(message, given) => check_mac(key, task.version, &message.0, &given.0),
-            What::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
+            EnvelopeOp::HmacVerify(message, given) => {
+                check_mac(key, task.version, &message.0, &given.0)
+            }
+            EnvelopeOp::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
         }
     }
 
@@ -354,7 +347,7 @@ impl Kms {
         aad: Option<&[u8]>,
         plaintext: &[u8],
         deadline: Deadline,
-    ) -> Result<Made, Refusal> {
+    ) -> Result<EnvelopeOutput, Refusal> {
         let head = key.head_for(pinned)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
         let secret = match key.active_secret()? {
@@ -362,15 +355,16 @@ impl Kms {
             Custody::Held(held) => {
                 let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
                 let header = envelope::header(key.kid.alg, head.number);
-                return Ok(Made {
+                return Ok(EnvelopeOutput {
                     version: Some(head.number),
                     ciphertext: Some(Bytes([&header[..], &wrapped].concat())),
-                    ..Made::default()
+                    ..EnvelopeOutput::default()
                 });
             }
         };
         let nonce = match secret {
             SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
+                // A number is used up once it is taken, even if the steps after it fail.
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;
                 Some(envelope::nonce(number, self.random.as_ref()))
             }
@@ -386,10 +380,10 @@ impl Kms {
         );
         let ciphertext =
             ciphertext.ok_or_else(|| Refusal::new(Why::Internal, "the key does not wrap"))?;
-        Ok(Made {
+        Ok(EnvelopeOutput {
             version: Some(head.number),
             ciphertext: Some(Bytes(ciphertext)),
-            ..Made::default()
+            ..EnvelopeOutput::default()
         })
     }
 
@@ -400,7 +394,7 @@ impl Kms {
     }
 }
 
-/// Whether keys of the algorithm do this.
+/// Refuses operations that keys of this algorithm do not support.
 fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     let fits = match op {
         Op::Hmac | Op::HmacVerify => alg == Alg::HmacSha256,
@@ -409,11 +403,11 @@ fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     if fits {
         return Ok(());
     }
-    let detail = format!("{} is not something that {alg} keys do", op.as_str());
+    let detail = format!("{} is not an operation of {alg} keys", op.as_str());
     Err(Refusal::new(Why::Unsupported, detail))
 }
 
-/// Decrypts with the version that the ciphertext names.
+/// Decrypts with the version that the ciphertext's header names.
 fn unwrap(
     key: &Key,
     aad: Option<&[u8]>,
@@ -434,12 +428,13 @@ fn unwrap(
     Ok((version, plaintext.expose().into()))
 }
 
-/// The key of a version that may still check, in our own memory.
+/// The local secret of a version that may still verify.
 fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
     custody_of(key, version)?.local()
 }
 
-/// The key of a version that may still unwrap and check.
+/// The secret of a version that may still unwrap and verify. A version that does not exist is refused with the same
+/// error as a ciphertext that does not decrypt.
 fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     if version > 0 && version < key.min_verify {
         return Err(Refusal::new(
@@ -462,13 +457,13 @@ fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
     Ok(hmac_sha256(key.key.expose(), message))
 }
 
-/// Tries the versions that still count, newest first.
+/// Tries the given version, or all versions from `min_verify` on, newest first, in constant time per version.
 fn check_mac(
     key: &Key,
     wanted: Option<u32>,
     message: &[u8],
     given: &[u8],
-) -> Result<Made, Refusal> {
+) -> Result<EnvelopeOutput, Refusal> {
     let no_version =
         || Refusal::new(Why::NotFound, "the key has no such version").with_head(key.head().number);
     let versions = match wanted {
@@ -478,7 +473,7 @@ fn check_mac(
         }
         None => key.min_verify..=key.head().number,
     };
-    let mut made = Made::default();
+    let mut made = EnvelopeOutput::default();
     for version in versions.rev() {
         if ct::eq(&mac(secret_of(key, version)?, message)?, given) {
             made.ok = true;
@@ -489,25 +484,26 @@ fn check_mac(
     Ok(made)
 }
 
-/// What a finished operation answered, for a caller who may still have it.
+/// The answer of a finished operation. Plaintexts are not remembered, so an unwrap or a shown data key is decrypted
+/// again, with the caller's present access.
 fn again(
     index: &KeyIndex,
-    asked: &Asked,
+    call: &CallContext,
     task: &EnvelopeTask,
-    made: &Made,
-) -> Result<Made, Refusal> {
+    made: &EnvelopeOutput,
+) -> Result<EnvelopeOutput, Refusal> {
     let mut made = made.clone();
     let text = match (&task.what, &made.ciphertext) {
-        (What::Unwrap(text), _) => text,
-        (What::Datakey(_, true), Some(text)) => text,
+        (EnvelopeOp::Unwrap(text), _) => text,
+        (EnvelopeOp::Datakey(_, true), Some(text)) => text,
         _ => return Ok(made),
     };
     let Some(kid) = &task.key else {
         return Ok(made);
     };
-    let key = index.find(&asked.caller, kid)?;
+    let key = index.find(&call.caller, kid)?;
     let aad = task.aad.as_ref().map(Bytes::as_slice);
-    let (_, plaintext) = unwrap(key, aad, &text.0, asked.deadline)?;
+    let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
     made.plaintext = Some(plaintext);
     Ok(made)
 }

@@ -1,12 +1,12 @@
-//! Fair admission in front of the signers: one lane per tenant, served in turn.
+//! Fair admission in front of the signers: one queue per tenant, served round robin.
 //!
-//! The bounded queue of the kernel carries turns, not jobs: whoever takes a turn takes the next job
-//! of the lane whose turn it is (deficit round robin by cost, so that a batch of 1,000 counts as
-//! 1,000). A tenant with a long lane delays itself and nobody else.
+//! The kernel's bounded queue carries turns, not jobs: a signer that receives a turn takes the next job
+//! by deficit round robin over the tenants. The deficit counts cost, so a batch of 1,000 counts as
+//! 1,000 jobs. A tenant with a long queue delays only itself.
 //!
-//! Room is shared as well: a lane may be as long as [`SHARE`] times the room that is left, so one
-//! busy tenant cannot fill the queue and a quiet one always finds a place (dynamic thresholds).
-//! Long jobs never hold all signers at once: one signer stays for short ones.
+//! Room is shared as well: a tenant's queue may be at most [`SHARE`] times as long as the room that is left, so one
+//! busy tenant cannot fill the capacity and a quiet tenant always finds a place (dynamic thresholds).
+//! Long jobs never occupy all signers at once: with two or more signers, one stays free for short jobs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,18 +16,18 @@ use ron_proto::values::{Alg, Tenant};
 use crate::engine::each_job;
 use crate::topology::FAIR_LOCK;
 
-/// How much longer than the room that is left a lane may be.
+/// Maximum length of one tenant's queue, as a multiple of the room that is left.
 const SHARE: usize = 8;
-/// What a lane may spend when its turn comes, in Ed25519 signatures.
+/// Credit that a tenant gains per round, in Ed25519 signatures.
 const QUANTUM: u64 = 16;
-/// Jobs that cost more are long.
+/// Jobs that cost more, in Ed25519 signatures, are long.
 const LONG: u64 = 64;
 
 /// The right to take one job.
 #[derive(Debug)]
 pub struct Turn;
 
-/// What a signature costs beside one of Ed25519.
+/// Cost of a signature, in Ed25519 signatures.
 pub const fn cost_of(alg: Alg) -> u64 {
     match alg {
         Alg::MlDsa44 => 4,
@@ -37,130 +37,137 @@ pub const fn cost_of(alg: Alg) -> u64 {
     }
 }
 
-struct Lane<T> {
+struct TenantQueue<T> {
     jobs: VecDeque<(u64, T)>,
     deficit: u64,
 }
 
-struct Lanes<T> {
-    by_tenant: BTreeMap<Tenant, Lane<T>>,
+struct TenantQueues<T> {
+    by_tenant: BTreeMap<Tenant, TenantQueue<T>>,
     /// Tenants with jobs, in the order of their turns.
     ring: VecDeque<Tenant>,
     queued: usize,
     long_running: usize,
-    /// Turns taken when only long jobs were left and too many of those ran already.
-    owed: usize,
+    /// Turns that found only long jobs while the maximum of long jobs ran. The end of a long job redeems one.
+    deferred: usize,
 }
 
-/// Why a job was not taken.
+/// Why a job was not queued; gives the job back.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NotTaken<T> {
+pub enum PushError<T> {
     /// The queue is full.
     Full(T),
-    /// The tenant has its share of the queue.
+    /// The tenant's queue has reached its share of the capacity.
     Share(T),
     /// The service is stopping.
     Closed(T),
 }
 
-/// A long job that runs. Counted down also when the job panics.
-struct Long<'a, T>(Option<&'a FairQueue<T>>);
+/// A running long job. Its drop decrements the count, also when the job panics.
+struct LongJob<'a, T>(Option<&'a FairQueue<T>>);
 
-impl<T> Long<'_, T> {
-    /// True when a turn that was passed over can be taken now.
+impl<T> LongJob<'_, T> {
+    /// Ends the job; true when a deferred turn can be redeemed now.
     fn done(mut self) -> bool {
         self.0.take().is_some_and(FairQueue::long_done)
     }
 }
 
-impl<T> Drop for Long<'_, T> {
+impl<T> Drop for LongJob<'_, T> {
     fn drop(&mut self) {
-        // The turn that could be taken now is lost with the thread's loop; the next job finds it.
+        // Still `Some` only after a panic. This thread cannot redeem the deferred turn any more; the next job that
+        // ends does.
         if let Some(queue) = self.0.take()
             && queue.long_done()
         {
-            queue.lanes.lock().owed += 1;
+            queue.tenants.lock().deferred += 1;
         }
     }
 }
 
-/// The lanes and the turns.
+/// One queue per tenant behind one bounded queue of turns.
 pub struct FairQueue<T> {
-    lanes: RankedMutex<Lanes<T>>,
+    tenants: RankedMutex<TenantQueues<T>>,
     capacity: usize,
     long_max: usize,
     turns: Sender<Turn>,
 }
 
 impl<T> FairQueue<T> {
-    /// Lanes for `capacity` jobs, served by `servers` threads that take turns from the receiving
-    /// end of `turns`, which must be of the same capacity.
+    /// Room for `capacity` jobs, served by `servers` threads that take turns from the receiving end of `turns`,
+    /// which must have the same capacity.
     pub fn new(capacity: usize, servers: usize, turns: Sender<Turn>) -> Self {
-        let lanes = Lanes {
+        let tenants = TenantQueues {
             by_tenant: BTreeMap::new(),
             ring: VecDeque::new(),
             queued: 0,
             long_running: 0,
-            owed: 0,
+            deferred: 0,
         };
         Self {
-            lanes: RankedMutex::new(&FAIR_LOCK, lanes),
+            tenants: RankedMutex::new(&FAIR_LOCK, tenants),
             capacity,
+            // One server stays free for short jobs; a single server has to run long ones too.
             long_max: servers.saturating_sub(1).max(1),
             turns,
         }
     }
 
-    /// Puts a job at the end of the tenant's lane.
-    pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), NotTaken<T>> {
-        let mut lanes = self.lanes.lock();
-        let length = lanes.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
-        let room = self.capacity.saturating_sub(lanes.queued);
+    /// Appends a job to the tenant's queue and sends one turn for it.
+    pub fn push(&self, tenant: &Tenant, cost: u64, job: T) -> Result<(), PushError<T>> {
+        let mut tenants = self.tenants.lock();
+        let length = tenants.by_tenant.get(tenant).map_or(0, |l| l.jobs.len());
+        let room = self.capacity.saturating_sub(tenants.queued);
         if room == 0 {
-            return Err(NotTaken::Full(job));
+            return Err(PushError::Full(job));
         }
         if length >= room.saturating_mul(SHARE) {
-            return Err(NotTaken::Share(job));
+            return Err(PushError::Share(job));
         }
-        lanes.push(tenant, cost.max(1), job);
-        drop(lanes);
-        // There are never more turns under way than jobs, so the queue of turns has room.
+        tenants.push(tenant, cost.max(1), job);
+        drop(tenants);
+        // Unlocked first: no lock is held over a send. There are never more queued turns than jobs, so the
+        // queue of turns has room.
         match self.turns.try_send(Turn) {
             Ok(()) => Ok(()),
-            Err(SendError::Full(_)) => self.take_back(tenant, NotTaken::Full),
-            Err(SendError::Closed(_)) => self.take_back(tenant, NotTaken::Closed),
+            Err(SendError::Full(_)) => self.take_back(tenant, PushError::Full),
+            Err(SendError::Closed(_)) => self.take_back(tenant, PushError::Closed),
         }
     }
 
-    fn take_back(&self, tenant: &Tenant, why: fn(T) -> NotTaken<T>) -> Result<(), NotTaken<T>> {
-        let job = self.lanes.lock().take_last(tenant);
+    fn take_back(&self, tenant: &Tenant, why: fn(T) -> PushError<T>) -> Result<(), PushError<T>> {
+        // The lock was released since the push, so the last job may be one that another thread has added
+        // since: that one is refused instead, and the numbers of jobs and turns stay equal. No job at all
+        // means that a server has taken it already.
+        let job = self.tenants.lock().take_last(tenant);
         job.map_or(Ok(()), |job| Err(why(job)))
     }
 
-    /// The job whose turn it is, and whether it is long; `None` when only long ones are left and
-    /// enough of those run.
+    /// The next job, and whether it is long; `None` when only long jobs are left and the maximum of them runs.
+    /// The turn is then deferred.
     fn pop(&self) -> Option<(T, bool)> {
-        let mut lanes = self.lanes.lock();
-        let long_ok = lanes.long_running < self.long_max;
-        let next = lanes.pop(long_ok);
+        let mut tenants = self.tenants.lock();
+        let long_ok = tenants.long_running < self.long_max;
+        let next = tenants.pop(long_ok);
         match &next {
-            Some((_, true)) => lanes.long_running += 1,
+            Some((_, true)) => tenants.long_running += 1,
             Some((_, false)) => {}
-            None => lanes.owed += 1,
+            // The turn is used up but a job stays queued: the end of a long job makes up for it.
+            None => tenants.deferred += 1,
         }
         next
     }
 
-    /// A long job is done; true when a turn that was passed over can be taken now.
+    /// Ends a long job; true when a deferred turn can be redeemed now.
     fn long_done(&self) -> bool {
-        let mut lanes = self.lanes.lock();
-        lanes.long_running = lanes.long_running.saturating_sub(1);
-        let owed = lanes.owed > 0;
-        lanes.owed = lanes.owed.saturating_sub(1);
-        owed
+        let mut tenants = self.tenants.lock();
+        tenants.long_running = tenants.long_running.saturating_sub(1);
+        let deferred = tenants.deferred > 0;
+        tenants.deferred = tenants.deferred.saturating_sub(1);
+        deferred
     }
 
-    /// Takes one turn: does the job whose turn it is, and those that had to wait for it.
+    /// Serves one turn: runs the next job and, after a long one, a job whose turn was deferred because of it.
     pub fn serve(&self, mut work: impl FnMut(T)) {
         loop {
             let Some((job, long)) = self.pop() else {
@@ -169,7 +176,8 @@ impl<T> FairQueue<T> {
             if !long {
                 return work(job);
             }
-            let running = Long(Some(self));
+            // Created before the job runs, so that a panic ends the long job too.
+            let running = LongJob(Some(self));
             work(job);
             if !running.done() {
                 return;
@@ -182,69 +190,76 @@ impl<T> FairQueue<T> {
         each_job(turns, ctx, |Turn| self.serve(&mut work));
     }
 
-    /// Whether nothing waits.
+    /// Whether no job is queued; running jobs do not count.
     pub fn is_empty(&self) -> bool {
-        self.lanes.lock().queued == 0
+        self.tenants.lock().queued == 0
     }
 
-    /// Seconds until there may be room.
+    /// Estimated seconds until there is room, from the drain rate.
     pub fn retry_after_s(&self) -> u32 {
         self.turns.retry_after_s()
     }
 }
 
-impl<T> Lanes<T> {
+impl<T> TenantQueues<T> {
     fn push(&mut self, tenant: &Tenant, cost: u64, job: T) {
-        let lane = self
+        let tenant_queue = self
             .by_tenant
             .entry(tenant.clone())
-            .or_insert_with(|| Lane {
+            .or_insert_with(|| TenantQueue {
                 jobs: VecDeque::new(),
                 deficit: 0,
             });
-        if lane.jobs.is_empty() {
+        if tenant_queue.jobs.is_empty() {
             self.ring.push_back(tenant.clone());
         }
-        lane.jobs.push_back((cost, job));
+        tenant_queue.jobs.push_back((cost, job));
         self.queued += 1;
     }
 
     fn take_last(&mut self, tenant: &Tenant) -> Option<T> {
-        let lane = self.by_tenant.get_mut(tenant)?;
-        let (_, job) = lane.jobs.pop_back()?;
+        let tenant_queue = self.by_tenant.get_mut(tenant)?;
+        let (_, job) = tenant_queue.jobs.pop_back()?;
         self.queued -= 1;
-        if lane.jobs.is_empty() {
+        if tenant_queue.jobs.is_empty() {
             self.by_tenant.remove(tenant);
             self.ring.retain(|waiting| waiting != tenant);
         }
         Some(job)
     }
 
-    /// Serves the lane at the front of the ring; one that cannot pay, or whose next job is long
-    /// while no more long ones may run, goes to the back.
+    /// Takes from the tenant at the front of the ring. A tenant that cannot pay gains [`QUANTUM`] and goes to the back;
+    /// so does one whose next job is long while no more long jobs may run, without gaining.
     fn pop(&mut self, long_ok: bool) -> Option<(T, bool)> {
         let fits = |cost: u64| long_ok || cost <= LONG;
-        let next = |lane: &Lane<T>| lane.jobs.front().map_or(0, |(cost, _)| *cost);
-        if !self.by_tenant.values().any(|lane| fits(next(lane))) {
+        let next =
+            |tenant_queue: &TenantQueue<T>| tenant_queue.jobs.front().map_or(0, |(cost, _)| *cost);
+        // Without a job that fits, the loop below would rotate for ever.
+        if !self
+            .by_tenant
+            .values()
+            .any(|tenant_queue| fits(next(tenant_queue)))
+        {
             return None;
         }
         loop {
             let tenant = self.ring.front()?.clone();
-            let lane = self.by_tenant.get_mut(&tenant)?;
-            let cost = next(lane);
+            let tenant_queue = self.by_tenant.get_mut(&tenant)?;
+            let cost = next(tenant_queue);
             if !fits(cost) {
                 self.ring.rotate_left(1);
                 continue;
             }
-            if lane.deficit < cost {
-                lane.deficit += QUANTUM;
+            if tenant_queue.deficit < cost {
+                // The loop ends: some job fits, and its tenant gains credit in every round until it can pay.
+                tenant_queue.deficit += QUANTUM;
                 self.ring.rotate_left(1);
                 continue;
             }
-            lane.deficit -= cost;
-            let (_, job) = lane.jobs.pop_front()?;
+            tenant_queue.deficit -= cost;
+            let (_, job) = tenant_queue.jobs.pop_front()?;
             self.queued -= 1;
-            if lane.jobs.is_empty() {
+            if tenant_queue.jobs.is_empty() {
                 self.by_tenant.remove(&tenant);
                 self.ring.pop_front();
             }
@@ -322,7 +337,7 @@ mod tests {
             }
         };
         let (first, why) = fill("a");
-        assert_eq!(why, NotTaken::Share(0));
+        assert_eq!(why, PushError::Share(0));
         assert!((440..512).contains(&first), "{first}");
         let (second, _) = fill("b");
         assert!(second >= 40, "{second}");
@@ -336,8 +351,8 @@ mod tests {
         for job in 0..4 {
             queue.push(&tenant("a"), 1, job).expect("room");
         }
-        assert_eq!(queue.push(&tenant("a"), 1, 4), Err(NotTaken::Full(4)));
-        assert_eq!(queue.push(&tenant("b"), 1, 5), Err(NotTaken::Full(5)));
+        assert_eq!(queue.push(&tenant("a"), 1, 4), Err(PushError::Full(4)));
+        assert_eq!(queue.push(&tenant("b"), 1, 5), Err(PushError::Full(5)));
     }
 
     #[test]
@@ -365,7 +380,7 @@ mod tests {
         assert_eq!(
             order,
             [0, 1, 2],
-            "those that waited are done by who was in their way"
+            "the server of the long job redeems the deferred turns"
         );
         assert!(queue.is_empty());
     }
@@ -374,7 +389,7 @@ mod tests {
     fn a_closed_queue_gives_the_job_back() {
         let (queue, turns) = queue(8, 1);
         drop(turns);
-        assert_eq!(queue.push(&tenant("a"), 1, 3), Err(NotTaken::Closed(3)));
+        assert_eq!(queue.push(&tenant("a"), 1, 3), Err(PushError::Closed(3)));
         assert!(queue.is_empty());
     }
 }

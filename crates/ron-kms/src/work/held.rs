@@ -1,6 +1,6 @@
-//! Keys inside devices: their jobs go past the signers to threads that may wait, so that a device
-//! that is slow or hangs holds up nobody but those who use it. The same threads have devices make
-//! and destroy keys for the store thread, which never waits for a device.
+//! Keys inside devices: their jobs bypass the signers and go to threads that may block, so that a slow or hanging
+//! device delays only requests for its own keys. The same threads have devices make and destroy keys for the store
+//! thread, which never waits for a device.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use ron_kernel::{
 };
 use ron_proto::values::Kid;
 
-use super::lifecycle::held::{MadeJob, Order, Waiting};
+use super::lifecycle::held::{DeferredChange, KeyMadeJob, Order};
 use super::task::{CheckpointGate, Gate};
-use super::{Kms, SignJob, SignWhat, StoreJob};
+use super::{Kms, SignJob, SignOp, StoreJob};
 use crate::backend::{BackendKind, Backends, Handle, Held};
 use crate::engine::each_job;
 use crate::error::{Refusal, Why};
@@ -21,33 +21,32 @@ use crate::topology::{
     HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
 };
 
-/// Threads that wait for a device, beyond one for each of its sessions: those whose call hangs.
+/// Threads per device beyond one for each of its sessions: they replace threads whose call hangs.
 const SPARE: usize = 4;
-/// Longest time for a device to make or destroy a key.
+/// Maximum time for a device to make or destroy a key.
 const MAKE_WAIT: Duration = Duration::from_secs(2);
 
 /// Work for the threads that wait for a device.
 pub enum HeldJob {
-    /// A signature, an envelope operation, evidence.
+    /// A signature, an envelope operation or an attestation.
     Use(Box<SignJob>),
-    /// A key is to be made for a change that waits.
-    Make(Order, Box<Waiting>),
-    /// All versions of a key are to be destroyed.
+    /// Make a key for a change that waits for it.
+    Make(Order, Box<DeferredChange>),
+    /// Destroy all versions of a key.
     Destroy(Kid, Vec<Handle>),
-    /// A key that no change took is to be destroyed; nobody waits.
+    /// Destroy a key that no change uses; nobody waits.
     Discard(Held),
 }
 
-/// Where the jobs of a device's keys wait, and for whom.
-pub struct Lane {
-    /// The device.
+/// The queue of jobs for the keys of one device.
+pub struct DeviceQueue {
     pub kind: BackendKind,
-    /// To the threads that wait for it.
+    /// The sending end; the device's threads receive.
     pub tx: Sender<HeldJob>,
 }
 
-/// The receiving end of a lane.
-pub struct LaneEnd {
+/// The receiving end of a [`DeviceQueue`], and the threads to start for it.
+pub struct DeviceQueueEnd {
     spec: &'static ThreadSpec,
     threads: usize,
     jobs: Receiver<HeldJob>,
@@ -63,13 +62,13 @@ fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> 
     }
 }
 
-/// A lane for each configured device, of `capacity` jobs.
-pub fn lanes(
+/// One queue of `capacity` jobs for each configured device.
+pub fn device_queues(
     backends: &Backends,
     capacity: usize,
     km: &KernelMetrics,
-) -> (Vec<Lane>, Vec<LaneEnd>) {
-    let mut lanes = Vec::new();
+) -> (Vec<DeviceQueue>, Vec<DeviceQueueEnd>) {
+    let mut queues = Vec::new();
     let mut ends = Vec::new();
     for device in backends.devices() {
         let kind = device.kind();
@@ -77,19 +76,19 @@ pub fn lanes(
             continue;
         };
         let (tx, jobs) = queue(row, capacity, km);
-        lanes.push(Lane { kind, tx });
-        ends.push(LaneEnd {
+        queues.push(DeviceQueue { kind, tx });
+        ends.push(DeviceQueueEnd {
             spec,
             threads: device.presence().sessions() + SPARE,
             jobs,
             kind,
         });
     }
-    (lanes, ends)
+    (queues, ends)
 }
 
-/// Starts the threads of the lanes.
-pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
+/// Starts the threads that serve the queues.
+pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
         let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.held_job(kind, job));
@@ -98,14 +97,14 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<LaneEnd>) {
 }
 
 impl Kms {
-    /// The queue of the device that holds the job's keys; `None` for the signers.
-    pub(super) fn lane(&self, what: &SignWhat) -> Result<Option<&Sender<HeldJob>>, Refusal> {
+    /// The queue of the device that holds the job's keys; `None` sends the job to the signers.
+    pub(super) fn queue_for(&self, what: &SignOp) -> Result<Option<&Sender<HeldJob>>, Refusal> {
         let index = self.index.load();
         let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
-            SignWhat::One(task) => holder(&task.key),
-            SignWhat::Attest(task) => holder(&task.key),
-            SignWhat::Envelope(job) => {
+            SignOp::One(task) => holder(&task.key),
+            SignOp::Attest(task) => holder(&task.key),
+            SignOp::Envelope(job) => {
                 let keys = job
                     .tasks
                     .iter()
@@ -113,17 +112,17 @@ impl Kms {
                     .filter_map(|task| task.key.as_ref());
                 one_device(keys.filter_map(holder))?
             }
-            SignWhat::Batch(tasks) => {
+            SignOp::Batch(tasks) => {
                 one_device(tasks.iter().flatten().filter_map(|task| holder(&task.key)))?
             }
         };
-        Ok(found.and_then(|kind| self.lane_of(kind)))
+        Ok(found.and_then(|kind| self.device_queue(kind)))
     }
 
-    /// The queue of this device.
-    pub(super) fn lane_of(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
-        let lane = self.lanes.iter().find(|lane| lane.kind == kind);
-        lane.map(|lane| &lane.tx)
+    /// The queue of the configured device of this kind, if any.
+    pub(super) fn device_queue(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
+        let found = self.device_queues.iter().find(|queue| queue.kind == kind);
+        found.map(|queue| &queue.tx)
     }
 
     fn held_job(&self, kind: BackendKind, job: HeldJob) {
@@ -132,7 +131,7 @@ impl Kms {
             HeldJob::Make(order, waiting) => self.make_held(order, *waiting),
             HeldJob::Destroy(kid, handles) => {
                 let done = self.destroy_held(kind, &kid, &handles);
-                self.submit_store(StoreJob::Gone(kid, done));
+                self.submit_store(StoreJob::KeyDestroyed(kid, done));
             }
             HeldJob::Discard(held) => {
                 let until = Deadline::within(MAKE_WAIT);
@@ -143,11 +142,11 @@ impl Kms {
         }
     }
 
-    /// Has the device make a key, and gives it to the store thread with the change that waits.
-    fn make_held(&self, order: Order, waiting: Waiting) {
+    /// Has the device make a key and returns it to the store thread, with the change that waits for it.
+    fn make_held(&self, order: Order, waiting: DeferredChange) {
         let device = self.backends.holder(order.backend);
         let alg = order.kid.alg;
-        let until = waiting.asked.deadline.earlier(Deadline::within(MAKE_WAIT));
+        let until = waiting.call.deadline.earlier(Deadline::within(MAKE_WAIT));
         let name = format!("{}#v{}", order.kid, order.number);
         let made = device.make(alg, &name, until).map(|made| Held {
             device,
@@ -156,7 +155,7 @@ impl Kms {
             public: made.public,
         });
         let made = made.map_err(Refusal::from);
-        self.submit_store(StoreJob::Made(Box::new(MadeJob {
+        self.submit_store(StoreJob::KeyMade(Box::new(KeyMadeJob {
             order,
             made,
             waiting,
@@ -170,17 +169,18 @@ impl Kms {
         handles: &[Handle],
     ) -> Result<(), Refusal> {
         let device = self.backends.holder(kind);
+        // Ends at the first failure. Destroying a version that is already gone succeeds, so a retry starts over.
         for handle in handles {
             device.destroy(kid.alg, handle, Deadline::within(MAKE_WAIT))?;
         }
         Ok(())
     }
 
-    /// Has a key destroyed that no change took: its caller had gone, or was faster elsewhere.
+    /// Has a device destroy a key that no change uses. A failure leaves an orphan in the device and is logged.
     pub(super) fn discard(&self, held: Held) {
         let kind = held.device.kind();
         let sent = self
-            .lane_of(kind)
+            .device_queue(kind)
             .is_some_and(|tx| tx.try_send(HeldJob::Discard(held)).is_ok());
         if !sent {
             tracing::warn!(event = "orphan_key_left", backend = kind.as_str());
@@ -188,7 +188,7 @@ impl Kms {
     }
 }
 
-/// The one device among these; a batch cannot wait for two.
+/// The one device among `kinds`; a batch that needs two devices is refused, because one thread would wait for both.
 fn one_device(
     mut kinds: impl Iterator<Item = BackendKind>,
 ) -> Result<Option<BackendKind>, Refusal> {
@@ -202,12 +202,10 @@ fn one_device(
     Ok(first)
 }
 
-/// Has the store thread remember a checkpoint, and waits for it: only for threads that may wait.
-/// The leaf does not state the store's new version, because leaves of other changes may come first.
+/// Has the store thread remember a checkpoint and blocks until it has; only for threads that may block.
+/// The leaf does not state the store's new version: leaves of other changes may be appended before it.
 pub struct AskStore<'a> {
-    /// What is shared.
     pub kms: &'a Kms,
-    /// When nobody waits any more.
     pub deadline: Deadline,
 }
 
@@ -218,6 +216,7 @@ impl CheckpointGate for AskStore<'_> {
         if self.kms.store_tx.try_send(job).is_err() {
             return Err(Refusal::busy(self.kms.store_tx.retry_after_s()));
         }
+        // Bounded also for a caller with a long deadline: this thread serves other keys of the device too.
         let until = self
             .deadline
             .earlier(Deadline::within(Duration::from_secs(5)));

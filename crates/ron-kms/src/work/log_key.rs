@@ -1,7 +1,8 @@
-//! Rotation of the audit log's own key: store and statement first, then everybody who signs and reads, then the leaf.
+//! Rotation of the audit log's own key: first the store and the statement, then the signers and readers of the log, then the
+//! leaf.
 //!
-//! Each step may be the last one before a crash. After the commit the key counts: the next start finds its leaf or writes it
-//! (`audit::start`), and whoever sees the new key's line on a checkpoint before that finds its statement beside the log.
+//! A crash may come after any step. Once committed, the key is in force: the next start finds its leaf or writes it
+//! (`audit::start`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{Credit, Deadline, reply};
@@ -9,10 +10,10 @@ use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{OpId, Tenant, Timestamp};
 
-use super::Asked;
-use super::answer::Done;
+use super::CallContext;
+use super::answer::Completion;
+use super::lifecycle::complete::{Answer, to_json};
 use super::lifecycle::plan::body_hash;
-use super::lifecycle::settle::{Answer, to_json};
 use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, leaf_of};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
@@ -29,38 +30,38 @@ use crate::store::{KeyStore, StoreError};
 const ALG: &str = "ed25519";
 
 impl Lifecycle {
-    pub(super) fn rotate_log_key(&mut self, asked: Asked, request: &RotateLogKey) {
+    pub(super) fn rotate_log_key(&mut self, call: CallContext, request: &RotateLogKey) {
         let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::RotateLogKey, LOG_KEY_NAME, request);
-        let mut leaf = leaf_of(Op::RotateLogKey, &asked, op_id, &body);
+        let mut leaf = leaf_of(Op::RotateLogKey, &call, op_id, &body);
         leaf.alg = Some(ALG.to_owned());
         leaf.key = Some(LOG_KEY_NAME.to_owned());
         let change = Change {
             op: Op::RotateLogKey,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
-        let allowed = may_run_system(&asked.caller);
-        // As with keys: who may not do it learns nothing from an operation id, and the refusal is a leaf.
+        let allowed = may_run_system(&call.caller);
+        // As with keys: a caller without the right learns nothing from an operation id, and the refusal is a leaf.
         let seen = match &allowed {
             Ok(()) => self.admit_change(&change),
             Err(_) => Ok(None),
         };
         let begun = match seen {
-            Ok(Some(answer)) => return answer.send(asked),
-            Ok(None) => self.kms.admit(&asked, 1),
+            Ok(Some(answer)) => return answer.send(call),
+            Ok(None) => self.kms.admit(&call, 1),
             Err(refusal) => Err(refusal),
         };
         let credits = match begun {
             Ok(credits) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         match allowed.and_then(|()| self.next_log_key(request)) {
-            Err(refusal) => self.refuse(asked, leaf, false, refusal, credits),
+            Err(refusal) => self.refuse(call, leaf, false, refusal, credits),
             Ok(new) => {
                 let outcome = self.change_log_key(&change, new, leaf, credits);
-                self.finish(asked, Op::RotateLogKey, ALG, outcome);
+                self.finish(call, Op::RotateLogKey, ALG, outcome);
             }
         }
     }
@@ -94,7 +95,7 @@ impl Lifecycle {
         leaf.output_sha256 = Some(hex::encode(sha256(new.public())));
         leaf.context = Some(new.statement.to_string());
         let op = OpRow {
-            tenant: change.asked.caller.tenant.clone(),
+            tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
             body: change.body,
             now: Timestamp(self.kms.clock.unix_ms()),
@@ -102,24 +103,25 @@ impl Lifecycle {
         self.store
             .commit_log_key(new, &op, &leaf.to_bytes(), log_size)
             .map_err(|e| self.store_failed(&e))?;
+        // Before the leaf is queued: a checkpoint over that leaf must carry the new key's line.
         self.show_log_keys()?;
         let mut draft = Draft::new(leaf.clone(), false);
         draft.store_version_after = Some(self.store.version());
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Change(to),
+            done: Completion::Change(to),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
             self.stopped = true;
             self.ready.missing(
                 "store",
-                "a change waits for its audit leaf; restart to settle it",
+                "a change waits for its audit leaf; restart the service to complete it",
             );
             return Err(Refusal::audit_down());
         };
-        let json = settle_log_key(&mut self.store, number, birth, &leaf);
+        let json = complete_log_key(&mut self.store, number, birth, &leaf);
         let json = json.map_err(|e| self.store_failed(&e))?;
         self.show_log_keys()?;
         Ok(Answer {
@@ -129,28 +131,28 @@ impl Lifecycle {
         })
     }
 
-    /// Shows the keys to those who read the log's directory, to those who ask, and to the thread that signs.
+    /// Publishes the keys: to the file beside the log, to the HTTP routes and to the thread that signs checkpoints.
     fn show_log_keys(&mut self) -> Result<(), Refusal> {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
             if self.kms.settings.data_dir.is_some()
                 && let Err(error) = keep_chain(&audit_dir(&self.kms.settings), &chain)
             {
-                // What is lost is a copy; the next start writes it.
+                // Not fatal: the file is a copy of what the store holds, and the next start writes it.
                 tracing::error!(event = "log_keys_not_kept", %error);
                 let why = format!("the keys of the audit log cannot be kept beside it: {error}");
                 self.ready.degrade("log_keys", why);
             }
-            let shown = self.kms.ring.show(self.store.log());
+            let shown = self.kms.ring.replace(self.store.log());
             shown.map_err(StoreError::Tampered)
         });
         kept.map_err(|e| self.store_failed(&e))
     }
 }
 
-/// Marks the log key `number` as recorded by the leaf at `birth` and remembers the answer, which is returned. Also used at start
-/// for a rotation that a crash interrupted.
-pub fn settle_log_key(
+/// Records that the leaf at `birth` holds the log key `number`, stores the answer and returns it. Also used at start for a
+/// rotation that a crash interrupted.
+pub fn complete_log_key(
     store: &mut KeyStore,
     number: u32,
     birth: u64,
@@ -180,6 +182,6 @@ pub fn settle_log_key(
         },
     };
     let json = to_json(&answer);
-    store.settle_log_key(number, birth, (&tenant, op_id), &json)?;
+    store.complete_log_key(number, birth, (&tenant, op_id), &json)?;
     Ok(json)
 }

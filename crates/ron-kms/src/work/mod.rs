@@ -1,5 +1,5 @@
-//! The work itself: signing on the signer pool, changes of keys on the store thread, verification
-//! on the request's own thread, and the answers that leave once their leaf is durable.
+//! The operations: signing on the signer pool, changes of keys on the store thread, verification on the
+//! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
 pub mod envelope;
@@ -41,87 +41,79 @@ use crate::keys::note::Checkpoint;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
-use answer::Done;
+use answer::Completion;
 use envelope::EnvelopeJob;
-use fair::{FairQueue, NotTaken, cost_of};
+use fair::{FairQueue, PushError, cost_of};
 use held::HeldJob;
-use lifecycle::held::MadeJob;
+use lifecycle::held::KeyMadeJob;
 use lifecycle::plan::KeyRequest;
 use task::SignTask;
 use uses::UsesJob;
 
-/// Longest batch, for the number of batches that may gather credits at once.
+/// Maximum items of a batch; bounds how many batches may reserve credits at the same time.
 const BATCH_LEAVES: usize = ron_proto::kms::BATCH_ITEMS_MAX;
 
-/// The actor of what the service does by itself.
+/// The actor in leaves of scheduled operations.
 const SELF: &str = "ron-kms";
 
-/// Everything that the threads of the service share.
+/// The state that the threads of the service share.
 pub struct Kms {
-    /// Validated settings.
     pub settings: Settings,
-    /// Where keys are held.
     pub backends: Backends,
-    /// All keys, as one snapshot.
+    /// All keys, as one snapshot; the store thread replaces it.
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of signatures and envelope operations.
     pub replay: Arc<Replay>,
-    /// Room for leaves.
+    /// Room in the audit queue: one credit per leaf, taken before the work is done.
     pub credits: Credits,
-    /// How many batches may gather room at once: few enough that they cannot starve each other.
-    pub batch_lane: Credits,
-    /// Whether leaves can be written.
+    /// Bounds how many batches reserve credits at the same time: few enough that all of them can finish.
+    pub batch_slots: Credits,
+    /// Whether the audit log can be written.
     pub health: AuditHealth,
-    /// To which imported keys are wrapped.
+    /// The keys that imported keys are wrapped to.
     pub wrapping: WrappingKeys,
-    /// Metrics.
     pub metrics: Metrics,
-    /// Time.
     pub clock: SharedClock,
-    /// Randomness.
     pub random: Arc<dyn Random>,
     /// Origin of the audit log.
     pub origin: String,
-    /// To the signers.
+    /// Jobs for the signers.
     pub sign: FairQueue<SignJob>,
-    /// To the threads that wait for devices.
-    pub lanes: Vec<held::Lane>,
-    /// To the store thread.
+    /// Jobs for keys in devices, one queue per device.
+    pub device_queues: Vec<held::DeviceQueue>,
+    /// Jobs for the store thread.
     pub store_tx: Sender<StoreJob>,
-    /// To the appender.
+    /// Finished operations for the appender.
     pub audit_tx: Sender<Entry>,
-    /// To those who wait for proofs.
+    /// Answers that wait for their proof.
     pub proof_tx: Sender<ProofJob>,
     /// Reads the audit log; `None` when it could not be opened.
     pub log: Option<LogReader>,
-    /// Who signs its checkpoints.
+    /// The keys that sign its checkpoints.
     pub ring: Arc<LogRing>,
 }
 
-/// A caller who waits for an answer.
-pub struct Asked {
-    /// Who.
+/// The context of a request: its caller, its deadline and where the answer goes.
+pub struct CallContext {
     pub caller: Principal,
     /// Where the answer goes.
     pub responder: Responder,
-    /// After this nobody waits any more.
+    /// The job is refused if work on it has not begun by then.
     pub deadline: Deadline,
     /// When the request was parsed.
     pub since: Instant,
-    /// Until when the caller waits for the proof of the leaf (`Prefer: wait=N`).
+    /// How long the answer may wait for the proof of its leaf (`Prefer: wait=N`).
     pub proof_until: Option<Deadline>,
 }
 
-/// Work for a signer.
+/// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
-    /// Who asks.
-    pub asked: Asked,
-    /// For what.
-    pub what: SignWhat,
+    pub call: CallContext,
+    pub what: SignOp,
 }
 
-/// One signature or many.
-pub enum SignWhat {
+/// The operation of a [`SignJob`].
+pub enum SignOp {
     /// `POST /sign`.
     One(Box<SignTask>),
     /// `POST /sign_batch`.
@@ -132,8 +124,8 @@ pub enum SignWhat {
     Attest(Box<AttestTask>),
 }
 
-impl SignWhat {
-    /// What it costs beside one Ed25519 signature.
+impl SignOp {
+    /// Cost in Ed25519 signatures, for [`fair`].
     pub fn cost(&self) -> u64 {
         let one = |task: &SignTask| cost_of(task.key.alg);
         match self {
@@ -148,37 +140,37 @@ impl SignWhat {
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
-    Create(Asked, Box<CreateKey>),
+    Create(CallContext, Box<CreateKey>),
     /// A change of a key.
-    Change(Asked, Kid, KeyRequest),
+    Change(CallContext, Kid, KeyRequest),
     /// `POST /keys/import`.
-    Import(Asked, Box<ImportKey>),
+    Import(CallContext, Box<ImportKey>),
     /// `POST /keys/.../export`.
-    Export(Asked, Kid, Box<ExportKey>),
-    /// Something may be due for a key.
+    Export(CallContext, Kid, Box<ExportKey>),
+    /// A rotation or destruction may be due for a key; the store thread decides again.
     Due(Kid),
     /// `POST /log_key/rotate`.
-    RotateLogKey(Asked, RotateLogKey),
-    /// A checkpoint to be signed by a `note` key: remembered first. Its room in the audit queue
-    /// is already reserved.
-    Checkpoint(Asked, Box<SignTask>, Vec<Credit>),
-    /// A checkpoint that a device's key is about to sign: only remember it.
+    RotateLogKey(CallContext, RotateLogKey),
+    /// A checkpoint that a `note` key is to sign: remembered in the store first. Its credits are already
+    /// reserved.
+    Checkpoint(CallContext, Box<SignTask>, Vec<Credit>),
+    /// A checkpoint that a device's key is about to sign: remember it only.
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
-    /// A block of nonces for a key that is about to wrap.
+    /// Reserve a block of nonces of an AES-GCM key.
     Uses(UsesJob),
-    /// A device has made a key, or has not, for a change that waits.
-    Made(Box<MadeJob>),
-    /// A device has destroyed all versions of a key, or has not.
-    Gone(Kid, Result<(), Refusal>),
+    /// A device has made a key for a change that waits, or has failed to.
+    KeyMade(Box<KeyMadeJob>),
+    /// A device has destroyed all versions of a key, or has failed to.
+    KeyDestroyed(Kid, Result<(), Refusal>),
 }
 
 impl Kms {
-    /// Someone who asks on behalf of the service itself, for a key of `tenant`; nobody waits for
-    /// the answer.
-    pub fn asked_by_itself(&self, tenant: &Tenant) -> Asked {
+    /// The context of an operation that the service does by itself, for a key of `tenant`. The answer goes
+    /// nowhere.
+    pub fn internal_call(&self, tenant: &Tenant) -> CallContext {
         let deadline = Deadline::within(self.settings.sign_deadline);
         let (responder, _) = Responder::detached(deadline);
-        Asked {
+        CallContext {
             caller: Principal {
                 name: SELF.into(),
                 tenant: tenant.clone(),
@@ -195,13 +187,13 @@ impl Kms {
         }
     }
 
-    /// Hands a sign job to the signers or to those who wait for its device, or answers 429 at once.
+    /// Queues a job for the signers or for the threads of its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        let lane = match self.lane(&job.what) {
-            Ok(lane) => lane,
-            Err(refusal) => return self.refuse_unlogged(job.asked, &refusal),
+        let device_queue = match self.queue_for(&job.what) {
+            Ok(queue) => queue,
+            Err(refusal) => return self.refuse_unlogged(job.call, &refusal),
         };
-        let taken = match lane {
+        let taken = match device_queue {
             Some(tx) => match tx.try_send(HeldJob::Use(Box::new(job))) {
                 Err(SendError::Full(HeldJob::Use(job))) => {
                     Err((*job, Refusal::busy(tx.retry_after_s())))
@@ -214,26 +206,26 @@ impl Kms {
             None => self.push_fair(job),
         };
         if let Err((job, refusal)) = taken {
-            self.refuse_unlogged(job.asked, &refusal);
+            self.refuse_unlogged(job.call, &refusal);
         }
     }
 
-    /// To the end of the tenant's lane in front of the signers.
+    /// Appends a job to its tenant's queue in front of the signers.
     fn push_fair(&self, job: SignJob) -> Result<(), (SignJob, Refusal)> {
-        let (tenant, cost) = (job.asked.caller.tenant.clone(), job.what.cost());
+        let (tenant, cost) = (job.call.caller.tenant.clone(), job.what.cost());
         let busy = || Refusal::busy(self.sign.retry_after_s());
         self.sign.push(&tenant, cost, job).map_err(|why| match why {
-            NotTaken::Full(job) => (job, busy()),
-            NotTaken::Share(job) => {
+            PushError::Full(job) => (job, busy()),
+            PushError::Share(job) => {
                 let share = self.metrics.rejects.with_label_values(&["tenant_share"]);
                 share.inc();
                 (job, busy())
             }
-            NotTaken::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+            PushError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
         })
     }
 
-    /// Hands a store job over, or answers 429 at once.
+    /// Queues a job for the store thread, or refuses it at once.
     pub fn submit_store(&self, job: StoreJob) {
         let (job, refusal) = match self.store_tx.try_send(job) {
             Ok(()) => return,
@@ -243,42 +235,43 @@ impl Kms {
         self.refuse_store_job(job, refusal);
     }
 
-    /// Tells whoever waits for a store job that it is not done.
+    /// Refuses a store job that will not be done, to whatever waits for it.
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
-            StoreJob::Create(asked, _)
-            | StoreJob::Change(asked, ..)
-            | StoreJob::Import(asked, _)
-            | StoreJob::Export(asked, ..)
-            | StoreJob::RotateLogKey(asked, _)
-            | StoreJob::Checkpoint(asked, ..) => self.refuse_unlogged(asked, &refusal),
+            StoreJob::Create(call, _)
+            | StoreJob::Change(call, ..)
+            | StoreJob::Import(call, _)
+            | StoreJob::Export(call, ..)
+            | StoreJob::RotateLogKey(call, _)
+            | StoreJob::Checkpoint(call, ..) => self.refuse_unlogged(call, &refusal),
             StoreJob::Uses(job) => job.refuse(refusal),
-            StoreJob::Due(_) | StoreJob::Gone(..) => {} // still due at a later tick
-            StoreJob::Made(job) => {
+            StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
+            StoreJob::KeyMade(job) => {
+                // The device has made a key that no change will use now.
                 if let Ok(held) = job.made {
                     self.discard(held);
                 }
-                self.refuse_unlogged(job.waiting.asked, &refusal);
+                self.refuse_unlogged(job.waiting.call, &refusal);
             }
             StoreJob::Remember(_, _, reply) => {
-                let _ = reply.send(Err(refusal)); // who asked may have given up
+                let _ = reply.send(Err(refusal)); // the waiting thread may have timed out
             }
         }
     }
 
     /// Answers a refusal that has no leaf: overload, drain, a lost audit log, a passed deadline.
-    pub fn refuse_unlogged(&self, asked: Asked, refusal: &Refusal) {
+    pub fn refuse_unlogged(&self, call: CallContext, refusal: &Refusal) {
         self.metrics
             .rejects
             .with_label_values(&[refusal.why.code()])
             .inc();
-        asked.responder.send(Problem::from(refusal.clone()));
+        call.responder.send(Problem::from(refusal.clone()));
     }
 
-    /// What every job passes before any work: its deadline, the health of the audit log, and room
-    /// for its leaves. Without all three nothing is done and nothing is logged.
-    pub fn admit(&self, asked: &Asked, leaves: usize) -> Result<Vec<Credit>, Refusal> {
-        if asked.deadline.expired() {
+    /// The checks before any work: the deadline has not passed, the audit log can be written, and there is room for
+    /// `leaves` leaves, which is reserved here. If one fails, nothing is done and nothing is logged.
+    pub fn admit(&self, call: &CallContext, leaves: usize) -> Result<Vec<Credit>, Refusal> {
+        if call.deadline.expired() {
             return Err(Refusal::new(
                 Why::DeadlineExceeded,
                 "the request waited longer than its deadline; nothing was done",
@@ -287,7 +280,7 @@ impl Kms {
         if !self.health.is_ok() {
             return Err(Refusal::audit_down());
         }
-        let until = asked
+        let until = call
             .deadline
             .earlier(Deadline::within(self.settings.reserve_wait));
         let busy = || {
@@ -297,10 +290,11 @@ impl Kms {
                 .inc();
             Refusal::busy(self.audit_tx.retry_after_s())
         };
-        // Held only while gathering, so that two batches never hold half of what each needs.
-        let _lane = match leaves {
+        // At most `batch_slots_max` batches hold this while they reserve, and a queue has room for all of them: without
+        // it, batches could each hold part of the credits and wait for the rest until their deadlines.
+        let _slot = match leaves {
             0..=1 => None,
-            _ => Some(self.batch_lane.acquire(until).ok_or_else(busy)?),
+            _ => Some(self.batch_slots.acquire(until).ok_or_else(busy)?),
         };
         let mut credits = Vec::with_capacity(leaves);
         for _ in 0..leaves {
@@ -313,8 +307,8 @@ impl Kms {
         Ok(credits)
     }
 
-    /// Hands an entry to the appender. Room was reserved, so a full queue is a bug; a closed one
-    /// is a drain that has passed us by. Either way nobody is told of success.
+    /// Hands an entry to the appender. Its credits guarantee room, so a full queue is a defect; a closed queue
+    /// means that the appender has already stopped. Either way the callers get `audit_unavailable`, never success.
     pub fn enter(&self, entry: Entry) {
         let deadline = Deadline::within(Duration::from_secs(1));
         if let Err(SendError::Full(entry) | SendError::Closed(entry)) =
@@ -324,7 +318,7 @@ impl Kms {
         }
     }
 
-    /// Writes a leaf about the service itself, as soon as there is room for it.
+    /// Queues a leaf about the service itself; waits up to `audit.reserve_wait` for room.
     pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
         let credit = self
             .credits
@@ -333,18 +327,19 @@ impl Kms {
         let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
         self.enter(Entry {
             drafts,
-            done: Done::Logged,
+            done: Completion::Logged,
             credits: vec![credit],
         });
         Ok(())
     }
 
-    /// How many batches may gather credits at once.
-    pub fn batch_lanes(audit_queue: usize) -> usize {
+    /// How many batches may reserve credits at the same time.
+    pub fn batch_slots_max(audit_queue: usize) -> usize {
         (audit_queue / BATCH_LEAVES).max(1)
     }
 
-    /// Leaves known to be durable, for the outbox: a lower bound.
+    /// Number of leaves known to be durable. A lower bound: the outbox stores it as the place where the search for
+    /// an interrupted change's leaf begins.
     pub fn log_size(&self) -> u64 {
         self.log.as_ref().map_or(0, LogReader::size_durable)
     }

@@ -1,5 +1,5 @@
-//! What time brings: rotations that were ordered to repeat, and destructions whose delay is over.
-//! This thread only looks; the store thread decides again and does it.
+//! The scheduler: finds scheduled rotations that are due and destructions whose delay has ended.
+//! This thread only reads the snapshot; the store thread decides again and does the work.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use ron_proto::values::Timestamp;
 use super::lifecycle::plan::{Schedule, due};
 use super::{Kms, StoreJob};
 
-/// How often it looks.
+/// Interval between two scans of the keys.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Jobs in the store's queue above which it waits for the next tick, so that people come first.
+/// Length of the store queue from which the scheduler waits for the next tick, so that callers' requests go first.
 const QUEUED_MAX: usize = 8;
 
 /// The loop of the thread.
@@ -23,8 +23,8 @@ pub fn run(kms: &Kms, ctx: &ThreadCtx) {
 }
 
 impl Kms {
-    /// Hands what is due to the store thread, as much as fits beside the work of callers. What
-    /// does not fit is still due at the next tick.
+    /// Sends due keys to the store thread, as many as fit beside the callers' requests. The rest is still due at the
+    /// next tick.
     pub fn submit_due(&self) {
         let now = Timestamp(self.clock.unix_ms());
         if !self.health.is_ok() {

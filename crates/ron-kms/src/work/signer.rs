@@ -1,4 +1,4 @@
-//! The signer pool: reserves room for the leaf, checks, signs, and hands the result to the
+//! The signer pool: reserves room for the leaf, checks the policy, signs, and hands the result to the
 //! appender, which answers.
 
 use ron_http::Response;
@@ -6,19 +6,19 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 use serde::de::DeserializeOwned;
 
-use super::answer::{Done, Item, Timing, failed, signed};
+use super::answer::{Completion, Item, Timing, failed, signed};
 use super::fair::Turn;
 use super::held::AskStore;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
-use super::{Asked, Kms, SignJob, SignWhat, StoreJob};
+use super::{CallContext, Kms, SignJob, SignOp, StoreJob};
 use crate::audit::appender::Entry;
-use crate::audit::proofs::ProofAsk;
+use crate::audit::proofs::ProofRequest;
 use crate::error::{Refusal, Why};
 use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, note};
-use crate::replay::{Seen, Ticket};
+use crate::replay::{Lookup, Ticket};
 
-/// Sends checkpoints to the store thread, which alone may remember them.
+/// Forwards checkpoints to the store thread, the only thread that may remember them.
 struct Forward;
 
 impl CheckpointGate for Forward {
@@ -27,7 +27,7 @@ impl CheckpointGate for Forward {
     }
 }
 
-/// A batch cannot wait for the store thread item by item.
+/// Refuses checkpoints in a batch: a signer does not wait for the store thread, let alone once per item.
 struct NotInBatch;
 
 impl CheckpointGate for NotInBatch {
@@ -45,29 +45,31 @@ pub fn run(kms: &Kms, turns: &Receiver<Turn>, ctx: &ThreadCtx) {
 }
 
 impl Kms {
-    /// Does one job.
+    /// Performs one job and hands its result to the appender; called by signers and by device threads.
     pub fn sign_job(&self, job: SignJob) {
         match job.what {
-            SignWhat::One(task) => self.sign_one(job.asked, task),
-            SignWhat::Batch(tasks) => self.sign_batch(job.asked, tasks),
-            SignWhat::Envelope(envelope) => self.envelope(job.asked, envelope),
-            SignWhat::Attest(task) => self.attest_job(job.asked, &task),
+            SignOp::One(task) => self.sign_one(job.call, task),
+            SignOp::Batch(tasks) => self.sign_batch(job.call, tasks),
+            SignOp::Envelope(envelope) => self.envelope(job.call, envelope),
+            SignOp::Attest(task) => self.attest_job(job.call, &task),
         }
     }
 
-    fn sign_one(&self, asked: Asked, task: Box<SignTask>) {
-        let ticket = match self.first_time(&asked, &task) {
+    fn sign_one(&self, call: CallContext, task: Box<SignTask>) {
+        // Before the credits: a repetition has no leaf and must work while the audit queue is full.
+        let ticket = match self.first_time(&call, &task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return self.repeat(asked, &answer),
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Ok(Err(answer)) => return self.repeat(call, &answer),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
-        let credits = match self.admit(&asked, 1) {
+        let credits = match self.admit(&call, 1) {
             Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
+        // Loaded after the wait for credits, so that the signature is made with the newest head.
         let index = self.index.load();
         let now = self.clock.unix_ms();
-        let until = asked.deadline;
+        let until = call.deadline;
         let held = index
             .keys
             .get(&task.key)
@@ -77,31 +79,32 @@ impl Kms {
             deadline: until,
         };
         let gate: &mut dyn CheckpointGate = if held { &mut ask } else { &mut Forward };
-        if let Some(outcome) = sign(&index, &asked.caller, &task, now, until, gate) {
-            self.enter_sign(asked, &task, outcome, ticket, credits);
+        if let Some(outcome) = sign(&index, &call.caller, &task, now, until, gate) {
+            self.enter_sign(call, &task, outcome, ticket, credits);
         } else {
-            // The ticket goes back: the store thread takes its own.
+            // Released before the job is sent: the store thread begins the operation id itself, and with the ticket held it
+            // would find the operation in flight.
             drop(ticket);
-            self.submit_store(StoreJob::Checkpoint(asked, task, credits));
+            self.submit_store(StoreJob::Checkpoint(call, task, credits));
         }
     }
 
-    /// Hands a single outcome to the appender.
+    /// Hands the outcome of one signature to the appender.
     pub(super) fn enter_sign(
         &self,
-        asked: Asked,
+        call: CallContext,
         task: &SignTask,
         outcome: Outcome,
         ticket: Option<Ticket>,
         credits: Vec<ron_kernel::Credit>,
     ) {
-        let timing = self.timing(&asked);
-        let proof = self.proof_ask(&asked);
-        let responder = asked.responder;
+        let timing = self.timing(&call);
+        let proof = self.proof_request(&call);
+        let responder = call.responder;
         let done = match outcome.result {
             Ok(answer) => {
                 self.metrics.evidence.signatures_made.inc();
-                Done::Sign {
+                Completion::Sign {
                     responder,
                     answer: Box::new(answer),
                     ticket,
@@ -111,7 +114,7 @@ impl Kms {
             }
             Err(refusal) => {
                 let label = ("sign", task.key.alg.as_str());
-                Done::Refused {
+                Completion::Refused {
                     responder,
                     refusal,
                     label,
@@ -126,37 +129,38 @@ impl Kms {
         });
     }
 
-    /// Answers a repetition with what was answered before.
-    pub(super) fn repeat(&self, asked: Asked, answer: &SignAnswer) {
-        match self.proof_ask(&asked) {
-            Some(proof) => proof.send(Box::new(answer.clone()), asked.responder),
-            None => asked.responder.send(Response::json(200, answer)),
+    /// Answers a repeated operation with its remembered answer.
+    pub(super) fn repeat(&self, call: CallContext, answer: &SignAnswer) {
+        match self.proof_request(&call) {
+            Some(proof) => proof.send(Box::new(answer.clone()), call.responder),
+            None => call.responder.send(Response::json(200, answer)),
         }
     }
 
-    /// Where the answer waits for its proof, when the caller wishes so.
-    fn proof_ask(&self, asked: &Asked) -> Option<ProofAsk> {
-        let until = asked.proof_until?;
+    /// Where the answer waits for its proof, when the caller asked for one.
+    fn proof_request(&self, call: &CallContext) -> Option<ProofRequest> {
+        let until = call.proof_until?;
         let to = self.proof_tx.clone();
-        Some(ProofAsk { to, until })
+        Some(ProofRequest { to, until })
     }
 
-    fn sign_batch(&self, asked: Asked, tasks: Vec<Result<SignTask, Refusal>>) {
-        let credits = match self.admit(&asked, tasks.len()) {
+    fn sign_batch(&self, call: CallContext, tasks: Vec<Result<SignTask, Refusal>>) {
+        // One credit per item, because repetitions are found only below. Unused credits are freed with the entry.
+        let credits = match self.admit(&call, tasks.len()) {
             Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.refuse_unlogged(call, &refusal),
         };
         let index = self.index.load();
         let mut drafts = Vec::with_capacity(tasks.len());
         let mut items = Vec::with_capacity(tasks.len());
         for task in tasks {
-            let (item, draft) = self.batch_item(&index, &asked, task);
+            let (item, draft) = self.batch_item(&index, &call, task);
             items.push(item);
             drafts.extend(draft);
         }
-        let timing = self.timing(&asked);
-        let done = Done::Batch {
-            responder: asked.responder,
+        let timing = self.timing(&call);
+        let done = Completion::Batch {
+            responder: call.responder,
             items,
             timing,
         };
@@ -173,7 +177,7 @@ impl Kms {
     fn batch_item(
         &self,
         index: &KeyIndex,
-        asked: &Asked,
+        call: &CallContext,
         task: Result<SignTask, Refusal>,
     ) -> (Item, Option<crate::audit::writer::Draft>) {
         let known = |refusal: &Refusal| (Item::Known(failed(refusal.to_item())), None);
@@ -181,14 +185,14 @@ impl Kms {
             Ok(task) => task,
             Err(refusal) => return known(&refusal),
         };
-        let ticket = match self.first_time(asked, &task) {
+        let ticket = match self.first_time(call, &task) {
             Ok(Ok(ticket)) => ticket,
             Ok(Err(answer)) => return (Item::Known(signed(*answer)), None),
             Err(refusal) => return known(&refusal),
         };
         let now = self.clock.unix_ms();
-        let until = asked.deadline;
-        let Some(outcome) = sign(index, &asked.caller, &task, now, until, &mut NotInBatch) else {
+        let until = call.deadline;
+        let Some(outcome) = sign(index, &call.caller, &task, now, until, &mut NotInBatch) else {
             return known(&Refusal::new(Why::Internal, "a batch item was forwarded"));
         };
         let item = match outcome.result {
@@ -201,41 +205,41 @@ impl Kms {
         (item, Some(outcome.draft))
     }
 
-    /// Looks the operation id up, if there is one: a ticket for a new operation, or the answer
-    /// that it got before.
+    /// Looks the operation id up, if there is one. `Ok(Ok(ticket))` begins a new operation, `Ok(Err(answer))` is the
+    /// remembered answer of a repeated one, `Err` refuses.
     pub(super) fn first_time(
         &self,
-        asked: &Asked,
+        call: &CallContext,
         task: &SignTask,
     ) -> Result<Result<Option<Ticket>, Box<SignAnswer>>, Refusal> {
         let Some((op_id, body)) = task.op else {
             return Ok(Ok(None));
         };
-        // An answer is repeated only to those who could have asked for it; the others go on to
-        // their refusal, which is a leaf.
-        if may_use(&asked.caller, &task.key).is_err() {
+        // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is
+        // a leaf.
+        if may_use(&call.caller, &task.key).is_err() {
             return Ok(Ok(None));
         }
         match self
             .replay
-            .begin(&asked.caller.tenant, op_id, body, self.clock.unix_ms())?
+            .begin(&call.caller.tenant, op_id, body, self.clock.unix_ms())?
         {
-            Seen::New(ticket) => Ok(Ok(Some(ticket))),
-            Seen::Done(answer) => Ok(Err(Box::new(recalled(&answer)?))),
+            Lookup::New(ticket) => Ok(Ok(Some(ticket))),
+            Lookup::Repeated(answer) => Ok(Err(Box::new(recalled(&answer)?))),
         }
     }
 
-    /// What an answer needs for the metrics.
-    pub(crate) fn timing(&self, asked: &Asked) -> Timing {
+    /// The start time and clock of a request, for the latency metrics.
+    pub(crate) fn timing(&self, call: &CallContext) -> Timing {
         Timing {
             metrics: self.metrics.clone(),
-            since: asked.since,
+            since: call.since,
             clock: self.clock.clone(),
         }
     }
 }
 
-/// What was remembered of an operation.
+/// Parses a remembered answer. An answer of another type means that the `op_id` was used for another operation.
 pub(super) fn recalled<T: DeserializeOwned>(json: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(json).map_err(|_| {
         Refusal::new(

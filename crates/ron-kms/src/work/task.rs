@@ -1,5 +1,5 @@
-//! One signature to make: from the request to the signature or the refusal, and the leaf of
-//! either. Works on one snapshot of the keys and waits for nothing but a device that holds the key.
+//! One signature: from the request to the signature or the refusal, and the leaf of either. Works on one
+//! snapshot of the keys and blocks only on a device that holds the key.
 
 use ron_crypto::hash::sha256;
 use ron_http::Principal;
@@ -20,15 +20,14 @@ use crate::work::verify::signs_not;
 /// A sign request or one item of a batch.
 #[derive(Clone)]
 pub struct SignTask {
-    /// Which key.
     pub key: Kid,
-    /// Pinned version.
+    /// The version the caller requires as the head; `None` accepts any head.
     pub version: Option<u32>,
-    /// What to sign, or why that cannot be told.
+    /// What to sign, or the refusal of a malformed payload.
     pub payload: Result<Payload, Refusal>,
-    /// Operation id and the hash of the whole request.
+    /// Operation id and SHA-256 of the whole request.
     pub op: Option<(OpId, [u8; 32])>,
-    /// Remark for the leaf.
+    /// The caller's remark, for the leaf.
     pub context: Option<String>,
 }
 
@@ -92,7 +91,7 @@ impl SignTask {
     ) -> Self {
         let payload = Payload::parse(message, digest)
             .and_then(|payload| payload::check_context(context.as_deref()).map(|()| payload));
-        // A remark that is refused does not go into the leaf either.
+        // A refused remark must not reach the leaf: it may exceed the length limit or hold control characters.
         let context = context.filter(|text| payload::check_context(Some(text)).is_ok());
         Self {
             key,
@@ -104,33 +103,32 @@ impl SignTask {
     }
 }
 
-/// What came of a task.
+/// The outcome of a task: its leaf, and the answer or refusal.
 pub struct Outcome {
-    /// Its leaf.
     pub draft: Draft,
     /// The answer without its leaf index, or the refusal.
     pub result: Result<SignAnswer, Refusal>,
 }
 
-/// A task whose payload is a checkpoint must be remembered before it is signed; whoever can do
-/// that passes the check in.
+/// The store must remember a checkpoint before a `note` key signs it. Each calling thread has its own way to get
+/// there, and implements it here.
 pub trait CheckpointGate {
     /// Allows the checkpoint after remembering it, or refuses it.
     fn pass(&mut self, key: &Key, to: &crate::keys::note::Checkpoint) -> Result<Gate, Refusal>;
 }
 
-/// What a gate decided.
+/// The decision of a [`CheckpointGate`].
 pub enum Gate {
     /// Sign; the store is now at this version.
     Sign {
-        /// Whole-store version after remembering, where the leaf is to state it.
+        /// Whole-store version after remembering; `None` when the leaf must not state it.
         store_version_after: Option<u64>,
     },
-    /// Not here: hand the task to the store thread.
+    /// Hand the task to the store thread.
     Forward,
 }
 
-/// Signs, or refuses; `None` means the gate wants the task forwarded.
+/// Signs or refuses. `None`: the gate wants the task forwarded to the store thread.
 pub fn sign(
     index: &KeyIndex,
     caller: &Principal,
@@ -145,6 +143,7 @@ pub fn sign(
     let counted = index.keys.contains_key(&task.key);
     let mut draft = Draft::new(leaf, counted);
     let times = (now_ms, deadline);
+    // `draft` is filled as far as the checks get, so that the leaf of a refusal names what is known.
     let result = try_sign(index, caller, task, times, gate, &mut draft);
     let result = match result {
         Ok(Some(answer)) => Ok(answer),
@@ -177,6 +176,7 @@ fn try_sign(
         thumbprint: &head.thumbprint,
     };
     vouched(index, key, payload)?;
+    // The gate comes last before the signature: it changes the store, so everything that can refuse has run.
     if let Allowed::Checkpoint(to) = payload::check(&key.payload, about, payload, now_ms / 1000)? {
         match gate.pass(key, &to)? {
             Gate::Sign {
@@ -202,7 +202,8 @@ fn try_sign(
     }))
 }
 
-/// A policy note lists keys that services believe by its word: only those that sign an issuer's tokens here.
+/// Services trust the keys that a policy note lists, so a note may list only keys of this store that sign tokens of
+/// the note's issuer.
 fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal> {
     let (PayloadPolicy::Note(policy), Payload::Message(text)) = (&key.payload, payload) else {
         return Ok(());

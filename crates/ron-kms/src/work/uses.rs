@@ -1,13 +1,13 @@
 //! Use numbers of AES-256-GCM keys: taken on the signer pool, reserved in blocks by the store
-//! thread. A block is durable, and its leaf is in front of the audit queue, before its first
-//! number is used.
+//! thread. Before the first number of a block is used, the block is durable in the store and its
+//! leaf is in the audit queue.
 
 use std::time::Duration;
 
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
-use super::answer::Done;
+use super::answer::Completion;
 use super::lifecycle::{Lifecycle, store_down};
 use super::{Kms, StoreJob};
 use crate::audit::appender::Entry;
@@ -16,21 +16,19 @@ use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::keys::symmetric::SymmetricKey;
 
-/// Longest wait of a signer for a block.
+/// Maximum wait of a signer for a block.
 const BLOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// Work for the store thread: reserve the next block of a key's version.
 pub struct UsesJob {
-    /// Which key.
     pub kid: Kid,
-    /// Which version.
     pub version: u32,
-    /// Who waits; nobody when the block is asked for ahead of need.
+    /// The waiting signer; `None` when the block is requested ahead of need.
     pub reply: Option<ReplySender<Result<(), Refusal>>>,
 }
 
 impl UsesJob {
-    /// Tells whoever waits that there will be no block.
+    /// Refuses the block to the waiting signer, if any.
     pub fn refuse(self, refusal: Refusal) {
         if let Some(reply) = self.reply {
             let _ = reply.send(Err(refusal)); // the signer's deadline has passed
@@ -39,8 +37,8 @@ impl UsesJob {
 }
 
 impl Kms {
-    /// A use number of this version that nobody else gets. Waits for a block when none is left,
-    /// and asks for one when a quarter is left.
+    /// A use number of this version that is never given out twice. Waits for a block when no number is left, and
+    /// requests the next block ahead when less than a quarter of one is left.
     pub(super) fn use_number(
         &self,
         (kid, version): (&Kid, u32),
@@ -49,8 +47,10 @@ impl Kms {
     ) -> Result<u32, Refusal> {
         let until = deadline.earlier(Deadline::within(BLOCK_WAIT));
         loop {
-            if let Some(number) = key.lane.take() {
-                if key.lane.left() < self.settings.nonce_block / 4 && key.lane.ask() {
+            if let Some(number) = key.use_numbers.take() {
+                if key.use_numbers.left() < self.settings.nonce_block / 4
+                    && key.use_numbers.claim_request()
+                {
                     self.ask_ahead(kid, version, key);
                 }
                 return Ok(number);
@@ -74,7 +74,8 @@ impl Kms {
                 }
                 Err(SendError::Closed(_)) => return Err(Refusal::new(Why::Draining, "")),
             }
-            // Unanswered: the time is over, or the store thread has ended; the loop finds out.
+            // No answer: the deadline has passed or the store thread has ended; the next round of the loop
+            // finds out which. An answer does not carry the number: other signers may have used up the block.
             if let Ok(answer) = from.wait(until) {
                 answer?;
             }
@@ -88,19 +89,20 @@ impl Kms {
             reply: None,
         };
         if self.store_tx.try_send(StoreJob::Uses(job)).is_err() {
-            key.lane.unask(); // the next use asks again
+            key.use_numbers.withdraw_request(); // the next use requests it again
         }
     }
 }
 
 impl Lifecycle {
-    /// Reserves a block, unless somebody else just did.
+    /// Reserves a block, unless an earlier job already has.
     pub(super) fn uses(&mut self, job: UsesJob) {
         let done = self.reserve(&job);
         match (job.reply, done) {
             (Some(reply), done) => {
                 let _ = reply.send(done); // the signer's deadline has passed
             }
+            // The request flag stays set. The signer that finds no number left sends a job of its own and waits.
             (None, Err(refusal)) => tracing::warn!(
                 event = "nonce_block_not_reserved",
                 reason = refusal.why.code()
@@ -115,11 +117,13 @@ impl Lifecycle {
         }
         let gone = || Refusal::new(Why::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
-        let lane = &secret.local()?.symmetric().ok_or_else(gone)?.lane;
+        let numbers = &secret.local()?.symmetric().ok_or_else(gone)?.use_numbers;
         let block = self.kms.settings.nonce_block;
-        if lane.left() >= block / 4 && lane.left() > 0 {
+        // Several signers may have queued a job for the same shortage; one block serves them all.
+        if numbers.left() >= block / 4 && numbers.left() > 0 {
             return Ok(());
         }
+        // Room for the leaf first: a block without a leaf in the log must not be used.
         let credit = self
             .kms
             .credits
@@ -131,7 +135,7 @@ impl Lifecycle {
             .reserve_uses(&job.kid, job.version, block, cap)
             .map_err(|e| self.store_failed(&e))?
         else {
-            if lane.left() > 0 {
+            if numbers.left() > 0 {
                 return Ok(());
             }
             return Err(Refusal::new(
@@ -141,19 +145,19 @@ impl Lifecycle {
         };
         let mut draft = Draft::new(leaf(job, to), true);
         draft.store_version_after = Some(self.store.version());
-        // Before the lane opens: every use of the block comes after this leaf in the log.
+        // Queued before the numbers are released: in the log, this leaf precedes every use of the block.
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Logged,
+            done: Completion::Logged,
             credits: vec![credit],
         });
         self.kms.metrics.nonce_blocks.inc();
-        lane.fill(from, to);
+        numbers.fill(from, to);
         Ok(())
     }
 }
 
-/// The leaf of a reservation; `context` says how many uses are reserved now.
+/// The leaf of a reservation; `context` is the number of uses reserved so far.
 fn leaf(job: &UsesJob, to: u32) -> Leaf {
     Leaf {
         actor: "ron-kms".into(),

@@ -1,4 +1,4 @@
-//! Verification: on the request's own thread, from the snapshot, without the audit log or the
+//! Verification: on the HTTP worker's thread, from the snapshot, without the audit log or the
 //! store, so that it works when they do not.
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::error::{Refusal, Why};
 use crate::keys::payload::Payload;
 use crate::keys::{Key, KeyIndex, PublicKey, Version};
 
-/// Most signatures of one request.
+/// Maximum signatures in one request.
 const SIGNATURES_MAX: usize = 4;
 
-/// Checks the signatures of one request. A signature that does not hold is an answer, not an
+/// Verifies the signatures of one request. A signature that does not verify is an answer, not an
 /// error.
 pub fn verify(
     index: &KeyIndex,
@@ -60,8 +60,8 @@ pub fn verify(
 }
 
 impl Kms {
-    /// Verifies from the snapshot. While the device that holds the key is away, the answer says how
-    /// old the public key's confirmation is; past the hard limit there is no answer.
+    /// Verifies from the snapshot. While the device that holds the key is unavailable, the answer states how long ago
+    /// the device last answered; past `verify_cache.hard_ttl` the request is refused.
     pub fn verify(
         &self,
         caller: &Principal,
@@ -76,13 +76,13 @@ impl Kms {
         })
     }
 
-    /// How long ago the device that holds the key last answered; `None` while it answers, and for
-    /// keys of our own.
+    /// Milliseconds since the device that holds the key last answered; `None` while it answers, and for
+    /// local keys.
     fn cache_age_ms(&self, key: &Key) -> Result<Option<u64>, Refusal> {
         let Some(device) = key.secret.as_deref().and_then(|secret| secret.device()) else {
             return Ok(None);
         };
-        if device.presence().away().is_none() {
+        if device.presence().unavailable().is_none() {
             self.metrics.verify_cache_age.set(0);
             return Ok(None);
         }
@@ -103,7 +103,7 @@ impl Kms {
                 retry_after_s: 5,
                 ..Refusal::new(
                     Why::StoreUnavailable,
-                    "the device that holds the key has been away for longer than verify_cache.hard_ttl",
+                    "the device that holds the key has been unavailable for longer than verify_cache.hard_ttl",
                 )
             });
         }
@@ -134,7 +134,7 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
     }
 }
 
-/// A key for wrapping or MACs was asked about signatures.
+/// The refusal of a signature operation on a key for wrapping or MACs.
 pub fn signs_not() -> Refusal {
     let detail = "keys of this algorithm make no signatures; see /wrap, /unwrap and /hmac";
     Refusal::new(Why::Unsupported, detail)
@@ -144,8 +144,8 @@ fn post_quantum(alg: Alg) -> bool {
     matches!(alg, Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87)
 }
 
-/// Whether the signatures hold under the mode. In mode `and` every algorithm of the key must have a
-/// signature that holds, all under one version, and nothing that does not hold may stand beside.
+/// Whether the signatures verify under the mode. In mode `and` every algorithm of the key must have a valid
+/// signature, all under one version, and no invalid signature may be present.
 fn judge(mode: VerifyMode, algs: &[Alg], details: &[VerifyDetail]) -> bool {
     let holds = |alg: &Alg| details.iter().any(|d| d.ok && d.alg == *alg);
     match mode {

@@ -1,4 +1,4 @@
-//! `GET /v1/passport/events`: the revocation feed, ordered, by long poll. Public.
+//! `GET /v1/passport/events`: the ordered revocation feed, by long poll. No authentication.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ron_proto::passport::RevocationPage;
 use super::Api;
 use crate::revoke::RevokeEvent;
 
-/// Longest wait of a reader, in seconds.
+/// Maximum wait of a reader, in seconds.
 const WAIT_S_MAX: u64 = 30;
 
 pub fn route(api: &Arc<Api>) -> Route {
@@ -33,7 +33,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .query(
         "wait",
         false,
-        "seconds to wait for something new, at most 30",
+        "seconds to wait for a new event, at most 30",
     )
     .returns::<RevocationPage>(200)
     .errors(&[400, 429, 503])
@@ -54,7 +54,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     }
     let revoke = api.revoke.clone();
     responder.on_gone(move || {
-        let _ = revoke.try_send(RevokeEvent::ReaderGone); // full: looked for at the next event
+        let _ = revoke.try_send(RevokeEvent::ReaderGone); // queue full: the next event removes the reader
     });
     let event = RevokeEvent::Read {
         after,

@@ -8,7 +8,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::issue::{Form, IssueJob};
-use crate::policy::{Ask, Grant};
+use crate::policy::{Grant, TokenRequest};
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -32,7 +32,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
             since: api.clock.now(),
             responder,
         }),
-        // What is decided for the token endpoint too has an OAuth word there; here answers are problems.
+        // Decisions shared with the token endpoint carry an OAuth error code; answers of this endpoint have none.
         Err(problem) => responder.send(Problem {
             oauth: None,
             ..problem
@@ -46,7 +46,7 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
         return Err(Problem::bad_request("proof is reserved: leave it out"));
     }
     let caveats: Vec<String> = body.caveats.into_iter().map(|caveat| caveat.0).collect();
-    api.decide(&Ask {
+    api.decide(&TokenRequest {
         client_id: &req.principal.name,
         subject: Some(&body.subject_ref),
         audience: Some(&body.audience),

@@ -1,8 +1,8 @@
-//! One judgement of a token for all endpoints that are shown one: signature, claims, time, statements of holders,
-//! revocation. Whether the shower may do something with it is for the endpoint.
+//! The verification of a token, shared by all endpoints: signature, claims, time, holders' statements, revocation. Each
+//! endpoint decides what its caller may do with the result.
 //!
-//! Who asks the issuer about tokens, asks about the same ones again and again: what cannot change of a good one is
-//! remembered by the hash of its text; its time, its keys and what was taken back are looked at each time.
+//! Callers present the same tokens repeatedly, so the signature check of a valid token is cached by the hash of its text.
+//! Its time, its keys and revocations are checked on every call.
 
 use std::sync::Arc;
 
@@ -13,28 +13,26 @@ use ron_proto::passport::{Confirmation, PQ_NARROWED_BYTES_MAX, PQ_TOKEN_BYTES_MA
 
 use super::Api;
 
-/// A good token.
 #[derive(Debug)]
-pub struct Good {
-    /// What is believed of it, narrowed.
+pub struct VerifiedToken {
+    /// Its verified claims, narrowed.
     pub claims: Claims,
-    /// The same as it is shown to people and programs.
+    /// The same claims in the format of answers.
     pub shown: TokenClaims,
     by: SignedBy,
 }
 
 /// A token that is refused.
 #[derive(Debug, Clone)]
-pub struct Refused {
-    /// Why.
+pub struct RejectedToken {
     pub reject: AuthReject,
     /// Its claims, once the signature was good.
     pub shown: Option<TokenClaims>,
 }
 
-/// Judges a token, with its narrowing statements if it has any.
-pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
-    let refused = |reject, shown| Refused { reject, shown };
+/// Verifies a token, with its narrowing statements if it has any.
+pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken> {
+    let refused = |reject, shown| RejectedToken { reject, shown };
     if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
@@ -49,23 +47,29 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<Good>, Refused> {
         api.judged.insert(hash, good.clone());
         good
     };
-    let taken_back = api.view.with(|view| view.check(&good.claims));
-    taken_back.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
+    // On every call, for cached tokens too: a revocation must take effect at once.
+    let not_revoked = api.view.with(|view| view.check(&good.claims));
+    not_revoked.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
     Ok(good)
 }
 
-impl Good {
-    /// Whether what was found out about it holds now.
+impl VerifiedToken {
+    /// Whether the cached result is still valid: its keys are published and its time has not ended.
     fn counts(&self, keys: &JwksSnapshot, now_s: u64) -> bool {
         self.by.still(keys) && self.claims.check_time(now_s).is_ok()
     }
 }
 
-/// Signatures, claims, statements and time, by these keys.
-fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Good, Refused> {
-    let refused = |reject, shown| Refused { reject, shown };
+/// Verifies signatures, claims, statements and time with these keys.
+fn signed(
+    api: &Api,
+    token: &str,
+    keys: &JwksSnapshot,
+    now_s: u64,
+) -> Result<VerifiedToken, RejectedToken> {
+    let refused = |reject, shown| RejectedToken { reject, shown };
     let root = narrow::root(token);
-    // Read without trust to learn the audience; everything in it is checked right after.
+    // Parsed unverified to learn the audience; `verify_jwt` then checks every claim.
     let shown = shown(root).map_err(|reject| refused(reject, None))?;
     let expect = Expect {
         issuer: &api.issuer_url,
@@ -77,7 +81,7 @@ fn signed(api: &Api, token: &str, keys: &JwksSnapshot, now_s: u64) -> Result<Goo
     let narrowed = narrow::apply(token, checked, now_s)
         .and_then(|claims| claims.check_time(now_s).map(|()| claims));
     match narrowed {
-        Ok(claims) => Ok(Good {
+        Ok(claims) => Ok(VerifiedToken {
             shown: as_narrowed(shown, &claims),
             claims,
             by,
@@ -127,7 +131,7 @@ mod tests {
             "iss": "i", "sub": claims.sub, "aud": "svc-wallet", "iat": NOW, "nbf": NOW, "exp": claims.exp, "jti": "j1",
             "client_id": "operator", "tenant": "t1", "scope": "wallet:read", "ron_epoch": 2,
         });
-        let good = Good {
+        let good = VerifiedToken {
             by: SignedBy::of(&claims, &keys),
             shown: serde_json::from_value(shown).unwrap(),
             claims,

@@ -1,4 +1,4 @@
-//! The HTTP API: one file per resource; each turns a request into a job or an answer.
+//! The HTTP API: one file per resource. Handlers answer from snapshots or queue a job.
 
 mod feed;
 mod issue;
@@ -23,7 +23,7 @@ use crate::dpop::Proofs;
 use crate::issue::IssueJob;
 use crate::issue::keys::KeyKeeper;
 use crate::metrics::Metrics;
-use crate::policy::{self, Ask, Grant, Limits};
+use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;
 use crate::revoke::{Answer, RevokeEvent};
 use crate::sync::InForce;
@@ -31,7 +31,7 @@ use crate::sync::InForce;
 /// The `aud` of tokens for this service.
 pub const SERVICE: &str = "svc-passport";
 
-/// What the handlers share.
+/// State that the handlers share.
 pub struct Api {
     /// `iss`.
     pub issuer_url: String,
@@ -39,33 +39,27 @@ pub struct Api {
     pub public_url: String,
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// What the configuration adds to it.
+    /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,
-    /// OAuth clients.
     pub clients: Arc<Snapshot<Clients>>,
     /// DPoP proofs of token requests.
     pub proofs: Proofs,
-    /// Bearers of passports and service tokens at the OAuth endpoints.
+    /// Authorizes bearers of passports and service tokens at the OAuth endpoints.
     pub auth: Arc<RonAuthorizer>,
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Tokens that were shown and good.
-    pub judged: TokenCache<judge::Good>,
-    /// Revocations.
+    /// Cache of valid tokens.
+    pub judged: TokenCache<judge::VerifiedToken>,
     pub view: Arc<Snapshot<RevocationView>>,
-    /// To the issuers.
+    /// Jobs for the issuers.
     pub issue: Sender<IssueJob>,
-    /// To the revoker.
+    /// Events for the revoker.
     pub revoke: Sender<RevokeEvent>,
-    /// To the publisher.
+    /// Requests for the publisher.
     pub publish: Sender<PublishEvent>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
 }
 
-/// All routes.
 pub fn router(api: &Arc<Api>) -> Router {
     Router::new(ApiInfo {
         title: "svc-passport",
@@ -86,7 +80,7 @@ impl Api {
         self.clock.unix_ms() / 1000
     }
 
-    /// What client assertions may name as their audience.
+    /// The audiences that client assertions may name.
     fn audiences(&self) -> [String; 3] {
         [
             self.issuer_url.clone(),
@@ -95,12 +89,12 @@ impl Api {
         ]
     }
 
-    fn decide(&self, ask: &Ask<'_>) -> Result<Grant, Problem> {
+    fn decide(&self, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
         let limits = self.limits.load();
         self.counted(self.with_policy(|p| policy::decide(p, ask, &limits)))
     }
 
-    /// Asks the policy in force; without one nothing is issued.
+    /// Runs `ask` with the policy in force; without one nothing is issued.
     fn with_policy<T>(
         &self,
         ask: impl FnOnce(&IssuerPolicy) -> Result<T, Problem>,
@@ -115,7 +109,6 @@ impl Api {
         }
     }
 
-    /// Counts refusals.
     fn counted<T>(&self, outcome: Result<T, Problem>) -> Result<T, Problem> {
         if let Err(problem) = &outcome {
             self.metrics
@@ -126,7 +119,7 @@ impl Api {
         outcome
     }
 
-    /// Gives the job to the issuers, or answers 429.
+    /// Queues the job for the issuers, or answers 429.
     fn enqueue(&self, job: IssueJob) {
         if let Err(SendError::Full(job) | SendError::Closed(job)) = self.issue.try_send(job) {
             self.metrics.rejects.with_label_values(&["busy"]).inc();
@@ -138,7 +131,7 @@ impl Api {
         }
     }
 
-    /// Gives the revocation to the revoker, or answers 429.
+    /// Queues the revocation for the revoker, or answers 429.
     fn send_revocation(&self, event: RevokeEvent) {
         if let Err(SendError::Full(event) | SendError::Closed(event)) = self.revoke.try_send(event)
         {

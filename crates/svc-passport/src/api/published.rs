@@ -1,4 +1,4 @@
-//! What is published signed: status lists and the policy note. Public.
+//! Signed public documents: status lists and the policy note. No authentication.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             Need::Public,
             move |_, responder| send(&notes, PublishEvent::Note(responder)),
         )
-        .summary("What verifiers must know, as a C2SP signed note; a lower version than was seen is to be refused.")
+        .summary("The policy note: keys, epoch and revocation state for verifiers, as a C2SP signed note; refuse a lower version than one seen before.")
         .returns_bytes(200, "text/plain; charset=utf-8")
         .errors(&[429, 502, 503])
         .while_draining(),

@@ -1,4 +1,4 @@
-//! `POST /v1/passport/verify` and `/verify_batch`: what a token is worth now. Public.
+//! `POST /v1/passport/verify` and `/verify_batch`: whether a token is valid now. No authentication.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             let body: VerifyToken = req.json()?;
             Ok(Response::json(200, &verdict(&one, &body.token)).cache("no-store"))
         })
-        .summary("Judge one token; a bad token is an answer, not an error.")
+        .summary("Verify one token; a bad token is an answer, not an error.")
         .body::<VerifyToken>()
         .returns::<VerifyVerdict>(200)
         .errors(&[400])
@@ -33,7 +33,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             let results = body.tokens.iter().map(|t| verdict(&many, t)).collect();
             Ok(Response::json(200, &VerifyBatchAnswer { results }).cache("no-store"))
         })
-        .summary("Judge up to 512 tokens, each on its own.")
+        .summary("Verify up to 512 tokens, with one result each.")
         .body::<VerifyTokenBatch>()
         .returns::<VerifyBatchAnswer>(200)
         .errors(&[400])

@@ -35,7 +35,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         .errors(&[503])
         .while_draining(),
         Route::get("/.well-known/jwks-pq.json", Need::Public, move |_| {
-            // Keys of kty AKP stand here and only here: several clients refuse a whole set for one such key.
+            // Keys of kty AKP are only in this set: several clients refuse a whole set because of one such key.
             let published = pq.keys.published();
             if published.pq_json.is_empty() {
                 return Err(Problem::unavailable(
@@ -66,7 +66,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
                 })
             },
         )
-        .summary("What this issuer offers.")
+        .summary("Metadata of the issuer (RFC 8414): endpoints, grant types, scopes.")
         .returns::<ServerMetadata>(200)
         .while_draining(),
     ]

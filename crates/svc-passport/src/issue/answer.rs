@@ -1,4 +1,4 @@
-//! A grant and its token in the form of the endpoint that was asked.
+//! The answers of the two issuing endpoints.
 
 use ron_http::Response;
 use ron_proto::passport::{ACCESS_TOKEN_TYPE, IssueAnswer, TokenAnswer};

@@ -1,7 +1,7 @@
 //! Whether issuing works, for `/readyz`: the cause `issue` is missing while the keys cannot be read, and while the KMS
-//! reads well and signs nothing. One refused token says little (its audience may be missing in the payload policy of
-//! the key), so a token of a kind that was signed before is tried for nobody, by the key thread and seldom: each try
-//! that succeeds is a leaf in the KMS's log.
+//! answers reads but signs nothing. One refused token proves little (its audience may be missing in the payload policy of
+//! the key), so the key thread has a probe token signed, like one that was signed before, and discards it. Probes are
+//! rare, because each successful one is a leaf in the KMS's log.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,13 @@ use ron_service::ready::ReadyBoard;
 use crate::policy::Grant;
 use crate::topology::ISSUE_HEALTH;
 
-/// Cause on the readiness board.
+/// Name of the readiness cause.
 const CAUSE: &str = "issue";
-/// Pause before the first try after a failure; it doubles up to [`PAUSE_MAX`].
+/// Pause between the first two probes after a failure; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Longest pause between two tries, and the shortest between two that nothing but a single refusal gave cause for.
+/// Maximum pause between two probes, and the pause between two that only a single refusal caused.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// See the module.
 pub struct IssueHealth {
     ready: ReadyBoard,
     state: RankedMutex<State>,
@@ -26,17 +25,17 @@ pub struct IssueHealth {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Counts changes, so that the board shows the newest.
+    /// Number of changes, so that the readiness board ends up with the newest.
     version: u64,
     /// Why the keys cannot be used.
     keys: Option<String>,
-    /// Why nothing is signed.
+    /// Why the KMS signs nothing.
     signing: Option<String>,
-    /// A grant that was signed, else the one that was refused: what is tried.
+    /// The grant to probe with: one that was signed, otherwise one that was refused.
     sample: Option<Grant>,
-    /// `sample` was signed once.
+    /// Whether `sample` was signed once.
     proven: bool,
-    /// A token was refused since the last try.
+    /// Whether a token was refused since the last probe.
     suspect: bool,
     pause: Duration,
     next: Option<Instant>,
@@ -49,7 +48,7 @@ impl std::fmt::Debug for IssueHealth {
 }
 
 impl IssueHealth {
-    /// Issuing is impossible until the keys were read.
+    /// Starts as not working, until the keys are read.
     pub fn new(ready: ReadyBoard) -> Self {
         let health = Self {
             ready,
@@ -61,18 +60,18 @@ impl IssueHealth {
         health
     }
 
-    /// What a look at the keys has shown.
+    /// Records the result of reading the keys.
     pub fn keys(&self, looked: Result<(), String>) {
         self.change(|state| {
             if state.keys.is_some() && looked.is_ok() {
-                // Back from an outage: what failed during it is tried at once.
+                // The KMS is available again: probe at once what failed during the outage.
                 (state.pause, state.next) = (Duration::ZERO, None);
             }
             state.keys = looked.err();
         });
     }
 
-    /// A token for this grant was signed.
+    /// Records that a token for this grant was signed.
     pub fn signed(&self, grant: &Grant) {
         {
             let state = self.state.lock();
@@ -92,12 +91,12 @@ impl IssueHealth {
         });
     }
 
-    /// The KMS signs nothing: a whole call was refused or not answered.
+    /// Records that the KMS signs nothing: a whole call was refused or not answered.
     pub fn failed(&self, why: &str, grant: &Grant) {
         self.change(|state| state.fail(why, grant));
     }
 
-    /// The KMS has refused this token, and signs others, as far as we know.
+    /// Records that the KMS has refused this token, while it may sign others.
     pub fn refused(&self, why: &str, grant: &Grant) {
         self.change(|state| {
             if state.proven {
@@ -108,7 +107,7 @@ impl IssueHealth {
         });
     }
 
-    /// The grant to try now, if any; the next one is due later.
+    /// The grant to probe with now, if a probe is due; sets the time of the next one.
     pub fn due(&self, now: Instant) -> Option<Grant> {
         let mut state = self.state.lock();
         let wanted = state.signing.is_some() || state.suspect;
@@ -124,7 +123,7 @@ impl IssueHealth {
         state.sample.clone()
     }
 
-    /// How soon to ask again for what is due.
+    /// Time until the next probe is due.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let state = self.state.lock();
         let next = state.next.filter(|_| state.signing.is_some())?;
@@ -134,7 +133,7 @@ impl IssueHealth {
         )
     }
 
-    /// Changes the state and shows it on the board, which is done without the lock, because it logs.
+    /// Changes the state and updates the readiness board. The board is updated without the lock, because it logs.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let (mut version, mut shown) = {
             let mut state = self.state.lock();
@@ -147,7 +146,8 @@ impl IssueHealth {
                 Some(why) => self.ready.missing(CAUSE, why),
                 None => self.ready.present(CAUSE),
             }
-            // Another thread may have changed it meanwhile and shown that before us.
+            // Another thread may have changed the state meanwhile and updated the board first: then this update is
+            // stale and the board needs the newer state.
             let state = self.state.lock();
             if state.version == version {
                 return;

@@ -1,4 +1,4 @@
-//! The signing keys as the KMS shows them, kept fresh by one thread, published as one snapshot.
+//! The issuer's signing keys: read from the KMS by one thread, published as one snapshot.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,45 +14,42 @@ use ron_proto::passport::{Jwks, TTL_S_MAX};
 use crate::metrics::Metrics;
 use crate::token::SigningKey;
 
-/// What one look at the KMS gave.
+/// The keys of one read of the KMS.
 #[derive(Debug, Default)]
 pub struct IssuerKeys {
-    /// Head versions, by JWS algorithm; empty while only a stored key set is known.
+    /// Head versions; empty while only a stored key set is known.
     pub heads: Vec<Head>,
-    /// Every published key with its times, oldest first.
+    /// Every published key with its validity, oldest first.
     pub validity: Vec<Validity>,
-    /// The key set that verifiers fetch.
+    /// The classical key set that verifiers fetch.
     pub jwks: Jwks,
     /// The same as the bytes that are served.
     pub jwks_json: Arc<[u8]>,
-    /// The ML-DSA keys, apart because many clients refuse a whole set for one key of a kind they do not know.
+    /// The ML-DSA keys, in a separate set: many clients refuse a whole set because of one key of an unknown kind.
     pub pq_jwks: Jwks,
     /// The same as the bytes that are served.
     pub pq_json: Arc<[u8]>,
-    /// The same for this service's own verification.
+    /// Both sets, parsed for this service's own verification.
     pub verify: JwksSnapshot,
 }
 
-/// Clock difference that a superseded key is given, in seconds.
+/// Seconds that a superseded key is published longer, for differences between clocks.
 const GRACE_S: u64 = 120;
 /// `kty` of ML-DSA keys.
 const AKP: &str = "AKP";
 
-/// A head version.
 #[derive(Debug, Clone)]
 pub struct Head {
-    /// The key.
     pub key: SigningKey,
-    /// Signs from then on: published first, used later. `None` for the key that was there at the start.
+    /// When it begins to sign, after it was published. `None` for a key that was the head at the first read.
     pub from: Option<Instant>,
 }
 
-/// When a key signs.
+/// The validity of a published key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Validity {
-    /// Its thumbprint.
+    /// RFC 7638 thumbprint of the public key.
     pub kid: String,
-    /// JWS algorithm.
     pub alg: String,
     /// Made at (unix seconds).
     pub created_s: u64,
@@ -60,36 +57,31 @@ pub struct Validity {
     pub superseded_s: Option<u64>,
 }
 
-/// What one look found out.
+/// The result of one read, for the report.
 #[derive(Debug)]
-pub struct Looked {
-    /// All published keys of both sets, when they differ from those before.
+pub struct KeyRead {
+    /// All published keys of both sets, if they have changed.
     pub changed: Option<Jwks>,
-    /// Why the ML-DSA key, if there is to be one, cannot sign.
+    /// Why the configured ML-DSA key cannot sign; `Ok` without one.
     pub pq: Result<(), String>,
 }
 
-type Report = Box<dyn Fn(Result<Looked, String>) + Send + Sync>;
+type Report = Box<dyn Fn(Result<KeyRead, String>) + Send + Sync>;
 
-/// What a keeper works with.
+/// The parts of a [`KeyKeeper`].
 pub struct KeeperParts {
-    /// The KMS.
     pub kms: Arc<KmsClient>,
     /// Keys to read, EdDSA first.
     pub keys: Vec<Kid>,
-    /// The ML-DSA key. Without it the others go on.
+    /// The ML-DSA key. If it cannot be read, the others are still used.
     pub pq_key: Option<Kid>,
-    /// Longest call.
     pub timeout: Duration,
-    /// How long a new head waits before it signs.
+    /// How long a new head is published before it signs.
     pub hold: Duration,
-    /// Revoked keys are not published.
+    /// Revocations: revoked keys are not published.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 
@@ -99,15 +91,15 @@ pub struct KeyKeeper {
     keys: Vec<Kid>,
     pq_key: Option<Kid>,
     timeout: Duration,
-    /// How long a new head waits before it signs.
+    /// How long a new head is published before it signs.
     hold: Duration,
     view: Arc<Snapshot<RevocationView>>,
     clock: SharedClock,
-    /// The key thread, the signing threads and the publisher look.
+    /// Refreshed by the key thread, and by signing threads and the publisher after a rotation.
     published: Followed<(), IssuerKeys>,
     metrics: Metrics,
     km: KernelMetrics,
-    /// Told after each look: the reason while the KMS cannot be read, and the set when it changed.
+    /// Called after each read with its result.
     report: Report,
 }
 
@@ -124,7 +116,7 @@ impl KeyKeeper {
     pub fn new(
         parts: KeeperParts,
         stored: Jwks,
-        report: impl Fn(Result<Looked, String>) + Send + Sync + 'static,
+        report: impl Fn(Result<KeyRead, String>) + Send + Sync + 'static,
     ) -> Self {
         let mut start = IssuerKeys::default();
         if !stored.keys.is_empty() {
@@ -147,8 +139,8 @@ impl KeyKeeper {
         }
     }
 
-    /// The thread's loop: looks every `every`, and four times a second until the first success. After each look comes
-    /// `then`, which may ask for an earlier one.
+    /// The thread's loop: reads the keys every `every`, and four times a second until the first success. `then` runs after
+    /// each read and may return an earlier time for the next one.
     pub fn run(
         &self,
         ctx: &ThreadCtx,
@@ -169,25 +161,26 @@ impl KeyKeeper {
         }
     }
 
-    /// Looks now; keeps the last good keys on failure. A look that began earlier never takes the place of one that
-    /// began later.
+    /// Reads the keys now; keeps the last good keys on failure. A read that began earlier never replaces the result of
+    /// one that began later.
     pub fn refresh(&self) {
         let timer = self
             .metrics
             .kms_seconds
             .with_label_values(&["key"])
             .start_timer();
+        // Numbered before the call, so that a slow read cannot replace the result of a later one.
         let reading = self.published.begin(());
-        let looked = self.look();
+        let read = self.read_keys();
         timer.observe_duration();
-        match looked {
+        match read {
             Ok((new, pq)) => {
                 let old = self.published();
                 let same = old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
                 let changed = (!same).then(|| new.all());
                 let kept = self.published.finish(&reading, new);
                 let changed = changed.filter(|_| kept);
-                (self.report)(Ok(Looked { changed, pq }));
+                (self.report)(Ok(KeyRead { changed, pq }));
             }
             Err(why) => {
                 self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
@@ -207,28 +200,28 @@ impl KeyKeeper {
         self.published().heads.iter().any(|h| h.key.jwk.kty == AKP)
     }
 
-    /// The head of the first key: what is not for one audience is signed with it.
+    /// The head of the first key, which signs status lists.
     pub fn any_head(&self) -> Option<SigningKey> {
         self.published().heads.first().map(|h| h.key.clone())
     }
 
-    /// What was published last.
+    /// The keys that were published last.
     pub fn published(&self) -> Arc<IssuerKeys> {
         self.published.of(|()| true).unwrap_or_default()
     }
 
-    fn look(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
+    fn read_keys(&self) -> Result<(IssuerKeys, Result<(), String>), String> {
         let old = self.published();
         let mut new = IssuerKeys::default();
         let mut published = Vec::new();
         for kid in &self.keys {
-            self.look_at(kid, &old, (&mut new, &mut published))?;
+            self.read_key(kid, &old, (&mut new, &mut published))?;
         }
         let mut pq = Ok(());
         if let Some(kid) = &self.pq_key {
-            pq = self.look_at(kid, &old, (&mut new, &mut published));
+            pq = self.read_key(kid, &old, (&mut new, &mut published));
             if pq.is_err() && published.iter().all(|jwk: &Jwk| jwk.kty != AKP) {
-                // It could not be read; its earlier tokens still verify.
+                // The key could not be read; tokens signed with it must still verify.
                 published.extend(old.pq_jwks.keys.iter().cloned());
             }
         }
@@ -238,8 +231,8 @@ impl KeyKeeper {
         Ok((new, pq))
     }
 
-    /// One key: its head, if it can sign, and what is published of it.
-    fn look_at(
+    /// Reads one key: adds its head, if it can sign, and its published versions.
+    fn read_key(
         &self,
         kid: &Kid,
         old: &IssuerKeys,
@@ -265,7 +258,7 @@ impl KeyKeeper {
         retired.map_or(Ok(()), Err)
     }
 
-    /// A head that takes another's place is published now and signs later, so that verifiers have it by then.
+    /// When a head begins to sign. A new head is published first and signs after `hold`, so that verifiers have it by then.
     fn from(&self, old: &IssuerKeys, key: &SigningKey) -> Option<Instant> {
         let before = old.heads.iter().find(|h| h.key.key == key.key)?;
         if before.key.version == key.version {
@@ -277,13 +270,14 @@ impl KeyKeeper {
 }
 
 impl Validity {
-    /// When the last of its tokens has ended (unix seconds): the KMS signs with the newest version alone.
+    /// When its last token has expired (unix seconds), counted from its successor: the KMS signs only with the newest
+    /// version.
     pub fn end_s(&self) -> Option<u64> {
         self.superseded_s.map(|at| at + TTL_S_MAX + GRACE_S)
     }
 }
 
-/// The versions that verify: those that the KMS lets, until the last of their tokens has ended.
+/// The versions to publish: from the KMS's minimum version on, until their last token has expired.
 fn verifying(doc: &KeyDoc, now_s: u64) -> Vec<(Validity, Jwk)> {
     let versions = doc
         .versions
@@ -313,18 +307,18 @@ fn head(doc: &KeyDoc) -> Option<SigningKey> {
 }
 
 impl IssuerKeys {
-    /// Sorts the keys into the two sets and makes them ready to serve and to verify with.
+    /// Splits the keys into the two sets, serialises them and parses them for verification.
     fn publish(&mut self, keys: Vec<Jwk>) -> Result<(), String> {
         let (pq, classical) = keys.into_iter().partition(|jwk| jwk.kty == AKP);
         (self.jwks, self.pq_jwks) = (Jwks { keys: classical }, Jwks { keys: pq });
         let bytes = |jwks: &Jwks| serde_json::to_vec(jwks).map_err(|e| e.to_string());
         let (json, pq_json) = (bytes(&self.jwks)?, bytes(&self.pq_jwks)?);
         let classical = if self.jwks.keys.is_empty() {
-            JwksSnapshot::default() // every key is revoked: nothing verifies
+            JwksSnapshot::default() // every key is revoked: no token verifies
         } else {
             JwksSnapshot::parse(&json).map_err(|e| e.to_string())?
         };
-        // The issuer knows all of its keys, so all signatures of a token must be good.
+        // The issuer knows all of its keys, so every signature of a hybrid token must verify.
         let verify = classical.with_pq(&pq_json, PqRule::And);
         self.verify = verify.map_err(|e| e.to_string())?;
         (self.jwks_json, self.pq_json) = (Arc::from(json), Arc::from(pq_json));

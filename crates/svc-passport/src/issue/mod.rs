@@ -1,7 +1,7 @@
-//! Issuing: queued grants become one signing call to the KMS, and leave as tokens.
+//! Issuing: the issuer threads have queued grants signed by the KMS, many in one call, and answer with tokens.
 //!
-//! While one call is in flight the next grants gather in the queue; whoever is free takes them all
-//! (up to [`BATCH_MAX`]) into the next call. One snapshot of key, epoch and policy serves a batch.
+//! While one call is in flight, the next grants gather in the queue; the next free thread takes them all (up to
+//! [`BATCH_MAX`]) into its call. One snapshot of key and epoch serves a batch.
 
 mod answer;
 pub mod health;
@@ -34,10 +34,10 @@ use answer::{oauth_answer, passport_answer};
 use health::IssueHealth;
 use keys::KeyKeeper;
 
-/// Grants of one signing call, at most.
+/// Maximum grants in one signing call.
 pub const BATCH_MAX: usize = 256;
 
-/// In which form the answer leaves.
+/// The endpoint's format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// `POST /v1/passport/issue`.
@@ -51,9 +51,8 @@ pub enum Form {
 /// A granted token that waits for its signature.
 #[derive(Debug)]
 pub struct IssueJob {
-    /// What was granted.
     pub grant: Grant,
-    /// Form of the answer.
+    /// Format of the answer.
     pub form: Form,
     /// Where the answer goes; carries the deadline.
     pub responder: Responder,
@@ -61,7 +60,7 @@ pub struct IssueJob {
     pub since: std::time::Instant,
 }
 
-/// What the issuer threads share.
+/// State that the issuer threads share.
 #[derive(Debug)]
 pub struct Issuer {
     /// `iss`.
@@ -70,30 +69,24 @@ pub struct Issuer {
     pub public_url: String,
     /// The status list that is being filled.
     pub lists: Lists,
-    /// Whom the tokens of each list are given to.
+    /// The record of token holders.
     pub holders: Arc<Holders>,
-    /// Opens new ones.
+    /// Opens new status lists.
     pub revoke: Sender<RevokeEvent>,
-    /// The KMS.
     pub kms: Arc<KmsClient>,
-    /// Longest time for one call.
+    /// Maximum time of one call.
     pub kms_timeout: Duration,
-    /// Current signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Whether it works.
     pub health: Arc<IssueHealth>,
-    /// Where the current epoch is.
+    /// Revocations and the current epoch.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Wall clock.
     pub clock: SharedClock,
-    /// Own metrics.
     pub metrics: Metrics,
-    /// Common metrics.
     pub km: KernelMetrics,
 }
 
 impl Issuer {
-    /// The thread's loop: ends when shut down and the queue is empty.
+    /// The thread's loop: ends after shutdown, once the queue is empty.
     pub fn run(&self, ctx: &ThreadCtx, jobs: &Receiver<IssueJob>) {
         let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
@@ -106,13 +99,14 @@ impl Issuer {
                     }
                 }
             }
+            // No wait for more grants: those that queued during the last call make the next batch.
             let room = BATCH_MAX - batch.len();
             jobs.drain_into(&mut batch, room);
             self.tick(ctx, std::mem::take(&mut batch));
         }
     }
 
-    /// One batch: by algorithm, each with one snapshot, tried again once if the key was rotated.
+    /// Signs one batch: one call per algorithm, each with one snapshot of its keys, retried once if the key was rotated.
     fn tick(&self, ctx: &ThreadCtx, jobs: Vec<IssueJob>) {
         let (live, late): (Vec<_>, Vec<_>) = jobs
             .into_iter()
@@ -129,6 +123,7 @@ impl Issuer {
             by_alg.entry(job.grant.alg).or_default().push(job);
         }
         for (alg, jobs) in by_alg {
+            // Jobs come back when the KMS has rotated the key since the last read: one retry with the new head.
             let rotated = self.sign(ctx, alg, jobs, true);
             if !rotated.is_empty() {
                 self.keys.refresh();
@@ -137,7 +132,7 @@ impl Issuer {
         }
     }
 
-    /// Signs and answers; hands back the jobs whose pinned version was no longer the head.
+    /// Signs and answers; returns the jobs whose key version was no longer the head.
     fn sign(
         &self,
         ctx: &ThreadCtx,
@@ -151,7 +146,7 @@ impl Issuer {
             }
             Vec::new()
         };
-        // A hybrid's name is those of its algorithms, parted by a plus.
+        // The name of a hybrid is the names of its algorithms, joined by a plus.
         let keys = alg.split('+').map(|alg| self.signing_key(ctx, alg));
         let keys: Vec<SigningKey> = match keys.collect() {
             Ok(keys) => keys,
@@ -196,7 +191,7 @@ impl Issuer {
         }
     }
 
-    /// Tries whether the KMS signs, when that is due, with a token that nobody gets; gives the time until the next.
+    /// Probes whether the KMS signs, if a probe is due, with a token that is discarded. Returns the time until the next one.
     pub fn recheck(&self, ctx: &ThreadCtx) -> Option<Duration> {
         if let Some(grant) = self.health.due(self.clock.now()) {
             match self.probe(ctx, &grant) {
@@ -207,7 +202,7 @@ impl Issuer {
         self.health.pause(self.clock.now())
     }
 
-    /// Has a token signed that has the audience and the algorithm of `grant`, no rights, and a life of a second.
+    /// Has a token signed with the audience and algorithm of `grant`, no rights, and a lifetime of one second.
     fn probe(&self, ctx: &ThreadCtx, grant: &Grant) -> Result<(), String> {
         let empty = Grant {
             subject: "svc-passport".to_owned(),
@@ -242,7 +237,7 @@ impl Issuer {
         }
     }
 
-    /// The head for an algorithm, once it may sign.
+    /// The head for an algorithm; waits until it may sign.
     fn signing_key(&self, ctx: &ThreadCtx, alg: &str) -> Result<SigningKey, Problem> {
         let head = self.keys.head(alg).ok_or_else(|| {
             Problem::unavailable(
@@ -265,7 +260,7 @@ impl Issuer {
         Ok(head.key)
     }
 
-    /// Places in a status list for a batch; a new list is durable before its first token leaves.
+    /// Takes positions in a status list for a batch. A new list is durable before its first token leaves.
     fn places(
         &self,
         keys: &[SigningKey],
@@ -291,15 +286,16 @@ impl Issuer {
             let row = opened
                 .wait(Deadline::within(self.kms_timeout))
                 .map_err(|_| Problem::unavailable("no status list could be opened", 2))??;
+            // The holders' record counts seconds from the opening of a list: a list from the future would be wrong.
             if row.opened_s > now_s + 60 {
                 return Err(Problem::unavailable("the clock jumped; try again", 1));
             }
             self.lists.fill(row);
-            let _ = self.holders.forget(now_s); // what is left over is tried again with the next list
+            let _ = self.holders.forget(now_s); // failures are retried when the next list is opened
         }
     }
 
-    /// Notes who gets the tokens, before any leaves.
+    /// Records the holders of the tokens, before any token leaves.
     fn note(&self, places: Places, jobs: &[IssueJob], now_s: u64) -> Result<Places, Problem> {
         let subjects = jobs.iter().map(|job| job.grant.subject.as_str());
         self.holders.note(&places, subjects, now_s).map_err(|e| {
@@ -316,7 +312,7 @@ impl Issuer {
         view: &RevocationView,
         (list, idx): (u64, u32),
     ) -> Result<Unsigned, Problem> {
-        // What was revoked between the exchange's decision and now must not live on in a new token.
+        // A token that was revoked after the exchange was decided must not live on in the new one.
         if let Some(origin) = &job.grant.origin
             && let Err(reject) = view.check(origin)
         {
@@ -357,8 +353,8 @@ impl Issuer {
             version: (keys.len() == 1).then_some(keys[0].version),
             items: tokens.flat_map(inputs).collect(),
         };
-        // A caller that gives little time learns nothing about the KMS.
-        let patient = deadline.remaining() >= self.kms_timeout;
+        // A time-out that is shorter than the usual one says nothing about the health of the KMS.
+        let full_timeout = deadline.remaining() >= self.kms_timeout;
         let timer = self
             .metrics
             .kms_seconds
@@ -374,11 +370,11 @@ impl Issuer {
                 problem: Problem::upstream_error("the KMS answered for another number of items"),
                 outage: None,
             }),
-            Err(e) => Err(self.not_signed(&e, patient)),
+            Err(e) => Err(self.not_signed(&e, full_timeout)),
         }
     }
 
-    /// Answers each job with its results, one for each key; hands back those to be tried again.
+    /// Answers each job with its results, one per key; returns the jobs to retry.
     fn answer(
         &self,
         keys: &[SigningKey],
@@ -425,7 +421,7 @@ impl Issuer {
                 }
             }
         }
-        // After the refusals: one token that was signed shows that the others were refused for what they are.
+        // Recorded after the refusals: if one token was signed, the others were refused for their content.
         if let Some(grant) = signed {
             self.health.signed(&grant);
         }
@@ -448,8 +444,8 @@ impl Issuer {
         }
     }
 
-    /// What a failed call means for the callers, and whether it means that nothing is signed at all.
-    fn not_signed(&self, error: &ClientError, patient: bool) -> NotSigned {
+    /// The problem for the callers of a failed call, and whether the failure means that the KMS signs nothing.
+    fn not_signed(&self, error: &ClientError, full_timeout: bool) -> NotSigned {
         self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
         tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
         self.metrics.sign_failed(match error {
@@ -457,20 +453,20 @@ impl Issuer {
             ClientError::NotSent { .. } => "not_sent",
             ClientError::Refused { .. } => error.code().unwrap_or("refused"),
         });
-        let away = || Problem::unavailable("the KMS does not take signing requests now", 2);
+        let unavailable = || Problem::unavailable("the KMS does not take signing requests now", 2);
         let (problem, outage) = match error {
             ClientError::Unknown { .. } => {
                 let why = "the KMS did not answer in time; no token was issued";
-                (Problem::unavailable(why, 2), patient)
+                (Problem::unavailable(why, 2), full_timeout)
             }
-            // It is busy, which is no outage.
-            ClientError::Refused { status: 429, .. } => (away(), false),
+            // A busy KMS is not an outage.
+            ClientError::Refused { status: 429, .. } => (unavailable(), false),
             ClientError::Refused {
                 status: 400..=499,
                 problem,
                 ..
             } => (refusal(&problem.code), true),
-            ClientError::Refused { .. } | ClientError::NotSent { .. } => (away(), true),
+            ClientError::Refused { .. } | ClientError::NotSent { .. } => (unavailable(), true),
         };
         let outage = outage.then(|| format!("the KMS does not sign: {error}"));
         NotSigned { problem, outage }
@@ -500,7 +496,7 @@ impl Issuer {
     }
 }
 
-/// One signature of each result, and the receipt of the first; or the code of the first that was refused.
+/// The signatures of all results and the receipt of the first, or the code of the first refusal.
 fn signatures(results: Vec<SignResult>) -> Result<(Vec<Bytes>, LogReceipt), String> {
     let none = || "no answer".to_owned();
     let (mut signatures, mut receipt) = (Vec::with_capacity(results.len()), None);
@@ -516,10 +512,10 @@ fn signatures(results: Vec<SignResult>) -> Result<(Vec<Bytes>, LogReceipt), Stri
     Ok((signatures, receipt.ok_or_else(none)?))
 }
 
-/// What the KMS said of an item, for the caller.
+/// The caller's problem for an item that the KMS refused with this code.
 fn refusal(code: &str) -> Problem {
     match code {
-        // The keys were looked at again before this try, without success.
+        // The keys were read again before this attempt, without success.
         "version_not_head" => Problem::unavailable(
             "the signing key was rotated, and its new version cannot be used yet: the issuer's /readyz says why",
             2,
@@ -527,7 +523,7 @@ fn refusal(code: &str) -> Problem {
         "busy" | "deadline_exceeded" | "draining" | "in_flight" | "rate_limited" | "unavailable" => {
             Problem::unavailable(format!("the KMS does not sign now: {code}"), 2)
         }
-        // Only the operator can change that.
+        // A retry cannot help: only the operator can change this.
         _ => Problem::new(
             500,
             "sign_refused",
@@ -541,11 +537,10 @@ fn refusal(code: &str) -> Problem {
     }
 }
 
-/// A call to the KMS that gave no signatures.
+/// A call to the KMS that returned no signatures.
 struct NotSigned {
-    /// For the callers.
     problem: Problem,
-    /// Why nothing is signed, where it means that.
+    /// Why the KMS signs nothing, if the failure means that.
     outage: Option<String>,
 }
 

@@ -1,8 +1,9 @@
-//! Whom the tokens of a status list were given to, so that revoking a subject can be shown in the lists: eight bytes for
-//! each token, in a file per list (in memory in amnesia), written before the token leaves.
+//! The holders of the tokens of each status list, so that the lists can show the revocation of a subject: eight bytes per
+//! token, in one file per list (in memory with amnesia on), written before the token leaves.
 //!
-//! An entry holds no name: 48 bits of a hash of list and subject, and the second in which the token was issued. It
-//! survives a kill of the process. What a power failure takes of it, the events and the revoker's store still have.
+//! An entry holds no name: 48 bits of a hash of list and subject, and the second in which the token was issued. Entries
+//! survive a kill of the process. They are not flushed, so a power failure may lose some; the events and the revoker's
+//! store still have the revocation.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,7 @@ use crate::topology::HOLDERS;
 /// Bytes of an entry.
 const ENTRY: usize = 8;
 
-/// Who has the tokens of each list.
+/// The recorded holders of each list's tokens.
 #[derive(Debug)]
 pub struct Holders {
     /// Directory of the files; `None` keeps them in memory.
@@ -27,7 +28,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// In a directory, made if need be, or in memory.
+    /// Opens the record in a directory, which is created if needed, or in memory.
     pub fn open(dir: Option<PathBuf>) -> io::Result<Self> {
         if let Some(dir) = &dir {
             let mut private = std::fs::DirBuilder::new();
@@ -39,7 +40,7 @@ impl Holders {
         })
     }
 
-    /// Notes whom the tokens of a batch are for, from the first of its places on.
+    /// Records the subjects of a batch's tokens, from the first of its positions on.
     pub fn note<'a>(
         &self,
         places: &Places,
@@ -65,7 +66,7 @@ impl Holders {
         file.write_all_at(&bytes, u64::from(places.first) * ENTRY as u64)
     }
 
-    /// The places of a list whose subject is revoked.
+    /// The positions of a list whose subject is revoked.
     pub fn revoked(&self, list: u64, opened_s: u64, view: &RevocationView) -> io::Result<Vec<u32>> {
         let until: BTreeMap<u64, u64> = view
             .subjects()
@@ -75,7 +76,7 @@ impl Holders {
             return Ok(Vec::new());
         }
         let void = |(entry, at): (u64, u32)| {
-            // Zero is a place that nobody has.
+            // A zero entry is a position without a token.
             let second = (entry & 0xffff).checked_sub(1)?;
             let until = until.get(&(entry >> 16))?;
             (opened_s + second <= *until).then_some(at)
@@ -88,8 +89,8 @@ impl Holders {
             .collect())
     }
 
-    /// Drops the lists that no token points to any more; `now_s` in unix seconds. A list's number is never smaller than
-    /// the second in which it was opened.
+    /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds. A list's number is never smaller
+    /// than the second in which it was opened, so the number alone decides.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
         let oldest = now_s.saturating_sub(LIST_KEPT_S);
         self.memory.lock().retain(|list, _| *list >= oldest);
@@ -127,11 +128,12 @@ fn path(dir: &Path, list: u64) -> PathBuf {
 }
 
 fn entry(places: &Places, subject: &str, iat: u64) -> u64 {
+    // One more, because zero marks a position without a token.
     let second = (iat.saturating_sub(places.opened_s) + 1).min(0xffff);
     name(places.list, subject) << 16 | second
 }
 
-/// 48 bits of a hash: one list's entries cannot be told to be of the same holder as another's without guessing the name.
+/// 48 bits of a hash over list and subject: entries of two lists cannot be linked to one holder without guessing the name.
 fn name(list: u64, subject: &str) -> u64 {
     let hash = ron_crypto::hash::blake3(&[&list.to_le_bytes(), subject.as_bytes()].concat());
     let mut bytes = [0; 8];

@@ -1,5 +1,5 @@
-//! The policy note that was signed last, beside the store: without the KMS an issuer that starts again still serves it,
-//! so that services which start meanwhile know its keys. A copy: one that cannot be read is made anew.
+//! The last signed policy note, in a file beside the store: an issuer that restarts without the KMS still serves it, so
+//! that services which start meanwhile learn its keys. The file is a cache: an unreadable one is replaced by the next note.
 
 use std::fs;
 use std::io;
@@ -9,13 +9,13 @@ use ron_auth::PolicyNote;
 use ron_tlog::append::{OsDisk, write_atomic};
 use ron_tlog::note::{Note, VerifierKey};
 
-/// First line of the file; then the verifier keys, an empty line, the note.
+/// First line of the file. The verifier keys, an empty line and the note follow.
 const FORMAT: &str = "ron-kept-note/v1";
 
 /// A signed note, and the keys that verify it.
 pub type SignedNote = (String, Vec<VerifierKey>);
 
-/// The note in the file, if it is one of this issuer.
+/// The note in the file, if it is a valid note of this issuer.
 pub fn load(path: &Path, issuer: &str) -> Option<SignedNote> {
     let file = fs::read_to_string(path).ok()?;
     let read = parse(&file, issuer);
@@ -38,7 +38,7 @@ fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
     (signers.len() == keys.len()).then(|| (note.to_owned(), keys))
 }
 
-/// Replaces the file as a whole; durable on return.
+/// Replaces the file atomically; durable on return.
 pub fn store(path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
     let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));

@@ -1,5 +1,5 @@
-//! Status lists (Token Status List): which bit a token gets, and what the bits of a list are. The bits are derived:
-//! nothing is written when a token is issued, because its id names list and position.
+//! Status lists (Token Status List): assigns a bit to each token and computes the bits of a list. The bits are derived from
+//! the revocations: issuing a token writes nothing to its list, because the token's id names list and position.
 
 use std::io::Write as _;
 
@@ -12,30 +12,30 @@ use ron_proto::passport::TTL_S_MAX;
 
 use crate::topology::LISTS;
 
-/// Tokens of one list. Its bits, twice in base64, always fit one message of the KMS (64 KiB), however they compress.
+/// Number of tokens in one list. Its bits, encoded in base64 twice, always fit one message of the KMS (64 KiB), however
+/// badly they compress.
 pub const LIST_TOKENS: u32 = 1 << 18;
-/// A list is closed after this time even when it is not full, in seconds.
+/// Seconds after which a list takes no more tokens, even when it is not full.
 const LIST_AGE_S: u64 = 3600;
-/// A list may be forgotten this long after it was opened: used, then one lifetime, then clocks.
+/// Seconds after its opening from which a list may be deleted: its age limit, one token lifetime, clock difference.
 pub const LIST_KEPT_S: u64 = LIST_AGE_S + TTL_S_MAX + 600;
 
-/// A list as the store keeps it.
+/// A stored status list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListRow {
-    /// Its number; never used again.
+    /// Its number, which is never used again.
     pub id: u64,
-    /// The key that signs the tokens of this list; both keys of hybrids, parted by a space.
+    /// `kid` of the key that signs the tokens of this list; both keys of hybrids, separated by a space.
     pub kid: String,
-    /// Their epoch.
+    /// The epoch of its tokens.
     pub epoch: u64,
     /// When it was opened (unix seconds).
     pub opened_s: u64,
 }
 
-/// Places that were taken for a batch of tokens.
+/// Consecutive positions in a list, taken for a batch of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
-    /// The list's number.
     pub list: u64,
     /// When it was opened (unix seconds).
     pub opened_s: u64,
@@ -54,7 +54,7 @@ impl Default for Lists {
 }
 
 impl Lists {
-    /// Places for `count` tokens of this key and epoch: list and first position. `None` asks for a new list.
+    /// Takes positions for `count` tokens of this key and epoch. `None`: a new list must be opened.
     pub fn take(&self, kid: &str, epoch: u64, count: u32, now_s: u64) -> Option<Places> {
         let mut open = self.0.lock();
         let (row, next) = open.as_mut()?;
@@ -74,19 +74,19 @@ impl Lists {
         })
     }
 
-    /// Fills this list from now on.
+    /// Replaces the list that is being filled.
     pub fn fill(&self, row: ListRow) {
         *self.0.lock() = Some((row, 0));
     }
 }
 
-/// The id of the token at a position of a list; `random` makes it hard to guess.
+/// The id of the token at a position of a list; `random` makes it unguessable.
 pub fn jti(list: u64, idx: u32, random: &[u8; 16]) -> String {
     format!("{list:x}.{idx:x}.{}", b64::url(random))
 }
 
-/// The bits of a list: all set when its key or epoch is void, else those of revoked tokens and of the places whose
-/// subject is revoked.
+/// The bits of a list: all set when its key or epoch is revoked, otherwise those of revoked tokens and of `of_subjects`, the
+/// positions whose subject is revoked.
 pub fn bits(row: &ListRow, view: &RevocationView, of_subjects: &[u32]) -> Vec<u8> {
     let bytes = (LIST_TOKENS / 8) as usize;
     let key_void = row.kid.split(' ').any(|kid| view.kid_revoked(kid));
@@ -107,7 +107,7 @@ pub fn bits(row: &ListRow, view: &RevocationView, of_subjects: &[u32]) -> Vec<u8
     bits
 }
 
-/// `lst`: base64url of the ZLIB form.
+/// `lst`: the bits compressed with ZLIB, in base64url.
 pub fn packed(bits: &[u8]) -> String {
     let mut out = ZlibEncoder::new(Vec::new(), Compression::best());
     let written = out.write_all(bits).and_then(|()| out.finish());

@@ -1,5 +1,5 @@
-//! What is published signed: status lists and the policy note. One thread makes and keeps them, on demand: a
-//! document is signed when somebody asks for it and it has changed or grown old.
+//! Signed public documents: status lists and the policy note. One thread signs and caches them on demand: a document
+//! is signed again when it is requested and its content has changed or its signature is too old.
 
 pub mod holders;
 pub mod kept_note;
@@ -28,48 +28,44 @@ use crate::topology::PUBLISHED;
 use holders::Holders;
 use lists::{LIST_KEPT_S, ListRow, bits, packed};
 
-/// How long a signed list is good, in seconds, and after which time it is signed afresh.
+/// Validity of a signed list, in seconds; after `LIST_FRESH_S` it is signed again.
 const LIST_EXP_S: u64 = 900;
 const LIST_FRESH_S: u64 = 450;
-/// What consumers are told: fetch again after this many seconds.
+/// The list's `ttl` claim: consumers fetch again after this many seconds.
 const LIST_TTL_S: u64 = 5;
-/// Signed lists kept.
+/// Maximum signed lists in the cache.
 const KEPT_MAX: usize = 512;
-/// A note is signed afresh after this time, in seconds, changed or not.
+/// Seconds after which a note is signed again even if it has not changed.
 const NOTE_FRESH_S: u64 = 3600;
 
-/// The lists there are, by number.
+/// All status lists, by number.
 pub type KnownLists = BTreeMap<u64, ListRow>;
 
-/// What the thread is asked.
+/// A request to the publishing thread.
 #[derive(Debug)]
 pub enum PublishEvent {
-    /// A status list.
     Status {
-        /// Its number.
+        /// Number of the list.
         list: u64,
-        /// Where it goes.
         responder: Responder,
     },
-    /// The policy note.
     Note(Responder),
     /// The keys that verify the note.
     NoteKey(Responder),
 }
 
-/// A signed document.
 #[derive(Clone)]
-struct Signed {
+struct SignedDocument {
     body: Arc<[u8]>,
-    /// Of what was signed, times left out.
+    /// Hash of the signed content, without its times.
     content: ContentId,
     made_s: u64,
-    /// The feed's last event when it was looked at.
+    /// Number of the feed's last event when the content was last computed.
     after: u64,
 }
 
-impl Signed {
-    /// A note of before the start, to be signed afresh as soon as that is possible.
+impl SignedDocument {
+    /// A note from before the start; signed again as soon as the KMS is available.
     fn before(note: String) -> Self {
         Self {
             content: ContentId::of(note.as_bytes()),
@@ -80,20 +76,15 @@ impl Signed {
     }
 }
 
-/// What the thread keeps between two events.
 #[derive(Default)]
-struct Kept {
-    lists: BTreeMap<u64, Signed>,
-    note: Option<(Signed, Vec<VerifierKey>)>,
+struct Cache {
+    lists: BTreeMap<u64, SignedDocument>,
+    note: Option<(SignedDocument, Vec<VerifierKey>)>,
 }
 
-/// Makes the documents.
 pub struct Publisher {
-    /// The KMS.
     pub kms: Arc<KmsClient>,
-    /// Longest call.
     pub kms_timeout: Duration,
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note.
     pub note_keys: Vec<Kid>,
@@ -103,54 +94,44 @@ pub struct Publisher {
     pub issuer_url: String,
     /// Base of published URLs.
     pub public_url: String,
-    /// Revocations.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
-    /// Whom their tokens were given to.
+    /// The holders of their tokens.
     pub holders: Arc<Holders>,
-    /// Clock.
     pub clock: SharedClock,
-    /// Metrics.
     pub metrics: Metrics,
-    kept: RankedMutex<Kept>,
+    kept: RankedMutex<Cache>,
 }
 
-/// Everything but what the thread keeps for itself.
+/// The parts of a [`Publisher`] except its cache.
 pub struct PublisherParts {
     /// The KMS and the longest call to it.
     pub kms: (Arc<KmsClient>, Duration),
-    /// Signing keys.
     pub keys: Arc<KeyKeeper>,
-    /// Keys of the note: one, or two while the second takes the place of the first.
+    /// Keys of the note: one, or two while the second replaces the first.
     pub note_keys: Vec<Kid>,
-    /// Where the last note is kept; `None` in amnesia.
+    /// File of the last note; `None` with amnesia on.
     pub note_file: Option<PathBuf>,
     /// `iss`, and base of published URLs.
     pub urls: (String, String),
-    /// Revocations.
     pub view: Arc<Snapshot<RevocationView>>,
-    /// Policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
-    /// Lists there are.
     pub known: Arc<Snapshot<KnownLists>>,
-    /// Whom their tokens were given to.
+    /// The holders of their tokens.
     pub holders: Arc<Holders>,
-    /// Clock and metrics.
     pub watch: (SharedClock, Metrics),
 }
 
 impl Publisher {
-    /// Nothing is signed yet but, maybe, the note of before.
+    /// Starts with an empty cache, or with the note that an earlier process has stored.
     pub fn new(parts: PublisherParts) -> Self {
         let file = parts.note_file.as_deref();
         let note = file.and_then(|file| kept_note::load(file, &parts.urls.0));
-        let note = note.map(|(note, keys)| (Signed::before(note), keys));
-        let kept = Kept {
+        let note = note.map(|(note, keys)| (SignedDocument::before(note), keys));
+        let kept = Cache {
             note,
-            ..Kept::default()
+            ..Cache::default()
         };
         Self {
             kms: parts.kms.0,
@@ -170,7 +151,6 @@ impl Publisher {
         }
     }
 
-    /// The thread's loop.
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
         loop {
             match events.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
@@ -218,13 +198,13 @@ impl Publisher {
         self.clock.unix_ms() / 1000
     }
 
-    fn list(&self, id: u64, until: Deadline) -> Result<Signed, Problem> {
+    fn list(&self, id: u64, until: Deadline) -> Result<SignedDocument, Problem> {
         let row = self.known.load().get(&id).cloned();
-        let row =
-            row.ok_or_else(|| Problem::not_found("there is no such status list (any more)"))?;
+        let row = row
+            .ok_or_else(|| Problem::not_found("there is no such status list, or it has expired"))?;
         let (view, now_s) = (self.view.load(), self.now_s());
         let kept = self.kept.lock().lists.get(&id).cloned();
-        let fresh = |signed: &&Signed| now_s < signed.made_s + LIST_FRESH_S;
+        let fresh = |signed: &&SignedDocument| now_s < signed.made_s + LIST_FRESH_S;
         if let Some(signed) = kept.as_ref().filter(fresh)
             && signed.after == view.after()
         {
@@ -237,20 +217,21 @@ impl Publisher {
         let bits = bits(&row, &view, &of_subjects);
         let content = ContentId::of(&bits);
         let signed = match kept.filter(|signed| fresh(&signed) && signed.content == content) {
-            Some(same) => Signed {
+            Some(same) => SignedDocument {
                 after: view.after(),
                 ..same
             },
-            None => Signed {
+            None => SignedDocument {
                 body: self.sign_list(id, &bits, now_s, until)?,
                 content,
                 made_s: now_s,
                 after: view.after(),
             },
         };
+        // Locked again only now: no lock is held over the call to the KMS.
         let mut all = self.kept.lock();
         if all.lists.len() >= KEPT_MAX {
-            all.lists.pop_first(); // the oldest list: the least asked for
+            all.lists.pop_first(); // the oldest list, which has the fewest valid tokens
         }
         all.lists.insert(id, signed.clone());
         Ok(signed)
@@ -289,15 +270,15 @@ impl Publisher {
                     1,
                 ));
             }
-            other => other.map_err(|e| away(&e))?.0,
+            other => other.map_err(|e| kms_unavailable(&e))?.0,
         };
         Ok(Arc::from(
             format!("{input}.{}", b64::url(&signature)).into_bytes(),
         ))
     }
 
-    /// The note, signed afresh when what it says has changed; the last one while the KMS is away.
-    fn note(&self, until: Deadline) -> Result<(Signed, Vec<VerifierKey>), Problem> {
+    /// The note, signed again when its content has changed or is an hour old; the last one while the KMS is unavailable.
+    fn note(&self, until: Deadline) -> Result<(SignedDocument, Vec<VerifierKey>), Problem> {
         if self.note_keys.is_empty() {
             return Err(Problem::unavailable(
                 "no key for policy notes is configured: set kms.note_key",
@@ -307,7 +288,7 @@ impl Publisher {
         let kept = self.kept.lock().note.clone();
         let keys = self.keys.published();
         if keys.heads.is_empty() {
-            // Before the first look at the KMS it is not known which keys a note would have to list.
+            // Until the KMS has been read, the keys that a note must list are unknown.
             return kept.ok_or_else(|| {
                 Problem::unavailable("the signing keys were not read from the KMS yet", 1)
             });
@@ -333,7 +314,7 @@ impl Publisher {
         match self.sign_note(&text, until) {
             Ok((note, verifiers)) => {
                 self.keep(&note, &verifiers);
-                let signed = Signed {
+                let signed = SignedDocument {
                     body: Arc::from(note.to_string().into_bytes()),
                     content,
                     made_s: now_s,
@@ -346,7 +327,8 @@ impl Publisher {
         }
     }
 
-    /// Before anybody sees the note: verifiers refuse an older one than they have seen.
+    /// Stores the note. Called before the note is served: verifiers refuse an older note than they have seen, so a
+    /// restart must not fall behind it.
     fn keep(&self, note: &Note, keys: &[VerifierKey]) {
         let Some(file) = &self.note_file else { return };
         if let Err(e) = kept_note::store(file, note, keys) {
@@ -367,7 +349,7 @@ impl Publisher {
         }
         if note.verify(&verifiers).map(|signed| signed.len()) != Ok(verifiers.len()) {
             return Err(Problem::upstream_error(
-                "the KMS signed something else than the note",
+                "the KMS has signed something other than the note",
             ));
         }
         Ok((note, verifiers))
@@ -383,12 +365,14 @@ impl Publisher {
         let doc = self
             .kms
             .key(key, until.capped(self.kms_timeout))
-            .map_err(|e| away(&e))?;
+            .map_err(|e| kms_unavailable(&e))?;
         let request = SignRequest {
             version: Some(doc.head),
             ..SignRequest::message(key.clone(), text.as_bytes())
         };
-        let (signature, version) = self.sign(&request, until).map_err(|e| away(&e))?;
+        let (signature, version) = self
+            .sign(&request, until)
+            .map_err(|e| kms_unavailable(&e))?;
         let public = doc.version(version).map(|v| v.public_key.as_slice());
         let public: [u8; 32] = public
             .unwrap_or_default()
@@ -420,7 +404,7 @@ impl Publisher {
     }
 }
 
-/// The lists that a store still has to show at a moment.
+/// Whether a list may still have valid tokens at `now_s`.
 pub fn still_kept(row: &ListRow, now_s: u64) -> bool {
     now_s < row.opened_s + LIST_KEPT_S
 }
@@ -444,7 +428,7 @@ fn signing_input(key: &SigningKey, claims: &StatusListClaims) -> Result<String, 
     ))
 }
 
-fn away(error: &ClientError) -> Problem {
+fn kms_unavailable(error: &ClientError) -> Problem {
     tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
     Problem::unavailable("the KMS does not sign now", 2)
 }

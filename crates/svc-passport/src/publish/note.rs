@@ -1,4 +1,4 @@
-//! The text of the policy note: what a verifier must know, as lines of words, in one order. Pure.
+//! The text of the policy note: the facts that verifiers need, as lines of words, in a fixed order. Pure.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,8 @@ pub use ron_auth::policy_note::origin;
 
 use crate::issue::keys::IssuerKeys;
 
-/// The text. `version` is the number of the feed's last event: it grows with every change and survives restarts.
+/// The text of the note. Its `version` is the number of the feed's last event: it grows with every change and survives
+/// restarts.
 pub fn text(
     issuer: &str,
     base: &str,

@@ -1,4 +1,4 @@
-//! Revocations: one writer thread makes them durable, publishes the view, and answers the feed.
+//! Revocations: one writer thread makes them durable, publishes the view and answers feed readers.
 
 mod store;
 
@@ -21,13 +21,13 @@ use crate::publish::lists::ListRow;
 use crate::publish::{KnownLists, still_kept};
 use crate::topology::STORE;
 
-/// Feed readers waiting at once; more are answered at once with an empty page. The front admits
-/// fewer (`limits.long_polls`) unless it is configured otherwise.
+/// Maximum feed readers that wait at the same time; further ones get an empty page at once. By default the HTTP front
+/// admits fewer (`limits.long_polls`).
 const WAITING_MAX: usize = 1024;
-/// Events of one page.
+/// Maximum events of one page.
 pub const PAGE_MAX: usize = 1_000;
 
-/// In which form a revocation is answered.
+/// The endpoint's format of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// `POST /v1/passport/revoke`.
@@ -36,57 +36,55 @@ pub enum Answer {
     Oauth,
 }
 
-/// Who is written down for events that nobody asked for.
+/// The actor recorded for events that the service causes itself.
 const OURSELVES: &str = "svc-passport";
 
-/// What the writer thread is asked.
+/// A message to the writer thread.
 #[derive(Debug)]
 pub enum RevokeEvent {
     /// Make a revocation durable.
     Revoke {
-        /// What.
         revoked: Revoked,
-        /// Why, for the record.
+        /// The reason, stored with the event.
         reason: String,
-        /// Who asked.
+        /// The caller's name, stored with the event.
         actor: String,
-        /// Form of the answer.
+        /// Format of the answer.
         form: Answer,
         /// Where the answer goes.
         responder: Responder,
     },
-    /// Keep the published key set, and tell the feed when it changed.
+    /// Store the published key set; a change is an event of the feed.
     KeepKeys(Jwks),
-    /// Another version of the issuer policy: durable before it is in force.
+    /// A new version of the issuer policy, which must be durable before it is in force.
     Policy {
-        /// Its version.
         version: u64,
-        /// Told when it is durable.
+        /// Notified once the version is durable.
         answer: ReplySender<Result<(), String>>,
     },
     /// Open a status list.
     OpenList {
         /// The key that signs its tokens.
         kid: String,
-        /// Their epoch.
+        /// The epoch of its tokens.
         epoch: u64,
-        /// Told the list once it is durable.
+        /// Gets the list once it is durable.
         answer: ReplySender<Result<ListRow, Problem>>,
     },
-    /// A feed reader.
+    /// A feed reader's request (long poll).
     Read {
-        /// It has seen everything up to here.
+        /// Number of the last event that the reader has seen.
         after: u64,
-        /// It waits until then for something new.
+        /// How long the reader waits for a new event.
         until: Deadline,
         /// Where the page goes.
         responder: Responder,
     },
-    /// A feed reader that waits has gone away.
+    /// A waiting feed reader has closed its connection.
     ReaderGone,
 }
 
-struct Waiting {
+struct WaitingReader {
     after: u64,
     until: Deadline,
     responder: Responder,
@@ -103,7 +101,7 @@ pub struct Revoker {
 }
 
 impl Revoker {
-    /// Takes the store over; nobody else writes from now on.
+    /// Takes ownership of the store: no other thread writes from now on.
     pub fn new(
         store: RevocationStore,
         view: Arc<Snapshot<RevocationView>>,
@@ -121,9 +119,8 @@ impl Revoker {
         }
     }
 
-    /// The thread's loop.
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<RevokeEvent>) {
-        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut waiting: Vec<WaitingReader> = Vec::new();
         loop {
             let wake = waiting.iter().map(|w| w.until).min();
             let wake = wake.unwrap_or_else(|| Deadline::within(Duration::from_secs(60)));
@@ -140,7 +137,8 @@ impl Revoker {
                     return;
                 }
             }
-            // After every event, also one that did not fit into the queue: who is gone keeps no place.
+            // After every event, because a `ReaderGone` may not have fit into the queue: readers that are gone must not
+            // occupy places.
             waiting.retain(|w| !w.responder.is_gone());
             let (due, rest): (Vec<_>, Vec<_>) = waiting.drain(..).partition(|w| w.until.expired());
             waiting = rest;
@@ -150,8 +148,7 @@ impl Revoker {
         }
     }
 
-    /// One event.
-    fn tick(&self, event: RevokeEvent, waiting: &mut Vec<Waiting>) {
+    fn tick(&self, event: RevokeEvent, waiting: &mut Vec<WaitingReader>) {
         match event {
             RevokeEvent::Revoke {
                 revoked,
@@ -184,7 +181,7 @@ impl Revoker {
                 } else {
                     Ok(())
                 };
-                let _ = answer.send(recorded); // who asked looks again by itself
+                let _ = answer.send(recorded); // the policy thread retries by itself
             }
             RevokeEvent::OpenList { kid, epoch, answer } => {
                 let _ = answer.send(self.open_list(&kid, epoch)); // an unused list costs one row
@@ -194,10 +191,10 @@ impl Revoker {
                 until,
                 responder,
             } => {
-                // Further than the feed is: answered at once, so that the reader starts over.
+                // A reader beyond the last event is answered at once: it has seen another history and must start over.
                 let nothing_new = after == self.view.load().after();
                 if nothing_new && !until.expired() && waiting.len() < WAITING_MAX {
-                    waiting.push(Waiting {
+                    waiting.push(WaitingReader {
                         after,
                         until,
                         responder,
@@ -206,7 +203,7 @@ impl Revoker {
                     self.answer_page(after, responder);
                 }
             }
-            RevokeEvent::ReaderGone => {} // looked for after every event
+            RevokeEvent::ReaderGone => {} // `run` removes readers that are gone after every event
         }
     }
 
@@ -239,10 +236,11 @@ impl Revoker {
         })
     }
 
-    /// Makes an event durable and then visible; the epoch after it and its number.
+    /// Makes an event durable, then visible. Returns the epoch after it and its number.
     fn record(&self, what: &Revoked, reason: &str, actor: &str) -> Result<(u64, u64), Problem> {
         let view = self.view.load();
         let now_ms = self.clock.unix_ms();
+        // Durable before it is visible: no reader may see an event that a crash could take back.
         let event = self.stored(|store| store.append(what, now_ms, reason, actor))?;
         let epoch = match what {
             Revoked::Epoch { epoch } => *epoch,
@@ -262,7 +260,7 @@ impl Revoker {
         Ok((epoch, event.seq))
     }
 
-    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<Waiting>) {
+    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<WaitingReader>) {
         let known = self.stored(RevocationStore::kept_jwks);
         if known.is_ok_and(|known| known == *jwks) {
             return;
@@ -272,7 +270,7 @@ impl Revoker {
         let told = self.record(&Revoked::Keys { count }, "key set changed", OURSELVES);
         if kept.is_ok() && told.is_ok() {
             self.wake(waiting);
-        } // else it is logged, and kept again at the next change
+        } // otherwise the failure is logged, and the next change stores the set again
     }
 
     fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {
@@ -285,8 +283,8 @@ impl Revoker {
         Ok(row)
     }
 
-    /// Answers those who wait for something new.
-    fn wake(&self, waiting: &mut Vec<Waiting>) {
+    /// Answers all waiting feed readers.
+    fn wake(&self, waiting: &mut Vec<WaitingReader>) {
         let began = self.clock.now();
         for w in waiting.drain(..) {
             self.answer_page(w.after, w.responder);
@@ -295,11 +293,12 @@ impl Revoker {
         }
     }
 
-    /// Runs one statement of the store; a poisoned store shows in readiness.
+    /// Runs one operation of the store; reports a poisoned store in readiness.
     fn stored<T>(
         &self,
         work: impl FnOnce(&RevocationStore) -> Result<T, StoreFailed>,
     ) -> Result<T, Problem> {
+        // The lock ends before readiness and metrics are updated, which may log.
         let (result, poisoned) = {
             let store = self.store.lock();
             (work(&store), store.poisoned())
@@ -324,10 +323,10 @@ impl Revoker {
     }
 }
 
-/// What [`kind`] may say.
+/// The possible results of [`kind`].
 pub const KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
 
-/// The label of a revocation.
+/// The metrics label of a revocation.
 pub fn kind(revoked: &Revoked) -> &'static str {
     match revoked {
         Revoked::Jti { .. } => "jti",

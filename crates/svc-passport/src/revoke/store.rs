@@ -1,4 +1,4 @@
-//! Where revocations and the last key set are durable: one SQLite file, or memory in amnesia.
+//! Durable storage of revocations and of the last key set: one SQLite file, or memory with amnesia on.
 
 use std::path::Path;
 
@@ -44,10 +44,9 @@ pub struct RevocationStore(Store);
 /// A change that was not made, or a read that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreFailed {
-    /// The store said no.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A row is not what this program wrote.
+    /// A row cannot be parsed.
     #[error("the revocation store holds a row that cannot be read: {0}")]
     Row(String),
 }
@@ -59,7 +58,7 @@ impl From<rusqlite::Error> for StoreFailed {
 }
 
 impl StoreFailed {
-    /// What the caller is told.
+    /// Logs the failure and returns the caller's problem.
     pub fn problem(&self) -> Problem {
         tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
         Problem::unavailable("the revocation store does not work; nothing was changed", 5)
@@ -67,12 +66,12 @@ impl StoreFailed {
 }
 
 impl RevocationStore {
-    /// In a file of the data directory.
+    /// Opens the store in a file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Store::open(path, &MIGRATIONS).map(Self)
     }
 
-    /// In memory, for amnesia and tests.
+    /// Opens a store in memory, for amnesia and tests.
     pub fn memory() -> Result<Self, StoreError> {
         Store::memory(&MIGRATIONS).map(Self)
     }
@@ -82,7 +81,7 @@ impl RevocationStore {
         self.0.poisoned()
     }
 
-    /// Makes a revocation durable and numbers it.
+    /// Makes a revocation durable under the next number.
     pub fn append(
         &self,
         revoked: &Revoked,
@@ -101,18 +100,18 @@ impl RevocationStore {
         })
     }
 
-    /// Up to `most` events after a number.
+    /// Up to `limit` events after a number.
     pub fn page(
         &self,
         after: u64,
-        most: usize,
+        limit: usize,
         current_epoch: u64,
     ) -> Result<RevocationPage, StoreFailed> {
         self.0.read(|conn| {
             let mut query = conn.prepare_cached(
                 "SELECT seq, ts_ms, what FROM revocation WHERE seq > ?1 ORDER BY seq LIMIT ?2",
             )?;
-            let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), most as i64];
+            let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), limit as i64];
             let rows = query.query_map(limits, |r| {
                 Ok((
                     r.get::<_, i64>(0)?,
@@ -140,14 +139,15 @@ impl RevocationStore {
         })
     }
 
-    /// Opens a status list under a number that was never used, and forgets those that no token points to.
+    /// Opens a status list under a number that was never used, and deletes lists that no valid token refers to.
     pub fn open_list(&self, kid: &str, epoch: u64, now_s: u64) -> Result<ListRow, StoreFailed> {
         self.0.write(|tx| {
             let last: i64 =
                 tx.query_row("SELECT coalesce(max(id), 0) FROM status_list", [], |r| {
                     r.get(0)
                 })?;
-            // In amnesia the table begins empty, but tokens of the life before may still be around.
+            // With amnesia on the table starts empty, but tokens of an earlier process may still be valid: the time as
+            // lower bound keeps their lists' numbers from being used again.
             let id = (last + 1).max(now_s as i64);
             let old = now_s.saturating_sub(LIST_KEPT_S) as i64;
             tx.execute("DELETE FROM status_list WHERE opened_s < ?1", [old])?;
@@ -164,7 +164,6 @@ impl RevocationStore {
         })
     }
 
-    /// The status lists there are.
     pub fn lists(&self) -> Result<KnownLists, StoreFailed> {
         self.0.read(|conn| {
             let mut query = conn.prepare("SELECT id, kid, epoch, opened_s FROM status_list")?;
@@ -185,7 +184,7 @@ impl RevocationStore {
         })
     }
 
-    /// The key set that was published last, empty in a new store.
+    /// The key set that was published last; empty in a new store.
     pub fn kept_jwks(&self) -> Result<Jwks, StoreFailed> {
         self.0.read(|conn| {
             let found = conn.query_row("SELECT value FROM kept WHERE name = 'jwks'", [], |r| {
@@ -200,7 +199,7 @@ impl RevocationStore {
         })
     }
 
-    /// Keeps the published key set, so that verification works after a restart without the KMS.
+    /// Stores the published key set, so that verification works after a restart without the KMS.
     pub fn keep_jwks(&self, jwks: &Jwks) -> Result<(), StoreFailed> {
         let text = serde_json::to_string(jwks).map_err(|e| StoreFailed::Row(e.to_string()))?;
         self.0.write(|tx| {

@@ -15,44 +15,44 @@ use super::{
     Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
     untagged,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::api::envelope::task;
 use crate::error::Refusal;
 use crate::keys::Key;
 use crate::keys::envelope::{HEADER_LEN, header};
-use crate::work::envelope::{EnvelopeJob, EnvelopeTask, Made, What};
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Crypt {
-    /// Base64: what to encrypt.
+    /// The plaintext to encrypt, in base64.
     plaintext: Option<PlainText>,
-    /// `vault:vN:...`: what to decrypt or rewrap.
+    /// The ciphertext to decrypt or rewrap, as `vault:vN:<base64>`.
     ciphertext: Option<String>,
-    /// Base64: what to make a MAC of.
+    /// The message of the MAC, in base64.
     pub input: Option<String>,
-    /// Base64: associated data.
+    /// Associated data in base64, at most the limit of the native API.
     associated_data: Option<String>,
-    /// The version to use; the newest when absent or 0, and no other encrypts.
+    /// The version that encrypts: absent, 0 or the newest; other versions are refused.
     key_version: Option<u32>,
     /// Hash function of a MAC: `sha2-256` only.
     algorithm: Option<String>,
-    /// For derived keys, which are not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// For convergent encryption, which is not offered.
+    /// Absent or empty: convergent encryption is not offered.
     nonce: Option<String>,
-    /// The type of a key to be made; keys are made by themselves here, so it is not looked at.
+    /// Ignored: in Vault the type of a key to create on first use, which this service never does.
     #[serde(rename = "type")]
     kind: Option<String>,
-    /// Not offered.
+    /// Absent or false: convergent encryption is not offered.
     convergent_encryption: Option<bool>,
-    /// Comes back with the item's result.
+    /// Returned unchanged with the item's result.
     reference: Option<String>,
-    /// Items; instead of one value.
+    /// The items of a batch, 1 to 1,000, instead of one value.
     batch_input: Option<Vec<Crypt>>,
-    /// Status when a part of a batch failed; 400 when absent.
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
     partial_failure_response_code: Option<u16>,
 }
 
@@ -71,11 +71,11 @@ impl Drop for PlainText {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Datakey {
-    /// 128, 256 (when absent) or 512.
+    /// Bits of the data key: 128, 256 (when absent) or 512.
     bits: Option<u32>,
-    /// Not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// Not offered.
+    /// Absent or empty: convergent encryption is not offered.
     nonce: Option<String>,
 }
 
@@ -83,11 +83,11 @@ pub struct Datakey {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Draw {
-    /// How many; 32 when absent.
+    /// Number of random bytes; 32 when absent.
     bytes: Option<u32>,
     /// `base64` (when absent) or `hex`.
     format: Option<String>,
-    /// Always the operating system's generator.
+    /// `platform` or `all`: both mean the operating system's generator.
     source: Option<String>,
 }
 
@@ -103,7 +103,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             .summary("Vault: decrypt one value or a batch")
             .body::<Crypt>(),
         batch("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
-            .summary("Vault: put ciphertexts under the newest version")
+            .summary("Vault: encrypt ciphertexts again under the newest version")
             .body::<Crypt>(),
         batch("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
             .summary("Vault: make MACs with a key of type hmac")
@@ -136,7 +136,7 @@ fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal>
     }
 }
 
-/// What is asked for and not offered.
+/// Refuses options that this service does not support.
 fn offered(item: &Crypt) -> Result<(), Refusal> {
     let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
     if there(&item.context) || there(&item.nonce) || item.convergent_encryption == Some(true) {
@@ -145,7 +145,7 @@ fn offered(item: &Crypt) -> Result<(), Refusal> {
         ));
     }
     if item.batch_input.is_some() {
-        return Err(bad("a batch item holds no batch"));
+        return Err(bad("a batch item must not hold a batch"));
     }
     Ok(())
 }
@@ -168,9 +168,9 @@ fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
 }
 
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
-type Show = fn(Made) -> Option<Value>;
+type Show = fn(EnvelopeOutput) -> Option<Value>;
 
-/// One job for all items; the answer in the form of one or of many.
+/// Submits one job for all items; the answer has the form of one value or of a batch, like the request.
 fn run(
     kms: &Kms,
     request: Request,
@@ -186,7 +186,7 @@ fn run(
         .iter()
         .map(|item| offered(item).and_then(|()| build(&key, item)))
         .collect();
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results
             .into_iter()
             .zip(references)
@@ -227,11 +227,11 @@ fn submit(
     request: Request,
     responder: Responder,
     tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    shape: crate::work::envelope::Shape,
+    shape: crate::work::envelope::RespondWith,
 ) {
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Envelope(EnvelopeJob { tasks, shape }),
+        call: call_context(kms, request, responder),
+        what: SignOp::Envelope(EnvelopeJob { tasks, shape }),
     });
 }
 
@@ -241,14 +241,14 @@ fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
             .plaintext
             .as_ref()
             .ok_or_else(|| bad("missing plaintext to encrypt"))?;
-        let what = What::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
+        let what = EnvelopeOp::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
     run(kms, request, responder, (build, show_ciphertext))
 }
 
-fn show_ciphertext(made: Made) -> Option<Value> {
+fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
     let (version, text) = (made.version?, made.ciphertext?);
     let text = tagged(version, text.0.get(HEADER_LEN..)?);
     Some(json!({ "ciphertext": text, "key_version": version }))
@@ -256,7 +256,7 @@ fn show_ciphertext(made: Made) -> Option<Value> {
 
 fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let build: Build = |key, item| {
-        let what = What::Unwrap(native(key, item)?);
+        let what = EnvelopeOp::Unwrap(native(key, item)?);
         Ok(task(Some(key.kid.clone()), None, aad(item)?, None, what))
     };
     let show: Show = |made| {
@@ -268,14 +268,14 @@ fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
 
 fn rewrap(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let build: Build = |key, item| {
-        let what = What::Rewrap(native(key, item)?);
+        let what = EnvelopeOp::Rewrap(native(key, item)?);
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
     run(kms, request, responder, (build, show_ciphertext))
 }
 
-/// The only hash function of MACs here.
+/// Refuses every hash function but the only supported one.
 pub fn check_hash(name: Option<&str>) -> Result<(), Refusal> {
     match name {
         None | Some("" | "sha2-256") => Ok(()),
@@ -291,7 +291,7 @@ fn hmac(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
         check_hash(item.algorithm.as_deref())?;
         mac_key(key)?;
         let input = item.input.as_deref().ok_or_else(|| bad("missing input"))?;
-        let what = What::Hmac(Bytes(base64("input", input)?));
+        let what = EnvelopeOp::Hmac(Bytes(base64("input", input)?));
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, None, None, what))
     };
@@ -304,27 +304,27 @@ fn mac_key(key: &Key) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(unsupported(
-        "MACs need a key of type hmac: other keys have no hidden MAC key beside them here",
+        "MACs need a key of type hmac: other keys have no implicit MAC key here, unlike in Vault",
     ))
 }
 
-/// A check of one MAC given as `vault:vN:...`.
+/// The verification of one MAC given as `vault:vN:<base64>`.
 pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refusal> {
     mac_key(key)?;
     let (version, mac) = untagged("hmac", mac)?;
-    let what = What::HmacVerify(Bytes(base64("input", input)?), Bytes(mac));
+    let what = EnvelopeOp::HmacVerify(Bytes(base64("input", input)?), Bytes(mac));
     let kid = Some(key.kid.clone());
     Ok(task(kid, Some(version), None, None, what))
 }
 
-/// Runs checks of MACs; `valid` for each.
+/// Submits verifications of MACs; the answer has `valid` for each.
 pub fn verify_macs(
     kms: &Kms,
     request: Request,
     responder: Responder,
     (tasks, batch, failed): (Vec<Result<EnvelopeTask, Refusal>>, bool, Option<u16>),
 ) {
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results.into_iter().map(|result| {
             let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
             let value = result.map(|made| json!({ "valid": made.ok }));
@@ -356,19 +356,23 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
         let show = match request.param("kind") {
             "plaintext" => true,
             "wrapped" => false,
-            _ => return Err(bad("the path says plaintext or wrapped")),
+            _ => return Err(bad("the path must name plaintext or wrapped")),
         };
-        Ok((What::Datakey(bytes, show), key_for_use(kms, &request)?))
+        Ok((
+            EnvelopeOp::Datakey(bytes, show),
+            key_for_use(kms, &request)?,
+        ))
     });
     let ((what, key), responder) = or_refuse(read, responder)?;
     let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
-    let shape =
-        |results: Vec<Result<Made, Refusal>>| one(results.into_iter().map(shown_datakey).collect());
+    let shape = |results: Vec<Result<EnvelopeOutput, Refusal>>| {
+        one(results.into_iter().map(shown_datakey).collect())
+    };
     submit(kms, request, responder, tasks, Box::new(shape));
     Ok(())
 }
 
-fn shown_datakey(result: Result<Made, Refusal>) -> Result<Value, (u16, Refusal)> {
+fn shown_datakey(result: Result<EnvelopeOutput, Refusal>) -> Result<Value, (u16, Refusal)> {
     let mut made =
         result.map_err(|refusal| (form::status(Problem::from(refusal.clone()).status), refusal))?;
     let plaintext = made.plaintext.take();
@@ -394,8 +398,8 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         Ok((body.bytes.unwrap_or(32) as usize, hex))
     });
     let ((bytes, hex), responder) = or_refuse(read, responder)?;
-    let tasks = vec![Ok(task(None, None, None, None, What::Random(bytes)))];
-    let shape = move |results: Vec<Result<Made, Refusal>>| {
+    let tasks = vec![Ok(task(None, None, None, None, EnvelopeOp::Random(bytes)))];
+    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
         let shown = results.into_iter().map(|result| {
             let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
             let made = result.map_err(|refusal| (status(&refusal), refusal))?;

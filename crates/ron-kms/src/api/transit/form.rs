@@ -1,4 +1,4 @@
-//! The form of Vault's answers: `data` in an envelope of constants, or `errors`.
+//! The format of Vault's answers: `data` in an envelope of constants, or `errors`.
 
 use ron_http::{Body, Response, Route};
 use schemars::JsonSchema;
@@ -7,33 +7,33 @@ use serde_json::{Value, json};
 use super::bad;
 use crate::error::Refusal;
 
-/// The statuses that a request may choose for a batch of which a part failed.
+/// The statuses that a request may choose for a batch with failed items.
 const PARTIAL: [u16; 7] = [200, 202, 207, 400, 409, 422, 424];
 
-/// An answer that is no success, for the document.
+/// An error answer, for the API document.
 #[derive(JsonSchema)]
 #[serde(untagged)]
 #[allow(dead_code)] // only its shape matters
 enum Failed {
     /// The request failed.
     Errors {
-        /// Why.
+        /// Codes and reasons, one text per error.
         errors: Vec<String>,
     },
-    /// Some items of a batch failed; the envelope says which.
+    /// Some items of a batch failed.
     Batch {
-        /// Holds `batch_results`.
+        /// `batch_results`: one result or `error` per item, in order.
         data: Value,
     },
 }
 
-/// Documents Vault's form of errors under these statuses.
+/// Documents Vault's error format under these statuses.
 pub fn refuses(route: Route, statuses: &[u16]) -> Route {
     let says = |route: Route, status: &u16| route.returns::<Failed>(*status).errors(&[*status]);
     statuses.iter().fold(route, says)
 }
 
-/// Documents what a batch may be answered with when a part of it failed.
+/// Documents the statuses that a batch with failed items may have.
 pub fn batches(route: Route) -> Route {
     let more = PARTIAL
         .iter()
@@ -41,7 +41,7 @@ pub fn batches(route: Route) -> Route {
     more.fold(route, |route, status| route.returns::<Failed>(*status))
 }
 
-/// The status that a request has chosen for such a batch.
+/// Checks the status that a request has chosen for a batch with failed items.
 pub fn chosen(status: Option<u16>) -> Result<Option<u16>, Refusal> {
     match status {
         Some(status) if !PARTIAL.contains(&status) => {
@@ -58,7 +58,7 @@ pub fn data(value: &Value) -> Response {
     with_status(200, value)
 }
 
-/// `data` under another status, as for batches of which a part failed.
+/// `data` under another status, as for batches with failed items.
 pub fn with_status(status: u16, value: &Value) -> Response {
     let body = json!({
         "request_id": "",
@@ -87,7 +87,7 @@ pub fn errors(status: u16, messages: &[&str]) -> Response {
     Response::json(status, &json!({ "errors": messages }))
 }
 
-/// Problems become `errors`; everything else stays.
+/// Turns a problem into `errors`; other responses stay unchanged.
 pub fn errors_only(response: Response) -> Response {
     let Body::Problem(problem) = &response.body else {
         return response;

@@ -16,7 +16,7 @@ use super::{
     Refused, bad, body, find, form, json_of, key_for_use, names, or_refuse, purpose, read, route,
     unsupported,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::error::{Refusal, Why};
 use crate::keys::Key;
 use crate::work::lifecycle::plan::KeyRequest;
@@ -26,22 +26,22 @@ use crate::work::{Kms, StoreJob};
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Create {
-    /// `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
+    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
     #[serde(rename = "type")]
     kind: Option<String>,
     /// Parameter set of `ml-dsa`: `44`, `65` (when absent) or `87`.
     parameter_set: Option<String>,
-    /// Bytes of an `hmac` key: 32 only.
+    /// Bytes of an `hmac` key: absent, 0 or 32.
     key_size: Option<u32>,
-    /// Not offered.
+    /// Absent or false: derived keys are not offered.
     derived: Option<bool>,
-    /// Not offered.
+    /// Absent or false: convergent encryption is not offered.
     convergent_encryption: Option<bool>,
-    /// Not offered: nothing leaves bare.
+    /// Absent or false: keys are exported only wrapped, through the native API.
     exportable: Option<bool>,
-    /// Not offered.
+    /// Absent or false: plaintext backups are not offered.
     allow_plaintext_backup: Option<bool>,
-    /// Seconds, or `24h` and the like; 0 when absent.
+    /// Rotation period: seconds, or a text such as `24h`; 0 (when absent) for none.
     auto_rotate_period: Option<Value>,
 }
 
@@ -49,17 +49,17 @@ pub struct Create {
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Configure {
-    /// The oldest version that decrypts and verifies.
+    /// The oldest version that decrypts and verifies; 0 or absent leaves it unchanged.
     min_decryption_version: Option<u32>,
-    /// 0 or the newest: only the newest version encrypts and signs here.
+    /// 0 or the newest version: only the newest version encrypts and signs here.
     min_encryption_version: Option<u32>,
-    /// Only false: keys are destroyed through the native API.
+    /// Absent or false: keys are destroyed through the native API.
     deletion_allowed: Option<bool>,
-    /// Only false.
+    /// Absent or false: keys are exported through the native API, wrapped.
     exportable: Option<bool>,
-    /// Only false.
+    /// Absent or false: plaintext backups are not offered.
     allow_plaintext_backup: Option<bool>,
-    /// As when the key is made.
+    /// Rotation period: seconds, or a text such as `24h`; 0 for none; absent leaves it unchanged.
     auto_rotate_period: Option<Value>,
 }
 
@@ -74,7 +74,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         read(kms, (Method::LIST, KEYS), list),
         read(kms, (Method::GET, KEY), read_key).summary("Vault: a key and its public halves"),
         route(kms, (Method::POST, KEY), scope::KMS_CREATE, create)
-            .summary("Vault: make a key; one that exists stays as it is")
+            .summary("Vault: make a key; an existing key stays unchanged")
             .body::<Create>(),
         route(
             kms,
@@ -107,7 +107,7 @@ fn read_key(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
     Ok(shown(request.param("name"), &key.to_doc(&kms.origin)))
 }
 
-/// The algorithm of a type.
+/// The native algorithm of a Vault key type.
 fn alg_of(request: &Create) -> Result<Alg, Refusal> {
     let set = request
         .parameter_set
@@ -136,7 +136,7 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
     Ok(alg)
 }
 
-/// A period as Vault writes it (seconds or Go's `24h`) in our form; `never` for 0.
+/// Converts a period of Vault (seconds or Go's `24h`) into the native format; `never` for 0.
 fn period(value: &Value) -> Result<String, Refusal> {
     let refuse = || bad("auto_rotate_period must be a whole number with unit s, m or h, or 0");
     match value {
@@ -168,7 +168,10 @@ fn create(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         }
         Planned::Make(body) => {
             let responder = responder.map(move |response| show_document(&name, response));
-            kms.submit_store(StoreJob::Create(asked(kms, request, responder), body));
+            kms.submit_store(StoreJob::Create(
+                call_context(kms, request, responder),
+                body,
+            ));
         }
     }
     Ok(())
@@ -190,7 +193,7 @@ fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
     }
     if yes(wanted.exportable) || yes(wanted.allow_plaintext_backup) {
         return Err(unsupported(
-            "no key leaves bare; see the native API for wrapped export",
+            "keys are never exported in plaintext; see the native API for wrapped export",
         ));
     }
     let alg = alg_of(&wanted)?;
@@ -213,13 +216,13 @@ fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
     Ok(Planned::Make(Box::new(body)))
 }
 
-/// One operation id for one name, so that two who make the key at once get one key.
+/// One operation id per name, so that two concurrent requests for the same name make one key.
 fn op_id(tenant: &str, name: &str) -> OpId {
     let hash = sha256(format!("ron-kms/v1/transit\0{tenant}\0{name}").as_bytes());
     OpId::from_random(hash[..16].try_into().expect("16 of 32 bytes"))
 }
 
-/// The document of a native answer, alone or inside the answer of a change, in Vault's form.
+/// Converts the key document of a native answer, alone or inside the answer of a change, into Vault's format.
 fn show_document(name: &str, response: Response) -> Response {
     let Some(mut value) = json_of(&response) else {
         return response;
@@ -239,8 +242,8 @@ fn rotate(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     let name = request.param("name").to_owned();
     let responder = responder.map(move |response| show_document(&name, response));
     let rotate = KeyRequest::Rotate(RotateRequest::default());
-    let asked = asked(kms, request, responder);
-    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), rotate));
+    let call = call_context(kms, request, responder);
+    kms.submit_store(StoreJob::Change(call, key.kid.clone(), rotate));
     Ok(())
 }
 
@@ -253,13 +256,13 @@ fn configure(kms: &Kms, request: Request, responder: Responder) -> Result<(), Re
         return Ok(());
     };
     let responder = responder.map(move |response| show_document(&name, response));
-    let asked = asked(kms, request, responder);
+    let call = call_context(kms, request, responder);
     let update = KeyRequest::Update(update);
-    kms.submit_store(StoreJob::Change(asked, key.kid.clone(), update));
+    kms.submit_store(StoreJob::Change(call, key.kid.clone(), update));
     Ok(())
 }
 
-/// What a configuration changes; `None` when nothing.
+/// The update that a configuration asks for; `None` when it changes nothing.
 fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
     let wanted: Configure = body(request)?;
     let yes = |flag: Option<bool>| flag == Some(true);
@@ -289,7 +292,7 @@ fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
     Ok((update != UpdateKey::default()).then_some(update))
 }
 
-/// The type of an algorithm.
+/// The Vault key type of a native algorithm.
 fn kind_of(alg: Alg) -> &'static str {
     match alg {
         Alg::Aes256Gcm => "aes256-gcm96",
@@ -299,7 +302,7 @@ fn kind_of(alg: Alg) -> &'static str {
     }
 }
 
-/// A key in Vault's form.
+/// A key document in Vault's format.
 fn shown(name: &str, document: &KeyDoc) -> Value {
     let alg = document.key.alg;
     let mut versions = Map::new();

@@ -1,9 +1,9 @@
 //! `/v1/transit/...`: the part of HashiCorp Vault's Transit API that its clients use, over the same
 //! keys, rights, limits and audit log. `docs/vault-transit.md` lists what works and what does not.
 //!
-//! A key named `N` there is the key of the caller's tenant with purpose `transit.N` here; so a
-//! credential limited to `tenant/transit.N/` sees that one only. Requests become the jobs of the
-//! native API, their answers are put into Vault's form on the way out ([`Responder::map`]).
+//! A key named `N` in this API is the key of the caller's tenant with purpose `transit.N`; so a credential limited to
+//! `tenant/transit.N/` sees only that key. Requests become jobs of the native API, and their answers are converted
+//! into Vault's format before they are sent ([`Responder::map`]).
 //!
 //! ```text
 //! vault:v3:<base64 of nonce | ciphertext | tag>      the native ciphertext without its header
@@ -32,7 +32,7 @@ use crate::work::Kms;
 
 pub use token::VaultTokens;
 
-/// Purposes of the keys that this API sees start so.
+/// Prefix of the purposes of the keys that this API sees.
 const PURPOSE: &str = "transit.";
 const ERRORS: &[u16] = &[400, 403, 404, 413, 415, 429, 500, 503, 504];
 
@@ -46,14 +46,16 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         Route::get("/v1/auth/token/lookup-self", Need::Identity, |request| {
             Ok(whoami(&request.principal))
         })
-        .summary("Vault: who the token is; clients ask this to see whether they are logged in")
+        .summary(
+            "Vault: the identity of the token; clients call it to check whether they are logged in",
+        )
         .returns::<Value>(200)
         .errors(ERRORS),
     );
     routes
 }
 
-/// A route whose handler gets a responder that speaks Vault's form.
+/// A route whose handler gets a responder that converts problems into Vault's format.
 fn route(
     kms: &Arc<Kms>,
     (method, pattern): (Method, &'static str),
@@ -75,13 +77,13 @@ fn route(
     form::refuses(route.returns::<Value>(200), ERRORS)
 }
 
-/// A request that is refused before any job was made of it.
+/// A request that is refused before a job was submitted.
 struct Refused {
     responder: Responder,
     refusal: Refusal,
 }
 
-/// Hands the responder back with the refusal, where there is one.
+/// Pairs the responder with the value or with the refusal.
 fn or_refuse<T>(
     result: Result<T, Refusal>,
     responder: Responder,
@@ -92,7 +94,7 @@ fn or_refuse<T>(
     }
 }
 
-/// Reads the body; without one, as Vault's clients send where nothing is to be said, an empty one.
+/// Parses the body. An empty body counts as `{}`: Vault's clients send none when there are no parameters.
 fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Refusal> {
     let text: &[u8] = if request.body.is_empty() {
         b"{}"
@@ -111,7 +113,7 @@ fn unsupported(detail: impl Into<String>) -> Refusal {
     Refusal::new(Why::Unsupported, detail)
 }
 
-/// The purpose of the key that is called `name` here.
+/// The native purpose of the key that is called `name` in this API.
 fn purpose(name: &str) -> Result<Purpose, Refusal> {
     let purpose = format!("{PURPOSE}{name}").parse();
     let purpose = purpose.ok().filter(|_| !name.is_empty());
@@ -120,7 +122,7 @@ fn purpose(name: &str) -> Result<Purpose, Refusal> {
     })
 }
 
-/// The first name that a key of this purpose can have.
+/// The smallest name that a key of this purpose can have, the start of a range scan.
 fn first(caller: &Principal, purpose: Purpose) -> Kid {
     Kid {
         tenant: caller.tenant.clone(),
@@ -130,7 +132,7 @@ fn first(caller: &Principal, purpose: Purpose) -> Kid {
     }
 }
 
-/// The names of the keys of the caller's tenant that this API sees, in order.
+/// The names, in this API, of the keys that the caller may use, in order.
 fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     let from = first(caller, PURPOSE.parse().expect("a constant, valid purpose"));
     let mut names: Vec<String> = index
@@ -145,7 +147,7 @@ fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     names
 }
 
-/// The key that is called `name` here: the oldest, should somebody have made several.
+/// The key that is called `name` in this API: the oldest, if the native API was used to make several.
 fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Refusal> {
     let purpose = purpose(name)?;
     let from = first(caller, purpose.clone());
@@ -160,7 +162,7 @@ fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Re
         .ok_or_else(|| Refusal::new(Why::NotFound, "there is no key of this name"))
 }
 
-/// As [`find`], for operations: there Vault says 400 where a key is missing.
+/// As [`find`], for operations: for a missing key, Vault answers these with 400.
 fn key_for_use(kms: &Kms, request: &Request) -> Result<Arc<Key>, Refusal> {
     let found = find(&kms.index.load(), &request.principal, request.param("name"));
     found.map_err(|refusal| match refusal.why {
@@ -176,7 +178,11 @@ fn tagged(version: u32, raw: &[u8]) -> String {
 
 /// Version and bytes of `vault:vN:<base64>`.
 fn untagged(what: &str, text: &str) -> Result<(u32, Vec<u8>), Refusal> {
-    let refuse = || bad(format!("invalid {what}: it is vault:vN: and base64"));
+    let refuse = || {
+        bad(format!(
+            "invalid {what}: it must be vault:vN: followed by base64"
+        ))
+    };
     let (version, raw) = text
         .strip_prefix("vault:v")
         .and_then(|rest| rest.split_once(':'))
@@ -194,7 +200,7 @@ fn base64(what: &str, text: &str) -> Result<Vec<u8>, Refusal> {
     ron_proto::b64::from_std(text).map_err(|_| bad(format!("failed to base64-decode {what}")))
 }
 
-/// A version of 0 means none.
+/// The required version; 0 means none.
 fn pinned(version: Option<u32>) -> Option<u32> {
     version.filter(|version| *version != 0)
 }
@@ -216,7 +222,7 @@ fn whoami(caller: &Principal) -> Response {
     }))
 }
 
-/// A read answered at once.
+/// A read-only route that answers from the snapshot on the HTTP worker's thread.
 fn read(
     kms: &Arc<Kms>,
     (method, pattern): (Method, &'static str),
@@ -233,7 +239,7 @@ fn read(
     form::refuses(route.returns::<Value>(200), ERRORS)
 }
 
-/// The JSON of an answer of the native API; `None` for its problems and for what is no JSON.
+/// The JSON of an answer of the native API; `None` for problems and for other content.
 fn json_of(response: &Response) -> Option<Value> {
     match &response.body {
         Body::Problem(_) => None,

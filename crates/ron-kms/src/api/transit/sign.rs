@@ -1,7 +1,7 @@
 //! `sign` and `verify`.
 //!
-//! A signature of P-256 is DER there unless `marshaling_algorithm` is `jws`, and `r || s` in the
-//! native API; this file turns the one into the other.
+//! Vault encodes a P-256 signature as DER unless `marshaling_algorithm` is `jws`; the native API encodes it as
+//! `r || s`. This file converts between them.
 
 use std::sync::Arc;
 
@@ -21,46 +21,46 @@ use super::{
     Refused, bad, base64, body, form, json_of, key_for_use, or_refuse, pinned, route, tagged,
     unsupported, untagged,
 };
-use crate::api::asked;
+use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
 use crate::error::{Refusal, Why};
 use crate::keys::Key;
 use crate::work::task::SignTask;
-use crate::work::{Kms, SignJob, SignWhat};
+use crate::work::{Kms, SignJob, SignOp};
 
 /// The body of `sign` and `verify`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sign {
-    /// The key's name again; the path decides.
+    /// Ignored: the path names the key.
     name: Option<String>,
-    /// Base64: the message.
+    /// The message to sign or verify, in base64.
     input: Option<String>,
-    /// `vault:vN:...`: the signature to verify.
+    /// The signature to verify, as `vault:vN:<base64>`.
     signature: Option<String>,
-    /// `vault:vN:...`: the MAC to verify, instead of a signature.
+    /// The MAC to verify instead of a signature, as `vault:vN:<base64>`.
     hmac: Option<String>,
-    /// The version that signs; the newest when absent or 0, and no other signs.
+    /// The version that signs: absent, 0 or the newest; other versions are refused.
     key_version: Option<u32>,
-    /// `sha2-256` for P-256; the other types have no choice.
+    /// Hash function: `sha2-256` for P-256 and MACs; ignored for other types.
     hash_algorithm: Option<String>,
-    /// As `hash_algorithm`.
+    /// Older name of `hash_algorithm`, with the same rule.
     algorithm: Option<String>,
-    /// Only false: this service hashes what it signs.
+    /// Absent or false: this service hashes the message itself.
     prehashed: Option<bool>,
-    /// For RSA, which is not offered.
+    /// Absent or empty: RSA is not offered.
     signature_algorithm: Option<String>,
-    /// For RSA, which is not offered.
+    /// Absent or empty: RSA is not offered.
     salt_length: Option<String>,
-    /// `asn1` (when absent) or `jws`; P-256 only.
+    /// Encoding of P-256 signatures: `asn1` (when absent) or `jws`.
     marshaling_algorithm: Option<String>,
-    /// For derived keys, which are not offered.
+    /// Absent or empty: derived keys are not offered.
     context: Option<String>,
-    /// Comes back with the item's result.
+    /// Returned unchanged with the item's result.
     reference: Option<String>,
-    /// Items; instead of one value.
+    /// The items of a batch, 1 to 1,000, instead of one value.
     batch_input: Option<Vec<Sign>>,
-    /// Status when a part of a batch failed; 400 when absent.
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
     partial_failure_response_code: Option<u16>,
 }
 
@@ -85,15 +85,15 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     ]
 }
 
-/// How signatures are written.
+/// Encoding of P-256 signatures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Marshal {
     Der,
     Jws,
 }
 
-/// A request, read: its items and how they are to be done.
-struct Asked {
+/// A parsed request: its items and options.
+struct ParsedRequest {
     key: Arc<Key>,
     items: Vec<Sign>,
     batch: bool,
@@ -101,7 +101,7 @@ struct Asked {
     marshal: Marshal,
 }
 
-fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
+fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
     let mut whole: Sign = body(request)?;
     let key = key_for_use(kms, request)?;
     let in_path = request.params.iter().find(|(name, _)| *name == "hash");
@@ -144,7 +144,7 @@ fn read(kms: &Kms, request: &Request) -> Result<Asked, Refusal> {
         }
         Some(items) => (items, true),
     };
-    Ok(Asked {
+    Ok(ParsedRequest {
         key,
         items,
         batch,
@@ -160,7 +160,7 @@ fn message(item: &Sign) -> Result<Vec<u8>, Refusal> {
 
 fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let (read, responder) = or_refuse(read(kms, &request), responder)?;
-    let Asked {
+    let ParsedRequest {
         key,
         items,
         batch,
@@ -181,13 +181,13 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
     let responder = responder
         .map(move |response| show_signatures(response, references, (batch, failed), marshal));
     kms.submit_sign(SignJob {
-        asked: asked(kms, request, responder),
-        what: SignWhat::Batch(tasks),
+        call: call_context(kms, request, responder),
+        what: SignOp::Batch(tasks),
     });
     Ok(())
 }
 
-/// The native answer of a batch in Vault's form.
+/// Converts the native answer of a batch into Vault's format.
 fn show_signatures(
     response: Response,
     references: Vec<Option<String>>,
@@ -240,7 +240,7 @@ fn written(signature: &Signature, version: u32, marshal: Marshal) -> Option<Stri
     }
 }
 
-/// Version and native form of a signature as it was written.
+/// Parses a signature in Vault's format; returns its version and native bytes.
 fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refusal> {
     if (alg, marshal) == (Alg::EcdsaP256, Marshal::Jws) {
         let (head, raw) = text.rsplit_once(':').unwrap_or_default();
@@ -248,13 +248,13 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
         let raw = ron_proto::b64::from_url(raw);
         return Ok((
             version,
-            raw.map_err(|_| bad("invalid signature: it is base64url"))?,
+            raw.map_err(|_| bad("invalid signature: it must be base64url"))?,
         ));
     }
     let (version, raw) = untagged("signature", text)?;
     match alg {
         Alg::EcdsaP256 => {
-            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it is DER"))?;
+            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it must be DER"))?;
             Ok((version, raw.to_vec()))
         }
         _ => Ok((version, raw)),
@@ -275,7 +275,7 @@ fn der(raw: [u8; 64]) -> Vec<u8> {
     [&[0x30, body.len() as u8][..], &body].concat()
 }
 
-/// The `r || s` of a DER signature; strict, so that one signature has one form.
+/// The `r || s` of a DER signature. Strict: every signature has exactly one accepted encoding.
 fn from_der(text: &[u8]) -> Option<[u8; 64]> {
     let [0x30, length, body @ ..] = text else {
         return None;
@@ -299,6 +299,7 @@ fn from_der(text: &[u8]) -> Option<[u8; 64]> {
 
 fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
     let (read, responder) = or_refuse(read(kms, &request), responder)?;
+    // One MAC decides for all items: a batch verifies MACs or signatures, not both.
     let macs = read.items.iter().filter(|item| item.hmac.is_some()).count();
     if macs > 0 {
         let tasks = read.items.iter().map(|item| {
@@ -326,7 +327,12 @@ fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     Ok(())
 }
 
-fn verify_one(kms: &Kms, request: &Request, read: &Asked, item: &Sign) -> Result<Value, Refusal> {
+fn verify_one(
+    kms: &Kms,
+    request: &Request,
+    read: &ParsedRequest,
+    item: &Sign,
+) -> Result<Value, Refusal> {
     let text = item.signature.as_deref();
     let text = text.ok_or_else(|| bad("give signature or hmac"))?;
     let alg = read.key.kid.alg;

@@ -1,12 +1,12 @@
-//! `X-Vault-Token`: the same credentials as everywhere, in the header that Vault's clients use.
+//! `X-Vault-Token`: the service's usual credentials, in the header that Vault's clients use.
 
 use std::sync::Arc;
 
 use ron_http::{Authorizer, Headers, Need, Principal, RequestHead};
 use ron_proto::problem::Problem;
 
-/// An authorizer that also takes the credential from `X-Vault-Token`, on Vault's routes only and
-/// only where there is no `Authorization`.
+/// An authorizer that also accepts the credential in `X-Vault-Token`: only on Vault's routes, and only without an
+/// `Authorization` header.
 pub struct VaultTokens(pub Arc<dyn Authorizer>);
 
 impl Authorizer for VaultTokens {
@@ -14,7 +14,7 @@ impl Authorizer for VaultTokens {
         if !head.route.starts_with("/v1/transit/") && !head.route.starts_with("/v1/auth/") {
             return self.0.authorize(head, need);
         }
-        // Vault says 403 to a wrong token, and its clients expect that.
+        // Vault answers a wrong token with 403, and its clients expect that.
         self.vault(head, need)
             .map_err(|problem| match problem.status {
                 401 => Problem::forbidden(problem.detail),

@@ -1,4 +1,4 @@
-//! What is said to the other service: the routes of a ron-kms, or those of Vault's Transit engine.
+//! The requests to the other service: to the routes of a ron-kms, or to those of Vault's Transit engine.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,13 +18,11 @@ use zeroize::Zeroizing;
 use super::{Api, Link, RemoteSettings, refused};
 use crate::backend::line::Fault;
 
-/// A way of speaking.
+/// The API of the other service.
 pub(super) enum Dialect {
-    /// To another ron-kms.
     Ron {
         /// Tenant of keys made there.
         tenant: Tenant,
-        /// Their purpose.
         purpose: Purpose,
     },
     /// To a Transit engine.
@@ -42,7 +40,7 @@ impl Dialect {
         }
     }
 
-    /// Whether it answers, and knows us.
+    /// Checks that the service answers and accepts the credential.
     pub(super) fn probe(&self, link: &Link, deadline: Deadline) -> Result<(), Fault> {
         let path = match self {
             Self::Ron { .. } => "/v1/kms/keys?limit=1",
@@ -51,12 +49,12 @@ impl Dialect {
         let reply = link.call(Method::GET, path, None, false, deadline)?;
         match reply.status {
             500.. => Err(Fault::Gone(format!("it answers {}", reply.status))),
-            // Rights to list keys are not needed for anything else.
+            // A 403 passes: the credential needs no right to list keys for anything else.
             _ => Ok(()),
         }
     }
 
-    /// Makes the key that is to hold the version `name`; what it is called there.
+    /// Makes the key that is to hold the version `name`; returns its name in the other service.
     pub(super) fn make(
         &self,
         link: &Link,
@@ -94,7 +92,7 @@ impl Dialect {
         }
     }
 
-    /// Has bytes wrapped. Never tried twice.
+    /// Has the other service wrap bytes. Never retried.
     pub(super) fn wrap(
         &self,
         link: &Link,
@@ -130,7 +128,7 @@ impl Dialect {
         }
     }
 
-    /// Has them unwrapped.
+    /// Has the other service unwrap bytes.
     pub(super) fn unwrap(
         &self,
         link: &Link,
@@ -176,7 +174,7 @@ impl Dialect {
         }
     }
 
-    /// Orders the destruction there, which comes after the delay that is usual there.
+    /// Orders the destruction of the key, which the other service carries out after its default delay.
     pub(super) fn destroy(&self, link: &Link, name: &str, deadline: Deadline) -> Result<(), Fault> {
         let Self::Ron { .. } = self else {
             return Err(Fault::Unsupported("destroying".into()));
@@ -191,14 +189,14 @@ impl Dialect {
         let code = reply.problem().map(|p| p.code).unwrap_or_default();
         match reply.status {
             200..300 | 404 => Ok(()),
-            // Ordered before, or done.
+            // The destruction was ordered before, or is done.
             409 if code == "key_not_active" => Ok(()),
             _ => Err(refused(&reply)),
         }
     }
 }
 
-/// The same for the same operation on the same key version, whenever it is asked for.
+/// An operation id that depends only on the operation and the key version, so that a retry is idempotent.
 fn op_id(what: &str, name: &str) -> OpId {
     let digest = sha256(format!("ron-kms/v1/remote\0{what}\0{name}").as_bytes());
     let bytes = *digest.first_chunk().expect("16 of 32 bytes");
@@ -225,7 +223,7 @@ fn text(body: &impl Serialize) -> Vec<u8> {
 }
 
 fn unread() -> Fault {
-    Fault::Refused("its answer is not what was expected".into())
+    Fault::Refused("its answer is not of the expected format".into())
 }
 
 fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, Fault> {
@@ -235,7 +233,7 @@ fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, Fault> {
     reply.json().map_err(|_| unread())
 }
 
-/// A text of a Transit answer's `data`.
+/// A text field in the `data` of a Transit answer.
 fn data(reply: &Reply, field: &str) -> Result<String, Fault> {
     if !reply.is_success() {
         return Err(refused(reply));

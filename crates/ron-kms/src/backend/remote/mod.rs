@@ -1,17 +1,17 @@
-//! Keys inside another key service, which wraps and unwraps for us: another ron-kms, or a Vault
-//! Transit endpoint. Nothing of such a key is here but its name.
+//! Keys inside another key service, which wraps and unwraps for this one: another ron-kms, or a Vault Transit
+//! endpoint. Only the name of such a key is stored here.
 //!
 //! ```text
 //!  wrap ──> Line (session threads, keeper) ──> Session { credential } ──HTTP──> the other service
-//!             our header | what the other service made of it
+//!             this service's header | the other service's ciphertext
 //! ```
 //!
-//! Each version of a key here is a key of its own there, made under an operation id that follows
-//! from its name, so that making it twice gives one key. Nonces are the other service's matter.
+//! Each version of a key here is a separate key there, made under an operation id that is derived from its name, so
+//! that a repeated request makes one key. The other service chooses the nonces.
 //!
-//! **Invariants.** A call ends within its deadline by itself, so no thread has to be set aside. No
-//! wrapping is tried twice. The credential is read anew with every session, so that an exchanged
-//! file counts after the next reconnection or reload.
+//! **Invariants.** A call ends within its deadline by itself, so no thread is ever abandoned. No wrapping is retried.
+//! The credential is read for every new session, so that a replaced file is used after the next reconnection or
+//! reload.
 
 mod dialect;
 
@@ -25,58 +25,56 @@ use ron_proto::values::{Alg, Purpose, Tenant};
 use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
-use super::line::{Fault, Line, Session};
-use super::{Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, Made, Presence};
+use super::line::{Fault, Session, SessionPool};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+};
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
-/// How much sooner than the caller a call gives up, so that its thread is free in time: this part
-/// of the time, because the kernel rounds the time-outs of sockets up by as much as an eighth.
+/// A call times out a seventh of its time before the caller does, so that its thread is free in time: the kernel
+/// rounds the time-outs of sockets up by as much as an eighth.
 const MARGIN_PART: u32 = 7;
-/// Longest time of a probe's call.
+/// Maximum time of a probe's call; less than the pool allows, so that the call times out first.
 const PROBE: Duration = Duration::from_millis(900);
-/// What a new key wraps once, to show that it works.
+/// What a new key wraps once as a test.
 const PROOF: &[u8] = b"ron-kms/v1/new key";
 
-/// Which service, and how it is spoken to.
+/// The other service and how to call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSettings {
     /// Base URL; for Vault with the mount's path, such as `https://vault:8200/v1/transit`.
     pub url: String,
     /// Path of the credential's file, or `env:NAME`.
     pub token: String,
-    /// What it is.
     pub api: Api,
     /// Tenant of the keys made there (ron-kms only).
     pub tenant: Tenant,
     /// Purpose of the keys made there (ron-kms only).
     pub purpose: Purpose,
-    /// Session threads.
     pub sessions: usize,
 }
 
-/// What the other service is.
+/// The API of the other service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// Another ron-kms.
     Ron,
-    /// HashiCorp Vault's Transit engine, or what imitates it.
+    /// HashiCorp Vault's Transit engine, or a compatible service.
     VaultTransit,
 }
 
-/// Makes sessions.
 pub struct Remote {
     http: Arc<HttpClient>,
     settings: RemoteSettings,
 }
 
 impl Remote {
-    /// Nothing is called yet.
+    /// Stores the settings; makes no call.
     pub fn new(http: Arc<HttpClient>, settings: RemoteSettings) -> Self {
         Self { http, settings }
     }
 
-    /// A session with the credential of this moment.
+    /// A session with the present content of the credential's file or variable.
     pub fn connect(&self) -> Result<RemoteSession, Fault> {
         let settings = &self.settings;
         let token = secret_from_env_or_file(&settings.token, &|name| std::env::var(name).ok())
@@ -101,7 +99,7 @@ impl Remote {
     }
 }
 
-/// How a session calls.
+/// The HTTP connection of a session.
 pub(super) struct Link {
     http: Arc<HttpClient>,
     base: String,
@@ -110,8 +108,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// One call, which gives up before the caller does; its answer, or what its absence means.
-    /// `repeatable` only where doing it twice is the same as once.
+    /// One call, which times out before its caller does. `repeatable` lets the client retry; set only for idempotent
+    /// requests.
     fn call(
         &self,
         method: Method,
@@ -142,16 +140,17 @@ impl Link {
     }
 }
 
-/// Answers that say something of the service rather than of the request become faults.
+/// Turns failures of the service, as opposed to refusals of the request, into faults.
 fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
     let reply = reply.map_err(|error| match error.kind {
         Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => Fault::Gone(error.detail),
+        // The request may have been carried out, so the outcome is unknown.
         Failure::Unknown => Fault::Silent,
         _ => Fault::Refused(error.detail),
     })?;
     match reply.status {
         401 => Err(Fault::Denied(
-            "it does not know our credential (remote.token)".into(),
+            "it does not accept the credential (remote.token)".into(),
         )),
         429 => Err(Fault::NotNow {
             retry_after_s: reply.retry_after_s().unwrap_or(1),
@@ -162,13 +161,13 @@ fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
     }
 }
 
-/// What a refusal says, without what it repeats of the request.
+/// A refusal as status and code only: the detail might repeat parts of the request.
 fn refused(reply: &Reply) -> Fault {
     let code = reply.problem().map(|p| p.code).unwrap_or_default();
     Fault::Refused(format!("it answers {} {code}", reply.status))
 }
 
-/// A way to the other service, owned by one thread.
+/// A session with the other service, owned by one thread.
 pub struct RemoteSession {
     link: Link,
     dialect: Dialect,
@@ -183,7 +182,7 @@ impl Session for RemoteSession {
 impl RemoteSession {
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Handle, Fault> {
         let handle = self.dialect.make(&self.link, alg, name, deadline)?;
-        // A key is not announced before it has wrapped once.
+        // The key must wrap and unwrap a test value before it is used.
         let wrapped = self
             .dialect
             .wrap(&self.link, &handle, b"", PROOF, deadline)?;
@@ -199,7 +198,7 @@ impl RemoteSession {
     }
 }
 
-/// The name in a handle.
+/// The key's name in the other service.
 fn name_of(handle: &Handle) -> Result<&str, Fault> {
     std::str::from_utf8(&handle.0).map_err(|_| Fault::Refused("the key's name is damaged".into()))
 }
@@ -213,15 +212,14 @@ pub const OPS: &[&str] = &[
     "remote_unwrap",
 ];
 
-/// The backend.
 pub struct RemoteDevice {
-    line: Line<RemoteSession>,
+    line: SessionPool<RemoteSession>,
     api: Api,
 }
 
 impl RemoteDevice {
-    /// The backend on a line that was started with [`Remote::connect`].
-    pub fn new(line: Line<RemoteSession>, api: Api) -> Self {
+    /// The backend over a session pool that was started with [`Remote::connect`].
+    pub fn new(line: SessionPool<RemoteSession>, api: Api) -> Self {
         Self { line, api }
     }
 }
@@ -245,11 +243,11 @@ impl Device for RemoteDevice {
         &self.line
     }
 
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Made, DeviceError> {
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         let name = name.to_owned();
         let make = move |session: &mut RemoteSession| session.make(alg, &name, deadline);
         let handle = self.line.run("remote_make", deadline, make)?;
-        Ok(Made {
+        Ok(NewKey {
             handle,
             public: PublicKey::Hidden(alg),
         })

@@ -1,5 +1,5 @@
-//! What only a token does for us: wrap under a key that is in it, destroy keys in it, and make them
-//! without holding up anybody else's changes.
+//! Operations inside a token: wrap under a key in it, destroy keys in it, and make keys without delaying other
+//! changes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::super::{Got, Rig, settings, signed};
 use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
 use crate::work::StoreJob;
-use crate::work::envelope::What;
+use crate::work::envelope::EnvelopeOp;
 use crate::work::lifecycle::plan::KeyRequest;
 
 fn rig(dir: &std::path::Path, module: &str) -> Rig {
@@ -46,7 +46,7 @@ fn destroy(rig: &Rig, key: &Kid) -> Got {
     )
 }
 
-/// What wrapping and unwrapping answer, without what differs between two keys.
+/// The answers of wrapping and unwrapping, without the parts that differ between two keys.
 fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
     let make = |n| -> KeyDoc { rig.create_in(backend, Alg::Aes256Kwp, op + n) };
     let (key, other) = (make(0).key, make(1).key);
@@ -73,7 +73,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, op: u128) -> Vec<String> {
     let sealed = one(rig, wrap(&key, None, b"first")).expect("wraps");
     let sealed = sealed.ciphertext.expect("text");
     said.push(rig.rotated(&key).document.head.to_string());
-    let moved = one(rig, task(&key, None, What::Rewrap(sealed.clone()))).expect("moved");
+    let moved = one(rig, task(&key, None, EnvelopeOp::Rewrap(sealed.clone()))).expect("moved");
     said.push(format!("{:?} {:?}", moved.from_version, moved.version));
     let old = one(rig, unwrap(&key, None, &sealed)).expect("an old version unwraps");
     said.push(format!("{:?} {:?}", old.version, old.plaintext));
@@ -92,7 +92,7 @@ fn a_token_wraps_like_the_store() {
     let want = transcript(&first, KeyBackend::File, 100);
     assert!(want[0].contains("true Some(CiphertextRefused)"), "{want:?}");
     assert_eq!(transcript(&first, KeyBackend::Pkcs11, 200), want);
-    // Wrong ciphertexts, which this module calls general errors, have not made it look dead.
+    // Wrong ciphertexts, which this module reports as general errors, have not made the token unavailable.
     let away = "ron_kms_backend_reconnects_total{backend=\"pkcs11\"} ";
     assert_eq!(first.gauge(away), 0);
     let doc = first.create_in(KeyBackend::Pkcs11, Alg::Aes256Kwp, 300);
@@ -124,7 +124,7 @@ fn a_destroyed_key_is_gone_from_the_token() {
     let shown = listed();
     assert_eq!(shown.matches(&doc.key.to_string()).count(), 4, "{shown}");
     assert_eq!(shown.matches(&kwp.key.to_string()).count(), 1, "{shown}");
-    // While the token is away the destruction waits, and the key stays what it is.
+    // While the token is unavailable the destruction waits, and the key keeps its state.
     say("fail");
     assert_eq!(rig.sign_text(&doc, b"x").status, 503);
     assert_eq!(destroy(&rig, &doc.key).status, 200);
@@ -163,15 +163,15 @@ fn a_token_that_hangs_while_it_makes_a_key_holds_up_no_other_change() {
     say("hang-once");
     let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     let begun = Instant::now();
-    let (asked, waiter) = rig.asked(&rig.caller);
-    let job = StoreJob::Create(asked, Box::new(request.clone()));
+    let (call, waiter) = rig.call_context(&rig.caller);
+    let job = StoreJob::Create(call, Box::new(request.clone()));
     rig.engine.kms.submit_store(job);
     std::thread::sleep(Duration::from_millis(100));
     for n in 10..14 {
-        let asked = Instant::now();
+        let started = Instant::now();
         rig.create("other", Alg::Ed25519, PayloadPolicy::Any, n);
         rig.rotated(&local.key);
-        let took = asked.elapsed();
+        let took = started.elapsed();
         assert!(took < Duration::from_millis(1000), "{took:?}");
     }
     assert!(
@@ -206,8 +206,8 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     let rig = rig(&dir, MODULE);
     let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 5);
     let send = || {
-        let (asked, waiter) = rig.asked(&rig.caller);
-        let job = StoreJob::Create(asked, Box::new(request.clone()));
+        let (call, waiter) = rig.call_context(&rig.caller);
+        let job = StoreJob::Create(call, Box::new(request.clone()));
         rig.engine.kms.submit_store(job);
         waiter
     };
@@ -216,12 +216,12 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     assert_eq!(one.key, two.key, "one operation, one key");
     // Two rotations at once are two rotations, one after the other.
     let rotate = |n| {
-        let (asked, waiter) = rig.asked(&rig.caller);
+        let (call, waiter) = rig.call_context(&rig.caller);
         let change = KeyRequest::Rotate(ron_proto::kms::RotateRequest {
             expected_head: None,
             op_id: Some(super::super::op_id(n)),
         });
-        let job = StoreJob::Change(asked, one.key.clone(), change);
+        let job = StoreJob::Change(call, one.key.clone(), change);
         rig.engine.kms.submit_store(job);
         waiter
     };
@@ -232,7 +232,7 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     });
     assert!(heads == [2, 3] || heads == [3, 2], "{heads:?}");
     signed(&rig.sign_text(&rig.doc(&one.key), b"with the third"));
-    // What was made in vain is taken away again: a private key for each version, and no more.
+    // Keys that no change used are destroyed: the token has one private key per version, and no more.
     let privkeys = || {
         let shown = tool(
             &dir,

@@ -1,5 +1,5 @@
-//! The same requests to keys in the store, in SoftHSM and in the TPM get the same answers, but for
-//! what must differ: names, signatures, times, places.
+//! The same requests to local keys and to keys in SoftHSM and in the TPM get the same answers, except for what must
+//! differ: names, signatures, times, backends.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::super::{Rig, create_request, op_id, settings};
 use super::swtpm::{Swtpm, flags as tpm_flags};
 use super::{in_child, softhsm, var};
 
-/// What a sequence of requests was answered, without what differs between any two keys.
+/// The answers to a sequence of requests, without the parts that differ between any two keys.
 fn transcript(rig: &Rig, backend: KeyBackend, salt: u128) -> Vec<String> {
     let mut said = Vec::new();
     let mut say = |what: &str, got: String| said.push(format!("{what}: {got}"));

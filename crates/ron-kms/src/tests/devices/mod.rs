@@ -32,13 +32,12 @@ use ron_proto::values::{Alg, Kid};
 use super::{Got, Rig, create_request};
 use crate::error::Refusal;
 use crate::work::task::SignTask;
-use crate::work::{SignJob, SignWhat};
+use crate::work::{SignJob, SignOp};
 
 /// Set in the child process.
 const CHILD: &str = "RON_KMS_DEVICE_TEST";
 
-/// True in the child process. In the parent: runs the test `name` again with `env`, and insists on
-/// its success.
+/// True in the child process. In the parent: runs the test `name` again with `env`, and requires that it passes.
 pub fn in_child(name: &str, env: impl FnOnce() -> Vec<(String, String)>) -> bool {
     if std::env::var_os(CHILD).is_some() {
         return true;
@@ -60,12 +59,12 @@ pub fn in_child(name: &str, env: impl FnOnce() -> Vec<(String, String)>) -> bool
     false
 }
 
-/// A variable that the parent has set.
+/// An environment variable that the parent has set.
 pub fn var(name: &str) -> String {
     std::env::var(name).expect("set by the parent")
 }
 
-/// Runs a program that must succeed; its output.
+/// Runs a program that must succeed; returns its output.
 pub fn run(command: &mut Command) -> String {
     let out = command
         .output()
@@ -80,7 +79,6 @@ pub fn run(command: &mut Command) -> String {
     text
 }
 
-/// Waits until `holds`.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(15);
     while !holds() {
@@ -101,10 +99,10 @@ impl Rig {
 
     /// As [`Rig::send_sign`], for a caller with less patience.
     pub fn send_sign_by(&self, request: SignRequest, deadline: Deadline) -> ReplyWaiter<Response> {
-        let (mut asked, waiter) = self.asked(&self.caller);
-        asked.deadline = deadline;
-        let what = SignWhat::One(Box::new(SignTask::from_request(request)));
-        self.engine.kms.submit_sign(SignJob { asked, what });
+        let (mut call, waiter) = self.call_context(&self.caller);
+        call.deadline = deadline;
+        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
 

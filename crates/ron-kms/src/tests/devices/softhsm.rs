@@ -14,7 +14,7 @@ pub const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 const LABEL: &str = "ron";
 const PIN: &str = "648219";
 
-/// A new token in `dir`; the variables with which a process finds it.
+/// Makes a token in `dir`; returns the environment variables with which a process finds it.
 pub fn token(dir: &Path) -> Vec<(String, String)> {
     let at = |name: &str| dir.join(name).to_str().expect("utf-8").to_owned();
     std::fs::create_dir(at("tokens")).expect("dir");
@@ -156,7 +156,7 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
         openssl_agrees(&dir, &rotated.document, text, &answer);
     }
     assert!(second.verify(&keys[0].key, None, text, &old.signatures).ok);
-    // What the token cannot do is refused, not done elsewhere.
+    // An operation that the token does not support is refused; no other backend does it.
     let wrong = in_backend(KeyBackend::Pkcs11, Alg::MlDsa65, 9);
     assert_eq!(
         second.create_as(&second.caller, wrong).code(),
@@ -238,7 +238,7 @@ fn a_call_that_hangs_blocks_nobody_else() {
         rig.gauge("ron_kms_quarantined_calls_total{backend=\"pkcs11\"} "),
         1
     );
-    // Set aside and replaced: the token keeps both of its sessions.
+    // The hanging thread is replaced: the token keeps both of its sessions.
     let open = "ron_kms_backend_sessions{backend=\"pkcs11\",state=\"open\"} ";
     until("the seat is taken again", || rig.gauge(open) == 2);
     say("ok");
@@ -333,7 +333,7 @@ fn a_wrong_pin_is_tried_once() {
             .backends
             .devices()
             .iter()
-            .all(|d| d.presence().away().is_none())
+            .all(|d| d.presence().unavailable().is_none())
     });
     rig.create_in(KeyBackend::Pkcs11, Alg::Ed25519, 2);
     rig.stop();

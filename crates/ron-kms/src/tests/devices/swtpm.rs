@@ -1,4 +1,4 @@
-//! Keys of a real swtpm, started by the tests on ports of their own, also behind a proxy that stalls.
+//! Keys in a real swtpm, which the tests start on free ports, also behind a proxy that stalls.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -39,7 +39,7 @@ fn port_of(listener: &TcpListener) -> u16 {
 impl Swtpm {
     /// With its state in `dir`, new or kept.
     pub fn start(dir: &Path) -> Self {
-        // Somebody else may take the ports between our look and its start.
+        // Another process may take the ports between the check and the start of swtpm.
         let mut tries = (0..10).map(|_| port_of(&pair()[0]));
         let started = tries.find_map(|port| Self::start_at(dir, port));
         started.expect("swtpm starts on one of ten pairs of ports")
@@ -73,7 +73,7 @@ impl Swtpm {
         (!ended).then_some(swtpm)
     }
 
-    /// Kills it, as a device that is pulled out.
+    /// Kills it: a device that is pulled out.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -117,7 +117,7 @@ fn rig(dir: &Path, port: u16) -> Rig {
     Rig::start(settings(&flags), None).expect("starts")
 }
 
-/// The TPM library writes every error to stderr; the child is told not to.
+/// The TPM library writes every error to stderr; the child is configured not to.
 pub fn quiet(dir: &Path) -> Vec<(String, String)> {
     vec![
         ("TSS2_LOG".into(), "all+NONE".into()),
@@ -295,7 +295,7 @@ fn what_the_tpm_says_is_checked_by_strangers() {
     until("the first evidence", || {
         rig.sign_text(&doc, b"x").status == 200
     });
-    // A signature from before the device's first word about a key says nothing of it.
+    // A signature from before the first attestation states none.
     let said = || signed(&rig.sign_text(&doc, b"x")).attestation;
     until("a signature tells of it", || said().is_some());
     let said = said().expect("it was there before");
@@ -317,7 +317,7 @@ fn what_the_tpm_says_is_checked_by_strangers() {
     let (registers, _) = birth.quoted.expect("a quote");
     assert_eq!(registers, [0, 1, 4, 7]);
     assert_eq!(good.evidence.class, "tpm2-certify");
-    // Every byte that the TPM wrote counts.
+    // A change of any byte of the TPM's evidence is detected.
     for at in 0..tpm.certify.0.len() {
         let mut bad = good.clone();
         bad.evidence.tpm.as_mut().expect("evidence").certify.0[at] ^= 1;
@@ -342,7 +342,7 @@ fn what_the_tpm_says_is_checked_by_strangers() {
     let mut bad = good.clone();
     bad.evidence.tpm = None;
     assert!(verify(&bad, &expect).is_err());
-    // The same key speaks again after a restart of the TPM, so that it can be known beforehand.
+    // The attestation key is the same after a restart of the TPM, so that a verifier can know it in advance.
     swtpm.kill();
     until("signing is refused without evidence", || {
         rig.sign_text(&doc, b"x").status == 503
@@ -425,7 +425,7 @@ fn a_store_sealed_by_a_tpm_opens_with_that_tpm_only() {
     signed(&rig.sign_text(&doc, b"x"));
     rig.stop();
     swtpm.kill();
-    let away = start(swtpm.port).err().expect("the TPM is away");
+    let away = start(swtpm.port).err().expect("the TPM is unavailable");
     assert!(away.to_string().contains("seal.tpm_file"), "{away}");
     let stranger = Swtpm::start(&dir.join("another"));
     let refused = start(stranger.port).err().expect("another TPM");

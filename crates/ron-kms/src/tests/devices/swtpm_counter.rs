@@ -1,4 +1,4 @@
-//! A TPM that counts the starts: a data directory from before the last one is refused.
+//! A TPM that counts the starts: a data directory from before the last start is refused.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +45,7 @@ fn a_data_directory_from_before_the_last_start_is_refused() {
         rig.stop();
     }
     copy(&data, &newest);
-    // Consistent in itself, log and store alike, and yet of the past.
+    // Log and store are consistent with each other, but old.
     copy(&old, &data);
     let refuses = |port: u16, counts: bool, tampering: i64, word: &str| {
         let rig = start(&dir, port, counts);
@@ -76,7 +76,7 @@ fn a_data_directory_from_before_the_last_start_is_refused() {
     swtpm.kill();
     refuses(swtpm.port, true, 0, "cannot be read");
     let stranger = Swtpm::start(&dir.join("another"));
-    refuses(stranger.port, true, 1, "another one");
+    refuses(stranger.port, true, 1, "replaced or cleared");
     drop(stranger);
     swtpm.again();
     let rig = start(&dir, swtpm.port, true);

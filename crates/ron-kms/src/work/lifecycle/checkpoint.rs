@@ -1,34 +1,35 @@
-//! Checkpoints of `note` keys: remembered in the store before they are signed.
+//! Checkpoints of `note` keys: remembered in the store before they are signed, so that a key never signs two
+//! checkpoints of which neither extends the other, also across a crash.
 
 use ron_kernel::Credit;
 
 use super::Lifecycle;
 use crate::error::{Refusal, Why};
 use crate::keys::{Key, note};
-use crate::work::Asked;
+use crate::work::CallContext;
 use crate::work::task::{CheckpointGate, Gate, SignTask, sign};
 
 impl Lifecycle {
     /// Signs a checkpoint after remembering it.
-    pub(super) fn checkpoint(&mut self, asked: Asked, task: &SignTask, credits: Vec<Credit>) {
-        let ticket = match self.kms.first_time(&asked, task) {
+    pub(super) fn checkpoint(&mut self, call: CallContext, task: &SignTask, credits: Vec<Credit>) {
+        let ticket = match self.kms.first_time(&call, task) {
             Ok(Ok(ticket)) => ticket,
-            Ok(Err(answer)) => return self.kms.repeat(asked, &answer),
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Ok(Err(answer)) => return self.kms.repeat(call, &answer),
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        if asked.deadline.expired() {
+        if call.deadline.expired() {
             let late = Refusal::new(
                 Why::DeadlineExceeded,
                 "the request waited too long; nothing was done",
             );
-            return self.kms.refuse_unlogged(asked, &late);
+            return self.kms.refuse_unlogged(call, &late);
         }
         let (kms, now) = (self.kms.clone(), self.kms.clock.unix_ms());
         let index = kms.index.load();
         let mut gate = Remember { lifecycle: self };
-        let until = asked.deadline;
-        if let Some(outcome) = sign(&index, &asked.caller, task, now, until, &mut gate) {
-            kms.enter_sign(asked, task, outcome, ticket, credits);
+        let until = call.deadline;
+        if let Some(outcome) = sign(&index, &call.caller, task, now, until, &mut gate) {
+            kms.enter_sign(call, task, outcome, ticket, credits);
         }
     }
 }

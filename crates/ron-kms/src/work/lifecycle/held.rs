@@ -1,14 +1,14 @@
-//! Changes that need a device: the store thread orders what the device is to do, goes on with
-//! others' changes, and takes up this one again when the device has answered.
+//! Changes that need a device: the store thread sends the order to the device's queue, goes on with
+//! other changes, and resumes this one when the device has answered.
 //!
 //! ```text
-//!  change ── planned, but the key is not made ──> Order ──> held lane ──> device makes
+//!  change ── planned, but the key is not made ──> Order ──> its queue ──> device makes
 //!     ^                                                                    │
 //!     └──────── planned again, from the start, with the key made <─────────┘
 //! ```
 //!
-//! It is planned again because everything may have changed meanwhile. A key that the second plan
-//! does not take is destroyed.
+//! The change is planned again because the store may have changed in between. A key that the second
+//! plan does not use is destroyed.
 
 use ron_kernel::SendError;
 use ron_proto::kms::CreateKey;
@@ -19,28 +19,25 @@ use super::{Lifecycle, store_down};
 use crate::backend::{BackendKind, Handle, Held};
 use crate::error::{Refusal, Why};
 use crate::work::held::HeldJob;
-use crate::work::{Asked, Kms};
+use crate::work::{CallContext, Kms};
 
-/// How long a change that time brings is not begun again while a device is at it.
-const AT_IT_MS: u64 = 15_000;
-/// Pause after a device did not destroy a key.
-const AGAIN_MS: u64 = 3_000;
+/// How long a scheduled change is not started again while a device works on it, in milliseconds.
+const DEVICE_BUSY_MS: u64 = 15_000;
+/// Pause before a retry after a device failed to destroy a key, in milliseconds.
+const RETRY_MS: u64 = 3_000;
 
 /// A key version that a device is to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// For which key.
     pub kid: Kid,
-    /// As which version.
     pub number: u32,
-    /// Where.
     pub backend: BackendKind,
 }
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unplanned {
-    /// It cannot be done.
+    /// The change is refused.
     Refused(Refusal),
     /// A device has to make a key first.
     NotMade(Order),
@@ -52,83 +49,79 @@ impl From<Refusal> for Unplanned {
     }
 }
 
-/// A change that waits for a device.
-pub struct Waiting {
-    /// Who waits for it.
-    pub asked: Asked,
-    /// What it is.
-    pub what: Waits,
+/// A change that waits for a device to make its key.
+pub struct DeferredChange {
+    pub call: CallContext,
+    pub what: DeferredKind,
 }
 
-/// What waits.
-pub enum Waits {
+pub enum DeferredKind {
     /// `POST /keys`.
     Create(Box<CreateKey>),
     /// A change of a key.
     Change(KeyRequest),
-    /// What time brings.
     Due,
 }
 
-/// What a device made, or why not, with the change that waits for it.
-pub struct MadeJob {
-    /// What was ordered.
+/// The device's answer to an [`Order`], with the change that waits for it.
+pub struct KeyMadeJob {
     pub order: Order,
-    /// What came of it.
+    /// The key, or why the device made none.
     pub made: Result<Held, Refusal>,
-    /// The change.
-    pub waiting: Waiting,
+    pub waiting: DeferredChange,
 }
 
 impl Kms {
-    /// Sends an order to the device's lane; the refusal and who asked when there is no room.
-    fn order(&self, order: Order, waiting: Waiting) -> Result<(), (Asked, Refusal)> {
-        let Some(tx) = self.lane_of(order.backend) else {
+    /// Sends an order to the device's queue; gives back the request context and the refusal when there is no room.
+    fn order(&self, order: Order, waiting: DeferredChange) -> Result<(), (CallContext, Refusal)> {
+        let Some(tx) = self.device_queue(order.backend) else {
             let detail = "the backend is not configured here";
-            return Err((waiting.asked, Refusal::new(Why::Unsupported, detail)));
+            return Err((waiting.call, Refusal::new(Why::Unsupported, detail)));
         };
         match tx.try_send(HeldJob::Make(order, Box::new(waiting))) {
             Ok(()) => Ok(()),
             Err(SendError::Full(HeldJob::Make(_, waiting))) => {
-                Err((waiting.asked, Refusal::busy(tx.retry_after_s())))
+                Err((waiting.call, Refusal::busy(tx.retry_after_s())))
             }
             Err(SendError::Closed(HeldJob::Make(_, waiting))) => {
-                Err((waiting.asked, Refusal::new(Why::Draining, "")))
+                Err((waiting.call, Refusal::new(Why::Draining, "")))
             }
-            Err(_) => unreachable!("what was sent comes back"),
+            Err(_) => unreachable!("a failed send gives the same job back"),
         }
     }
 }
 
 impl Lifecycle {
-    /// Has a device make a key; the change is taken up again when it has.
-    pub(super) fn order(&mut self, order: Order, asked: Asked, what: Waits) {
-        if matches!(what, Waits::Due) {
-            self.note_at_it(&order.kid, AT_IT_MS);
+    /// Has a device make a key; [`Self::made`] resumes the change.
+    pub(super) fn order(&mut self, order: Order, call: CallContext, what: DeferredKind) {
+        if matches!(what, DeferredKind::Due) {
+            self.note_device_busy(&order.kid, DEVICE_BUSY_MS);
         }
-        if let Err((asked, refusal)) = self.kms.order(order, Waiting { asked, what }) {
-            self.kms.refuse_unlogged(asked, &refusal);
+        if let Err((call, refusal)) = self.kms.order(order, DeferredChange { call, what }) {
+            self.kms.refuse_unlogged(call, &refusal);
         }
     }
 
-    /// The device has answered.
-    pub(super) fn made(&mut self, job: MadeJob) {
-        let MadeJob {
+    /// Resumes a change whose device has answered: plans it again from the start, with the key at hand.
+    pub(super) fn made(&mut self, job: KeyMadeJob) {
+        let KeyMadeJob {
             order,
             made,
             waiting,
         } = job;
-        let Waiting { asked, what } = waiting;
+        let DeferredChange { call, what } = waiting;
         let kid = order.kid.clone();
-        self.at_it.remove(&kid);
+        self.device_busy.remove(&kid);
         let held = made.as_ref().ok().cloned();
         self.store.hold_ready(Some((order.clone(), made)));
         match what {
-            Waits::Create(request) => self.create_as(asked, request, kid.clone()),
-            Waits::Change(request) => self.change_key(asked, &kid, request),
-            Waits::Due => self.due(&kid),
+            DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
+            DeferredKind::Change(request) => self.change_key(call, &kid, request),
+            DeferredKind::Due => self.due(&kid),
         }
+        // Cleared whatever the change did: no later plan may find this answer.
         self.store.hold_ready(None);
+        // The second plan may have refused, or found that another version was made meanwhile.
         if let Some(held) = held
             && !self.store.has_version(&kid, order.number, &held.handle)
         {
@@ -136,19 +129,19 @@ impl Lifecycle {
         }
     }
 
-    /// Whether a device is at work for what time brings for this key.
-    pub(super) fn at_it(&self, kid: &Kid) -> bool {
+    /// Whether a device is working on a scheduled change of this key.
+    pub(super) fn device_busy(&self, kid: &Kid) -> bool {
         let now = self.kms.clock.unix_ms();
-        self.at_it.get(kid).is_some_and(|until| now < *until)
+        self.device_busy.get(kid).is_some_and(|until| now < *until)
     }
 
-    fn note_at_it(&mut self, kid: &Kid, for_ms: u64) {
+    fn note_device_busy(&mut self, kid: &Kid, for_ms: u64) {
         let until = self.kms.clock.unix_ms().saturating_add(for_ms);
-        self.at_it.insert(kid.clone(), until);
+        self.device_busy.insert(kid.clone(), until);
     }
 
-    /// What a device holds is destroyed there first. True when there is nothing to wait for: the
-    /// device has told that it is done, or no device holds the key.
+    /// Has the device destroy the key first, before the store forgets its handles. True when there is nothing to wait
+    /// for: the device has destroyed the key, or no device holds it.
     pub(super) fn gone_from_device(&mut self, kid: &Kid, plan: &Plan) -> Result<bool, Refusal> {
         let backends = self.store.backends();
         let backend = plan.change.meta.backend(backends.local());
@@ -157,37 +150,39 @@ impl Lifecycle {
         }
         let mut handles = Vec::new();
         for number in 1..=plan.change.meta.versions() {
+            // From the sealed records: only handles of versions that are in use stay in memory.
             let handle = self.store.reopen(kid, number).map_err(|_| store_down())?;
             handles.extend(handle.map(|handle| Handle(handle.expose().to_vec())));
         }
         let job = HeldJob::Destroy(kid.clone(), handles);
         let sent = self
             .kms
-            .lane_of(backend)
+            .device_queue(backend)
             .is_some_and(|tx| tx.try_send(job).is_ok());
         if sent {
-            self.note_at_it(kid, AT_IT_MS);
+            self.note_device_busy(kid, DEVICE_BUSY_MS);
             return Ok(false);
         }
         Err(Refusal::new(
             Why::StoreUnavailable,
-            "the device that holds the key cannot be asked now",
+            "the device that holds the key takes no job now; the destruction is tried again",
         ))
     }
 
-    /// The device has destroyed all versions of a key, or has not.
+    /// The device has destroyed all versions of a key, or has failed to.
     pub(super) fn gone(&mut self, kid: &Kid, done: Result<(), Refusal>) {
-        self.at_it.remove(kid);
+        self.device_busy.remove(kid);
         match done {
             Ok(()) => {
+                // Set only during `due`, which plans the destruction again and finds the device's part done.
                 self.gone.insert(kid.clone());
                 self.due(kid);
                 self.gone.remove(kid);
             }
             Err(refusal) => {
                 tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
-                // Asked again, but not every second.
-                self.note_at_it(kid, AGAIN_MS);
+                // The scheduler ticks every second; a failing device is retried less often.
+                self.note_device_busy(kid, RETRY_MS);
             }
         }
     }

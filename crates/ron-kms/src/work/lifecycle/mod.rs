@@ -1,14 +1,14 @@
-//! The store thread: the only writer of keys. Makes and changes them, on request and in their
-//! time, and remembers checkpoints before a `note` key signs them.
+//! The store thread: the only writer of keys. Makes and changes keys, on request and on schedule, and remembers
+//! checkpoints before a `note` key signs them.
 //!
-//! A change goes: operation id looked up -> checked -> key generated and sealed -> one store
-//! transaction (with the leaf in the outbox) -> leaf durable -> settled in the store -> snapshot
-//! swapped -> answered. A crash in between is mended at the next start from the outbox.
+//! The steps of a change: look up the operation id -> check -> generate and seal the key -> one store
+//! transaction (with the leaf in the outbox) -> leaf durable -> marked complete in the store -> snapshot
+//! swapped -> answer. After a crash in between, the next start completes the change from the outbox.
 
 mod checkpoint;
+pub mod complete;
 pub mod held;
 pub mod plan;
-pub mod settle;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +22,8 @@ use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
 
-use super::answer::Done;
-use super::{Asked, Kms, StoreJob};
+use super::answer::Completion;
+use super::{CallContext, Kms, StoreJob};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
@@ -35,36 +35,34 @@ use crate::keys::note::Checkpoint;
 use crate::keys::payload;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
-use held::{Order, Unplanned, Waits};
+use complete::{Answer, complete_change, makes_key, status_of};
+use held::{DeferredKind, Order, Unplanned};
 use plan::{KeyRequest, Plan, Planner, body_hash};
-use settle::{Answer, makes_key, settle, status_of};
 
-/// How long a change waits for its leaf before the store gives up.
+/// How long a change waits for its leaf before the store refuses further changes.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
 
 /// The store thread's state.
 pub struct Lifecycle {
-    /// What is shared.
+    /// Shared with all threads of the service.
     pub kms: Arc<Kms>,
-    /// The store.
     pub store: KeyStore,
-    /// Its jobs.
     pub jobs: Receiver<StoreJob>,
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
-    /// Keys for which a device is at work, until when it is waited for (Unix milliseconds).
-    pub at_it: BTreeMap<Kid, u64>,
-    /// Keys that their device has just destroyed.
+    /// Keys on whose scheduled change a device works, and until when it is not started again (Unix milliseconds).
+    pub device_busy: BTreeMap<Kid, u64>,
+    /// Keys that their device has just destroyed; emptied once the store has recorded it.
     pub gone: BTreeSet<Kid>,
-    /// A write failed, or a change is stuck without its leaf: nothing more is changed.
+    /// A write failed, or a change is stuck without its leaf: every further change is refused until a restart.
     pub stopped: bool,
 }
 
-/// How a change starts.
-enum Begun {
-    /// It was done before.
-    Seen(Answer),
-    /// It is new, and there is room for its leaf.
+/// The result of [`Lifecycle::begin`].
+enum Admission {
+    /// The operation was done before; its answer.
+    Repeated(Answer),
+    /// The operation is new; the credits for its leaf.
     New(Vec<Credit>),
 }
 
@@ -73,7 +71,7 @@ pub(super) struct Change<'a> {
     pub(super) op: Op,
     pub(super) op_id: OpId,
     pub(super) body: [u8; 32],
-    pub(super) asked: &'a Asked,
+    pub(super) call: &'a CallContext,
 }
 
 /// A key that is to be made.
@@ -91,139 +89,142 @@ impl Lifecycle {
         each_job(&jobs, ctx, |job| self.tick(job));
     }
 
-    /// Does one job.
     pub fn tick(&mut self, job: StoreJob) {
         match job {
-            StoreJob::Create(asked, request) => self.create(asked, request),
-            StoreJob::Change(asked, kid, request) => self.change_key(asked, &kid, request),
-            StoreJob::Import(asked, request) => self.import(asked, &request),
-            StoreJob::Export(asked, kid, request) => self.export(asked, &kid, &request),
+            StoreJob::Create(call, request) => self.create(call, request),
+            StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
+            StoreJob::Import(call, request) => self.import(call, &request),
+            StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
-            StoreJob::RotateLogKey(asked, request) => self.rotate_log_key(asked, &request),
-            StoreJob::Checkpoint(asked, task, credits) => self.checkpoint(asked, &task, credits),
+            StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
+            StoreJob::Checkpoint(call, task, credits) => self.checkpoint(call, &task, credits),
             StoreJob::Remember(kid, to, reply) => {
-                let _ = reply.send(self.remember(&kid, &to)); // who asked may have given up
+                let _ = reply.send(self.remember(&kid, &to)); // the device thread may have timed out
             }
             StoreJob::Uses(job) => self.uses(job),
-            StoreJob::Made(job) => self.made(*job),
-            StoreJob::Gone(kid, done) => self.gone(&kid, done),
+            StoreJob::KeyMade(job) => self.made(*job),
+            StoreJob::KeyDestroyed(kid, done) => self.gone(&kid, done),
         }
     }
 
-    fn create(&mut self, asked: Asked, request: Box<CreateKey>) {
+    fn create(&mut self, call: CallContext, request: Box<CreateKey>) {
+        // Chosen once: if a device has to make the key, the resumed change makes the same one.
         let kid = Kid {
             tenant: request.tenant.clone(),
             purpose: request.purpose.clone(),
             alg: request.alg,
             id: self.new_uuid(),
         };
-        self.create_as(asked, request, kid);
+        self.create_as(call, request, kid);
     }
 
-    fn create_as(&mut self, asked: Asked, request: Box<CreateKey>, kid: Kid) {
+    fn create_as(&mut self, call: CallContext, request: Box<CreateKey>, kid: Kid) {
         let making = Making {
             op: Op::Create,
             op_id: request.op_id,
             body: body_hash(Op::Create, "", &request),
             kid,
         };
-        let ordered = self.make(asked, making, |this, asked, kid| {
-            this.plan_create(asked, &request, kid)
+        let ordered = self.make(call, making, |this, call, kid| {
+            this.plan_create(call, &request, kid)
         });
-        if let Some((order, asked)) = ordered {
-            self.order(order, asked, Waits::Create(request));
+        if let Some((order, call)) = ordered {
+            self.order(order, call, DeferredKind::Create(request));
         }
     }
 
-    /// Makes a key as `plan` says, once, whatever its material comes from. Gives back who asked
-    /// when a device has to make the key first.
+    /// Makes a key as `plan` says, once per operation id, whatever the source of its material. Returns the order and
+    /// the request context when a device has to make the key first.
     fn make(
         &mut self,
-        asked: Asked,
+        call: CallContext,
         making: Making,
-        plan: impl FnOnce(&Self, &Asked, &Kid) -> Result<Plan, Unplanned>,
-    ) -> Option<(Order, Asked)> {
+        plan: impl FnOnce(&Self, &CallContext, &Kid) -> Result<Plan, Unplanned>,
+    ) -> Option<(Order, CallContext)> {
         let Making {
             op,
             op_id,
             body,
             kid,
         } = making;
-        let mut leaf = leaf_of(op, &asked, op_id, &body);
+        let mut leaf = leaf_of(op, &call, op_id, &body);
         leaf.alg = Some(kid.alg.as_str().to_owned());
         leaf.purpose = Some(kid.purpose.to_string());
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
         let credits = match self.begin(&change, &kid) {
-            Ok(Begun::Seen(answer)) => {
-                answer.send(asked);
+            Ok(Admission::Repeated(answer)) => {
+                answer.send(call);
                 return None;
             }
-            Ok(Begun::New(credits)) => credits,
+            Ok(Admission::New(credits)) => credits,
             Err(refusal) => {
-                self.kms.refuse_unlogged(asked, &refusal);
+                self.kms.refuse_unlogged(call, &refusal);
                 return None;
             }
         };
-        match plan(self, &asked, &kid) {
-            Err(Unplanned::NotMade(order)) => return Some((order, asked)),
-            Err(Unplanned::Refused(refusal)) => self.refuse(asked, leaf, false, refusal, credits),
+        match plan(self, &call, &kid) {
+            Err(Unplanned::NotMade(order)) => return Some((order, call)),
+            Err(Unplanned::Refused(refusal)) => self.refuse(call, leaf, false, refusal, credits),
             Ok(plan) => {
+                // Only now: a refused key never exists, so its leaf names none.
                 leaf.key = Some(kid.to_string());
                 let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, op, kid.alg.as_str(), outcome);
+                self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
         None
     }
 
-    /// Does what was asked of a key that exists.
-    fn change_key(&mut self, asked: Asked, kid: &Kid, request: KeyRequest) {
+    /// Changes a key that exists.
+    fn change_key(&mut self, call: CallContext, kid: &Kid, request: KeyRequest) {
         let (op, body) = (request.op(), request.body_hash(kid));
         let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
-        let leaf = leaf_about(op, &asked, op_id, &body, kid);
+        let leaf = leaf_about(op, &call, op_id, &body, kid);
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
         let credits = match self.begin(&change, kid) {
-            Ok(Begun::Seen(answer)) => return answer.send(asked),
-            Ok(Begun::New(credits)) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Ok(Admission::Repeated(answer)) => return answer.send(call),
+            Ok(Admission::New(credits)) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         let counted = self.store.key(kid).is_some();
-        let planned = may_use(&asked.caller, kid)
+        let planned = may_use(&call.caller, kid)
             .map_err(Unplanned::from)
             .and_then(|()| self.planner().plan(kid, &request));
         match planned {
-            Err(Unplanned::NotMade(order)) => self.order(order, asked, Waits::Change(request)),
+            Err(Unplanned::NotMade(order)) => {
+                self.order(order, call, DeferredKind::Change(request))
+            }
             Err(Unplanned::Refused(refusal)) => {
-                self.refuse(asked, leaf, counted, refusal, credits);
+                self.refuse(call, leaf, counted, refusal, credits);
             }
             Ok(plan) => {
                 let outcome = self.change(&change, plan, leaf, credits);
-                self.finish(asked, op, kid.alg.as_str(), outcome);
+                self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
     }
 
-    /// Does what time brings for a key, if it is still due.
+    /// Performs the scheduled change of a key, if it is still due.
     fn due(&mut self, kid: &Kid) {
-        if self.stopped || self.at_it(kid) {
+        if self.stopped || self.device_busy(kid) {
             return;
         }
         let (op, plan) = match self.planner().automatic(kid) {
             Ok(Some(due)) => due,
             Ok(None) => return,
             Err(Unplanned::NotMade(order)) => {
-                let asked = self.kms.asked_by_itself(&kid.tenant);
-                return self.order(order, asked, Waits::Due);
+                let call = self.kms.internal_call(&kid.tenant);
+                return self.order(order, call, DeferredKind::Due);
             }
             Err(Unplanned::Refused(refusal)) => {
                 tracing::warn!(event = "schedule_refused", reason = refusal.why.code());
@@ -238,22 +239,22 @@ impl Lifecycle {
                 return;
             }
         }
-        let asked = self.kms.asked_by_itself(&kid.tenant);
+        let call = self.kms.internal_call(&kid.tenant);
         let op_id = OpId(self.new_uuid());
         let body = body_hash(op, &kid.to_string(), &());
-        let leaf = leaf_about(op, &asked, op_id, &body, kid);
+        let leaf = leaf_about(op, &call, op_id, &body, kid);
         let change = Change {
             op,
             op_id,
             body,
-            asked: &asked,
+            call: &call,
         };
-        // Without room for the leaf it stays due.
-        let Ok(credits) = self.kms.admit(&asked, 1) else {
+        // Without room for the leaf the change stays due and the scheduler sends it again.
+        let Ok(credits) = self.kms.admit(&call, 1) else {
             return;
         };
         let outcome = self.change(&change, plan, leaf, credits);
-        self.finish(asked, op, kid.alg.as_str(), outcome);
+        self.finish(call, op, kid.alg.as_str(), outcome);
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -265,26 +266,25 @@ impl Lifecycle {
         }
     }
 
-    /// The answer that this operation id got before, or room for the leaf of a new operation.
-    /// Whoever may not use the key learns nothing from an operation id: that goes on to its
-    /// refusal, which is a leaf.
-    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Begun, Refusal> {
-        if may_use(&change.asked.caller, kid).is_ok()
+    /// The answer that this operation id got before, or the credits for the leaf of a new operation.
+    /// A caller without access to the key must not learn from an operation id: its request goes on to
+    /// its refusal, which is a leaf.
+    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Admission, Refusal> {
+        if may_use(&change.call.caller, kid).is_ok()
             && let Some(answer) = self.admit_change(change)?
         {
-            return Ok(Begun::Seen(answer));
+            return Ok(Admission::Repeated(answer));
         }
-        self.kms.admit(change.asked, 1).map(Begun::New)
+        self.kms.admit(change.call, 1).map(Admission::New)
     }
 
-    /// Refuses while nothing can be changed; otherwise the answer this operation id got before,
-    /// if any.
+    /// Refuses while the store cannot be written; otherwise the answer this operation id got before, if any.
     pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
         }
         let now = Timestamp(self.kms.clock.unix_ms());
-        let tenant = &change.asked.caller.tenant;
+        let tenant = &change.call.caller.tenant;
         let seen = self
             .store
             .seen_op(tenant, change.op_id, now)
@@ -309,9 +309,9 @@ impl Lifecycle {
         }
     }
 
-    /// What must be right to make a key, however it comes.
-    fn check_making(&self, asked: &Asked, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
-        may_use(&asked.caller, kid)?;
+    /// The checks for a new key, generated or imported.
+    fn check_making(&self, call: &CallContext, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
+        may_use(&call.caller, kid)?;
         if !self.kms.settings.algs.contains(&ask.alg) {
             return Err(unsupported());
         }
@@ -324,8 +324,13 @@ impl Lifecycle {
         payload::check_policy(&ask.payload)
     }
 
-    fn plan_create(&self, asked: &Asked, ask: &CreateKey, kid: &Kid) -> Result<Plan, Unplanned> {
-        self.check_making(asked, kid, ask)?;
+    fn plan_create(
+        &self,
+        call: &CallContext,
+        ask: &CreateKey,
+        kid: &Kid,
+    ) -> Result<Plan, Unplanned> {
+        self.check_making(call, kid, ask)?;
         let planner = self.planner();
         let backend = wanted_backend(&self.store, ask.backend);
         let mut change = self
@@ -338,7 +343,7 @@ impl Lifecycle {
         Ok(Plan::of(change))
     }
 
-    /// Stores what was planned, waits for its leaf, settles and publishes it.
+    /// Commits a plan to the store, waits for its leaf, marks it complete and publishes it.
     fn change(
         &mut self,
         change: &Change<'_>,
@@ -357,7 +362,7 @@ impl Lifecycle {
         let public = public.filter(|raw| !raw.is_empty());
         leaf.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
-            tenant: change.asked.caller.tenant.clone(),
+            tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
             kid: planned.kid.clone(),
             number: new.map_or(0, |new| new.number),
@@ -380,20 +385,20 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Done::Change(to),
+            done: Completion::Change(to),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
-            // The change is stored but its leaf is not known to be durable: the next start
-            // settles it. Until then nothing more is changed.
+            // The change is committed but its leaf is not known to be durable: the next start
+            // completes it from the outbox. A further change would need the one outbox row.
             self.stopped = true;
             self.ready.missing(
                 "store",
-                "a change waits for its audit leaf; restart to settle it",
+                "a change waits for its audit leaf; restart the service to complete it",
             );
             return Err(Refusal::audit_down());
         };
-        let json = settle(
+        let json = complete_change(
             &mut self.store,
             &pending,
             change.op,
@@ -410,7 +415,7 @@ impl Lifecycle {
         })
     }
 
-    /// Shows the key as it is now in the snapshot that everyone reads.
+    /// Replaces the key in the snapshot that all threads read.
     fn publish(&self, kid: &Kid) {
         let Some(key) = self.store.key(kid) else {
             return;
@@ -422,45 +427,44 @@ impl Lifecycle {
 
     pub(super) fn finish(
         &self,
-        asked: Asked,
+        call: CallContext,
         op: Op,
         alg: &'static str,
         outcome: Result<Answer, Refusal>,
     ) {
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         match outcome {
             Ok(answer) => {
                 timing.count(op.as_str(), alg, OK);
-                answer.send(asked);
+                answer.send(call);
             }
             Err(refusal) => {
                 timing.count(op.as_str(), alg, refusal.why.code());
-                asked
-                    .responder
+                call.responder
                     .send(ron_proto::problem::Problem::from(refusal));
             }
         }
     }
 
-    /// A refused operation is a leaf too.
+    /// Logs a refusal as a leaf; the caller is answered once it is durable.
     pub(super) fn refuse(
         &self,
-        asked: Asked,
+        call: CallContext,
         mut leaf: Leaf,
         counted: bool,
         refusal: Refusal,
         credits: Vec<Credit>,
     ) {
         refusal.why.code().clone_into(&mut leaf.result);
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         let alg = leaf
             .alg
             .as_deref()
             .and_then(|a| a.parse().ok())
             .map_or("none", ron_proto::values::Alg::as_str);
         let label = (leaf.op.as_str(), alg);
-        let done = Done::Refused {
-            responder: asked.responder,
+        let done = Completion::Refused {
+            responder: call.responder,
             refusal,
             label,
             timing,
@@ -498,7 +502,7 @@ impl Lifecycle {
         errors.with_label_values(&["store"]).inc();
         self.ready.missing(
             "store",
-            "the key store cannot be written; restart after mending it",
+            "the key store cannot be written; repair its disk, then restart the service",
         );
         tracing::error!(event = "store_failed", %error);
         store_down()
@@ -511,12 +515,12 @@ impl Lifecycle {
     }
 }
 
-/// Refuses every job until shutdown: the store's state was lost in a panic.
+/// Refuses every job until shutdown: the store thread's state was lost in a panic.
 pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
     each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
-/// The backend that a request names, or the store's own.
+/// The backend that a request names, or the local one.
 fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
     let named = named.and_then(|name| BackendKind::from_name(name.as_str()));
     named.unwrap_or(store.backends().local())
@@ -537,19 +541,19 @@ pub(super) fn store_down() -> Refusal {
     }
 }
 
-/// A leaf about a key that was named.
-fn leaf_about(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
+/// A leaf about the key that the request names.
+fn leaf_about(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
     Leaf {
         alg: Some(kid.alg.as_str().to_owned()),
         purpose: Some(kid.purpose.to_string()),
         key: Some(kid.to_string()),
-        ..leaf_of(op, asked, op_id, body)
+        ..leaf_of(op, call, op_id, body)
     }
 }
 
-pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Leaf {
+pub(super) fn leaf_of(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32]) -> Leaf {
     Leaf {
-        actor: asked.caller.name.clone(),
+        actor: call.caller.name.clone(),
         alg: None,
         context: None,
         input_sha256: Some(hex::encode(body)),
@@ -561,7 +565,7 @@ pub(super) fn leaf_of(op: Op, asked: &Asked, op_id: OpId, body: &[u8; 32]) -> Le
         prev_store_version: 0,
         purpose: None,
         result: OK.to_owned(),
-        tenant: asked.caller.tenant.to_string(),
+        tenant: call.caller.tenant.to_string(),
         ts: 0,
         v: LEAF_VERSION,
         version: None,

@@ -1,5 +1,5 @@
-//! What a change of a key does, decided before anything is written: from the key as it is and the
-//! request to the key as it will be, or to a refusal.
+//! Decides a change of a key before anything is written: from the present metadata and the request to
+//! the new metadata, or to a refusal.
 
 use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
@@ -23,7 +23,7 @@ use crate::store::record::Meta;
 /// The shortest `rotate_every`, in seconds.
 pub const ROTATE_EVERY_S_MIN: u64 = 60;
 
-/// What may be asked of a key that exists.
+/// A request to change an existing key.
 #[derive(Debug)]
 pub enum KeyRequest {
     /// `POST .../rotate`.
@@ -50,7 +50,7 @@ impl KeyRequest {
         }
     }
 
-    /// The operation id that was given.
+    /// The operation id, if the request has one.
     pub const fn op_id(&self) -> Option<OpId> {
         match self {
             Self::Rotate(request) => request.op_id,
@@ -69,7 +69,7 @@ impl KeyRequest {
         }
     }
 
-    /// What the operation id stands for: the operation, the key and the canonical body.
+    /// The hash that an operation id is bound to: operation, key and canonical body.
     pub fn body_hash(&self, kid: &Kid) -> [u8; 32] {
         let (op, kid) = (self.op(), kid.to_string());
         match self {
@@ -81,23 +81,20 @@ impl KeyRequest {
     }
 }
 
-/// SHA-256 over the operation's name, its key and its canonical body.
+/// SHA-256 over the operation's name, the key's name and the canonical body, separated by zero bytes.
 pub fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
     let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
     framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
     sha256(&framed)
 }
 
-/// A decision.
 pub struct Plan {
-    /// What is stored.
     pub change: Change,
-    /// What the leaf says beside it.
     pub context: Option<String>,
 }
 
 impl Plan {
-    /// A change that needs no words.
+    /// A plan whose leaf has no `context`.
     pub fn of(change: Change) -> Self {
         Self {
             change,
@@ -106,15 +103,11 @@ impl Plan {
     }
 }
 
-/// What plans are made with.
+/// The inputs of a decision.
 pub struct Planner<'a> {
-    /// The keys.
     pub store: &'a KeyStore,
-    /// Periods and delays.
     pub settings: &'a LifecycleSettings,
-    /// For jitter.
     pub random: &'a dyn Random,
-    /// The time.
     pub now: Timestamp,
 }
 
@@ -161,7 +154,7 @@ impl Planner<'_> {
         }
     }
 
-    /// A version that waits is known to verifiers already, so it is the one that takes over.
+    /// Rotates. A version that was published ahead becomes the head instead of a new one: verifiers know it already.
     fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, Unplanned> {
         active(&meta)?;
         let mut change = if meta.waiting.is_some() {
@@ -175,7 +168,7 @@ impl Planner<'_> {
 
     fn update(&self, kid: &Kid, mut meta: Meta, update: &UpdateKey) -> Result<Plan, Refusal> {
         let bad = |detail: String| Err(Refusal::new(Why::BadRequest, detail));
-        let mut said = Vec::new();
+        let mut changes = Vec::new();
         if let Some(version) = update.min_verify_version {
             if !(1..=meta.head).contains(&version) {
                 let head = meta.head;
@@ -184,12 +177,12 @@ impl Planner<'_> {
                 ));
             }
             meta.min_verify = version;
-            said.push(format!("min_verify_version={version}"));
+            changes.push(format!("min_verify_version={version}"));
         }
         if let Some(every) = update.rotate_every {
             active(&meta)?;
             self.set_rotation(&mut meta, every)?;
-            said.push(format!("rotate_every={every}"));
+            changes.push(format!("rotate_every={every}"));
         }
         match update.exportable {
             Some(true) if !meta.exportable => {
@@ -197,16 +190,16 @@ impl Planner<'_> {
             }
             Some(flag) => {
                 meta.exportable = flag;
-                said.push(format!("exportable={flag}"));
+                changes.push(format!("exportable={flag}"));
             }
             None => {}
         }
-        if said.is_empty() {
+        if changes.is_empty() {
             return bad("the request changes nothing; name what to change".into());
         }
         Ok(Plan {
             change: Change::of(kid, meta),
-            context: Some(said.join(" ")),
+            context: Some(changes.join(" ")),
         })
     }
 
@@ -241,7 +234,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Sets or ends the schedule of a key that is, or will be, there.
+    /// Sets or ends the rotation schedule of an existing or new key.
     pub fn set_rotation(&self, meta: &mut Meta, every: RotateEvery) -> Result<(), Refusal> {
         let Some(every) = every.period() else {
             meta.rotation = None;
@@ -258,13 +251,13 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The moment for the next version: the period from now, less the jitter, so that keys made
-    /// together are not rotated together and none gets older than its period.
+    /// When the next version signs: one period from now, minus the jitter. Subtracted, so that keys made together
+    /// rotate apart and no version signs for longer than its period.
     fn next_due(&self, every: Period) -> Timestamp {
-        let most = every.as_ms() / 100 * self.settings.jitter_percent;
+        let jitter_max = every.as_ms() / 100 * self.settings.jitter_percent;
         let mut bytes = [0_u8; 8];
         self.random.fill(&mut bytes);
-        let jitter = u64::from_le_bytes(bytes) % (most + 1);
+        let jitter = u64::from_le_bytes(bytes) % (jitter_max + 1);
         Timestamp(self.now.0 + every.as_ms() - jitter)
     }
 
@@ -275,7 +268,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Decides what is due for the key now; `None` when nothing is.
+    /// Decides the scheduled change that is due for the key now; `None` when there is none.
     pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, Unplanned> {
         let mut meta = self.store.known(kid)?.clone();
         let plan = match due(&Schedule::from(&meta), self.settings, self.now) {
@@ -323,7 +316,7 @@ fn promoted(mut meta: Meta) -> Meta {
     meta
 }
 
-/// What of a key says when something is due.
+/// The fields of a key that decide when a change is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     state: KeyState,
@@ -354,22 +347,22 @@ impl From<&Key> for Schedule {
     }
 }
 
-/// What time brings for a key.
+/// A scheduled change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// The next version is made and shown; it does not sign before this.
+    /// Make and publish the next version; it does not sign yet.
     Publish {
-        /// When it may.
+        /// From when it may sign.
         signs_from: Timestamp,
     },
-    /// The waiting version begins to sign.
+    /// The published version becomes the head and begins to sign.
     Activate,
-    /// The secrets go.
+    /// The secrets are erased.
     Destroy,
 }
 
-/// What is due at `now`. A version is shown at least `prepublish` before it signs (half the period,
-/// where that is shorter), also when nobody was there to show it in time.
+/// The change that is due at `now`. A version is published at least `prepublish` before it signs (half the period,
+/// where that is shorter), also when the service was down at the time it should have been published.
 pub fn due(schedule: &Schedule, settings: &LifecycleSettings, now: Timestamp) -> Option<Due> {
     if schedule.state == KeyState::PendingDestruction {
         return (schedule.destroy_at? <= now).then_some(Due::Destroy);
@@ -423,7 +416,7 @@ mod tests {
         check(1000, 1000, 100, 900, Some(1000));
         check(1000, 1000, 100, 950, Some(1050)); // late: it signs later, not sooner
         check(1000, 1000, 100, 5000, Some(5100));
-        check(100, 1000, 600, 949, None); // half the period is the most
+        check(100, 1000, 600, 949, None); // half the period is the maximum
         check(100, 1000, 600, 950, Some(1000));
     }
 

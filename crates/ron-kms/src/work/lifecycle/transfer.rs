@@ -1,4 +1,4 @@
-//! Keys that come from outside or leave, always wrapped.
+//! Import and export of keys, always wrapped.
 
 use ron_http::Response;
 use ron_kernel::Credit;
@@ -15,12 +15,11 @@ use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::keys::index::{may_use, not_active};
 use crate::keys::{SecretKey, wrapping};
-use crate::work::Asked;
-use crate::work::answer::Done;
+use crate::work::CallContext;
+use crate::work::answer::Completion;
 
 impl Lifecycle {
-    /// Takes a key over.
-    pub(super) fn import(&mut self, asked: Asked, ask: &ImportKey) {
+    pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
         let making = Making {
             op: Op::Import,
             op_id: ask.op_id,
@@ -32,8 +31,8 @@ impl Lifecycle {
                 id: self.new_uuid(),
             },
         };
-        let ordered = self.make(asked, making, |this, asked, kid| {
-            this.plan_import(asked, ask, kid).map_err(Unplanned::from)
+        let ordered = self.make(call, making, |this, call, kid| {
+            this.plan_import(call, ask, kid).map_err(Unplanned::from)
         });
         debug_assert!(
             ordered.is_none(),
@@ -41,9 +40,9 @@ impl Lifecycle {
         );
     }
 
-    fn plan_import(&self, asked: &Asked, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
+    fn plan_import(&self, call: &CallContext, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
         self.check_making(
-            asked,
+            call,
             kid,
             &CreateKey {
                 tenant: ask.tenant.clone(),
@@ -64,7 +63,7 @@ impl Lifecycle {
         let keys = &self.kms.wrapping;
         let raw = keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?;
         let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
-            let detail = "what was wrapped is not a key of this algorithm; docs/formats/kms.md says what it must be";
+            let detail = "the wrapped bytes are not a key of this algorithm; docs/formats/kms.md says what it must be";
             Refusal::new(Why::WrappedRefused, detail)
         })?;
         let planner = self.planner();
@@ -81,44 +80,44 @@ impl Lifecycle {
         Ok(plan)
     }
 
-    /// Hands a version over. Nothing is changed; the answer leaves once its leaf is durable.
-    pub(super) fn export(&mut self, asked: Asked, kid: &Kid, ask: &ExportKey) {
+    /// Exports one version. The store is not changed; the answer leaves once its leaf is durable.
+    pub(super) fn export(&mut self, call: CallContext, kid: &Kid, ask: &ExportKey) {
         let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::Export, &kid.to_string(), ask);
-        let mut leaf = leaf_about(Op::Export, &asked, op_id, &body, kid);
-        let credits = match self.kms.admit(&asked, 1) {
+        let mut leaf = leaf_about(Op::Export, &call, op_id, &body, kid);
+        let credits = match self.kms.admit(&call, 1) {
             Ok(credits) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(asked, &refusal),
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        match self.wrapped_version(&asked, kid, ask, &mut leaf) {
+        match self.wrapped_version(&call, kid, ask, &mut leaf) {
             Err(refusal) => {
                 let counted = self.store.key(kid).is_some();
-                self.refuse(asked, leaf, counted, refusal, credits);
+                self.refuse(call, leaf, counted, refusal, credits);
             }
-            Ok(answer) => self.send_export(asked, answer, leaf, credits),
+            Ok(answer) => self.send_export(call, answer, leaf, credits),
         }
     }
 
     fn wrapped_version(
         &self,
-        asked: &Asked,
+        call: &CallContext,
         kid: &Kid,
         ask: &ExportKey,
         leaf: &mut Leaf,
     ) -> Result<ExportAnswer, Refusal> {
         let forbidden = |detail| Err(Refusal::new(Why::ExportForbidden, detail));
-        may_use(&asked.caller, kid)?;
+        may_use(&call.caller, kid)?;
         let meta = self.store.known(kid)?;
         let version = ask.version.unwrap_or(meta.head);
         leaf.version = Some(version);
         let Some(recipient) = &ask.recipient else {
-            return forbidden("keys leave wrapped or not at all; name a `recipient`");
+            return forbidden("keys are exported only wrapped; name a `recipient`");
         };
         if !meta.exportable {
-            return forbidden("this key was made not to leave");
+            return forbidden("this key is not exportable");
         }
         if !meta.backend(self.store.backends().local()).is_local() {
-            return forbidden("the device that holds this key does not give it away");
+            return forbidden("the device that holds this key does not export it");
         }
         if meta.state() == KeyState::Destroyed {
             return Err(not_active(KeyState::Destroyed));
@@ -146,19 +145,19 @@ impl Lifecycle {
 
     fn send_export(
         &self,
-        asked: Asked,
+        call: CallContext,
         mut answer: ExportAnswer,
         leaf: Leaf,
         credits: Vec<Credit>,
     ) {
-        let timing = self.kms.timing(&asked);
+        let timing = self.kms.timing(&call);
         let label = (Op::Export.as_str(), answer.key.alg.as_str());
         let make = move |index: u64| {
             answer.receipt.index = index;
             Response::json(200, &answer)
         };
-        let done = Done::Other {
-            responder: asked.responder,
+        let done = Completion::Other {
+            responder: call.responder,
             make: Box::new(make),
             label,
             timing,

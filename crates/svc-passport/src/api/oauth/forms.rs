@@ -1,37 +1,37 @@
-//! The forms of the OAuth endpoints as the API document describes them; [`super::Fields`] reads them.
+//! The forms of the OAuth endpoints, for the API document; [`super::Fields`] parses requests.
 
-#![allow(dead_code)] // only their shapes matter
+#![allow(dead_code)] // only their schemas are used
 
 use schemars::JsonSchema;
 
-/// How a client proves itself inside a form; with HTTP Basic or a certificate it sends less of this, or nothing.
+/// Client authentication inside a form; a client with HTTP Basic or a certificate sends fewer of these fields, or none.
 #[derive(JsonSchema)]
 pub struct ClientFields {
-    /// Who asks.
+    /// The client's id in the issuer's configuration.
     client_id: Option<String>,
-    /// Its secret.
+    /// The client's secret, `ron_cs_<client_id>_<43 characters>`; not with HTTP Basic.
     client_secret: Option<String>,
-    /// The jwt-bearer type of RFC 7523.
+    /// `urn:ietf:params:oauth:client-assertion-type:jwt-bearer` (RFC 7523), with `client_assertion`.
     client_assertion_type: Option<String>,
-    /// A JWT that the client has signed.
+    /// A JWT signed with the client's own key; used once, valid for ten minutes at most.
     client_assertion: Option<String>,
 }
 
-/// `POST /oauth2/token`.
+/// The form of `POST /oauth2/token`.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct TokenForm {
     /// `client_credentials`, or the token-exchange one of RFC 8693.
     grant_type: GrantType,
-    /// Scopes separated by spaces; all that are allowed when absent.
+    /// Scopes separated by spaces; all allowed scopes when absent.
     scope: Option<String>,
-    /// The service that the token is for; may be absent when the policy names just one.
+    /// The service that the token is for; may be absent when the policy allows the client only one.
     audience: Option<String>,
-    /// Refused: a service is named by its audience.
+    /// Refused: name the service with `audience`.
     resource: Option<String>,
-    /// Lifetime in seconds.
+    /// Lifetime of the token in seconds, at least 1; the issuer's default when absent.
     ttl_s: Option<u64>,
-    /// Caveats as `key=value`; one field for each.
+    /// Caveats as `key=value`, one field per caveat.
     caveat: Option<Vec<String>>,
     /// Caveats in the form of RFC 9396: a JSON array of objects of type `ron`.
     authorization_details: Option<String>,
@@ -39,9 +39,9 @@ pub struct TokenForm {
     subject_token: Option<String>,
     /// The access token type of RFC 8693.
     subject_token_type: Option<String>,
-    /// Refused: the client that asks is the actor.
+    /// Refused: the authenticated client is the actor.
     actor_token: Option<String>,
-    /// Refused likewise.
+    /// Refused, like `actor_token`.
     actor_token_type: Option<String>,
     /// The access token type of RFC 8693.
     requested_token_type: Option<String>,
@@ -49,7 +49,7 @@ pub struct TokenForm {
     client: ClientFields,
 }
 
-/// What a client may ask with.
+/// The supported grant types.
 #[derive(JsonSchema)]
 enum GrantType {
     #[schemars(rename = "client_credentials")]
@@ -58,13 +58,13 @@ enum GrantType {
     TokenExchange,
 }
 
-/// `POST /oauth2/introspect` and `/oauth2/revoke`.
+/// The form of `POST /oauth2/introspect` and `/oauth2/revoke`.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 pub struct AboutToken {
-    /// The token that it is about.
+    /// The token to introspect or to revoke.
     token: String,
-    /// Not looked at: there is one kind of token.
+    /// Ignored: there is one kind of token.
     token_type_hint: Option<String>,
     #[schemars(flatten)]
     client: ClientFields,

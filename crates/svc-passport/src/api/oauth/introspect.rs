@@ -1,6 +1,6 @@
-//! `POST /oauth2/introspect` (RFC 7662). For gateways that can only see a status (nginx `auth_request`): with
-//! `Prefer: handling=strict` (RFC 7240) an inactive token is answered 401 instead of 200, and so is none at all: the
-//! gateway's caller has not sent one.
+//! `POST /oauth2/introspect` (RFC 7662). For gateways that see only the status (nginx `auth_request`): with
+//! `Prefer: handling=strict` (RFC 7240) an inactive token is answered with 401 instead of 200, and so is a missing token,
+//! because then the gateway's caller has sent none.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     Route::post("/oauth2/introspect", Need::Public, move |req| {
         introspect(&api, req).map_err(as_oauth)
     })
-    .summary("What a token is worth now, for resource servers.")
+    .summary("Whether a token is active, and its claims; for resource servers.")
     .body_form::<AboutToken>()
     .returns::<IntrospectAnswer>(200)
     .body_cap(FORM_BYTES_MAX)

@@ -1,5 +1,5 @@
-//! The OAuth endpoints: token (RFC 6749, 8693), introspect (RFC 7662), revoke (RFC 7009), with one form parser, one
-//! way to find out who asks, and errors as RFC 6749 section 5.2 wants them.
+//! The OAuth endpoints: token (RFC 6749, 8693), introspect (RFC 7662), revoke (RFC 7009). They share the form parser, the
+//! client authentication, and the error format of RFC 6749 section 5.2.
 
 mod forms;
 mod introspect;
@@ -15,16 +15,16 @@ use ron_proto::{Problem, b64};
 use super::Api;
 use crate::clients::ClientReject;
 
-/// What client authentication may put into any form.
+/// The fields of client authentication, allowed in every form.
 const CLIENT_FIELDS: [&str; 4] = [
     "client_id",
     "client_secret",
     "client_assertion_type",
     "client_assertion",
 ];
-/// What introspection and revocation read beside that.
+/// The further fields of introspection and revocation.
 const TOKEN_FIELDS: [&str; 2] = ["token", "token_type_hint"];
-/// Longest form, in bytes.
+/// Maximum bytes of a form.
 const FORM_BYTES_MAX: usize = 32 * 1024;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -36,7 +36,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     .map(says_oauth_errors)
 }
 
-/// Documents the errors of these endpoints: the words of RFC 6749, under the statuses that go with them.
+/// Documents the errors of these endpoints: the codes of RFC 6749, under their statuses.
 fn says_oauth_errors(route: Route) -> Route {
     let statuses = [400, 401, 429, 500, 502, 503];
     statuses.into_iter().fold(route, |route, status| {
@@ -44,7 +44,7 @@ fn says_oauth_errors(route: Route) -> Route {
     })
 }
 
-/// RFC 6749 knows few error words and two statuses; what has no word yet gets the nearest.
+/// Converts a problem to the few error codes and two statuses of RFC 6749; a problem without a code gets the nearest one.
 fn as_oauth(mut problem: Problem) -> Problem {
     let word = problem.oauth.unwrap_or(match problem.status {
         401 => "invalid_client",
@@ -59,31 +59,30 @@ fn as_oauth(mut problem: Problem) -> Problem {
     problem.with_oauth(word)
 }
 
-/// Who asks at an OAuth endpoint.
+/// The caller of an OAuth endpoint.
 #[derive(Debug, PartialEq, Eq)]
 enum Caller {
     /// A client of the configuration.
     Client(String),
-    /// Somebody with a passport or service token that holds the scope the endpoint asks for.
+    /// The bearer of a passport or service token with the scope that the endpoint requires.
     Scoped,
 }
 
-/// A client that has proved who it is.
 #[derive(Debug, PartialEq, Eq)]
-struct Proved {
+struct AuthenticatedClient {
     /// `client_id`.
     id: String,
-    /// Hash of the certificate it did it with: what it is given is bound to that (RFC 8705 section 3).
+    /// Hash of the certificate it authenticated with; its tokens are bound to that (RFC 8705 section 3).
     x5t: Option<String>,
 }
 
-/// The client, by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3), or where
-/// none of these speaks, the certificate of its connection (RFC 8705 section 2).
-fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
-    proved(api, req, form).map_err(|refused| match refused {
+/// Authenticates the client by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3); or,
+/// if none of these is sent, by the certificate of its connection (RFC 8705 section 2).
+fn client(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Problem> {
+    authenticate(api, req, form).map_err(|refused| match refused {
         Refused::Form(problem) => problem,
         Refused::Client(reject, claimed) => {
-            // A name that is not in the configuration is the caller's own text, which does not belong in a log.
+            // An unknown name is the caller's own text and must not get into the log.
             let clients = api.clients.load();
             let known = claimed.as_deref().and_then(|id| clients.known(id));
             api.refused(req, reject.reason(), known, reject.problem())
@@ -91,11 +90,11 @@ fn client(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Problem> {
     })
 }
 
-/// Why no client was proved.
+/// Why client authentication failed.
 enum Refused {
-    /// The form does not say how it is to be.
+    /// The form is malformed or mixes methods.
     Form(Problem),
-    /// The client that it names has not proved its identity.
+    /// The named client is not authenticated; its claimed name, if any.
     Client(ClientReject, Option<String>),
 }
 
@@ -105,7 +104,7 @@ impl From<Problem> for Refused {
     }
 }
 
-fn proved(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Refused> {
+fn authenticate(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Refused> {
     let id = form.one("client_id")?;
     let spoken = ["client_secret", "client_assertion", "client_assertion_type"]
         .iter()
@@ -114,13 +113,13 @@ fn proved(api: &Api, req: &Request, form: &Fields) -> Result<Proved, Refused> {
     if let (true, Some(id), Some(cert)) = (silent, id, &req.client_cert) {
         let checked = api.clients.load().check_cert(id, cert);
         checked.map_err(|reject| Refused::Client(reject, Some(id.to_owned())))?;
-        return Ok(Proved {
+        return Ok(AuthenticatedClient {
             id: id.to_owned(),
             x5t: ron_auth::x5t_s256(cert),
         });
     }
     let id = by_secret_or_assertion(api, req, form)?;
-    Ok(Proved { id, x5t: None })
+    Ok(AuthenticatedClient { id, x5t: None })
 }
 
 fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<String, Refused> {
@@ -188,7 +187,7 @@ fn basic_pair(header: &str) -> Option<(String, String)> {
     Some((ron_http::form_decode(id)?, ron_http::form_decode(secret)?))
 }
 
-/// A client, or a bearer of the scope (RFC 7662 section 2.1 leaves both open).
+/// A client, or the bearer of a token with the scope (RFC 7662 section 2.1 allows both).
 fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Result<Caller, Problem> {
     let scheme = req.header("authorization").and_then(|h| h.split_once(' '));
     let token = ["bearer", "dpop"];
@@ -217,8 +216,8 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
 }
 
 impl Api {
-    /// Counts and logs that somebody was refused at an OAuth endpoint, and gives the answer back; `client` is a name of
-    /// the configuration.
+    /// Counts and logs a refusal at an OAuth endpoint and returns the answer. `client` must be a name from the
+    /// configuration.
     fn refused(
         &self,
         req: &Request,
@@ -231,14 +230,14 @@ impl Api {
         answer
     }
 
-    /// The trace of a refused caller alone; the answer is counted where it is made.
+    /// Logs a refused caller only; the caller of this function counts the answer.
     fn trace(&self, req: &Request, reason: &'static str, client: Option<&str>) {
         let peer = Peer::of(req.peer, req.transport);
         self.auth.refused(reason, peer, &req.request_id, client);
     }
 }
 
-/// Whether the policy gives a client this scope at this service: what its own tokens could do, it may do directly.
+/// Whether the policy gives a client this scope at this service. A client may do directly what its own tokens could do.
 fn may(api: &Api, client: &str, scope: &str) -> bool {
     api.policy.with(|in_force| {
         let rules = in_force
@@ -255,7 +254,7 @@ fn may(api: &Api, client: &str, scope: &str) -> bool {
 struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// Reads the body; fields that are neither `known` nor of client authentication are refused.
+    /// Parses the body; fields that are neither `known` nor of client authentication are refused.
     fn parse(req: &Request, known: &[&str]) -> Result<Self, Problem> {
         let fields = std::str::from_utf8(&req.body)
             .ok()

@@ -1,5 +1,5 @@
-//! `POST /oauth2/revoke` (RFC 7009): a client gives back a token that was issued to it; holders of `passport:revoke`
-//! give back any. Answered when the revocation is durable. A token that is no (longer a) good one is answered 200.
+//! `POST /oauth2/revoke` (RFC 7009): a client revokes a token that was issued to it; a caller with `passport:revoke`
+//! revokes any token. Answered when the revocation is durable. An invalid or expired token is answered with 200.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         Need::Public,
         move |req, responder| handle(&api, &req, responder),
     )
-    .summary("Give a token back; durable when answered.")
+    .summary("Revoke a token; the revocation is durable when answered.")
     .body_form::<AboutToken>()
     .returns_nothing(200)
     .body_cap(FORM_BYTES_MAX)
@@ -40,7 +40,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     }
 }
 
-/// What to revoke, and who asked; nothing for a token that is good for nothing anyway.
+/// What to revoke, and the caller's name for the record; `None` for a token that is invalid anyway.
 fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem> {
     let form = Fields::parse(req, &TOKEN_FIELDS)?;
     let token = form.required("token")?;

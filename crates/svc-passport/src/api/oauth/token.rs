@@ -9,14 +9,14 @@ use ron_proto::passport::{ACCESS_TOKEN_TYPE, TOKEN_EXCHANGE, TokenAnswer};
 use ron_proto::{Problem, caveat, strict};
 
 use super::forms::TokenForm;
-use super::{FORM_BYTES_MAX, Fields, Proved, as_oauth, client};
+use super::{AuthenticatedClient, FORM_BYTES_MAX, Fields, as_oauth, client};
 use crate::api::{Api, judge};
 use crate::dpop::ProofRefused;
-use crate::exchange::{Held, exchange};
+use crate::exchange::{PresentedToken, exchange};
 use crate::issue::{Form, IssueJob};
-use crate::policy::{Ask, Grant};
+use crate::policy::{Grant, TokenRequest};
 
-/// The fields of its form beside those of client authentication.
+/// The fields of the form besides those of client authentication.
 pub(super) const KNOWN: [&str; 12] = [
     "grant_type",
     "scope",
@@ -78,7 +78,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         }
         None => return Err(Problem::bad_request("grant_type is missing")),
     };
-    let Proved { id, x5t } = client(api, req, &form)?;
+    let AuthenticatedClient { id, x5t } = client(api, req, &form)?;
     let ours = (&**api.auth.bases(), id.as_str());
     let jkt = api.proofs.check(req, ours, api.now_s());
     let jkt = jkt.map_err(|refused| match refused {
@@ -95,7 +95,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
                 .with_oauth("invalid_target"),
         );
     }
-    let ask = Ask {
+    let ask = TokenRequest {
         client_id: &id,
         subject: None,
         audience: form.one("audience")?,
@@ -126,7 +126,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     Ok((api.decide(&ask).inspect_err(denied)?, Form::Oauth))
 }
 
-fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> {
+fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
     let access = |name: &str, value: Option<&str>| match value {
         None | Some(ACCESS_TOKEN_TYPE) => Ok(()),
         Some(_) => Err(Problem::bad_request(format!(
@@ -140,7 +140,7 @@ fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> 
     access("requested_token_type", form.one("requested_token_type")?)?;
     if form.one("actor_token")?.is_some() || form.one("actor_token_type")?.is_some() {
         return Err(Problem::bad_request(
-            "actor_token is not understood: the client that asks is the actor",
+            "actor_token is not supported: the authenticated client is the actor",
         ));
     }
     let token = form.required("subject_token")?;
@@ -148,7 +148,7 @@ fn exchanged(api: &Api, form: &Fields, ask: &Ask<'_>) -> Result<Grant, Problem> 
         Problem::bad_request(format!("subject_token: {}", refused.reject))
             .with_oauth("invalid_grant")
     })?;
-    let held = Held {
+    let held = PresentedToken {
         claims: &good.claims,
         audience: &good.shown.aud,
         act: good.shown.act.as_ref(),

@@ -1,4 +1,4 @@
-//! The end of a change: its leaf is durable, so it is shown, answered, and its answer remembered.
+//! Completion of a change: its leaf is durable, so the version becomes visible and its answer is stored.
 
 use ron_http::Response;
 use ron_proto::kms::KeyChanged;
@@ -8,48 +8,47 @@ use serde::Serialize;
 use crate::audit::leaf::Op;
 use crate::store::write::Pending;
 use crate::store::{KeyStore, StoreError};
-use crate::work::Asked;
+use crate::work::CallContext;
 
-/// A finished change: status and body of its answer.
+/// The answer of a finished change.
 pub struct Answer {
-    /// Status.
     pub status: u16,
-    /// Body.
     pub json: String,
-    /// Where the new key is.
+    /// Path of the new key.
     pub location: Option<String>,
 }
 
 impl Answer {
-    /// Sends it to who asked.
-    pub fn send(self, asked: Asked) {
+    /// Sends the answer to the caller.
+    pub fn send(self, call: CallContext) {
         let response = Response::bytes(self.status, "application/json", self.json.into_bytes());
-        asked.responder.send(match self.location {
+        call.responder.send(match self.location {
             Some(location) => response.header("location", location),
             None => response,
         });
     }
 }
 
-/// Whether the operation makes a key, so that its answer is 201 and the key itself.
+/// Whether the operation makes a key: it is answered with 201 and the key's document.
 pub const fn makes_key(op: Op) -> bool {
     matches!(op, Op::Create | Op::Import)
 }
 
-/// The status of its answer.
+/// The HTTP status of the operation's answer.
 pub const fn status_of(op: Op) -> u16 {
     if makes_key(op) { 201 } else { 200 }
 }
 
-/// Marks a change as durable at `birth` and remembers its answer, which is returned. Also used at
-/// start for a change that a crash interrupted.
-pub fn settle(
+/// Completes a change whose leaf is durable at index `birth`: makes it visible, stores its answer and
+/// returns it. Also used at start for a change that a crash interrupted.
+pub fn complete_change(
     store: &mut KeyStore,
     pending: &Pending,
     op: Op,
     birth: u64,
     origin: &str,
 ) -> Result<String, StoreError> {
+    // In memory first: the answer shows the version, and both are then written in one transaction.
     store.mark_born(pending, birth);
     let key = store
         .key(&pending.kid)
@@ -69,11 +68,11 @@ pub fn settle(
             receipt,
         })
     };
-    store.settle(pending, birth, &json)?;
+    store.complete(pending, birth, &json)?;
     Ok(json)
 }
 
-/// An answer as text.
+/// An answer as JSON.
 pub fn to_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("documents hold strings and integers only")
 }
