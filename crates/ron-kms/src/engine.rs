@@ -8,8 +8,8 @@ use std::time::Duration;
 use ron_crypto::rand::Random;
 use ron_http::HttpClient;
 use ron_kernel::{
-    Credits, Deadline, KernelMetrics, RankedMutex, Receiver, Recv, Registry, SharedClock, Snapshot,
-    Supervisor, ThreadCtx, queue,
+    Credits, Deadline, KernelMetrics, Receiver, Recv, Registry, SharedClock, Snapshot, Supervisor,
+    ThreadCtx, queue,
 };
 use ron_proto::scope;
 use ron_proto::values::Timestamp;
@@ -36,7 +36,6 @@ use crate::replay::{Bounds, Journal, Replay};
 use crate::store::{KeyStore, StoreError};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
-    WRITER_SLOT,
 };
 use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
@@ -68,20 +67,6 @@ pub struct Engine {
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
     pub backends: Backends,
-}
-
-/// The state of a single-writer thread, moved into the thread when it starts. The supervisor restarts a thread that
-/// panicked; the restarted thread finds the slot empty, so it cannot work on state that a panic left half changed.
-struct Slot<T>(RankedMutex<Option<T>>);
-
-impl<T> Slot<T> {
-    fn new(state: T) -> Self {
-        Self(RankedMutex::new(&WRITER_SLOT, Some(state)))
-    }
-
-    fn take(&self) -> Option<T> {
-        self.0.lock().take()
-    }
 }
 
 impl Engine {
@@ -345,48 +330,20 @@ pub fn audit_dir(settings: &Settings) -> PathBuf {
         .join("audit")
 }
 
-/// Spawns a thread that owns `state`. After a panic the state is not used again: the log is closed until the next
-/// start and the supervisor is asked to end the process, so that the next start checks what is on disk.
-pub(crate) fn spawn_writer<T: Send + 'static>(
-    sup: &Supervisor,
-    spec: &'static ron_kernel::ThreadSpec,
-    state: T,
-    health: AuditHealth,
-    run: fn(&mut T, &ThreadCtx),
-) {
-    let slot = Slot::new(state);
-    let handle = sup.clone();
-    sup.spawn(spec, move |ctx| {
-        if let Some(mut state) = slot.take() {
-            run(&mut state, ctx);
-            return;
-        }
-        // The state went down with the panic. This thread must not return: the supervisor would only restart it.
-        health.fail(Fault::Failure, "a thread of the audit log panicked");
-        handle.set_fatal("a thread of the audit log panicked");
-        wait_for_shutdown(ctx);
-    });
-}
-
 fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
     let (kms, jobs, ready) = (
         lifecycle.kms.clone(),
         lifecycle.jobs.clone(),
         lifecycle.ready.clone(),
     );
-    let slot = Slot::new(lifecycle);
-    sup.spawn(&STORE, move |ctx| {
-        if let Some(mut lifecycle) = slot.take() {
-            lifecycle.run(ctx);
-            return;
-        }
+    let run = move |lifecycle: Option<Lifecycle>, ctx: &ThreadCtx| match lifecycle {
+        Some(mut lifecycle) => lifecycle.run(ctx),
+        None => refuse_all(&kms, &jobs, ctx),
+    };
+    sup.spawn_owner(&STORE, Some(lifecycle), run, move || {
         ready.missing("store", "the store thread panicked; restart the service");
-        refuse_all(&kms, &jobs, ctx);
+        Some(None)
     });
-}
-
-fn wait_for_shutdown(ctx: &ThreadCtx) {
-    while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
 }
 
 /// Runs `take` on every job until shutdown, then on every job that is still queued.

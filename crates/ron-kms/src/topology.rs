@@ -278,12 +278,6 @@ pub const VERIFY_LOCK: LockSpec = LockSpec {
     rank: 14,
     guards: "how many batches each tenant verifies now",
 };
-/// Guards the hand-over of a single writer's state to its thread.
-pub const WRITER_SLOT: LockSpec = LockSpec {
-    name: "writer_slot",
-    rank: 20,
-    guards: "a writer's state while its thread is not running",
-};
 
 /// The whole table, with the rows of the chassis.
 pub static TOPOLOGY: Topology = ron_service::topology! {
@@ -297,7 +291,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
         HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, HELD_REMOTE_QUEUE, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
     ],
-    locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK, WRITER_SLOT],
+    locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK],
 };
 
 #[cfg(test)]

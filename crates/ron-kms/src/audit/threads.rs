@@ -3,17 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{KernelMetrics, Receiver, Sender, Shutdown, Supervisor, queue};
+use ron_kernel::{
+    KernelMetrics, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, ThreadSpec, queue,
+};
 use ron_service::ReadyBoard;
 use ron_service::log_host::LogHost;
 use ron_service::log_host::cosign::Witnesses;
 
+use super::AuditHealth;
 use super::appender::{Appender, Entry};
 use super::checkpoint::{CheckpointThread, Signal, Wake};
+use super::health::Fault;
 use super::proofs::{ProofJob, ProofThread};
 use super::start::{self, OpenedLog};
 use super::witness::{Published, WitnessThread, WitnessedAudit};
-use crate::engine::spawn_writer;
 use crate::replay::Journal;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
@@ -121,6 +124,24 @@ fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
     spawn_writer(sup, &AUDIT, appender, health(), Appender::run);
     let run = CheckpointThread::run;
     spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
+}
+
+/// Spawns a thread that owns `state`. After a panic the state is not used again: the log is closed until the next
+/// start, and the supervisor is asked to end the process, so that the next start checks what is on disk.
+fn spawn_writer<T: Send + 'static>(
+    sup: &Supervisor,
+    spec: &'static ThreadSpec,
+    state: T,
+    health: AuditHealth,
+    run: fn(&mut T, &ThreadCtx),
+) {
+    let handle = sup.clone();
+    let body = move |mut state: T, ctx: &ThreadCtx| run(&mut state, ctx);
+    sup.spawn_owner(spec, state, body, move || {
+        health.fail(Fault::Failure, "a thread of the audit log panicked");
+        handle.set_fatal("a thread of the audit log panicked");
+        None
+    });
 }
 
 /// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
