@@ -110,6 +110,7 @@ impl Engine {
         let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
         let EngineParts { sup, km, ready, .. } = parts;
         spawn_refresher(&sup, &kms, ready.clone());
+        // Without its log the store must not change: no leaf could record it.
         let stopped = opened.is_err();
         match opened {
             Ok(opened) => {

@@ -178,7 +178,7 @@ impl CheckpointThread {
             let due = Deadline::within(self.interval);
             loop {
                 match self.wakes.recv(&ctx.shutdown, due) {
-                    Recv::Item(Wake::NewLeaf) => {}
+                    Recv::Item(Wake::NewLeaf) => {} // the interval runs already
                     Recv::Item(Wake::Cosigned(text, lines)) => self.cosign(&text, &lines),
                     Recv::Item(Wake::Many) | Recv::Timeout => break self.publish(),
                     Recv::Shutdown | Recv::Closed => break,

@@ -96,6 +96,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     options.entry_bytes_max = LEAF_BYTES_MAX;
     for path in anchor_paths(settings, &identity.origin) {
         let head = anchored(&path, &identity)?;
+        // The log must extend every stored head: a shorter one was cut or rolled back.
         options.known_heads.extend(head);
     }
     let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
@@ -312,6 +313,7 @@ fn born(
     counted: bool,
 ) -> Result<u64, Distrust> {
     let (log_size, version_before) = since;
+    // Without times and counters, which the writer fills in.
     let found = scan(reader, log_size, reader.size_durable(), |seen| {
         Ok(seen.op_id == leaf.op_id
             && seen.key == leaf.key

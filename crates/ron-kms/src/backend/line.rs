@@ -230,6 +230,7 @@ impl<S: Session> SessionPool<S> {
                 self.answered();
                 Ok(done)
             }
+            // An error of the device is an answer too: the device is available.
             Ok(Err(Fault::Refused(why))) => {
                 self.answered();
                 Err(DeviceError::Refused(why))

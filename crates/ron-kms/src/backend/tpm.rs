@@ -206,6 +206,7 @@ impl TpmSession {
 
     fn sign(&mut self, blob: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
         let key = self.load(blob)?;
+        // Flushed below also after an error: a TPM may have only three slots.
         let signed = self.sign_with(key, message);
         self.flush(key.into());
         signed

@@ -286,6 +286,7 @@ impl Journal {
 
     /// Whether the next record needs a new segment.
     fn is_full(&self, pending: u64) -> bool {
+        // A damaged segment is never continued: records after the damage would not be found.
         let Some(last) = self.segments.back().filter(|_| self.writable) else {
             return true;
         };
@@ -309,6 +310,7 @@ impl Journal {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
+        // Above every number seen so far: the MAC binds each record to the number of its segment.
         let number = self.next;
         let file = self.disk.create(&self.path(number))?;
         file.write_at(0, MAGIC)?;

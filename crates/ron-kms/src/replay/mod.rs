@@ -52,6 +52,7 @@ struct Entry {
 
 impl Entry {
     fn is_old(&self, now_ms: u64) -> bool {
+        // An operation in flight does not get old: its ticket frees the id.
         self.place.is_some() && self.made_ms.saturating_add(REPLAY_MS) <= now_ms
     }
 }
@@ -199,6 +200,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        // No answer was recorded, so the operation may be done again.
         if let Some(key) = self.key.take() {
             self.replay.table.lock().remove(&key);
         }

@@ -312,6 +312,7 @@ impl KeyStore {
 
     /// Stores the value that the counter is about to get, durably.
     pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
+        // In memory first, because the MAC covers it; restored if the write fails.
         let before = self.tpm_counter.replace(counter);
         let mac = self.store_mac(self.version, &self.records);
         let written = self.db.write(|tx| {

@@ -161,6 +161,7 @@ impl Record {
     pub(super) fn visible(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
         let versions: Vec<Version> = (1_u32..)
             .zip(&self.versions)
+            // Versions become visible in order: only the last one can be without its leaf.
             .map_while(|(number, row)| {
                 Some(Version {
                     number,
@@ -255,6 +256,7 @@ pub(super) fn load_records(
         if !ct::eq(&sealer.mac(&name, &meta), &mac) {
             return Err(tampered());
         }
+        // Parsed only after its MAC is right, so only bytes that this store has written.
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
         let device = match meta.backend.as_deref() {
             None => None,

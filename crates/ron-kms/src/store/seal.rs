@@ -200,6 +200,7 @@ impl Sealer {
         if record.starts_with(MAGIC) && record[MAGIC.len()] > FORMAT {
             return Err(newer(name, record[MAGIC.len()]));
         }
+        // The whole header must match, so that a record cannot be moved to another name, version or store.
         if record[..end] != self.header(name, public)[..] {
             return Err(refuse(
                 name,

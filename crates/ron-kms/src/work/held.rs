@@ -100,6 +100,7 @@ impl Kms {
     /// The queue of the device that holds the job's keys; `None` sends the job to the signers.
     pub(super) fn queue_for(&self, what: &SignOp) -> Result<Option<&Sender<HeldJob>>, Refusal> {
         let index = self.index.load();
+        // An unknown key has no holder: its job goes to the signers, which refuse it with a leaf.
         let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
         let found = match what {
             SignOp::One(task) => holder(&task.key),

@@ -140,6 +140,7 @@ pub fn sign(
     let input = task.payload.as_ref().map(Payload::signed_bytes);
     let mut leaf = leaf_of(caller, task);
     leaf.input_sha256 = input.as_ref().ok().map(|bytes| hex::encode(sha256(bytes)));
+    // Counted for existing keys only: counters of invented names would grow without bound.
     let counted = index.keys.contains_key(&task.key);
     let mut draft = Draft::new(leaf, counted);
     let times = (now_ms, deadline);

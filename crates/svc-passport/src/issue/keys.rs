@@ -226,6 +226,7 @@ impl KeyKeeper {
             }
         }
         let view = self.view.load();
+        // A revoked key is removed from the sets, so that verifiers that follow no feed refuse its tokens too.
         published.retain(|jwk| !view.kid_revoked(&jwk.kid));
         new.publish(published)?;
         Ok((new, pq))

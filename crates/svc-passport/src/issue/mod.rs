@@ -177,6 +177,7 @@ impl Issuer {
         if ready.is_empty() {
             return Vec::new();
         }
+        // The latest deadline of the batch: one impatient caller must not fail the others.
         let latest = ready.iter().map(|(job, _)| job.responder.deadline()).max();
         let deadline = latest.unwrap_or_else(|| Deadline::within(self.kms_timeout));
         let inputs = ready.iter().map(|(_, unsigned)| unsigned);

@@ -204,6 +204,7 @@ impl Publisher {
             .ok_or_else(|| Problem::not_found("there is no such status list, or it has expired"))?;
         let (view, now_s) = (self.view.load(), self.now_s());
         let kept = self.kept.lock().lists.get(&id).cloned();
+        // Signed again at half of its validity, so that consumers never get a list that is about to expire.
         let fresh = |signed: &&SignedDocument| now_s < signed.made_s + LIST_FRESH_S;
         if let Some(signed) = kept.as_ref().filter(fresh)
             && signed.after == view.after()

@@ -131,6 +131,7 @@ impl Revoker {
                     while let Some(event) = events.try_recv() {
                         self.tick(event, &mut waiting);
                     }
+                    // At shutdown waiting readers get a page, possibly empty, instead of a closed connection.
                     for w in waiting.drain(..) {
                         self.answer_page(w.after, w.responder);
                     }

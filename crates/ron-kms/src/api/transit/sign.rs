@@ -110,6 +110,7 @@ fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
         whole.hash_algorithm.as_deref(),
         whole.algorithm.as_deref(),
     ];
+    // The other types have no choice of hash function, so their value is ignored.
     if matches!(key.kid.alg, Alg::EcdsaP256 | Alg::HmacSha256) {
         hashes.into_iter().try_for_each(check_hash)?;
     }

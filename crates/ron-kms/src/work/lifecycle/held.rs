@@ -111,6 +111,7 @@ impl Lifecycle {
         } = job;
         let DeferredChange { call, what } = waiting;
         let kid = order.kid.clone();
+        // The device has answered, so a scheduled change may be started again.
         self.device_busy.remove(&kid);
         let held = made.as_ref().ok().cloned();
         self.store.hold_ready(Some((order.clone(), made)));

@@ -497,6 +497,7 @@ impl Lifecycle {
     }
 
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
+        // The failed commit may be on disk or not, so memory and file may differ until the next start reads the file.
         self.stopped = true;
         let errors = &self.kms.metrics.io_errors;
         errors.with_label_values(&["store"]).inc();

@@ -109,6 +109,7 @@ fn authenticate(api: &Api, req: &Request, form: &Fields) -> Result<Authenticated
     let spoken = ["client_secret", "client_assertion", "client_assertion_type"]
         .iter()
         .any(|name| form.0.iter().any(|(field, _)| field == name));
+    // A certificate counts only if the request carries no other authentication: TLS sends it with every request.
     let silent = !spoken && !req.headers.contains("authorization");
     if let (true, Some(id), Some(cert)) = (silent, id, &req.client_cert) {
         let checked = api.clients.load().check_cert(id, cert);
