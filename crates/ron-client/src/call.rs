@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::{Backoff, Deadline, Shutdown, ShutdownTrigger};
 use ron_proto::ProblemBody;
@@ -360,18 +361,16 @@ fn base_url(base: &str) -> String {
     }
 }
 
-/// Percent-encodes one path segment or query value: everything but unreserved characters.
+/// Everything but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Percent-encodes one path segment or query value.
 pub fn encode(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]
@@ -396,6 +395,7 @@ mod tests {
     fn segments_are_encoded() {
         assert_eq!(encode("eth:0xab/c d"), "eth%3A0xab%2Fc%20d");
         assert_eq!(encode("a-b._~9"), "a-b._~9");
+        assert_eq!(encode("\u{e9}\n%"), "%C3%A9%0A%25");
     }
 
     fn reply(status: u16, body: &str) -> Reply {

@@ -1,5 +1,7 @@
 //! The end of a certificate's validity, read from its DER (RFC 5280, section 4.1).
 
+use jiff::civil::DateTime;
+
 /// The end of validity in Unix seconds; `None` when the bytes are not a certificate.
 pub(crate) fn not_after(der: &[u8]) -> Option<i64> {
     let (SEQUENCE, certificate, _) = element(der)? else {
@@ -48,33 +50,25 @@ fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
 /// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`; two-digit years below 50 are in this century.
 fn time(text: &[u8], year_digits: usize) -> Option<i64> {
     let (digits, zone) = text.split_at_checked(year_digits + 10)?;
     if zone != b"Z" || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    let number = |part: &[u8]| part.iter().fold(0, |n, d| n * 10 + i64::from(d - b'0'));
+    // At most four digits, so neither sum nor field overflows.
+    let number = |part: &[u8]| part.iter().fold(0, |n, d| n * 10 + i16::from(d - b'0'));
     let (year, rest) = digits.split_at(year_digits);
     let year = match (year_digits, number(year)) {
         (2, short @ 0..50) => 2000 + short,
         (2, short) => 1900 + short,
         (_, full) => full,
     };
-    let field = |at: usize| number(&rest[2 * at..2 * at + 2]);
-    let (month, day) = (field(0), field(1));
-    let seconds = field(2) * 3600 + field(3) * 60 + field(4);
-    Some(days(year, month, day) * 86_400 + seconds)
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar; years start in March, so that the leap day is
-/// the last.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month > 2 { year } else { year - 1 };
-    let from_march = (month + 9) % 12;
-    let of_year = (153 * from_march + 2) / 5 + day - 1;
-    365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + of_year
-        - 719_468
+    let field = |at: usize| number(&rest[2 * at..2 * at + 2]) as i8;
+    let time = DateTime::new(year, field(0), field(1), field(2), field(3), field(4), 0).ok()?;
+    Some(time.duration_since(EPOCH).as_secs())
 }
 
 #[cfg(test)]
@@ -111,6 +105,7 @@ mod tests {
             &b"700101000000"[..],
             b"7001010000000",
             b"70010100000xZ",
+            b"700230000000Z",
             b"",
         ] {
             assert_eq!(time(bad, 2), None, "{bad:?}");

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use ron_kernel::Deadline;
 use ron_proto::{IdemKey, Problem};
 use serde::de::DeserializeOwned;
@@ -407,22 +408,22 @@ pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
     if !plus && !text.contains('%') {
         return Some(Cow::Borrowed(text));
     }
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => {
-                let high = char::from(bytes.next()?).to_digit(16)?;
-                let low = char::from(bytes.next()?).to_digit(16)?;
-                out.push((high * 16 + low) as u8);
-            }
-            b'+' if form => out.push(b' '),
-            other => out.push(other),
-        }
+    // The library would leave a broken escape as it is.
+    let is_whole = |rest: &str| {
+        let digits = rest.as_bytes().first_chunk::<2>();
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_whole) {
+        return None;
     }
-    let text = String::from_utf8(out).ok()?;
+    let spaced = if plus {
+        Cow::Owned(text.replace('+', " "))
+    } else {
+        Cow::Borrowed(text)
+    };
+    let text = percent_decode_str(&spaced).decode_utf8().ok()?;
     // A decoded control character could split a log line.
-    (!text.chars().any(char::is_control)).then_some(Cow::Owned(text))
+    (!text.chars().any(char::is_control)).then(|| Cow::Owned(text.into_owned()))
 }
 
 /// Maximum number of pairs in a query.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ron_proto::Problem;
 use serde::Serialize;
 
-use crate::date::http_date;
+use crate::date::push_http_date;
 use crate::source::{Sending, Source};
 
 /// The bytes of an answer.
@@ -282,7 +282,7 @@ pub(crate) fn encode(mut response: Response, form: &Form<'_>, out: &mut Vec<u8>)
     out.push(b' ');
     out.extend_from_slice(reason(response.status).as_bytes());
     out.extend_from_slice(b"\r\ndate: ");
-    out.extend_from_slice(&http_date(form.unix_ms / 1000));
+    push_http_date(out, form.unix_ms / 1000);
     match length {
         _ if bodiless => {}
         Length::Bytes(length) => {

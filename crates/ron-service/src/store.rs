@@ -2,11 +2,13 @@
 //! commit poisons the store: writes are refused from then on, reads continue, and only a restart
 //! helps.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, percent_encode};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
@@ -195,16 +197,16 @@ impl Store {
         if !settled {
             return Err(first.into());
         }
-        let uri = format!("file:{}?immutable=1", uri_path(path));
-        Ok(Connection::open_with_flags(uri, flags).and_then(probe)?)
+        Ok(Connection::open_with_flags(immutable_uri(path), flags).and_then(probe)?)
     }
 }
 
-fn uri_path(path: &Path) -> String {
-    let text = path.to_string_lossy();
-    text.replace('%', "%25")
-        .replace('?', "%3f")
-        .replace('#', "%23")
+/// The characters that mean something in the URI of a SQLite file.
+const URI_MARKS: &AsciiSet = &AsciiSet::EMPTY.add(b'%').add(b'?').add(b'#');
+
+fn immutable_uri(path: &Path) -> String {
+    let name = percent_encode(path.as_os_str().as_bytes(), URI_MARKS);
+    format!("file:{name}?immutable=1")
 }
 
 fn migrate(conn: &Connection, shown: &str, migrations: &[Migration]) -> Result<(), StoreError> {
@@ -377,6 +379,18 @@ mod tests {
         assert_eq!(count(&Store::reader(&copy).unwrap()), 1);
         assert!(store.backup_to(&copy).is_err(), "a backup never overwrites");
         assert!(Store::reader(&dir.path().join("none.db")).is_err());
+    }
+
+    #[test]
+    fn a_read_only_copy_may_have_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a?b#c%41 \u{e9}.db");
+        let store = Store::open(&dir.path().join("s.db"), &[ONE]).unwrap();
+        put(&store, 1).unwrap();
+        store.backup_to(&path).unwrap();
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let copy = Connection::open_with_flags(immutable_uri(&path), flags).unwrap();
+        assert_eq!(count(&copy), 1);
     }
 
     #[test]

@@ -2,41 +2,21 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use ipnet::IpNet;
+
 use super::small_number;
 use crate::ValueError;
 
 /// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; an address without prefix is a block
-/// of one address.
+/// of one address. The host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct IpBlock {
-    /// The first address; its host bits are zero.
-    pub addr: IpAddr,
-    /// Number of significant leading bits.
-    pub prefix: u8,
-}
+pub struct IpBlock(IpNet);
 
 impl IpBlock {
     /// True when the address is in the block. An IPv4-mapped IPv6 address is treated as IPv4.
     pub fn contains(&self, addr: IpAddr) -> bool {
-        match (self.addr, addr.to_canonical()) {
-            (IpAddr::V4(block), IpAddr::V4(addr)) => {
-                mask(
-                    u128::from(u32::from(addr) ^ u32::from(block)),
-                    32,
-                    self.prefix,
-                ) == 0
-            }
-            (IpAddr::V6(block), IpAddr::V6(addr)) => {
-                mask(u128::from(addr) ^ u128::from(block), 128, self.prefix) == 0
-            }
-            _ => false,
-        }
+        self.0.contains(&addr.to_canonical())
     }
-}
-
-/// The leading `prefix` of `width` bits; the others are shifted out.
-fn mask(bits: u128, width: u32, prefix: u8) -> u128 {
-    bits.checked_shr(width - u32::from(prefix)).unwrap_or(0)
 }
 
 impl FromStr for IpBlock {
@@ -47,43 +27,26 @@ impl FromStr for IpBlock {
             Some((addr, prefix)) => (addr, Some(prefix)),
             None => (text, None),
         };
+        // By the standard library and `small_number`, because IpNet's parser takes leading zeros.
         let addr: IpAddr = addr
             .parse()
             .map_err(|_| refuse("write it as address/prefix, as in 10.0.0.0/8"))?;
-        let width = if addr.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            None => width,
-            Some(digits) => small_number(digits, u64::from(width))
-                .and_then(|prefix| u8::try_from(prefix).ok())
+        let net = match prefix {
+            None => IpNet::from(addr),
+            Some(digits) => small_number(digits, 128)
+                .and_then(|prefix| IpNet::new(addr, prefix as u8).ok())
                 .ok_or_else(|| refuse("the prefix is 0 to 32 for IPv4, 0 to 128 for IPv6"))?,
         };
-        let block = Self { addr, prefix };
-        if block.host_bits() != 0 {
+        if net.trunc() != net {
             return Err(refuse("bits after the prefix must be zero"));
         }
-        Ok(block)
-    }
-}
-
-impl IpBlock {
-    fn host_bits(&self) -> u128 {
-        let (bits, width) = match self.addr {
-            IpAddr::V4(addr) => (u128::from(u32::from(addr)), 32),
-            IpAddr::V6(addr) => (u128::from(addr), 128),
-        };
-        let host = width - u32::from(self.prefix);
-        let network = bits
-            .checked_shr(host)
-            .unwrap_or(0)
-            .checked_shl(host)
-            .unwrap_or(0);
-        bits ^ network
+        Ok(Self(net))
     }
 }
 
 impl fmt::Display for IpBlock {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.addr, self.prefix)
+        self.0.fmt(out)
     }
 }
 
@@ -126,7 +89,7 @@ mod tests {
             let bit = |bits: u32, at: u8| bits >> (31 - at) & 1;
             let inside = (0..prefix).all(|at| bit(block, at) == bit(addr, at));
             let network = block & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            let block = IpBlock { addr: IpAddr::V4(network.into()), prefix };
+            let block = IpBlock(IpNet::new(IpAddr::V4(network.into()), prefix).unwrap());
             prop_assert_eq!(block.contains(IpAddr::V4(addr.into())), inside);
             prop_assert_eq!(block.to_string().parse::<IpBlock>().unwrap(), block);
         }

