@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Fleet, json};
 use ron_http::Reply;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Service and read.
 pub const CONSUMERS: [(&str, &str); 4] = [

@@ -507,7 +507,7 @@ fn check_reaches_note(view: &RevocationView, note_event: u64) -> Result<(), Stri
         return Ok(());
     }
     Err(format!(
-        "the feed ends at event {}, but the policy note covers event {noted}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
+        "the feed ends at event {}, but the policy note covers event {note_event}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
         view.after()
     ))
 }

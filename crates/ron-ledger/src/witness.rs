@@ -56,7 +56,7 @@ pub fn spawn(
     let view = CosignedView::default();
     let Some(settings) = settings else {
         // The thread only idles, so that the topology table stays true.
-        chassis.sup.spawn(&WITNESS, idle);
+        chassis.sup.spawn(&WITNESS, ThreadCtx::wait_for_shutdown);
         return Ok(view);
     };
     let refused = |why| StartError::config_text(format!("witness.policy_file: {why}"));
