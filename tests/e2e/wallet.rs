@@ -1,6 +1,7 @@
 //! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients
 //! at once.
 
+use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -400,11 +401,12 @@ fn nonces_sent_at_once_in_order_on_one_connection_all_commit() {
         } else {
             ""
         };
-        text.push_str(&format!(
+        let _ = write!(
+            text,
             "POST /v1/transfer HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {}\r\nIdempotency-Key: n-{nonce}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{close}\r\n{body}",
             w.token,
             body.len()
-        ));
+        );
     }
     stream.write_all(text.as_bytes()).unwrap();
     let mut answer = String::new();

@@ -29,8 +29,12 @@ fn doc_comments_say_more_than_names() {
         let is_doc = |line: &str| line == "///" || line.starts_with("/// ");
         let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
         for (at, line) in lines.iter().enumerate() {
-            let alone = !(at > 0 && is_doc(lines[at - 1]))
-                && !lines.get(at + 1).is_some_and(|next| is_doc(next));
+            let beside = |other: Option<usize>| {
+                other
+                    .and_then(|at| lines.get(at))
+                    .is_some_and(|line| is_doc(line))
+            };
+            let alone = !beside(at.checked_sub(1)) && !beside(Some(at + 1));
             if is_doc(line) && alone && line.split_whitespace().count() <= 4 {
                 found.push(format!("{}:{}: {line}", source.path, at + 1));
             }

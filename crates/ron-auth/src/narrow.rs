@@ -115,7 +115,7 @@ fn apply_statement(
                 claims.exp = exp;
             }
             ("scope", Value::String(scope)) => {
-                claims.scopes = narrow_scopes(&claims.scopes, scope)?
+                claims.scopes = narrow_scopes(&claims.scopes, scope)?;
             }
             ("caveats", Value::Array(list)) => add_caveats(&mut claims.caveats, list)?,
             ("jkt", Value::String(jkt)) if ron_proto::b64::from_url_array::<32>(jkt).is_ok() => {

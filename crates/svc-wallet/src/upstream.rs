@@ -168,7 +168,7 @@ impl Upstream {
                     return Committed::Answered(answer);
                 }
                 Ok(_) => {
-                    open = Some("the ledger answered a different number of entries".to_owned())
+                    open = Some("the ledger answered a different number of entries".to_owned());
                 }
                 Err(ClientError::Unknown { detail }) => open = Some(detail),
                 // A retry is useless until an operator has intervened.

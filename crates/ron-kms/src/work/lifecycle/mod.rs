@@ -202,7 +202,7 @@ impl Lifecycle {
             .and_then(|()| self.planner().plan(kid, &request));
         match planned {
             Err(Unplanned::NotMade(order)) => {
-                self.order(order, call, DeferredKind::Change(request))
+                self.order(order, call, DeferredKind::Change(request));
             }
             Err(Unplanned::Refused(refusal)) => {
                 self.refuse(call, leaf, counted, refusal, credits);
