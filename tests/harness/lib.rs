@@ -145,6 +145,11 @@ pub fn python() -> PathBuf {
     python
 }
 
+/// The program of `cargo xtask`, of the profile that the tests were built with.
+pub fn xtask() -> Command {
+    Command::new(ron_binary().with_file_name("xtask"))
+}
+
 /// A base port with the ports of six services above it free at this moment, and another one for
 /// every caller in this process. Below those that outgoing connections take.
 pub fn base_port() -> u16 {

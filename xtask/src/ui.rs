@@ -7,17 +7,20 @@ use crate::lane::{Args, Failure, Outcome};
 pub fn ui(args: &Args) -> Outcome {
     let dir = files::root().join("crates/svc-admin/ui");
     let here = |program: &str| Cmd::new(program).dir(&dir);
+    let action = args.text("action");
+    if !["build", "check"].contains(&action) {
+        return Err(Failure(format!("say `build` or `check`, not `{action}`")));
+    }
     if !dir.join("node_modules/.bin/vite").exists() {
         here("npm")
             .args(["ci", "--no-audit", "--no-fund", "--silent"])
             .hint("run scripts/setup.sh, which installs Node and npm")
             .run()?;
     }
-    match args.text("action") {
-        "build" => here("npm").args(["run", "--silent", "build"]).run(),
-        "check" => check(here),
-        other => Err(Failure(format!("say `build` or `check`, not `{other}`"))),
+    if action == "build" {
+        return here("npm").args(["run", "--silent", "build"]).run();
     }
+    check(here)
 }
 
 fn check(here: impl Fn(&str) -> Cmd) -> Outcome {

@@ -1,5 +1,5 @@
 //! Model of key refresh versus verification: loom runs every interleaving of a few threads, shuttle samples those of
-//! more (`scripts/loom.sh`). It names the mutants, versions that are wrong on purpose, that it must catch.
+//! more (`cargo xtask loom`). It names the mutants, versions that are wrong on purpose, that it must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]
 

@@ -1,5 +1,5 @@
 //! Models of the real protocol code: every one is run by loom (all interleavings of a few threads)
-//! and by shuttle (sampled interleavings of more). `scripts/loom.sh` runs them, and for each one the
+//! and by shuttle (sampled interleavings of more). `cargo xtask loom` runs them, and for each one the
 //! mutant named beside it: a version that is wrong on purpose (`cfg(mutant = "...")`) and must be
 //! caught, so that a model that proves nothing is noticed.
 //!
