@@ -1,5 +1,5 @@
 //! Which checker the models are built for, and which mutants stand in them:
-//! `RON_CHECKER=loom|shuttle`, `RON_MUTANTS="name name"` (scripts/loom.sh sets both).
+//! `RON_CHECKER=loom|shuttle`, `RON_MUTANTS="name name"` (`cargo xtask loom` sets both).
 
 fn main() {
     for name in ["RON_CHECKER", "RON_MUTANTS"] {

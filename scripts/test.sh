@@ -36,25 +36,23 @@ export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
 cargo test --release --locked -p ron-tests -- --test-threads 2
 
 step "API fuzzer"
-PHASES=fuzzing EXAMPLES=8 SEED=1 ./scripts/api-fuzz.sh
+cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
 
 step "keys in a PKCS#11 token and in a TPM"
-# The library alone with its features: nothing else is built again for them.
-cargo test --release --locked -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2
+cargo xtask devices
 
 step "Parquet and Arrow files"
-# The library alone here too.
-cargo test --release --locked -p svc-rewarder --features parquet --lib -- columns thrift parquet
+cargo xtask columns
 
 step "user interface is built from its sources"
-./scripts/ui.sh check
+cargo xtask ui check
 
 step "loom models"
-./scripts/loom.sh
+cargo xtask loom
 
 step "licences, bans, sources"
 cargo deny --offline check bans licenses sources
 # Needs a database, which is not part of the tree: ADVISORY_DB=PATH.
-./scripts/advisories.sh
+cargo xtask advisories
 
 step "done"

@@ -5,7 +5,7 @@
                [--sizes 1000000,10000000] [--streamed 50000000] [--settle 1000000] [--threads 2]
 
 Every part is a process of its own, one after the other on the same machine; times and peak memory
-are those that the processes report. Used by scripts/bench-rewarder.sh.
+are those that the processes report. Used by `cargo xtask bench-rewarder`.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def machine():
 def report(args, epochs, settled):
     lines = [
         "# Figures of the rewarder", "",
-        f"`scripts/bench-rewarder.sh` on {machine()}; everything in one run, one part after the other, {args.threads} threads. "
+        f"`cargo xtask bench-rewarder` on {machine()}; everything in one run, one part after the other, {args.threads} threads. "
         "Usage of N accounts with three metrics and realistic skew, the same text on every machine. DuckDB and Polars read the same "
         "usage (as CSV, and as Parquet that DuckDB wrote), compute the same exact shares in 128-bit integers, and hash the payouts "
         "into a tree: DuckDB with SHA-256, Polars, which has no such function, with its 64-bit hash.", "",
@@ -186,8 +186,8 @@ def report(args, epochs, settled):
     if settled:
         lines.append(f"{settled['payouts']:,} payouts by the fleet of `ron up` through HTTP into the ledger, in batches of 1,000, "
                      f"each durable before it is acknowledged: {settled['rate']:,} payouts/s.")
-    lines += ["", "## How to repeat", "", "`scripts/bench-rewarder.sh` (needs PyPI for DuckDB and Polars, and about 40 GB of disk "
-              "for 50 million accounts); for a quick trial: `SIZES=10000 STREAMED= SETTLE=2000 PROFILE=dev OUT=/tmp/rewarder.md`.", ""]
+    lines += ["", "## How to repeat", "", "`cargo xtask bench-rewarder` (needs PyPI for DuckDB and Polars, and about 40 GB of disk "
+              "for 50 million accounts); for a quick trial: `cargo xtask bench-rewarder --sizes 10000 --streamed= --settle 2000 --profile dev --out /tmp/rewarder.md`.", ""]
     args.out.write_text("\n".join(lines))
 
 

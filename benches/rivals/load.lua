@@ -1,4 +1,4 @@
--- The load of scripts/rivals.sh: RIVAL_ROUTE is hello or echo; prints one line of figures.
+-- The load of `cargo xtask rivals`: RIVAL_ROUTE is hello or echo; prints one line of figures.
 if os.getenv("RIVAL_ROUTE") == "echo" then
   wrk.method = "POST"
   wrk.path = "/echo"

@@ -1,6 +1,6 @@
 """Runs schemathesis, a property-based API fuzzer, against the OpenAPI documents of real services.
 
-usage: fuzz.py RON SCHEMATHESIS [SERVICE...]     (scripts/api-fuzz.sh finds both programs)
+usage: fuzz.py RON SCHEMATHESIS [SERVICE...]     (cargo xtask api-fuzz finds both programs)
 
 Starts `ron up` on a directory of its own with one more caller, known to every service by a service token that holds
 all scopes (a passport would be revoked by the fuzzer itself), makes something of every kind there is (keys, money, a

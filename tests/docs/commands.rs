@@ -2,7 +2,8 @@
 //!
 //! - `<!-- run -->`: `tests/e2e/documented.rs` runs the block unchanged;
 //! - `<!-- run by: TARGET -->`: that test target runs it (for both, the source of the test must name the page);
-//! - `<!-- not run: REASON -->`: only the scripts, test targets, packages and binaries that it names are checked to exist.
+//! - `<!-- not run: REASON -->`: only the scripts, lanes, test targets, packages and binaries that it names are checked
+//!   to exist.
 //!
 //! Pages under `docs/runbooks/` have their own test target. `bin/ron/src/documented.rs` checks that `ron` and the
 //! services accept every command line.
@@ -148,9 +149,30 @@ fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
     }
 }
 
-/// The first script, target, package or binary that a text names and that does not exist, or a `--bins` that would leave
-/// binaries out.
+/// What `cargo xtask` says against the first lane of a text that it does not take, with its arguments.
+fn refused(text: &str) -> Option<String> {
+    let lanes = text
+        .lines()
+        .filter_map(|line| line.split_once("cargo xtask "));
+    lanes.map(|(_, rest)| rest).find_map(|rest| {
+        // Behind a bracket come optional arguments, described in words.
+        let words = rest.split(['#', ';', '[']).next().unwrap();
+        let words: Vec<&str> = words.split_whitespace().collect();
+        if words.is_empty() || words[0] == "LANE" {
+            return None;
+        }
+        let line = std::iter::once("xtask").chain(words);
+        let taken = xtask::command().try_get_matches_from(line);
+        taken.err().map(|e| e.to_string())
+    })
+}
+
+/// The first script, lane, target, package or binary that a text names and that does not exist, or a `--bins` that would
+/// leave binaries out.
 fn missing(text: &str) -> Option<String> {
+    if let Some(why) = refused(text) {
+        return Some(why);
+    }
     for command in text.lines().filter(|line| line.contains("cargo ")) {
         let names = ["--workspace", "-p ", "--package "];
         if command.contains("--bins") && !names.iter().any(|name| command.contains(name)) {
@@ -197,7 +219,7 @@ fn manifests() -> Vec<String> {
             all.extend(fs::read_to_string(path).ok());
         }
     }
-    for dir in ["tests", "benches"] {
+    for dir in ["tests", "benches", "xtask"] {
         all.push(fs::read_to_string(workspace().join(dir).join("Cargo.toml")).unwrap());
     }
     all
@@ -228,12 +250,18 @@ fn what_a_block_names_must_exist() {
     assert_eq!(missing("cargo test -p ron-tests --test docs\n"), None);
     assert!(missing("cargo test -p ron-tests --test dcos\n").is_some());
     assert!(missing("cargo test -p ron-test --test docs\n").is_some());
+    assert_eq!(
+        missing("RON_SEED=1 cargo xtask soak 30  # half an hour\n"),
+        None
+    );
+    assert!(missing("cargo xtask saok 30\n").is_some());
+    assert!(missing("cargo xtask soak --minutes 30\n").is_some());
     assert_eq!(missing("mkdir -p /tmp/x\n"), None);
     assert!(missing("cargo build --release --bins\n").is_some());
     assert_eq!(missing("cargo build --workspace --bins\n"), None);
 }
 
-/// Test targets and scripts in sentences and tables exist too, not only those in blocks.
+/// Test targets, lanes and scripts in sentences and tables exist too, not only those in blocks.
 #[test]
 fn commands_named_in_prose_exist() {
     let (mut wrong, mut seen) = (Vec::new(), 0);

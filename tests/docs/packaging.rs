@@ -1,5 +1,5 @@
 //! Files that are packaged with the programs agree with them: example configurations, units, users, the list of
-//! algorithms, the bill of materials, the script for advisories. `RON_UPDATE_DOCS=1` regenerates generated files.
+//! algorithms, the bill of materials, the lane for advisories. `RON_UPDATE_DOCS=1` regenerates generated files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use ron_proto::Alg;
 use ron_service::config::render_example;
 use ron_service::{Config, Kind, Table};
-use ron_tests::{ok, python, read_json, ron_binary, workspace};
+use ron_tests::{ok, python, read_json, ron_binary, workspace, xtask};
 use serde_json::Value;
 
 const TABLES: [&Table; 6] = [
@@ -249,10 +249,7 @@ fn the_bill_of_materials_is_valid_and_complete() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str| {
         let path = dir.path().join(name);
-        ok(&Command::new(workspace().join("scripts/sbom.sh"))
-            .arg(&path)
-            .output()
-            .unwrap());
+        ok(&xtask().arg("sbom").arg(&path).output().unwrap());
         path
     };
     let path = write("sbom.json");
@@ -306,11 +303,12 @@ fn the_bill_of_materials_is_valid_and_complete() {
 
 #[test]
 fn advisories_are_found_by_a_database_and_not_checked_without_one() {
-    let script = workspace().join("scripts/advisories.sh");
-    let bare = ok(&Command::new(&script)
-        .env_remove("ADVISORY_DB")
-        .output()
-        .unwrap());
+    let lane = || {
+        let mut lane = xtask();
+        lane.arg("advisories").env_remove("ADVISORY_DB");
+        lane
+    };
+    let bare = ok(&lane().output().unwrap());
     assert!(bare.starts_with("advisories: not checked"), "{bare}");
     // A database of one made-up advisory, which concerns versions below the given one.
     let dir = tempfile::tempdir().unwrap();
@@ -322,7 +320,7 @@ fn advisories_are_found_by_a_database_and_not_checked_without_one() {
              [versions]\npatched = [\">= {patched}\"]\n```\n\n# Made up\n\nFor a test.\n"
         );
         fs::write(place.join("RUSTSEC-2099-0001.md"), text).unwrap();
-        Command::new(&script).arg(dir.path()).output().unwrap()
+        lane().arg(dir.path()).output().unwrap()
     };
     let good = ok(&check("0.0.1"));
     assert!(good.contains("1 advisories"), "{good}");
@@ -332,9 +330,6 @@ fn advisories_are_found_by_a_database_and_not_checked_without_one() {
         !bad.status.success() && said.contains("RUSTSEC-2099-0001"),
         "{said}"
     );
-    let none = Command::new(&script)
-        .arg(dir.path().join("nowhere"))
-        .output()
-        .unwrap();
+    let none = lane().arg(dir.path().join("nowhere")).output().unwrap();
     assert!(!none.status.success());
 }

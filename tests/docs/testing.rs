@@ -1,10 +1,11 @@
-//! `docs/TESTING.md` names every script, every test target, every model, every fuzz target.
+//! `docs/TESTING.md` names every script, lane, test target, model and fuzz target; its tables of lanes are those of xtask.
 
 use std::fs;
 
 use ron_tests::workspace;
 
 use crate::commands::targets;
+use crate::regions;
 
 /// Names of the files in a directory, without their ending.
 fn stems(dir: &str, ending: &str) -> Vec<String> {
@@ -15,6 +16,14 @@ fn stems(dir: &str, ending: &str) -> Vec<String> {
     stems.sort();
     assert!(!stems.is_empty(), "{dir}");
     stems
+}
+
+#[test]
+fn tables_of_lanes_are_those_of_xtask() {
+    let found = regions::check("TESTING.md", "generated", |part| {
+        xtask::table(part.strip_prefix("lanes ")?)
+    });
+    assert_eq!(found.len(), 4, "{found:?}");
 }
 
 #[test]
@@ -38,7 +47,9 @@ fn the_page_about_tests_names_every_lane() {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             format!("models/{name}")
         });
-    let all = tests.chain(scripts).chain(fuzz).chain(models);
+    let lanes = xtask::LANES.iter();
+    let lanes = lanes.map(|lane| format!("`cargo xtask {}", lane.name));
+    let all = tests.chain(scripts).chain(lanes).chain(fuzz).chain(models);
     let lost: Vec<_> = all.filter(|name| !page.contains(name)).collect();
     assert!(lost.is_empty(), "docs/TESTING.md does not name {lost:?}");
 }

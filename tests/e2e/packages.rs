@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_tests::{
-    SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace,
+    SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace, xtask,
 };
 
 /// Runs a command that must succeed; returns its output.
@@ -119,10 +119,10 @@ fn build() -> Vec<PathBuf> {
     let bin = ron_binary();
     let profile = bin.parent().unwrap();
     let name = profile.file_name().unwrap().to_str().unwrap();
-    run(Command::new(workspace().join("scripts/package.sh"))
-        .env("CARGO_TARGET_DIR", profile.parent().unwrap())
-        .env("FAST", "1")
-        .env("PROFILE", if name == "debug" { "dev" } else { name }));
+    let name = if name == "debug" { "dev" } else { name };
+    run(xtask()
+        .args(["package", "--fast", "--profile", name])
+        .env("CARGO_TARGET_DIR", profile.parent().unwrap()));
     let made = fs::read_dir(workspace().join("target/package")).unwrap();
     let mut debs: Vec<PathBuf> = made
         .map(|entry| entry.unwrap().path())

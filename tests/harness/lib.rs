@@ -147,6 +147,11 @@ pub fn python() -> PathBuf {
     python
 }
 
+/// The program of `cargo xtask`, of the profile that the tests were built with.
+pub fn xtask() -> Command {
+    Command::new(ron_binary().with_file_name("xtask"))
+}
+
 /// A base port whose six services' ports are free at this moment, different for every caller in
 /// this process. Below the range of outgoing connections.
 pub fn base_port() -> u16 {

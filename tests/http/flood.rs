@@ -1,7 +1,8 @@
 //! Cheap requests in large numbers, from one address, against a whole fleet: they exhaust that
 //! address's share and nothing else, and memory is released.
 //!
-//! `RON_FLOOD_SECONDS=60` runs the mixed flood for that long and writes the measurements to
+//! `RON_FLOOD_SECONDS=60` (`cargo xtask flood 60`) runs the mixed flood for that long and writes
+//! the measurements to
 //! `docs/bench/flood.md`.
 
 use std::collections::VecDeque;
@@ -430,7 +431,7 @@ const PAGE: &str = "# Flood
 Cheap requests in large numbers from one address (127.0.0.2, at the lowest priority, on the machine of the service): long polls
 that are closed at once, idle connections, bodies of 1 MiB and unfinished ones of 64 KiB, used proofs of possession, wrong client
 secrets. Meanwhile another client on 127.0.0.1 requests tokens; none of its requests is refused. Measured by
-`RON_FLOOD_SECONDS=60 cargo test --release -p ron-tests --test http a_flood`, which writes this page; memory is that of `ron up`
+`cargo xtask flood 60`, which writes this page; memory is that of `ron up`
 with all six services.
 
 | seconds | sent per s | tokens issued | p99 quiet, ms | p99 under the flood, ms | MiB before | MiB at most | MiB after |

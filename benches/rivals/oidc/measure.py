@@ -1,6 +1,6 @@
 """Measures issuing and verifying over HTTP: svc-passport with the audited KMS, and npm oidc-provider, in turn.
 
-usage: measure.py RON SECONDS ROUNDS PROCESSES OUT     (scripts/bench-passport.sh finds and builds what is needed)
+usage: measure.py RON SECONDS ROUNDS PROCESSES OUT     (cargo xtask bench-passport finds and builds what is needed)
 
 Both get the same client, secret (in the form), scope, lifetime and algorithm; wrk loads them from the same machine. Writes
 medians as Markdown to OUT.
@@ -158,7 +158,7 @@ def main():
             (f"{TOKENS:,} tokens in turn verified", "verify many", [OURS])]
     text = f"""# Passports beside oidc-provider
 
-`scripts/bench-passport.sh [seconds per figure] [rounds] [processes of the rival]` writes this page. wrk loads the two issuers in turn
+`cargo xtask bench-passport [seconds per figure] [rounds] [processes of the rival]` writes this page. wrk loads the two issuers in turn
 from the same machine, the other one idle; rounds alternate which one begins; medians of {rounds} rounds of {seconds} s.
 
 - **svc-passport**: `ron up` in its release build, default configuration: the KMS signs every token over HTTP (waiting tokens share a

@@ -1,5 +1,5 @@
 //! Models of the wallet's protocols: loom runs every interleaving of a few threads, shuttle samples
-//! those of more (`scripts/loom.sh`). Each names the mutants, deliberately faulty versions, that it
+//! those of more (`cargo xtask loom`). Each names the mutants, deliberately faulty versions, that it
 //! must catch.
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, clippy::pedantic, clippy::needless_collect)]

@@ -1,5 +1,5 @@
 // Go's parsers of the Prometheus text format on the same pages: VictoriaMetrics' and Prometheus' common library.
-// Processor time of the process, garbage collection included; built by scripts/parsers.sh from Debian's packages.
+// Processor time of the process, garbage collection included; built by `cargo xtask parsers` from Debian's packages.
 package main
 
 import (

@@ -1,5 +1,5 @@
 //! Models of the real protocol code: loom runs each one over all interleavings of a few threads,
-//! and shuttle over sampled interleavings of more. `scripts/loom.sh` runs them, and with each model
+//! and shuttle over sampled interleavings of more. `cargo xtask loom` runs them, and with each model
 //! the mutants named beside it: deliberately faulty versions (`cfg(mutant = "...")`) that the model
 //! must catch. A model that catches none of its mutants proves nothing.
 //!

@@ -1,0 +1,264 @@
+//! The models of protocols, run under two checkers: loom (all interleavings of up to 5 threads) and shuttle (sampled
+//! interleavings of more). Then each mutant, a version that is wrong on purpose: both checkers must fail on it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use crate::cmd::Cmd;
+use crate::files;
+use crate::lane::{Args, Failure, Outcome};
+
+/// Models of one crate's protocols, and the mutants that its sources contain.
+struct Part {
+    name: &'static str,
+    sources: &'static [&'static str],
+    /// Package of the models; the kernel's own models are tests of its library.
+    package: Option<&'static str>,
+    /// What the names of all models begin with.
+    prefix: &'static str,
+    /// Mutant, and the models that must catch it. A mutant may have several rows.
+    mutants: &'static [(&'static str, &'static str)],
+}
+
+const PARTS: [Part; 4] = [
+    Part {
+        name: "kernel",
+        sources: &["crates/ron-kernel/src"],
+        package: None,
+        prefix: "models::",
+        mutants: &[
+            ("queue", "models::queue::after_intake"),
+            ("hook", "models::queue::hooks"),
+            ("wait", "models::queue::waiting"),
+            ("ring", "models::ring::what_is"),
+            ("snapshot", "models::swap"),
+            ("snapshot", "models::ring::no_subscription"),
+            ("reply", "models::slot::a_reply"),
+            ("credits", "models::slot::credits"),
+            ("restart", "models::threads::restart"),
+            ("drain", "models::threads::a_drain"),
+            ("late", "models::threads::no_thread"),
+            ("hang", "models::hanging::every_seat"),
+            ("hang", "models::hanging::callers"),
+            ("publish", "models::console::requests"),
+            ("report", "models::console::no_report"),
+            ("asked", "models::console::requests"),
+        ],
+    },
+    // The wallet's own sources, over a kernel made of the checker's primitives; the next two likewise.
+    Part {
+        name: "wallet",
+        sources: &["crates/svc-wallet/src"],
+        package: Some("svc-wallet-models"),
+        prefix: "",
+        mutants: &[
+            ("flight", "one_key"),
+            ("land", "one_key"),
+            ("lane", "debits_of"),
+            ("sent", "late_waiters"),
+            ("pin", "an_unknown"),
+            ("balance", "a_balance"),
+            ("leave", "a_drain"),
+        ],
+    },
+    Part {
+        name: "tlog",
+        sources: &["crates/ron-tlog/src", "crates/ron-service/src/log_host"],
+        package: Some("ron-tlog-models"),
+        prefix: "",
+        mutants: &[
+            ("ack", "the_index"),
+            ("head", "the_index"),
+            ("batch", "a_witness"),
+        ],
+    },
+    Part {
+        name: "auth",
+        sources: &["crates/ron-auth/src"],
+        package: Some("ron-auth-models"),
+        prefix: "",
+        mutants: &[("older", "requests_are_judged"), ("source", "a_reload")],
+    },
+];
+
+/// Longest run of all models of a part, and of one model with a mutant; `timeout` ends with 124 after it.
+const MODELS_SECONDS: &str = "3600";
+const MUTANT_SECONDS: &str = "120";
+const TIMED_OUT: i32 = 124;
+
+pub fn loom(args: &Args) -> Outcome {
+    let mut parts = Vec::new();
+    for part in &PARTS {
+        parts.push((part, part.names()?));
+    }
+    for checker in ["loom", "shuttle"] {
+        let start = Instant::now();
+        let mut built = Vec::new();
+        for (part, names) in &parts {
+            built.push((part, part.build(args, checker, names)?));
+        }
+        println!("== {checker}: built in {} s", start.elapsed().as_secs());
+        for (part, program) in &built {
+            part.models(args, checker, program)?;
+            part.mutants(args, checker, program)?;
+        }
+    }
+    Ok(())
+}
+
+impl Part {
+    /// The mutants in the sources, of which each must have a row.
+    fn names(&self) -> Outcome<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        for dir in self.sources {
+            for file in files::below(&files::root().join(dir), ".rs")? {
+                names.append(&mut mutants_of(&files::read(&file)?));
+            }
+        }
+        let known = |name: &&String| self.mutants.iter().any(|(known, _)| known == name);
+        if let Some(name) = names.iter().find(|name| !known(name)) {
+            return Err(Failure(format!(
+                "the mutant `{name}` is in {} but in no row of xtask/src/loom.rs; name the model that catches it",
+                self.sources.join(" or ")
+            )));
+        }
+        Ok(names)
+    }
+
+    /// Builds the models for a checker, with all mutants in them; the path of the program.
+    fn build(&self, args: &Args, checker: &str, names: &BTreeSet<String>) -> Outcome<PathBuf> {
+        let profile = args.text("profile");
+        let options = format!("--quiet --locked --profile {profile} --message-format json");
+        let build = match self.package {
+            // Only the crate itself is built with these flags, so its dependencies are shared with the release build
+            // (`bench` is release with the test harness).
+            None => names.iter().fold(
+                Cmd::cargo(&format!("rustc {options} -p ron-kernel --lib --")).args([
+                    "-C",
+                    "debug-assertions=on",
+                    "--cfg",
+                    checker,
+                ]),
+                |build, name| build.arg("--cfg").arg(format!("mutant=\"{name}\"")),
+            ),
+            // Here the checker stands in a dependency too, so the build scripts of the two crates are told.
+            Some(package) => {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                Cmd::cargo(&format!(
+                    "test {options} -p {package} --test models --no-run"
+                ))
+                .env("RON_CHECKER", checker)
+                .env("RON_MUTANTS", names.join(" "))
+            }
+        };
+        let program = executable(&build.measured()?)?;
+        // The build for the other checker may write to the same path.
+        let own = PathBuf::from(format!("{}-{checker}", program.display()));
+        files::copy(&program, &own)?;
+        Ok(own)
+    }
+
+    fn models(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
+        let start = Instant::now();
+        let filter = format!("{}{}", self.prefix, args.text("models"));
+        checked(args, program, MODELS_SECONDS)
+            .args(["--test-threads", "2"])
+            .arg(filter)
+            .lines(|line| line.starts_with("test "))?;
+        println!(
+            "== {checker}: models of {} hold, {} s (preemptions {}, schedules {})",
+            self.name,
+            start.elapsed().as_secs(),
+            args.text("preemptions"),
+            args.text("schedules")
+        );
+        Ok(())
+    }
+
+    fn mutants(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
+        let wanted = |model: &str| model.contains(args.text("models"));
+        for (name, model) in self.mutants.iter().filter(|(_, model)| wanted(model)) {
+            let run = checked(args, program, MUTANT_SECONDS)
+                .args(["--test-threads", "1", model])
+                .env("MUTANT", name);
+            // A checker may also abort when it finds a deadlock.
+            match run.silent().status()?.code() {
+                Some(0) => {
+                    return Err(Failure(format!(
+                        "{checker}: {model} did not catch the mutant `{name}`"
+                    )));
+                }
+                Some(TIMED_OUT) => {
+                    return Err(Failure(format!(
+                        "{checker}: the mutant `{name}` did not end in {model}"
+                    )));
+                }
+                _ => println!("mutant caught by {checker}: {name} in {model}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A program of models, with a bound on its time.
+fn checked(args: &Args, program: &Path, seconds: &str) -> Cmd {
+    Cmd::new("timeout")
+        .arg(seconds)
+        .arg(program)
+        .envs(args.variables())
+        .env("SHUTTLE_SILENCE_WARNINGS", "1")
+        .env("RUST_BACKTRACE", "0")
+        .env_remove("MUTANT")
+}
+
+/// The names in `#[cfg(mutant = "name")]` of a source.
+fn mutants_of(text: &str) -> BTreeSet<String> {
+    let after = text.split("#[cfg(mutant = \"").skip(1);
+    let names = after.filter_map(|rest| rest.split_once("\")]"));
+    let plain = |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase());
+    let names = names.map(|(name, _)| name).filter(plain);
+    names.map(str::to_owned).collect()
+}
+
+/// The last program that cargo's messages name.
+fn executable(messages: &str) -> Outcome<PathBuf> {
+    let parsed = messages
+        .lines()
+        .rev()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let mut programs =
+        parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from));
+    let last = programs.next();
+    last.ok_or_else(|| Failure("cargo named no program that it built".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_of_the_sources_has_a_row_and_every_row_a_mutant() {
+        for part in &PARTS {
+            let names = part.names().unwrap();
+            assert!(!names.is_empty(), "{}", part.name);
+            for (name, model) in part.mutants {
+                assert!(names.contains(*name), "no source has `{name}` of {model}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mutant_is_found_by_its_attribute() {
+        let text = "#[cfg(mutant = \"a\")] // one\nx\n#[cfg(mutant = \"bc\")]\n`#[cfg(mutant = \"...\")]`, `#[cfg(mutant = \"name\")` is";
+        let found: Vec<String> = mutants_of(text).into_iter().collect();
+        assert_eq!(found, ["a", "bc"]);
+    }
+
+    #[test]
+    fn the_last_executable_is_taken() {
+        let text = "{\"executable\":\"/a\"}\nnoise\n{\"executable\":null}\n{\"executable\":\"/b\"}\n{\"reason\":\"build-finished\"}";
+        assert_eq!(executable(text).unwrap(), Path::new("/b"));
+        assert!(executable("").is_err());
+    }
+}
