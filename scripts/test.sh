@@ -18,7 +18,7 @@ shellcheck --severity warning scripts/*.sh .ci/run
 shellcheck --severity warning packaging/ron-spread packaging/debian/*
 
 step "build"
-# Examples too: a test starts one, and `--tests` below does not build them.
+# Examples too: a test starts one, and `--test` below does not build them.
 cargo build --release --locked --workspace --bins --examples
 
 step "lints"
@@ -27,13 +27,14 @@ cargo clippy --release --locked -p ron-kms --features pkcs11,tpm --all-targets -
 cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
 
 step "unit tests"
-cargo test --release --locked --workspace --exclude ron-tests --lib --bins --tests
+cargo test --release --locked --workspace --lib --bins
 
 [ "${1:-all}" = quick ] && exit 0
 
 step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
-cargo test --release --locked -p ron-tests -- --test-threads 2
+# The whole workspace here too: with other packages chosen, features differ and everything is built again.
+cargo test --release --locked --workspace --test '*' -- --test-threads 2
 
 step "API fuzzer"
 cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
