@@ -11,7 +11,7 @@ use ron_kernel::{
 use ron_proto::kms::KeyState;
 use ron_service::log_host::asker::WitnessMetrics;
 
-use crate::audit::leaf::OK;
+use crate::audit::leaf::{NO_MATCH, OK};
 use crate::backend::BackendKind;
 use crate::error::Why;
 use crate::keys::KeyIndex;
@@ -213,7 +213,8 @@ impl Metrics {
         self.op_seconds
             .with_label_values(&[op, alg])
             .observe(took.as_secs_f64());
-        if result != OK {
+        // A check that does not match was done: it is no refusal, and has no reason among theirs.
+        if result != OK && result != NO_MATCH {
             self.rejects.with_label_values(&[result]).inc();
         }
     }
@@ -232,5 +233,32 @@ impl Metrics {
                     .set(count);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_does_not_match_counts_as_an_operation_and_not_as_a_refusal() {
+        let registry = Registry::new("ron_kms");
+        let metrics = Metrics::new(&registry, "sealed");
+        let took = Duration::from_millis(1);
+        metrics.op("hmac_verify", "hmac-sha256", NO_MATCH, took);
+        metrics.op("hmac_verify", "hmac-sha256", Why::NotFound.code(), took);
+        let text = registry.render();
+        let refused: Vec<&str> = text
+            .lines()
+            .filter(|line| line.starts_with("ron_kms_rejects_total{") && !line.ends_with(" 0"))
+            .collect();
+        assert_eq!(refused, ["ron_kms_rejects_total{reason=\"not_found\"} 1"]);
+        let undeclared = text
+            .lines()
+            .find(|line| line.contains("metrics_undeclared_total "));
+        assert!(
+            undeclared.is_some_and(|line| line.ends_with(" 0")),
+            "{undeclared:?}"
+        );
     }
 }

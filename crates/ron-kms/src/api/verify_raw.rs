@@ -7,11 +7,10 @@ use ron_proto::kms::{MESSAGE_BYTES_MAX, VerifyRawAnswer, VerifyRawRequest};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 
-use crate::audit::leaf::OK;
+use crate::audit::leaf::{NO_MATCH, OK};
 use crate::error::{Refusal, Why};
 use crate::keys::PublicKey;
 use crate::work::Kms;
-use crate::work::envelope::NO_MATCH;
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {

@@ -175,6 +175,8 @@ pub struct Leaf {
 
 /// The `result` of an operation that was done.
 pub const OK: &str = "ok";
+/// The `result` of a check whose MAC or signature does not match its message: done, not refused.
+pub const NO_MATCH: &str = "no_match";
 
 impl Leaf {
     /// A leaf about the service itself.

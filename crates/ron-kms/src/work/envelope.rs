@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::signer::recalled;
 use super::{CallContext, Kms};
 use crate::audit::appender::Entry;
-use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
+use crate::audit::leaf::{LEAF_VERSION, Leaf, NO_MATCH, OK, Op};
 use crate::audit::writer::Draft;
 use crate::backend::Custody;
 use crate::error::{Refusal, Why};
@@ -24,9 +24,6 @@ use crate::keys::index::may_use;
 use crate::keys::{Key, KeyIndex, SecretKey, envelope};
 use crate::replay::{Lookup, Ticket};
 use crate::work::answer::{Completion, EnvelopeDone, EnvelopeItem};
-
-/// The leaf's result for a MAC that does not match its message.
-pub const NO_MATCH: &str = "no_match";
 
 #[derive(Clone)]
 pub enum EnvelopeOp {
