@@ -28,6 +28,9 @@ pub fn watch_signals() {
 pub struct Cmd {
     inner: Command,
     shown: String,
+    /// The variables that are set for the command, as a shell would take them.
+    shown_env: String,
+    is_silent: bool,
     hint: &'static str,
 }
 
@@ -47,8 +50,13 @@ impl Cmd {
             }
         }
         let shown = program.to_string_lossy().into_owned();
-        let hint = "";
-        Self { inner, shown, hint }
+        Self {
+            inner,
+            shown,
+            shown_env: String::new(),
+            is_silent: false,
+            hint: "",
+        }
     }
 
     /// `cargo` with arguments that are separated by single spaces.
@@ -85,7 +93,8 @@ impl Cmd {
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         let value = value.as_ref();
-        self.shown = format!("{name}='{}' {}", value.to_string_lossy(), self.shown);
+        let value_shown = value.to_string_lossy();
+        self.shown_env = format!("{}{name}='{value_shown}' ", self.shown_env);
         self.inner.env(name, value);
         self
     }
@@ -111,8 +120,9 @@ impl Cmd {
         self
     }
 
-    /// Discards what the command prints.
+    /// Neither shows the command nor what it prints.
     pub fn silent(mut self) -> Self {
+        self.is_silent = true;
         self.inner.stdout(Stdio::null()).stderr(Stdio::null());
         self
     }
@@ -192,7 +202,9 @@ impl Cmd {
         if INTERRUPTED.load(Ordering::Relaxed) {
             return Err(Failure("interrupted".to_owned()));
         }
-        eprintln!("$ {}", self.shown);
+        if !self.is_silent {
+            eprintln!("$ {}{}", self.shown_env, self.shown);
+        }
         Ok(())
     }
 
