@@ -170,15 +170,17 @@ impl Cmd {
     }
 
     /// Runs the command and prints those of its lines (standard output) that `keep` accepts; the others too if it fails.
-    pub fn lines(mut self, keep: impl Fn(&str) -> bool) -> Outcome {
+    /// Returns how many lines it accepted.
+    pub fn lines(mut self, keep: impl Fn(&str) -> bool) -> Outcome<usize> {
         self.announce()?;
         let child = self.inner.stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|e| self.not_started(&e))?;
-        let mut left_out = Vec::new();
+        let (mut kept, mut left_out) = (0, Vec::new());
         if let Some(out) = child.stdout.take() {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if keep(&line) {
                     println!("{line}");
+                    kept += 1;
                 } else {
                     left_out.push(line);
                 }
@@ -188,7 +190,7 @@ impl Cmd {
         if !status.success() {
             eprintln!("{}", left_out.join("\n"));
         }
-        self.succeeded(status)
+        self.succeeded(status).map(|()| kept)
     }
 
     /// Starts the command in the background.

@@ -99,9 +99,15 @@ pub fn loom(args: &Args) -> Outcome {
             built.push((part, part.build(args, checker, names)?));
         }
         println!("== {checker}: built in {} s", start.elapsed().as_secs());
+        let mut ran = 0;
         for (part, program) in &built {
-            part.models(args, checker, program)?;
+            ran += part.models(args, checker, program)?;
             part.mutants(args, checker, program)?;
+        }
+        // A wrong name must not look like models that hold.
+        if ran == 0 {
+            let filter = args.text("models");
+            return Err(Failure(format!("no model has `{filter}` in its path")));
         }
     }
     Ok(())
@@ -159,21 +165,22 @@ impl Part {
         Ok(own)
     }
 
-    fn models(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
+    /// Runs the models; how many there were.
+    fn models(&self, args: &Args, checker: &str, program: &Path) -> Outcome<usize> {
         let start = Instant::now();
         let filter = format!("{}{}", self.prefix, args.text("models"));
-        checked(args, program, MODELS_SECONDS)
+        let ran = checked(args, program, MODELS_SECONDS)
             .args(["--test-threads", "2"])
             .arg(filter)
-            .lines(|line| line.starts_with("test "))?;
+            .lines(|line| line.starts_with("test ") && !line.starts_with("test result"))?;
         println!(
-            "== {checker}: models of {} hold, {} s (preemptions {}, schedules {})",
+            "== {checker}: {ran} models of {} hold, {} s (preemptions {}, schedules {})",
             self.name,
             start.elapsed().as_secs(),
             args.text("preemptions"),
             args.text("schedules")
         );
-        Ok(())
+        Ok(ran)
     }
 
     fn mutants(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
