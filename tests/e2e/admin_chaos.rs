@@ -48,7 +48,6 @@ enum Kind {
 struct Nodes {
     over: Arc<AtomicBool>,
     ports: Vec<(String, u16)>,
-    /// Bound, never answered.
     _hung: Vec<TcpListener>,
 }
 

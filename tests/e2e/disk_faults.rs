@@ -15,7 +15,6 @@ use ron_tests::processes::Rig;
 use ron_tests::{ok, ron_on, workspace};
 use serde_json::Value;
 
-/// Compiles the library.
 fn library(to: &Path) -> PathBuf {
     let out = to.join("disk_fault.so");
     let made = Command::new("cc")

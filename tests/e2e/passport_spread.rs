@@ -20,7 +20,6 @@ const BOUND: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(30);
 /// Revoked at once while the line is cut.
 const MISSED: usize = 10;
-/// The observed services.
 const WATCHED: [&str; 2] = ["svc-wallet", "ron-kms"];
 
 /// A second instance of a service that reaches the issuer only through a line.

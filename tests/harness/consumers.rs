@@ -7,7 +7,6 @@ use crate::{Fleet, json};
 use ron_http::Reply;
 use serde_json::Value;
 
-/// Service and read.
 pub const CONSUMERS: [(&str, &str); 4] = [
     ("svc-wallet", "/v1/balance?account=a&asset=ron"),
     ("ron-kms", "/v1/kms/keys"),

@@ -108,7 +108,6 @@ pub fn own_sockets(dir: &Path, service: &str) -> [String; 2] {
 pub struct OwnPlace {
     /// Port of its API.
     pub api: u16,
-    /// Health port.
     pub health: u16,
     /// The settings for this place, each for one `--set`.
     pub sets: Vec<String>,
@@ -321,7 +320,6 @@ impl Fleet {
             .to_owned()
     }
 
-    /// GET, any status.
     pub fn get(&self, url: &str, token: Option<&str>) -> Reply {
         self.send(Method::GET, url, token, None, &[])
     }

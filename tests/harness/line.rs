@@ -15,7 +15,6 @@ use tempfile::TempDir;
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Way {
-    /// Carries both directions.
     Open,
     /// Ends every connection, including new ones.
     Cut,

@@ -23,7 +23,6 @@ struct Slow {
 pub struct Ended {
     /// Answered 408 and closed.
     pub timed_out: usize,
-    /// Closed otherwise.
     pub otherwise: usize,
 }
 

@@ -23,7 +23,6 @@ pub enum After {
     Either,
 }
 
-/// One hostile connection.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub name: String,
@@ -93,7 +92,6 @@ impl Table {
     }
 }
 
-/// The whole table.
 pub fn table() -> Vec<Case> {
     let mut table = Table::default();
     length_and_coding(&mut table);

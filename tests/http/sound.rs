@@ -1,6 +1,5 @@
 //! Sound requests: two public routes of the passport service that answer them 200.
 
-/// Takes JSON.
 pub const POST: &str = "/v1/passport/verify";
 /// A route that is only read, and that no other caller uses meanwhile.
 pub const GET: &str = "/.well-known/oauth-authorization-server";

@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// One answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// 0 for a response without a head, as in HTTP/0.9.
@@ -42,7 +41,6 @@ pub fn addr_of(base: &str) -> SocketAddr {
     text.parse().expect("a socket address")
 }
 
-/// A connection.
 pub struct Wire {
     pub stream: TcpStream,
     read: Vec<u8>,

@@ -29,7 +29,6 @@ pub const EPOCH_PAYS: u128 = 1_000;
 #[derive(Default)]
 pub struct Promised {
     pub receipts: Vec<Receipt>,
-    /// Leaf and signature.
     pub signatures: Vec<(u64, Vec<u8>)>,
     pub revoked: Vec<String>,
     /// The balance that each account must have.

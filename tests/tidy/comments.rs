@@ -24,8 +24,17 @@ fn every_file_says_what_it_is_for() {
 
 #[test]
 fn doc_comments_say_more_than_names() {
+    // In `bin`, `benches` and `xtask` they are help texts of the command line, in ron-proto descriptions
+    // of the APIs; a route, a name in code, a number or a unit is worth a line of its own.
+    let says = |line: &str| {
+        let units = ["second", "bytes", "kib", "minor unit", "length"];
+        let text = line.to_lowercase();
+        line.contains(|c: char| c == '`' || c == '[' || c.is_ascii_digit())
+            || units.iter().any(|unit| text.contains(unit))
+    };
     let mut found = Vec::new();
-    for source in sources(&["crates", "bin", "tests", "benches", "xtask"]) {
+    let all = sources(&["crates", "tests"]);
+    for source in all.iter().filter(|s| s.krate() != "ron-proto") {
         let is_doc = |line: &str| line == "///" || line.starts_with("/// ");
         let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
         for (at, line) in lines.iter().enumerate() {
@@ -35,7 +44,12 @@ fn doc_comments_say_more_than_names() {
                     .is_some_and(|line| is_doc(line))
             };
             let alone = !beside(at.checked_sub(1)) && !beside(Some(at + 1));
-            if is_doc(line) && alone && line.split_whitespace().count() <= 4 {
+            let words = line.split(|c: char| !c.is_alphanumeric());
+            if is_doc(line)
+                && alone
+                && !says(line)
+                && words.filter(|word| !word.is_empty()).count() <= 3
+            {
                 found.push(format!("{}:{}: {line}", source.path, at + 1));
             }
         }

@@ -12,7 +12,6 @@ use syn::{Attribute, Item, ItemMod, Meta};
 
 use crate::root;
 
-/// One Rust file.
 pub struct Source {
     /// From the root of the workspace.
     pub path: String,

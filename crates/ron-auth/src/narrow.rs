@@ -29,7 +29,6 @@ pub const STATEMENTS_MAX: usize = 8;
 pub struct Narrow {
     /// Keep only these scopes.
     pub scope: Option<String>,
-    /// Add these caveats.
     pub caveats: Vec<Caveat>,
     /// Expire at this time (Unix seconds).
     pub exp: Option<u64>,

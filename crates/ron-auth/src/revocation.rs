@@ -58,7 +58,6 @@ impl RevocationView {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.jtis.len() + self.subjects.len() + self.kids.len()
     }

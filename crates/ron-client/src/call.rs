@@ -32,7 +32,6 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 pub enum ClientError {
     /// The service refused: nothing changed.
     Refused {
-        /// HTTP status.
         status: u16,
         problem: Box<ProblemBody>,
         /// Seconds to wait, from `Retry-After`.
@@ -123,7 +122,6 @@ pub struct Outgoing<'a> {
     pub path: &'a str,
     /// Body and its content type.
     pub body: Option<(Vec<u8>, &'a str)>,
-    /// Additional headers.
     pub headers: &'a [(&'a str, &'a str)],
     /// Safe to send twice.
     pub idempotent: bool,
@@ -306,7 +304,6 @@ fn bad_answer(detail: &str) -> ClientError {
 /// What one attempt means for the operation.
 #[derive(Debug)]
 enum Verdict {
-    /// Carried out.
     Done(Reply),
     /// Refused, whatever happened to earlier attempts: with one operation id they are one
     /// operation.

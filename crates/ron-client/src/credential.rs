@@ -13,7 +13,6 @@ const SCHEME: &[u8] = b"Bearer ";
 pub struct Credential(Option<SecretBytes>);
 
 impl Credential {
-    /// For public endpoints.
     pub fn none() -> Self {
         Self(None)
     }

@@ -51,7 +51,6 @@ impl hkdf::KeyType for Length {
 pub struct Sha256(digest::Context);
 
 impl Sha256 {
-    /// An empty message.
     pub fn new() -> Self {
         Self(digest::Context::new(&digest::SHA256))
     }

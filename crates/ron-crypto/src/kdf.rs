@@ -11,7 +11,6 @@ pub struct Argon2Params {
     pub memory_kib: u32,
     /// Passes over the memory.
     pub passes: u32,
-    /// Degree of parallelism.
     pub lanes: u32,
 }
 

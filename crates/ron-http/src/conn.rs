@@ -110,10 +110,8 @@ pub(crate) struct Output {
     held: Held,
 }
 
-/// Result of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// All is sent.
     All,
     /// The socket takes no more now.
     Full,
@@ -199,7 +197,6 @@ pub(crate) enum Step {
     Head,
     /// The rest of a body.
     Body,
-    /// Room to send.
     Write,
     /// The end of the bytes that the client still sends after a refusal.
     Linger,

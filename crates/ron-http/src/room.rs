@@ -76,7 +76,6 @@ impl Room {
         Some(index)
     }
 
-    /// Frees the slot.
     pub(crate) fn give(&self, index: u32, share: Share) {
         let mut taken = self.taken.lock();
         taken.free.push(index);

@@ -59,7 +59,6 @@ enum Phase {
 pub(crate) struct Readiness {
     /// Bytes to read, or the end of the stream.
     pub input: bool,
-    /// Room to send.
     pub output: bool,
     /// The other end sends no more. It never resets: input is ready from now on.
     pub ended: bool,

@@ -13,7 +13,6 @@ use crate::request::ClientCert;
 /// The byte stream under a connection. Nothing here ever blocks.
 #[derive(Debug)]
 pub(crate) enum Stream {
-    /// Without encryption.
     Plain(Plain),
     Tls(Box<TlsStream>),
 }

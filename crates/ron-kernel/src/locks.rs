@@ -130,7 +130,6 @@ impl<T> RankedRwLock<T> {
         }
     }
 
-    /// Shared access.
     pub fn read(&self) -> RankedGuard<ReadGuard<'_, T>> {
         let held = enter(self.spec);
         RankedGuard {
@@ -139,7 +138,6 @@ impl<T> RankedRwLock<T> {
         }
     }
 
-    /// Exclusive access.
     pub fn write(&self) -> RankedGuard<WriteGuard<'_, T>> {
         let held = enter(self.spec);
         RankedGuard {

@@ -348,7 +348,6 @@ pub struct KernelMetrics {
     pub worker_inflight: ClosedGauge,
     /// Inputs that could not be parsed.
     pub parse_errors: ClosedCounter,
-    /// Drains, by result.
     pub drains: ClosedCounter,
 }
 

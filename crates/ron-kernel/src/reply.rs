@@ -26,7 +26,6 @@ struct Slot<T> {
 #[derive(Debug)]
 pub struct ReplySender<T>(Option<Arc<Slot<T>>>);
 
-/// The waiting half.
 #[derive(Debug)]
 pub struct ReplyWaiter<T>(Arc<Slot<T>>);
 

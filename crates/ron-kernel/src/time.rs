@@ -11,7 +11,6 @@ use crate::shutdown::Shutdown;
 
 /// The source of time. Services receive it from outside, so that tests can drive it.
 pub trait Clock: Send + Sync + Debug + 'static {
-    /// Monotonic time.
     fn now(&self) -> Instant;
     /// Wall-clock time in milliseconds since 1970-01-01 UTC.
     fn unix_ms(&self) -> u64;

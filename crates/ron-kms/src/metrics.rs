@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(refused, ["ron_kms_rejects_total{reason=\"not_found\"} 1"]);
         let undeclared = text
             .lines()
-            .find(|line| line.contains("metrics_undeclared_total "));
+            .find(|line| line.starts_with("ron_kms_metrics_undeclared_total "));
         assert!(
             undeclared.is_some_and(|line| line.ends_with(" 0")),
             "{undeclared:?}"

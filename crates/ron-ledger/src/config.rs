@@ -62,7 +62,6 @@ pub static TABLE: Table = Table {
 /// The service's topology, for the generated docs.
 pub static TOPOLOGY: &Topology = &crate::topology::TOPOLOGY;
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub origin: String,

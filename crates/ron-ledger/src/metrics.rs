@@ -27,7 +27,6 @@ pub struct Metrics {
     pub snapshot_seconds: Histogram,
     /// Entries that are not yet in the projection.
     pub projection_lag: Gauge,
-    /// Parked long polls.
     pub polls: Gauge,
 }
 

@@ -24,7 +24,6 @@ pub struct SignedPolicy<T> {
     pub hash: ContentId,
     /// Its canonical bytes.
     pub bytes: Vec<u8>,
-    /// The verified signature.
     pub sig: PolicySig,
 }
 

@@ -11,7 +11,6 @@ use crate::tree::Hash;
 pub struct Checkpoint {
     /// The log's identity, a name like `example.com/log`.
     pub origin: String,
-    /// Number of leaves.
     pub size: u64,
     /// Root of the tree of that size.
     pub root: Hash,

@@ -77,10 +77,8 @@ pub struct Policy {
     quorum: Quorum,
 }
 
-/// The quorum line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Quorum {
-    /// Not read yet.
     #[default]
     Unset,
     /// No cosignature is needed.

@@ -64,7 +64,6 @@ impl Frontier {
         Self::default()
     }
 
-    /// Number of leaves.
     pub fn size(&self) -> u64 {
         self.size
     }

@@ -48,7 +48,6 @@ pub struct Job {
     pub responder: Responder,
 }
 
-/// Carries actions out.
 #[derive(Debug)]
 pub struct Runner {
     pub client: Arc<HttpClient>,

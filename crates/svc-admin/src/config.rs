@@ -288,7 +288,6 @@ pub struct Discovery {
     pub interval: Duration,
 }
 
-/// The validated configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub nodes: Vec<NodeSpec>,

@@ -23,7 +23,6 @@ const PAGES_MAX: usize = 5;
 /// Name of the service whose epochs are read.
 const REWARDER: &str = "svc-rewarder";
 
-/// The published epochs.
 pub type Epochs = Snapshot<EpochList>;
 
 /// The reader of the adm-epochs thread.

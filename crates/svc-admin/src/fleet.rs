@@ -255,7 +255,6 @@ impl Plan {
         self.due.insert((at, id.to_owned()));
     }
 
-    /// Applies an event.
     pub fn take(&mut self, event: Event, now: Instant) {
         match event {
             Event::Refresh(id) => {

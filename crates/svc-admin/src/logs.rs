@@ -31,7 +31,6 @@ const PROVE: Duration = Duration::from_secs(4);
 
 type Hash = [u8; 32];
 
-/// The published heads.
 pub type Heads = Snapshot<LogHeads>;
 
 /// The reader of the adm-logs thread.

@@ -97,7 +97,6 @@ impl Node {
         }
     }
 
-    /// The latest view.
     pub fn view(&self) -> Arc<NodeView> {
         self.kept.view()
     }

@@ -25,7 +25,6 @@ const PACE: Duration = Duration::from_millis(500);
 /// Cells of the small charts.
 const CELLS: usize = 30;
 
-/// A prepared response.
 #[derive(Clone, Debug)]
 pub struct Doc {
     pub body: Arc<[u8]>,

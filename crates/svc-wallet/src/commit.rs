@@ -78,7 +78,6 @@ pub struct Committer {
     /// Balances to mark as changed.
     pub balances: Arc<Balances>,
     pub audit: Audit,
-    /// Monotonic clock.
     pub clock: SharedClock,
     pub metrics: Metrics,
 }

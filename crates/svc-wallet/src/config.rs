@@ -113,7 +113,6 @@ pub static TABLE: Table = Table {
     keys: &[CHASSIS_KEYS, &LISTEN, &RATES, &KEYS],
 };
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub ledger_url: String,

@@ -79,7 +79,6 @@ impl Default for InFlightTable {
 }
 
 impl InFlightTable {
-    /// Admits a request.
     pub fn enter(&self, key: &RequestKey, request: &Arc<[Entry]>, waiter: Waiter) -> Admission {
         #[cfg(mutant = "flight")]
         // checks whether the key is free, releases the lock, and takes the key as if it still were

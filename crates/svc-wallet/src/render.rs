@@ -11,10 +11,7 @@ pub enum Shape {
     /// One operation: its receipt, or a problem.
     One,
     /// A batch: one result per item; a refused linked batch is a problem.
-    Batch {
-        /// All or nothing.
-        linked: bool,
-    },
+    Batch { linked: bool },
 }
 
 /// What the caller may see in the answer.

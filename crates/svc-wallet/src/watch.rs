@@ -22,7 +22,6 @@ use crate::upstream::SharedUpstream;
 
 /// Pause between two checks.
 const EVERY: Duration = Duration::from_millis(20);
-/// Readiness cause.
 pub const NO_WRITES: &str = "ledger_writes";
 
 /// State of the watch thread.

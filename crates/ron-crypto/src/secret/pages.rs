@@ -37,7 +37,6 @@ enum Place {
     Nowhere,
     /// A slot of a slab: the slab and the slot's number.
     Slot(&'static Slab, usize),
-    /// A separate mapping.
     Mapping,
 }
 

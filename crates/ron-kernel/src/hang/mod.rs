@@ -127,7 +127,6 @@ impl<H> fmt::Debug for HangPool<H> {
     }
 }
 
-/// A submitted call.
 #[must_use = "the answer arrives here"]
 pub struct Pending<H, R> {
     answer: ReplyWaiter<Result<R, String>>,

@@ -67,7 +67,6 @@ pub struct LiveThread {
 #[derive(Debug, Clone, Serialize)]
 pub struct LiveQueue {
     pub name: &'static str,
-    /// Default capacity.
     pub capacity: usize,
     /// Capacities of the queues built from the row, as configured; one row may describe several.
     pub built: Vec<usize>,

@@ -88,7 +88,6 @@ impl<T> Swap<T> {
 pub mod thread {
     //! Operating system threads.
 
-    /// Joins a thread.
     #[derive(Debug)]
     pub struct Handle(std::thread::JoinHandle<()>);
 

@@ -127,7 +127,6 @@ pub struct EccPublic {
     pub stays: bool,
     /// Signs, and is not restricted to data that the TPM has made.
     pub signs: bool,
-    /// Uncompressed point.
     pub point: Vec<u8>,
     /// The object's name: hash algorithm and hash of the structure.
     pub name: Vec<u8>,

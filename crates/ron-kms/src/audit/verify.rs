@@ -17,7 +17,6 @@ use super::writer::Counters;
 /// Summary of a verified log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditReport {
-    /// Leaves verified.
     pub size: u64,
     /// RFC 6962 root over them.
     pub root: [u8; 32],

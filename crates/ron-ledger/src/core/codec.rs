@@ -8,7 +8,6 @@ use ron_proto::ValueError;
 pub struct DecodeError {
     /// Offset of the first byte that was not understood.
     pub at: usize,
-    /// The violated rule.
     pub why: String,
 }
 

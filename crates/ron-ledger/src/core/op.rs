@@ -16,7 +16,6 @@ pub type KeyHash = [u8; 16];
 #[error("{field}: {why}")]
 pub struct BadEntry {
     pub field: &'static str,
-    /// The violated rule.
     pub why: &'static str,
 }
 

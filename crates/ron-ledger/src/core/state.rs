@@ -194,7 +194,6 @@ impl State {
         self.ts
     }
 
-    /// Accounts ever used.
     pub const fn account_count(&self) -> usize {
         self.accounts.len()
     }

@@ -30,7 +30,6 @@ struct Recent {
 #[derive(Debug)]
 pub struct KeyIndex {
     recent: RankedRwLock<Recent>,
-    /// Oldest first.
     segments: Snapshot<Vec<Arc<Segment>>>,
 }
 

@@ -4,7 +4,6 @@
 /// Type of a key, and its form in TOML.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// Any string.
     Text,
     /// One of the listed words.
     Choice(&'static [&'static str]),

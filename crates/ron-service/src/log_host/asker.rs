@@ -47,7 +47,6 @@ pub static WITNESS_KEYS: [Key; 3] = [
     .range("100ms", "24h"),
 ];
 
-/// Validated settings.
 #[derive(Clone, Debug)]
 pub struct WitnessSettings {
     /// Contents of the tlog-policy file.

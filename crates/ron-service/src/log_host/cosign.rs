@@ -29,7 +29,6 @@ pub struct CosignedView(Arc<Snapshot<Option<CosignedNote>>>);
 
 #[derive(Clone, Debug)]
 pub struct CosignedNote {
-    /// The signed note.
     pub text: Arc<str>,
     /// Number of entries that it covers.
     pub size: u64,

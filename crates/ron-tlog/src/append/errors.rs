@@ -144,11 +144,7 @@ pub enum CheckpointError {
 pub enum ReadError {
     /// There is no such entry (yet).
     #[error("entry {index} is not in the log, which has {size}")]
-    NotFound {
-        /// The requested entry.
-        index: u64,
-        size: u64,
-    },
+    NotFound { index: u64, size: u64 },
     #[error("reading entry {index}: {source}")]
     Io {
         /// The entry that was being read.
@@ -171,18 +167,13 @@ pub enum ProofError {
     /// The entry is durable, but no checkpoint covers it yet. Retry after the next checkpoint.
     #[error("entry {index} is not covered by a checkpoint yet ({covered} are)")]
     NotYetCovered {
-        /// The requested entry.
         index: u64,
         /// Size of the last checkpoint.
         covered: u64,
     },
     /// There is no such entry.
     #[error("entry {index} is not in the log, which has {size}")]
-    NotFound {
-        /// The requested entry.
-        index: u64,
-        size: u64,
-    },
+    NotFound { index: u64, size: u64 },
     /// The hashes could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),

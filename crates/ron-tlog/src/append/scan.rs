@@ -18,7 +18,6 @@ use crate::tree::Hash;
 
 /// What the scanner found at its position.
 pub(crate) enum Step<'w> {
-    /// A whole batch.
     Batch(Batch<'w>),
     /// The end of the file, at the end of a batch.
     End,

@@ -3,7 +3,6 @@
 
 use ron_http::Response;
 
-/// One embedded file.
 #[derive(Debug)]
 pub struct File {
     pub path: &'static str,

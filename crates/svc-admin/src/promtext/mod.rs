@@ -13,7 +13,6 @@ use memchr::{memchr, memchr2};
 mod plain;
 mod words;
 
-/// One sample line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
     /// Name and label block exactly as written, such as `up{job="x"}`. Identifies the series.
@@ -35,7 +34,6 @@ pub struct Family<'a> {
     pub kind: &'a str,
 }
 
-/// One readable line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Item<'a> {
     Sample(Sample<'a>),

@@ -9,7 +9,6 @@ use ron_service::store::{Migration, Store, StoreError};
 use crate::publish::KnownLists;
 use crate::publish::lists::{LIST_KEPT_S, ListRow};
 
-/// The schema.
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
     name: "revocations, key set, status lists",

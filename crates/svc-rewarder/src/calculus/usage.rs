@@ -18,7 +18,6 @@ pub trait Usage: Sync {
     fn block(&self, first: usize, rows: usize) -> Result<Block<'_>, Stop>;
 }
 
-/// Consecutive rows.
 #[derive(Clone, Debug)]
 pub struct Block<'a> {
     first: usize,

@@ -70,7 +70,6 @@ impl Reader {
         })
     }
 
-    /// Number of payouts.
     pub const fn len(&self) -> u64 {
         self.payouts.count
     }

@@ -392,7 +392,6 @@ impl<'a> Writer<'a> {
         self.flush(groups * tree::GROUP * size)
     }
 
-    /// Appends one record.
     fn push(&mut self, account: &[u8], amount: u128) {
         let end = self.buffer.len() + self.width;
         self.buffer.extend_from_slice(account);

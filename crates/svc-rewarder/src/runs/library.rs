@@ -32,7 +32,6 @@ pub enum LibraryError {
     /// A different file exists under this name.
     #[error("{0}")]
     Conflict(String),
-    /// The disk failed.
     #[error("the library's disk: {0}")]
     Io(#[from] io::Error),
 }

@@ -35,7 +35,6 @@ pub trait Ledger: Send + Sync {
     fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError>;
 }
 
-/// Signs manifests.
 pub trait Signer: Send + Sync {
     /// A signature over a manifest's commitment. The same commitment may be signed again.
     fn sign(&self, commitment: &ContentId, by: Deadline) -> Result<ManifestSig, PortError>;

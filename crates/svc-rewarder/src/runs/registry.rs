@@ -118,7 +118,6 @@ impl Registry {
         payers.last().map(|payer| payer.epoch.clone())
     }
 
-    /// Every run.
     pub fn all(&self) -> Vec<Entry> {
         self.0.read().values().cloned().collect()
     }

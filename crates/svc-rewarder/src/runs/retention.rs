@@ -29,7 +29,6 @@ pub struct Retention {
     pub registry: Registry,
     /// For artifacts of settled epochs and of dry runs.
     pub artifacts: Duration,
-    /// For snapshots.
     pub snapshots: Duration,
     pub clock: SharedClock,
     /// Removed items, by kind.

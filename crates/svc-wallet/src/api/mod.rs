@@ -49,7 +49,6 @@ pub struct Api {
     pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
     pub unresolved: Arc<UnresolvedKeys>,
-    /// Cache of balances.
     pub balances: Arc<Balances>,
     /// Cache of the terms of holds.
     pub holds: HoldFacts,
@@ -61,7 +60,6 @@ pub struct Api {
     pub audit: Audit,
     /// Knows whether the service drains.
     pub sup: Supervisor,
-    /// Monotonic clock.
     pub clock: SharedClock,
     pub metrics: Metrics,
 }

@@ -15,7 +15,6 @@ const PARTIAL: [u16; 7] = [200, 202, 207, 400, 409, 422, 424];
 #[serde(untagged)]
 #[allow(dead_code)] // only its shape matters
 enum Failed {
-    /// The request failed.
     Errors {
         /// Codes and reasons, one text per error.
         errors: Vec<String>,

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
 
-/// (account, asset).
 type Purse = (String, String);
 /// The sum of one day per purse.
 type Day = ((Purse, u64), u128);
