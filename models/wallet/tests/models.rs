@@ -370,7 +370,7 @@ fn an_unknown_outcome_is_pinned_before_it_is_told() {
             let committer = w.committer(0);
             let first = w.send("k", 1, 5, LONG);
             // A scheduling point for the checker.
-            w.pinned("elsewhere");
+            w.unresolved("elsewhere");
             if told(first).is_some_and(|r| r.status == 504) {
                 assert!(w.unresolved("k"), "told to ask, and nothing is known");
             }
