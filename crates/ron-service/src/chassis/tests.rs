@@ -260,6 +260,7 @@ fn readiness_follows_causes_and_names_them() {
     let running = started(&[]);
     let url = format!("{}/readyz", running.health_url());
     let client = client();
+    running.shared.ready.declare(&["kms", "store"]);
     running.shared.ready.degrade("kms", "no answer");
     let ready: Readiness = get(&client, &url).json().unwrap();
     assert_eq!(
