@@ -13,7 +13,7 @@ fn every_file_says_what_it_is_for() {
     let missing: Vec<_> = sources(&["crates", "bin", "tests", "benches", "xtask"])
         .into_iter()
         .filter(|s| !s.text.starts_with("//!"))
-        .map(|s| s.path)
+        .map(|s| s.path.clone())
         .collect();
     report(
         "a file without a `//!` line at its top",
@@ -110,7 +110,7 @@ fn no_public_function_is_unused() {
             source,
             found: Vec::new(),
         };
-        functions.visit_file(&source.file);
+        functions.visit_file(&source.parsed());
         for (name, place) in functions.found {
             if seen.get(name.as_str()).copied().unwrap_or(0) < 2 {
                 found.push(format!("{place}: {name}"));

@@ -99,7 +99,7 @@ fn circles(files: &[&Source]) -> Vec<Vec<String>> {
     };
     for file in files {
         let here = module_of(file);
-        for item in &file.file.items {
+        for item in &file.parsed().items {
             let Item::Use(item) = item else { continue };
             if matches!(item.vis, syn::Visibility::Inherited) || only_in_tests(&item.attrs) {
                 continue;
@@ -115,7 +115,7 @@ fn circles(files: &[&Source]) -> Vec<Vec<String>> {
     for file in files {
         let here = module_of(file);
         let mut paths = Paths(Vec::new());
-        paths.visit_file(&file.file);
+        paths.visit_file(&file.parsed());
         for path in paths.0 {
             let there = krate.resolve(&here, &path, 0);
             let same = here.iter().zip(&there).take_while(|(a, b)| a == b).count();

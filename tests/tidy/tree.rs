@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use proc_macro2::TokenTree;
 use syn::spanned::Spanned;
@@ -16,7 +17,6 @@ pub struct Source {
     /// From the root of the workspace.
     pub path: String,
     pub text: String,
-    pub file: syn::File,
     /// Lines of the code that goes into a program: items that only tests compile are empty lines, comments are cut.
     /// All of them are empty in a file of tests.
     pub code: Vec<String>,
@@ -25,6 +25,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// Its syntax tree. Parsed by each caller, because a tree cannot be shared between threads.
+    pub fn parsed(&self) -> syn::File {
+        syn::parse_file(&self.text).unwrap_or_else(|e| panic!("{}: {e}", self.path))
+    }
+
     /// The crate it belongs to, for files below `crates/` and `bin/`.
     pub fn krate(&self) -> &str {
         self.path.split('/').nth(1).unwrap_or("")
@@ -37,19 +42,35 @@ impl Source {
 }
 
 /// All files below these directories, in the order of their paths.
-pub fn sources(under: &[&str]) -> Vec<Source> {
+pub fn sources(under: &[&str]) -> Vec<&'static Source> {
+    static ALL: LazyLock<Vec<Source>> = LazyLock::new(read_all);
+    let below = |source: &&Source| {
+        let first = source.path.split('/').next();
+        under.iter().any(|dir| first == Some(*dir))
+    };
+    let found: Vec<_> = ALL.iter().filter(below).collect();
+    assert!(found.len() > 5, "no sources below {under:?}");
+    found
+}
+
+/// Reads the tree once for all rules.
+fn read_all() -> Vec<Source> {
     let mut paths = Vec::new();
-    for dir in under {
+    for dir in [
+        "benches", "bin", "crates", "examples", "fuzz", "models", "tests", "xtask",
+    ] {
         walk(&root().join(dir), &mut paths);
     }
     paths.sort();
-    let mut all: Vec<Source> = paths.iter().map(|path| read(path)).collect();
+    let (mut all, declarations): (Vec<Source>, Vec<Vec<Declared>>) =
+        paths.iter().map(|path| read(path)).unzip();
     // A module of tests may declare more of them: until nothing is added.
     let mut test_modules = BTreeSet::new();
     loop {
         let before = test_modules.len();
-        for source in &all {
-            declared(source, &mut test_modules);
+        for (source, declared) in all.iter().zip(&declarations) {
+            let of_tests = declared.iter().filter(|d| d.for_tests || source.is_test);
+            test_modules.extend(of_tests.map(|d| d.dir.clone()));
         }
         for source in &mut all {
             let module = module_dir(Path::new(&source.path));
@@ -62,7 +83,6 @@ pub fn sources(under: &[&str]) -> Vec<Source> {
             break;
         }
     }
-    assert!(all.len() > 5, "no sources below {under:?}");
     all
 }
 
@@ -79,7 +99,7 @@ fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-fn read(path: &Path) -> Source {
+fn read(path: &Path) -> (Source, Vec<Declared>) {
     let text = fs::read_to_string(path).unwrap();
     let name = path.strip_prefix(root()).unwrap().display().to_string();
     let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -95,14 +115,15 @@ fn read(path: &Path) -> Source {
     });
     let of_tests = ["/tests/", "/examples/", "/benches/"];
     let is_test = only_in_tests(&file.attrs) || of_tests.iter().any(|dir| name.contains(dir));
-    Source {
+    let declared = declared(Path::new(&name), &file);
+    let source = Source {
         code: if is_test { Vec::new() } else { code.collect() },
         is_test,
         path: name,
-        file,
         tests,
         text,
-    }
+    };
+    (source, declared)
 }
 
 /// Line comments away, so that prose may name what code may not.
@@ -187,10 +208,17 @@ pub fn module_dir(path: &Path) -> PathBuf {
     }
 }
 
-/// Adds the modules (as directories) that a file declares for tests alone.
-fn declared(source: &Source, into: &mut BTreeSet<PathBuf>) {
-    let path = Path::new(&source.path);
-    for item in &source.file.items {
+/// A module that is declared in one file and stands in another.
+struct Declared {
+    /// The directory of its own modules.
+    dir: PathBuf,
+    for_tests: bool,
+}
+
+/// The modules that a file declares.
+fn declared(path: &Path, file: &syn::File) -> Vec<Declared> {
+    let mut found = Vec::new();
+    for item in &file.items {
         let Item::Mod(ItemMod {
             attrs,
             ident,
@@ -200,21 +228,21 @@ fn declared(source: &Source, into: &mut BTreeSet<PathBuf>) {
         else {
             continue;
         };
-        if !source.is_test && !only_in_tests(attrs) {
-            continue;
-        }
         let named = attrs.iter().find_map(|attr| match &attr.meta {
             Meta::NameValue(pair) if pair.path.is_ident("path") => Some(&pair.value),
             _ => None,
         });
-        into.insert(match named {
+        let dir = match named {
             Some(syn::Expr::Lit(syn::ExprLit {
                 lit: syn::Lit::Str(file),
                 ..
             })) => module_dir(&path.parent().unwrap().join(file.value())),
             _ => module_dir(path).join(ident.to_string()),
-        });
+        };
+        let for_tests = only_in_tests(attrs);
+        found.push(Declared { dir, for_tests });
     }
+    found
 }
 
 /// The holes that an earlier checker had: code after a test module declared on top, and code inside of one.

@@ -7,7 +7,7 @@ use crate::tree::{Source, sources};
 use crate::{report, root};
 
 /// Places where `word` stands in the code of files that `watch` accepts.
-fn places(all: &[Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<String> {
+fn places(all: &[&Source], word: &str, watch: impl Fn(&Source) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for source in all.iter().filter(|s| watch(s)) {
         for (n, line) in source.code.iter().enumerate() {
