@@ -58,10 +58,11 @@ const PLACES: [&str; 2] = ["one", "another-place-with-a-longer-name"];
 /// Builds the last commit twice, in two directories, and compares the programs byte by byte.
 pub fn reproducible(args: &Args) -> Outcome {
     let work = files::scratch("reproducible")?;
-    let bins: Vec<&str> = match args.text("bin") {
-        "" => programs().collect(),
-        one => vec![one],
+    let named = match args.text("bin") {
+        "" => programs()?,
+        one => vec![one.to_owned()],
     };
+    let bins: Vec<&str> = named.iter().map(String::as_str).collect();
     for place in PLACES {
         build_in(args, work.path(), place, &bins)?;
     }

@@ -270,8 +270,8 @@ pub fn require(programs: &[&str], hint: &'static str) -> Outcome {
 pub fn source_date() -> String {
     let set = std::env::var("SOURCE_DATE_EPOCH").ok();
     set.unwrap_or_else(|| {
-        let told = Cmd::new("git").args(["log", "-1", "--format=%ct"]).output();
-        told.unwrap_or_else(|_| "0".to_owned())
+        let committed = Cmd::new("git").args(["log", "-1", "--format=%ct"]).output();
+        committed.unwrap_or_else(|_| "0".to_owned())
     })
 }
 

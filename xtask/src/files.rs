@@ -25,27 +25,27 @@ pub fn profile_dir(profile: &str) -> &str {
 }
 
 /// Adds the path and what was attempted to an error of the operating system.
-fn told<T>(done: std::io::Result<T>, attempt: &str, path: &Path) -> Outcome<T> {
-    done.map_err(|e| Failure(format!("cannot {attempt} {}: {e}", path.display())))
+fn with_path<T>(result: std::io::Result<T>, attempt: &str, path: &Path) -> Outcome<T> {
+    result.map_err(|e| Failure(format!("cannot {attempt} {}: {e}", path.display())))
 }
 
 pub fn read(path: &Path) -> Outcome<String> {
-    told(fs::read_to_string(path), "read", path)
+    with_path(fs::read_to_string(path), "read", path)
 }
 
 pub fn write(path: &Path, text: &str) -> Outcome {
-    told(fs::write(path, text), "write", path)
+    with_path(fs::write(path, text), "write", path)
 }
 
 pub fn create_dir(path: &Path) -> Outcome {
-    told(fs::create_dir_all(path), "create the directory", path)
+    with_path(fs::create_dir_all(path), "create the directory", path)
 }
 
 /// Removes a directory with all that is in it; an absent one is no error.
 pub fn remove_dir(path: &Path) -> Outcome {
     match fs::remove_dir_all(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        done => told(done, "remove", path),
+        done => with_path(done, "remove", path),
     }
 }
 
@@ -56,19 +56,19 @@ pub fn fresh_dir(path: &Path) -> Outcome {
 }
 
 pub fn copy(from: &Path, to: &Path) -> Outcome {
-    told(fs::copy(from, to), "copy", from).map(|_| ())
+    with_path(fs::copy(from, to), "copy", from).map(|_| ())
 }
 
 pub fn rename(from: &Path, to: &Path) -> Outcome {
-    told(fs::rename(from, to), "rename", from)
+    with_path(fs::rename(from, to), "rename", from)
 }
 
 /// The files and directories in a directory, in the order of their names.
 pub fn entries(dir: &Path) -> Outcome<Vec<PathBuf>> {
-    let entries = told(fs::read_dir(dir), "read the directory", dir)?;
+    let entries = with_path(fs::read_dir(dir), "read the directory", dir)?;
     let mut paths = Vec::new();
     for entry in entries {
-        paths.push(told(entry, "read the directory", dir)?.path());
+        paths.push(with_path(entry, "read the directory", dir)?.path());
     }
     paths.sort();
     Ok(paths)
@@ -92,7 +92,7 @@ pub fn scratch(name: &str) -> Outcome<TempDir> {
     let made = tempfile::Builder::new()
         .prefix(&format!("{name}."))
         .tempdir();
-    told(made, "make a directory in", &std::env::temp_dir())
+    with_path(made, "make a directory in", &std::env::temp_dir())
 }
 
 /// A directory that is removed when the lane ends; for a place that the caller chose.

@@ -6,25 +6,19 @@ use crate::cmd::{Cmd, source_date};
 use crate::files;
 use crate::lane::{Args, Failure, Outcome};
 
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
-
-/// All programs that are shipped.
-pub fn programs() -> impl Iterator<Item = &'static str> {
-    std::iter::once("ron").chain(SERVICES)
+/// All programs that are shipped: each has a directory of its own in `bin/`.
+pub fn programs() -> Outcome<Vec<String>> {
+    let dirs = files::entries(&files::root().join("bin"))?;
+    let names = dirs.iter().filter_map(|dir| dir.file_name()?.to_str());
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// Debian packages from programs that are built already, into target/package.
 pub fn package(args: &Args) -> Outcome {
     let profile = args.text("profile");
     let bin = files::target().join(files::profile_dir(profile));
-    for name in programs() {
+    let programs = programs()?;
+    for name in &programs {
         if !bin.join(name).exists() {
             return Err(Failure(format!(
                 "{} is missing: cargo build --release --workspace --bins",
@@ -35,11 +29,11 @@ pub fn package(args: &Args) -> Outcome {
     // The manifests name this directory, wherever the programs are built.
     let made = files::root().join("target/package");
     files::fresh_dir(&made)?;
-    describe(&bin, &made)?;
+    describe(&bin, &made, &programs)?;
     let date = source_date();
-    for name in programs() {
-        let package = match name {
-            "ron" => name.to_owned(),
+    for name in &programs {
+        let package = match name.as_str() {
+            "ron" => name.clone(),
             service => format!("{service}-bin"),
         };
         let mut deb = Cmd::new("cargo-deb")
@@ -58,14 +52,14 @@ pub fn package(args: &Args) -> Outcome {
 }
 
 /// Manual pages and completions, which the command lines themselves print.
-fn describe(bin: &Path, made: &Path) -> Outcome {
+fn describe(bin: &Path, made: &Path, programs: &[String]) -> Outcome {
     let ron = bin.join("ron");
     files::create_dir(&made.join("completions"))?;
     Cmd::new(&ron)
         .args(["man", "--dir"])
         .arg(made.join("man"))
         .run()?;
-    for name in programs() {
+    for name in programs {
         for shell in ["bash", "zsh", "fish"] {
             let text = Cmd::new(&ron)
                 .args(["completions", shell, "--of", name])
