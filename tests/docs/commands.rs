@@ -105,7 +105,7 @@ pub fn targets() -> Vec<String> {
 }
 
 /// The modules of the test targets: name and text.
-pub fn modules() -> Vec<(String, String)> {
+fn modules() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for target in targets() {
         let Ok(entries) = fs::read_dir(workspace().join("tests").join(target)) else {

@@ -12,14 +12,7 @@ use ron_service::{Config, Kind, Table};
 use ron_tests::{ok, python, read_json, ron_binary, workspace, xtask};
 use serde_json::Value;
 
-const TABLES: [&Table; 6] = [
-    &ron_kms::config::TABLE,
-    &svc_passport::config::TABLE,
-    &ron_ledger::config::TABLE,
-    &svc_wallet::config::TABLE,
-    &svc_rewarder::config::TABLE,
-    &svc_admin::config::TABLE,
-];
+use crate::SERVICES;
 
 fn committed(path: &str) -> String {
     let path = workspace().join(path);
@@ -28,7 +21,7 @@ fn committed(path: &str) -> String {
 
 #[test]
 fn example_configurations_are_what_the_tables_say() {
-    for table in TABLES {
+    for table in SERVICES.map(|service| service.table) {
         let name = format!("packaging/config/{}.toml", table.service);
         let text = render_example(table);
         if std::env::var_os("RON_UPDATE_DOCS").is_some() {
@@ -71,7 +64,7 @@ fn required(table: &Table) -> Vec<(&'static str, &'static str)> {
 #[test]
 fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
     let dir = tempfile::tempdir().unwrap();
-    for table in TABLES {
+    for table in SERVICES.map(|service| service.table) {
         let text = committed(&format!("packaging/config/{}.toml", table.service));
         let path = dir.path().join(format!("{}.toml", table.service));
         let all = uncommented(table, &text);
@@ -123,7 +116,7 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
 
 #[test]
 fn units_users_and_directories_belong_together() {
-    for table in TABLES {
+    for table in SERVICES.map(|service| service.table) {
         let name = table.service;
         let unit = committed(&format!("packaging/systemd/{name}.service"));
         for line in [

@@ -218,16 +218,7 @@ fn the_console_reports_outages_and_recovers_in_a_real_browser() {
 
 /// The value of a Prometheus query that returns one number per service; empty results are absent.
 fn ask(fleet: &Separate, prometheus: u16, query: &str) -> Option<f64> {
-    let text: String = query
-        .bytes()
-        .map(|b| {
-            if b.is_ascii_alphanumeric() {
-                char::from(b).to_string()
-            } else {
-                format!("%{b:02X}")
-            }
-        })
-        .collect();
+    let text = ron_client::encode(query);
     let url = format!("http://127.0.0.1:{prometheus}/api/v1/query?query={text}");
     // 503 while it starts.
     let reply = fleet.get(&url).filter(|reply| reply.status != 503)?;

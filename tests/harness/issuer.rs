@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::{Fleet, json, ok, ron_on};
+use ron_client::encode;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
 use ron_proto::b64;
@@ -109,18 +110,6 @@ impl Rig {
     }
 
     pub fn form(&self, path: &str, fields: &[(&str, &str)], headers: &[(&str, &str)]) -> Reply {
-        let encode = |text: &str| {
-            let safe = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
-            text.bytes()
-                .map(|b| {
-                    if safe(b) {
-                        char::from(b).to_string()
-                    } else {
-                        format!("%{b:02X}")
-                    }
-                })
-                .collect::<String>()
-        };
         let body: Vec<String> = fields
             .iter()
             .map(|(n, v)| format!("{n}={}", encode(v)))
