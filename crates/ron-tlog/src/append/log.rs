@@ -16,7 +16,6 @@ use super::layout::{
     encode_index, index_name, push_entry,
 };
 use super::meta::Meta;
-use super::open::{self, Recovery};
 use super::reader::LogReader;
 use super::state::{Active, FullTile, Sealed, Shared, TreeState};
 use crate::checkpoint::Checkpoint;
@@ -89,6 +88,28 @@ impl LogOptions {
     }
 }
 
+/// What opening found and repaired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// True when the log was new.
+    pub created: bool,
+    /// Entries that were read and checked one by one.
+    pub scanned: u64,
+    /// A torn tail that was cut off; no entry of it was ever acknowledged.
+    pub cut: Option<Cut>,
+    /// Segments whose (derived) index file was missing or bad and was written again.
+    pub rebuilt_indexes: Vec<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The index that the first lost entry would have had.
+    pub index: u64,
+    /// Bytes that were cut.
+    pub bytes: u64,
+    pub why: String,
+}
+
 /// The writer's state of the segment being filled.
 #[derive(Debug)]
 pub(crate) struct Filling {
@@ -159,12 +180,6 @@ fn record_failure(shared: &Shared, e: &AppendError) {
 }
 
 impl Log {
-    /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
-    /// reported by [`Log::recovery`]; any other damage is refused.
-    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
-        open::open(disk, dir, options)
-    }
-
     /// Number of durable entries.
     pub fn size(&self) -> u64 {
         self.shared.tree.with(|t| t.size)

@@ -33,8 +33,7 @@ pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
-pub use log::{Log, LogOptions};
-pub use open::Recovery;
+pub use log::{Log, LogOptions, Recovery};
 pub use reader::{LogReader, TreeHead};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use verify::{Verified, verify_dir, verify_on};

@@ -19,7 +19,7 @@ use super::errors::OpenError;
 use super::layout::{
     FORMAT, SEGMENT_HEADER, Salt, SegmentHeader, index_name, segment_name, segment_number,
 };
-use super::log::{Filling, Log, LogOptions, index_of, seal, start_segment};
+use super::log::{Cut, Filling, Log, LogOptions, Recovery, index_of, seal, start_segment};
 use super::meta::{META_NAME, Meta};
 use super::scan::{Bad, Scanner, Step};
 use super::state::{Active, Published, Sealed, Shared, TreeState, View};
@@ -29,28 +29,6 @@ use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::note::NOTE_BYTES_MAX;
 use crate::tile::TILE_WIDTH;
 use crate::tree::{Frontier, Hash, root_at};
-
-/// What opening found and repaired.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
-    /// True when the log was new.
-    pub created: bool,
-    /// Entries that were read and checked one by one.
-    pub scanned: u64,
-    /// A torn tail that was cut off; no entry of it was ever acknowledged.
-    pub cut: Option<Cut>,
-    /// Segments whose (derived) index file was missing or bad and was written again.
-    pub rebuilt_indexes: Vec<u64>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The index that the first lost entry would have had.
-    pub index: u64,
-    /// Bytes that were cut.
-    pub bytes: u64,
-    pub why: String,
-}
 
 /// Bytes at the end of the last segment that need care before anything is written after them.
 struct Tail {
@@ -79,56 +57,61 @@ struct Built {
     tail: Tail,
 }
 
-pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Log, OpenError> {
-    options.check()?;
-    disk.create_dir_all(dir)
-        .map_err(OpenError::io("making the directory", dir))?;
-    let lock_path = dir.join("lock");
-    let lock = disk
-        .lock(&lock_path)
-        .map_err(OpenError::io("locking", lock_path))?;
-    let lock: Arc<dyn DiskLock> = Arc::from(lock.ok_or_else(|| OpenError::InUse(dir.to_owned()))?);
-    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
-    let mut segments: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-    segments.sort_unstable();
-    // A directory with a checkpoint and no segment is damaged, not new.
-    let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
-    let meta = load_meta(&*disk, dir, &options, created)?;
-    let published = load_checkpoint(&*disk, dir, &meta, &options)?;
-    let mut opening = Opening {
-        disk: &disk,
-        dir,
-        heads: known_heads(&meta, published.as_ref(), &options)?,
-        meta,
-        published,
-        trust_indexes: true,
-        stale: Vec::new(),
-        recovery: Recovery {
-            created,
-            ..Recovery::default()
-        },
-    };
-    opening.remove_unfinished(&mut segments)?;
-    opening.check_names(&segments)?;
-    let (shared, built) = opening.build_and_check(&segments)?;
-    // Only after the checks: no bytes of entries are changed while the log may still be refused.
-    opening.repair_tail(&built)?;
-    let shared = Arc::new(shared);
-    Ok(Log {
-        head: built.frontier.root(),
-        frontier: built.frontier,
-        sealed: Arc::new(built.sealed),
-        filling: built.filling,
-        entry_bytes_max: options.entry_bytes_max,
-        checkpointer: Some(Checkpointer {
-            shared: Arc::clone(&shared),
-            _lock: Arc::clone(&lock),
-        }),
-        shared,
-        recovery: opening.recovery,
-        buffer: Vec::new(),
-        _lock: lock,
-    })
+impl Log {
+    /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
+    /// reported by [`Log::recovery`]; any other damage is refused.
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
+        options.check()?;
+        disk.create_dir_all(dir)
+            .map_err(OpenError::io("making the directory", dir))?;
+        let lock_path = dir.join("lock");
+        let lock = disk
+            .lock(&lock_path)
+            .map_err(OpenError::io("locking", lock_path))?;
+        let lock: Arc<dyn DiskLock> =
+            Arc::from(lock.ok_or_else(|| OpenError::InUse(dir.to_owned()))?);
+        let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+        let mut segments: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+        segments.sort_unstable();
+        // A directory with a checkpoint and no segment is damaged, not new.
+        let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
+        let meta = load_meta(&*disk, dir, &options, created)?;
+        let published = load_checkpoint(&*disk, dir, &meta, &options)?;
+        let mut opening = Opening {
+            disk: &disk,
+            dir,
+            heads: known_heads(&meta, published.as_ref(), &options)?,
+            meta,
+            published,
+            trust_indexes: true,
+            stale: Vec::new(),
+            recovery: Recovery {
+                created,
+                ..Recovery::default()
+            },
+        };
+        opening.remove_unfinished(&mut segments)?;
+        opening.check_names(&segments)?;
+        let (shared, built) = opening.build_and_check(&segments)?;
+        // Only after the checks: no bytes of entries are changed while the log may still be refused.
+        opening.repair_tail(&built)?;
+        let shared = Arc::new(shared);
+        Ok(Self {
+            head: built.frontier.root(),
+            frontier: built.frontier,
+            sealed: Arc::new(built.sealed),
+            filling: built.filling,
+            entry_bytes_max: options.entry_bytes_max,
+            checkpointer: Some(Checkpointer {
+                shared: Arc::clone(&shared),
+                _lock: Arc::clone(&lock),
+            }),
+            shared,
+            recovery: opening.recovery,
+            buffer: Vec::new(),
+            _lock: lock,
+        })
+    }
 }
 
 fn damaged(index: u64, why: impl Into<String>) -> OpenError {
