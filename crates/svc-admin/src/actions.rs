@@ -14,7 +14,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 use crate::audit::{SharedAudit, line, with_result};
-use crate::gate::Who;
+use crate::caller::Caller;
 use crate::node::Node;
 
 const IDLE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ impl Action {
 pub struct Job {
     pub node: Arc<Node>,
     pub action: Action,
-    pub who: Who,
+    pub caller: Caller,
     pub timeout: Duration,
     pub responder: Responder,
 }
@@ -77,7 +77,7 @@ impl Runner {
             ));
             return;
         }
-        let entry = line(job.action.as_str(), Some(&job.node.spec.id), &job.who);
+        let entry = line(job.action.as_str(), Some(&job.node.spec.id), &job.caller);
         let started = with_result(entry.clone(), "started", "", "");
         if let Err(problem) = self.audit.commit(started, deadline) {
             job.responder.send(problem);
@@ -115,7 +115,7 @@ impl Runner {
         let url = format!("{}/api/v1/{}", spec.health_url, job.action.as_str());
         let headers = [
             ("authorization", bearer.as_str()),
-            ("x-request-id", job.who.request_id.as_str()),
+            ("x-request-id", job.caller.request_id.as_str()),
         ];
         let reply = self
             .client

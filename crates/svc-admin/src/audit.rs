@@ -18,6 +18,7 @@ use ron_proto::admin::{AuditEntry, AuditList};
 use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
 
+use crate::caller::Caller;
 use crate::topology::AUDIT_QUEUE;
 
 /// Lines that readers see.
@@ -265,19 +266,19 @@ const ACTIONS: [&str; 5] = ["reload", "shutdown", "refresh", "session", "other"]
 const RESULTS: [&str; 5] = ["started", "done", "denied", "failed", "unknown"];
 
 /// A line without a result; the writer adds number and time.
-pub fn line(action: &str, node: Option<&str>, who: &crate::gate::Who) -> AuditEntry {
+pub fn line(action: &str, node: Option<&str>, caller: &Caller) -> AuditEntry {
     AuditEntry {
         seq: 0,
         at: Timestamp(0),
         action: action.to_owned(),
         node: node.map(str::to_owned),
-        subject: who.subject.clone(),
-        roles: who.roles.clone(),
+        subject: caller.subject.clone(),
+        roles: caller.roles.clone(),
         result: "done".to_owned(),
         reason: None,
         detail: None,
-        request_id: who.request_id.clone(),
-        peer: who.peer.clone(),
+        request_id: caller.request_id.clone(),
+        peer: caller.peer.clone(),
     }
 }
 
@@ -294,7 +295,6 @@ pub type SharedAudit = Arc<Audit>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::Who;
     use ron_kernel::SystemClock;
 
     fn audit(path: Option<PathBuf>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
@@ -309,9 +309,14 @@ mod tests {
         let path = dir.path().join("admin.db");
         let (audit_1, rx, _) = audit(Some(path.clone()));
         let store = open(Some(&path)).expect("opens");
-        let who = Who::local("r-1");
+        let caller = Caller::local("r-1");
         for result in ["started", "done"] {
-            audit_1.note(with_result(line("reload", Some("a"), &who), result, "", ""));
+            audit_1.note(with_result(
+                line("reload", Some("a"), &caller),
+                result,
+                "",
+                "",
+            ));
         }
         let head = SeenHead {
             id: "a".into(),
@@ -338,17 +343,17 @@ mod tests {
     #[test]
     fn a_flood_of_denials_is_counted_and_an_action_then_refused() {
         let (audit, _rx, _) = audit(None);
-        let who = Who::local("r-1");
+        let caller = Caller::local("r-1");
         for _ in 0..AUDIT_QUEUE.capacity + 5 {
             audit.note(with_result(
-                line("reload", Some("a"), &who),
+                line("reload", Some("a"), &caller),
                 "denied",
                 "role",
                 "",
             ));
         }
         assert_eq!(audit.list().dropped, 5);
-        let refused = audit.commit(line("reload", Some("a"), &who), Deadline::within(IDLE));
+        let refused = audit.commit(line("reload", Some("a"), &caller), Deadline::within(IDLE));
         assert_eq!(refused.expect_err("no room").status, 503);
     }
 }

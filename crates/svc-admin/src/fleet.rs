@@ -16,7 +16,6 @@ use ron_kernel::{
 
 use crate::config::{NodeSpec, Sampling};
 use crate::node::Node;
-use crate::sampler::DuePoll;
 use crate::topology::METRICS_CMD;
 
 /// Maximum time between the first polls of two nodes.
@@ -45,6 +44,13 @@ pub enum Event {
     Refresh(String),
     /// A poll ended; the next one is due after the pause.
     Polled { node: Arc<Node>, pause: Duration },
+}
+
+/// A poll to be made: a node that is due.
+#[derive(Debug)]
+pub struct DuePoll {
+    pub node: Arc<Node>,
+    pub with_topology: bool,
 }
 
 /// State shared by samplers, builder and API.

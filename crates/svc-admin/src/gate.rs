@@ -12,71 +12,13 @@ use ron_kernel::{ClosedCounter, Registry, Snapshot};
 use ron_proto::{Problem, scope};
 
 use crate::audit::{SharedAudit, line, with_result};
+use crate::caller::Caller;
 use crate::config::{AuthMode, Ingress, Settings};
 
 /// The cookie that holds a pasted passport.
 pub const COOKIE: &str = "ron_admin";
 /// Maximum length of a name or group list from a proxy, in bytes.
 const INGRESS_BYTES_MAX: usize = 4096;
-
-/// The author of a request, as the audit records it.
-#[derive(Clone, Debug)]
-pub struct Who {
-    pub subject: String,
-    pub roles: Vec<String>,
-    pub request_id: String,
-    pub peer: String,
-}
-
-impl Who {
-    /// The caller of a request that passed the gate.
-    pub fn of(request: &Request, mode: AuthMode) -> Self {
-        Self {
-            subject: subject(&request.principal, mode),
-            roles: roles(&request.principal, mode),
-            request_id: request.request_id.clone(),
-            peer: request.peer.ip().to_string(),
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn local(request_id: &str) -> Self {
-        Self {
-            subject: "local operator".to_owned(),
-            roles: vec!["viewer".to_owned()],
-            request_id: request_id.to_owned(),
-            peer: "127.0.0.1".to_owned(),
-        }
-    }
-}
-
-/// The displayed name of a caller.
-pub fn subject(who: &Principal, mode: AuthMode) -> String {
-    if mode == AuthMode::None {
-        "local operator".to_owned()
-    } else {
-        who.name.clone()
-    }
-}
-
-/// The roles a caller has: viewer, operator, admin.
-pub fn roles(who: &Principal, mode: AuthMode) -> Vec<String> {
-    let named = [
-        ("viewer", scope::ADMIN_VIEW),
-        ("operator", scope::ADMIN_OPERATE),
-        ("admin", scope::ADMIN_ADMIN),
-    ];
-    let local = mode == AuthMode::None;
-    let has = |role: &str, scope: &str| {
-        if local {
-            role == "viewer"
-        } else {
-            who.has_scope(scope)
-        }
-    };
-    let held = named.iter().filter(|(role, scope)| has(role, scope));
-    held.map(|(role, _)| (*role).to_owned()).collect()
-}
 
 /// The authorizer of both ports.
 #[derive(Debug)]
@@ -172,7 +114,7 @@ fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry
     let known = ["reload", "shutdown", "refresh"]
         .into_iter()
         .find(|word| *word == action);
-    let who = Who {
+    let caller = Caller {
         subject: "anonymous".to_owned(),
         roles: Vec::new(),
         request_id: head.request_id.clone(),
@@ -181,7 +123,7 @@ fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry
     let entry = line(
         known.unwrap_or("other"),
         Some(node).filter(|id| plain(id)),
-        &who,
+        &caller,
     );
     with_result(entry, "denied", problem.code, &problem.detail)
 }

@@ -23,6 +23,7 @@
 pub mod actions;
 pub mod api;
 pub mod audit;
+mod caller;
 pub mod config;
 pub mod derive;
 pub mod dialect;

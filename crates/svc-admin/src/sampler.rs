@@ -4,7 +4,6 @@
 //! repeated timeouts it is polled less often. A node that refuses connections is cheap to poll and
 //! probably being restarted, so at first it is polled more often.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::{Call, CallError, Failure};
@@ -12,7 +11,7 @@ use ron_kernel::loops::work_and_report;
 use ron_kernel::{Deadline, Receiver, ThreadCtx};
 
 use crate::dialect;
-use crate::fleet::{Event, Fleet};
+use crate::fleet::{DuePoll, Event, Fleet};
 use crate::node::{Answers, Node, Outcome};
 use crate::state::PollFailure;
 
@@ -22,13 +21,6 @@ const EAGER_PAUSE: Duration = Duration::from_secs(1);
 /// Timeouts after which a node is polled less often, and by which factor.
 const SLOW_AFTER: u32 = 5;
 const SLOW_FACTOR: u32 = 3;
-
-/// A poll to be made: a node that is due.
-#[derive(Debug)]
-pub struct DuePoll {
-    pub node: Arc<Node>,
-    pub with_topology: bool,
-}
 
 impl Fleet {
     /// The body of one sampler thread: polls the nodes that the scheduler sends, until shutdown.
@@ -210,6 +202,7 @@ mod tests {
     use ron_kernel::{KernelMetrics, Registry, SystemClock};
     use ron_proto::admin::NodeState;
     use std::net::TcpListener;
+    use std::sync::Arc;
 
     fn fleet(node: Node, poll_timeout: Duration) -> Fleet {
         let sampling = Sampling {

@@ -19,11 +19,10 @@ use crate::audit::{Audit, Event as AuditEvent, SeenHead};
 use crate::config::{AuthMode, Settings};
 use crate::discovery::Discovered;
 use crate::epochs::EpochWatch;
-use crate::fleet::{Event, Fleet};
+use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
-use crate::sampler::DuePoll;
 use crate::topology::{
     ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
     TOPOLOGY, VIEW,

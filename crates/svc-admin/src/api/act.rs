@@ -9,15 +9,15 @@ use ron_proto::{Problem, scope};
 use super::{Console, guard, views};
 use crate::actions::{Action, Job};
 use crate::audit::{line, with_result};
+use crate::caller::Caller;
 use crate::config::Actions;
 use crate::fleet::Event;
-use crate::gate::Who;
 
 /// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or passed to the runner, which
 /// sends the response.
 pub fn act(console: &Console, action: Action, request: &Request, responder: Responder) {
     let settings = console.settings.load();
-    let who = Who::of(request, settings.auth);
+    let caller = Caller::of(request, settings.auth);
     let job = |responder| Job {
         // The gates found the node; if the roster has changed since, the response is the 404 below.
         node: console
@@ -25,7 +25,7 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
             .node(request.param("id"))
             .expect("the gates found it"),
         action,
-        who: who.clone(),
+        caller: caller.clone(),
         timeout: settings.actions.timeout,
         responder,
     };
@@ -35,7 +35,7 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
         let entry = line(
             action.as_str(),
             node.as_ref().map(|n| n.spec.id.as_str()),
-            &who,
+            &caller,
         );
         console
             .audit
@@ -47,7 +47,7 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
         console.jobs.try_send(job(responder))
     {
         let problem = Problem::busy(console.jobs.retry_after_s());
-        let entry = line(action.as_str(), Some(&job.node.spec.id), &who);
+        let entry = line(action.as_str(), Some(&job.node.spec.id), &caller);
         console
             .audit
             .note(with_result(entry, "denied", problem.code, &problem.detail));

@@ -10,8 +10,9 @@ use zeroize::Zeroizing;
 
 use super::{Console, guard, views};
 use crate::audit::{line, with_result};
+use crate::caller::Caller;
 use crate::config::AuthMode;
-use crate::gate::{COOKIE, Who, head_of, with_bearer};
+use crate::gate::{COOKIE, head_of, with_bearer};
 
 /// Browsers drop larger cookies; the limit leaves room for the name and the attributes.
 const TOKEN_BYTES_MAX: usize = 3_900;
@@ -43,11 +44,11 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
         .gate
         .passports
         .authorize(&head, &Need::Scope(scope::ADMIN_VIEW));
-    let mut who = Who::of(request, AuthMode::Passport);
+    let mut caller = Caller::of(request, AuthMode::Passport);
     let principal = judged.inspect_err(|problem| {
-        "anonymous".clone_into(&mut who.subject);
+        "anonymous".clone_into(&mut caller.subject);
         let denied = with_result(
-            line("session", None, &who),
+            line("session", None, &caller),
             "denied",
             problem.code,
             &problem.detail,
@@ -55,9 +56,9 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
         console.audit.note(denied);
     })?;
     let me = views::whoami(console, &principal);
-    who.subject.clone_from(&me.subject);
-    who.roles.clone_from(&me.roles);
-    console.audit.note(line("session", None, &who));
+    caller.subject.clone_from(&me.subject);
+    caller.roles.clone_from(&me.roles);
+    console.audit.note(line("session", None, &caller));
     // Without a path attribute the cookie applies to /api of the page's own location, also below a
     // sub-path.
     let life = seconds_left(token, console.fleet.clock.unix_ms() / 1000);

@@ -13,6 +13,7 @@ use ron_proto::{Problem, Timestamp};
 use serde::Serialize;
 
 use super::Console;
+use crate::caller;
 use crate::derive;
 use crate::gate;
 use crate::node::{Node, planes};
@@ -51,13 +52,13 @@ pub fn me(console: &Console, request: &Request) -> Result<Response, Problem> {
 }
 
 /// The caller as the console sees it.
-pub fn whoami(console: &Console, who: &Principal) -> Me {
+pub fn whoami(console: &Console, principal: &Principal) -> Me {
     let mode = console.settings.load().auth;
     Me {
         as_of: now(console),
-        subject: gate::subject(who, mode),
-        tenant: who.tenant.to_string(),
-        roles: gate::roles(who, mode),
+        subject: caller::subject(principal, mode),
+        tenant: principal.tenant.to_string(),
+        roles: caller::roles(principal, mode),
         auth_mode: mode.as_str().to_owned(),
     }
 }
