@@ -5,6 +5,7 @@ use ron_kernel::{
     ClosedCounter, Counter, Gauge, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
     Registry,
 };
+use ron_proto::passport::Revoked;
 use ron_proto::problem::COMMON;
 use ron_proto::{Alg, CaveatError};
 
@@ -101,7 +102,7 @@ impl Metrics {
             revocations: r.counter_closed(
                 "revocations_total",
                 "Revocations made durable.",
-                &[("kind", &crate::revoke::KINDS)],
+                &[("kind", &REVOCATION_KINDS)],
             ),
             rejects: r.counter_closed("rejects_total", "Refused requests.", &[("reason", &refusals)]),
             io_errors: km.io_errors,
@@ -134,5 +135,20 @@ impl Metrics {
         let reason = SIGN_FAILURES.iter().find(|reason| **reason == why);
         let reason = reason.unwrap_or(&OTHER);
         self.sign_failures.with_label_values(&[reason]).inc();
+    }
+}
+
+/// Labels of [`revocation_kind`].
+const REVOCATION_KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
+
+/// The metrics label of a revocation.
+pub fn revocation_kind(revoked: &Revoked) -> &'static str {
+    match revoked {
+        Revoked::Jti { .. } => "jti",
+        Revoked::Subject { .. } => "subject",
+        Revoked::Kid { .. } => "kid",
+        Revoked::Epoch { .. } => "epoch",
+        Revoked::Keys { .. } => "keys",
+        Revoked::Policy { .. } => "policy",
     }
 }

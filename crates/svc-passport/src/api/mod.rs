@@ -21,7 +21,7 @@ use ron_proto::passport::IssuerPolicy;
 use crate::clients::Clients;
 use crate::dpop::Proofs;
 use crate::issue::IssueJob;
-use crate::issue::keys::KeyKeeper;
+use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
 use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;

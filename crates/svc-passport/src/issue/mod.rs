@@ -5,7 +5,6 @@
 
 mod answer;
 pub mod health;
-pub mod keys;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,17 +21,16 @@ use ron_proto::passport::StatusRef;
 use ron_proto::receipt::LogReceipt;
 use ron_proto::{Caveat, Problem};
 
+use crate::keys::KeyKeeper;
+use crate::lists::{Lists, Places, jti, list_uri};
 use crate::metrics::Metrics;
 use crate::policy::Grant;
 use crate::publish::holders::Holders;
-use crate::publish::list_uri;
-use crate::publish::lists::{Lists, Places, jti};
 use crate::revoke::RevokeEvent;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
 use answer::{oauth_answer, passport_answer};
 use health::IssueHealth;
-use keys::KeyKeeper;
 
 /// Maximum grants in one signing call.
 pub const BATCH_MAX: usize = 256;

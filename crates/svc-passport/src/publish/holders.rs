@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ron_auth::RevocationView;
 use ron_kernel::RankedMutex;
 
-use super::lists::{LIST_KEPT_S, LIST_TOKENS, Places};
+use crate::lists::{LIST_KEPT_S, LIST_TOKENS, Places};
 use crate::topology::HOLDERS;
 
 /// Bytes of an entry.

@@ -3,7 +3,6 @@
 
 pub mod holders;
 pub mod kept_note;
-pub mod lists;
 pub mod note;
 
 use std::collections::BTreeMap;
@@ -20,13 +19,13 @@ use ron_proto::passport::{StatusBits, StatusListClaims};
 use ron_proto::{ContentId, Kid, Problem, b64};
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 
-use crate::issue::keys::KeyKeeper;
+use crate::keys::KeyKeeper;
+use crate::lists::{KnownLists, bits, list_uri, packed};
 use crate::metrics::Metrics;
 use crate::sync::InForce;
 use crate::token::SigningKey;
 use crate::topology::PUBLISHED;
 use holders::Holders;
-use lists::{LIST_KEPT_S, ListRow, bits, packed};
 
 /// Validity of a signed list, in seconds; after `LIST_FRESH_S` it is signed again.
 const LIST_EXP_S: u64 = 900;
@@ -37,9 +36,6 @@ const LIST_TTL_S: u64 = 5;
 const KEPT_MAX: usize = 512;
 /// Seconds after which a note is signed again even if it has not changed.
 const NOTE_FRESH_S: u64 = 3600;
-
-/// All status lists, by number.
-pub type KnownLists = BTreeMap<u64, ListRow>;
 
 /// A request to the publishing thread.
 #[derive(Debug)]
@@ -403,16 +399,6 @@ impl Publisher {
         })?;
         Ok((first.signature.as_slice().to_vec(), answer.version))
     }
-}
-
-/// Whether a list may still have valid tokens at `now_s`.
-pub fn still_kept(row: &ListRow, now_s: u64) -> bool {
-    now_s < row.opened_s + LIST_KEPT_S
-}
-
-/// URL of a list.
-pub fn list_uri(base: &str, id: u64) -> String {
-    format!("{base}/v1/passport/status/{id}")
 }
 
 fn signing_input(key: &SigningKey, claims: &StatusListClaims) -> Result<String, Problem> {

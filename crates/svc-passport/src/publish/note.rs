@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ron_auth::RevocationView;
 pub use ron_auth::policy_note::origin;
 
-use crate::issue::keys::IssuerKeys;
+use crate::keys::IssuerKeys;
 
 /// The text of the note. Its `version` is the number of the feed's last event: it grows with every change and survives
 /// restarts.
@@ -55,7 +55,7 @@ pub fn text(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::issue::keys::Validity;
+    use crate::keys::Validity;
 
     #[test]
     fn the_text_says_what_verifiers_need_and_is_no_checkpoint() {

@@ -16,9 +16,8 @@ use ron_service::ReadyBoard;
 
 pub use store::{EPOCH_FIRST, RevocationStore, StoreFailed};
 
-use crate::metrics::Metrics;
-use crate::publish::lists::ListRow;
-use crate::publish::{KnownLists, still_kept};
+use crate::lists::{KnownLists, ListRow, still_kept};
+use crate::metrics::{Metrics, revocation_kind};
 use crate::topology::STORE;
 
 /// Maximum feed readers that wait at the same time; further ones get an empty page at once. By default the HTTP front
@@ -229,7 +228,7 @@ impl Revoker {
         let (epoch, event) = self.record(revoked, reason, actor)?;
         self.metrics
             .revocations
-            .with_label_values(&[kind(revoked)])
+            .with_label_values(&[revocation_kind(revoked)])
             .inc();
         Ok(RevokeAnswer {
             current_epoch: epoch,
@@ -321,20 +320,5 @@ impl Revoker {
         let (epoch, after) = (view.epoch(), after.min(view.after()));
         let page = self.stored(|store| store.page(after, PAGE_MAX, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
-    }
-}
-
-/// The possible results of [`kind`].
-pub const KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
-
-/// The metrics label of a revocation.
-pub fn kind(revoked: &Revoked) -> &'static str {
-    match revoked {
-        Revoked::Jti { .. } => "jti",
-        Revoked::Subject { .. } => "subject",
-        Revoked::Kid { .. } => "kid",
-        Revoked::Epoch { .. } => "epoch",
-        Revoked::Keys { .. } => "keys",
-        Revoked::Policy { .. } => "policy",
     }
 }

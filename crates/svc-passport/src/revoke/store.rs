@@ -6,8 +6,7 @@ use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
 use ron_service::store::{Migration, Store, StoreError};
 
-use crate::publish::KnownLists;
-use crate::publish::lists::{LIST_KEPT_S, ListRow};
+use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
 
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,

@@ -1,6 +1,7 @@
 //! Status lists (Token Status List): assigns a bit to each token and computes the bits of a list. The bits are derived from
 //! the revocations: issuing a token writes nothing to its list, because the token's id names list and position.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use flate2::Compression;
@@ -32,6 +33,9 @@ pub struct ListRow {
     /// When it was opened (unix seconds).
     pub opened_s: u64,
 }
+
+/// All status lists, by number.
+pub type KnownLists = BTreeMap<u64, ListRow>;
 
 /// Consecutive positions in a list, taken for a batch of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +87,16 @@ impl Lists {
 /// The id of the token at a position of a list; `random` makes it unguessable.
 pub fn jti(list: u64, idx: u32, random: &[u8; 16]) -> String {
     format!("{list:x}.{idx:x}.{}", b64::url(random))
+}
+
+/// Whether a list may still have valid tokens at `now_s`.
+pub fn still_kept(row: &ListRow, now_s: u64) -> bool {
+    now_s < row.opened_s + LIST_KEPT_S
+}
+
+/// URL of a list.
+pub fn list_uri(base: &str, id: u64) -> String {
+    format!("{base}/v1/passport/status/{id}")
 }
 
 /// The bits of a list: all set when its key or epoch is revoked, otherwise those of revoked tokens and of `of_subjects`, the
