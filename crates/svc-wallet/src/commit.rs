@@ -17,12 +17,12 @@ use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
 use crate::balances::Balances;
+use crate::errors::in_flight;
 use crate::inflight::{FinishedRequest, InFlightTable, RequestKey, Waiter};
 use crate::metrics::Metrics;
 use crate::render::{self, AnswerOptions, Shape};
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{Committed, SharedUpstream};
-use crate::watch::in_flight;
 
 /// Maximum entries of one ledger call that consists of single operations.
 pub const CALL_ENTRIES: usize = 512;

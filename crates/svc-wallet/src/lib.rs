@@ -19,6 +19,7 @@ pub mod audit;
 pub mod balances;
 pub mod commit;
 pub mod config;
+mod errors;
 pub mod feed;
 pub mod inflight;
 pub mod metrics;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use ron_http::Responder;
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
-use ron_proto::Problem;
 use ron_proto::ledger::{EntryKey, PrincipalName};
 use ron_service::store::{Migration, Store, StoreError};
 
+use crate::errors::unknown;
 use crate::inflight::RequestKey;
 use crate::topology::UNRESOLVED;
 
@@ -162,14 +162,6 @@ fn answer_callers(note: Change) {
             caller.send(unknown(&key));
         }
     }
-}
-
-/// 504 with the Location of the operation.
-pub fn unknown(key: &EntryKey) -> Problem {
-    Problem::deadline_exceeded(
-        "the outcome is not known yet: read it at the Location, or send the same request with the same key again",
-    )
-    .with_location(format!("/v1/ops/{}", key.as_str()))
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrig
 use ron_proto::Problem;
 use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, LEDGER_CLOSED};
 
+use crate::errors::retry_later;
 use crate::metrics::Metrics;
-use crate::watch::retry_later;
 
 /// Maximum time of one attempt.
 const TRY_MAX: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use ron_http::{HttpClient, Responder};
 use ron_kernel::{Deadline, SharedClock, Supervisor, ThreadCtx};
-use ron_proto::Problem;
 use ron_service::ReadyBoard;
 
+use crate::errors::{in_flight, retry_later};
 use crate::inflight::{InFlightTable, LateWaiter, MARGIN};
 use crate::metrics::Metrics;
 use crate::unresolved::UnresolvedKeys;
@@ -85,16 +85,4 @@ impl Watch {
             caller.send(in_flight());
         }
     }
-}
-
-/// 503: nothing was committed; the same request may succeed soon.
-pub fn retry_later(detail: impl Into<String>) -> Problem {
-    Problem::new(503, "retry_later", "Retry later", detail).with_retry_after(1)
-}
-
-/// 409: the first request with this key is not answered yet.
-pub fn in_flight() -> Problem {
-    Problem::in_flight(
-        "the first request with this key has no answer yet; send it again or read /v1/ops/{key}",
-    )
 }

@@ -19,6 +19,8 @@ pub mod audit;
 pub mod balances;
 #[path = "../../../crates/svc-wallet/src/commit.rs"]
 pub mod commit;
+#[path = "../../../crates/svc-wallet/src/errors.rs"]
+pub mod errors;
 #[path = "../../../crates/svc-wallet/src/inflight.rs"]
 pub mod inflight;
 #[path = "../../../crates/svc-wallet/src/metrics.rs"]

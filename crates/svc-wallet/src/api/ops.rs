@@ -13,9 +13,9 @@ use super::Api;
 use super::batch::items_of;
 use super::submit::neighbours;
 use crate::commit::{entry_key, principal_name};
+use crate::errors::in_flight;
 use crate::inflight::RequestKey;
 use crate::render::item;
-use crate::watch::in_flight;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();

@@ -1,0 +1,24 @@
+//! The wallet's own problems, beside those that every service shares.
+
+use ron_proto::Problem;
+use ron_proto::ledger::EntryKey;
+
+/// 503: nothing was committed; the same request may succeed soon.
+pub fn retry_later(detail: impl Into<String>) -> Problem {
+    Problem::new(503, "retry_later", "Retry later", detail).with_retry_after(1)
+}
+
+/// 409: the first request with this key is not answered yet.
+pub fn in_flight() -> Problem {
+    Problem::in_flight(
+        "the first request with this key has no answer yet; send it again or read /v1/ops/{key}",
+    )
+}
+
+/// 504: the outcome is not known yet. The Location is that of the operation.
+pub fn unknown(key: &EntryKey) -> Problem {
+    Problem::deadline_exceeded(
+        "the outcome is not known yet: read it at the Location, or send the same request with the same key again",
+    )
+    .with_location(format!("/v1/ops/{}", key.as_str()))
+}
