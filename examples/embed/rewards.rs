@@ -15,7 +15,8 @@ use ron_service::pinned::{KeyRing, PinnedKey};
 use serde_json::json;
 use svc_rewarder::inputs::import;
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
-use svc_rewarder::manifest::verify::{check_proof, prove, read_manifest};
+use svc_rewarder::manifest::reader::prove;
+use svc_rewarder::manifest::verify::{check_proof, read_manifest};
 use svc_rewarder::manifest::{self, compute};
 
 type Failure = Box<dyn Error>;

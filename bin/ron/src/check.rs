@@ -14,7 +14,8 @@ use ron_proto::rewarder::RunStatus;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
 use svc_rewarder::manifest::dir::RUN_SIG;
-use svc_rewarder::manifest::verify::{Pins, prove, verify_run_dir};
+use svc_rewarder::manifest::reader::prove;
+use svc_rewarder::manifest::verify::{Pins, verify_run_dir};
 
 use crate::layout::Layout;
 use crate::verifiers;

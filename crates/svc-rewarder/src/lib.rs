@@ -25,9 +25,11 @@
 pub mod api;
 pub mod calculus;
 pub mod config;
+mod errors;
 mod home;
 pub mod inputs;
 pub mod intake;
+mod library;
 pub mod manifest;
 pub mod metrics;
 pub mod runs;

@@ -12,12 +12,13 @@ use ron_proto::rewarder::{
 use ron_proto::scope;
 use ron_proto::values::{Account, EpochId};
 
-use super::{Api, errors, param};
+use super::{Api, param};
 use crate::calculus::Rules;
-use crate::manifest::reader::Reader;
-use crate::manifest::verify::{self, ProveError, VerifyError};
+use crate::errors;
+use crate::library::LibraryError;
+use crate::manifest::reader::{ProveError, Reader, prove};
+use crate::manifest::verify::{self, VerifyError};
 use crate::manifest::{dir, run_key};
-use crate::runs::library::LibraryError;
 use crate::runs::registry::Entry;
 use crate::runs::{Ask, RunId, RunRequest};
 
@@ -293,7 +294,7 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
 fn proof(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let account: Account = param(request, "account")?;
-    match verify::prove(&sealed(api, request)?, &account) {
+    match prove(&sealed(api, request)?, &account) {
         Ok(proof) => Ok(Response::json(200, &proof)),
         Err(ProveError::NotPaid) => Err(Problem::not_found(
             "this account has no payout in this epoch",

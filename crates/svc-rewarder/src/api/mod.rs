@@ -1,7 +1,6 @@
 //! The HTTP API: one file per resource.
 
 pub mod epochs;
-pub mod errors;
 pub mod policies;
 pub mod snapshots;
 
@@ -14,8 +13,8 @@ use ron_proto::problem::Problem;
 use ron_proto::values::ValueError;
 
 use crate::intake::Task;
+use crate::library::Library;
 use crate::runs::RunRequest;
-use crate::runs::library::Library;
 use crate::runs::registry::Registry;
 
 /// State the handlers read: shared records and files. Whatever changes a run goes through the

@@ -8,7 +8,8 @@ use ron_proto::rewarder::{PolicyId, PolicyStored, SignedPolicy};
 use ron_proto::values::ContentId;
 use ron_proto::{scope, strict};
 
-use super::{Api, errors, param};
+use super::{Api, param};
+use crate::errors;
 use crate::inputs::policy::PolicyRefused;
 
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {

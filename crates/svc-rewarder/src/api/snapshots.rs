@@ -15,7 +15,8 @@ use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use ron_proto::scope;
 use ron_proto::values::ContentId;
 
-use super::{Api, errors, param};
+use super::{Api, param};
+use crate::errors;
 use crate::inputs::import::Format;
 use crate::inputs::source::Source;
 use crate::intake::{SEAL_BUDGET, Task, UploadContent};

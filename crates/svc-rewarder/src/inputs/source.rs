@@ -6,8 +6,6 @@ use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::manifest::dir;
-
 /// Bytes read at a time when a whole source is hashed.
 const STEP: usize = 4 << 20;
 
@@ -81,7 +79,7 @@ impl Source {
     /// supports it.
     pub fn place(&self, target: &Path) -> io::Result<()> {
         match self {
-            Self::Memory(bytes) => dir::put(target, bytes),
+            Self::Memory(bytes) => put(target, bytes),
             Self::File { path, .. } => {
                 if fs::hard_link(path, target).is_err() {
                     fs::copy(path, target)?;
@@ -90,6 +88,13 @@ impl Source {
             }
         }
     }
+}
+
+/// Writes a file durably; for files in a directory that is not in place yet.
+pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 /// Bytes that any number of threads read by position.

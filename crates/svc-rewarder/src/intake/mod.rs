@@ -19,11 +19,11 @@ use ron_proto::problem::Problem;
 use ron_proto::rewarder::{ImportKind, UsagePeriod};
 use ron_proto::values::{ContentId, Tenant};
 
-use crate::api::errors;
+use crate::errors;
 use crate::inputs::import::{Cancel, Format, ImportError, Input, Options, Spill, import_inputs};
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{Positioned, Target};
-use crate::runs::library::{Library, LibraryError};
+use crate::library::{Library, LibraryError};
 
 const IDLE: Duration = Duration::from_secs(5);
 /// Maximum time from a complete upload to its response.

@@ -6,7 +6,7 @@
 //! rename puts it in place. Files added later are written in the same way one by one.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ron_proto::jcs;
@@ -16,7 +16,7 @@ use ron_service::signed_policy;
 use super::Computed;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
-use crate::inputs::source::Source;
+use crate::inputs::source::{Source, put};
 
 pub const RUN: &str = "run.json";
 pub const RUN_SIG: &str = "run.sig.json";
@@ -153,13 +153,6 @@ pub fn create_dirs(dir: &Path) -> io::Result<()> {
         _ => {}
     }
     dir.parent().map_or(Ok(()), sync_dir)
-}
-
-/// Writes a file durably; for files in a directory that is not in place yet.
-pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 fn sync_dir(dir: &Path) -> io::Result<()> {

@@ -95,7 +95,7 @@ proptest! {
         let bytes = table.bytes().expect("in memory").into_owned();
         prop_assert_eq!(&fs::read(&path).expect("written"), &bytes);
         let again = Table::parse(bytes).expect("what was written can be read");
-        prop_assert_eq!(Tree::of(&again).expect("small"), first.tree.expect("paid"));
+        prop_assert_eq!(again.tree().expect("small"), first.tree.expect("paid"));
         let totals = first.manifest.totals;
         prop_assert_eq!(totals.payout_minor.0 + totals.residual_minor.0, totals.pool_minor.0);
         let payouts = again.payouts().expect("readable");

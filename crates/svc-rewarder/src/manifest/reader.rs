@@ -12,7 +12,7 @@ use ron_proto::values::Account;
 use super::dir;
 use super::table::{Table, TableError};
 use super::tree::{GROUP, Tree};
-use super::verify::{ProveError, VerifyError, read, read_manifest, wrong};
+use super::verify::{VerifyError, read, read_manifest, wrong};
 use crate::inputs::source::Source;
 
 /// The payouts of a run that was not quarantined.
@@ -22,6 +22,17 @@ pub struct Reader {
     payouts: PayoutsRoot,
     table: Table,
     tree: Tree,
+}
+
+/// Why there is no proof.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProveError {
+    /// The directory is damaged.
+    #[error(transparent)]
+    Dir(#[from] VerifyError),
+    /// The run pays nothing to the account.
+    #[error("this account has no payout in this epoch")]
+    NotPaid,
 }
 
 fn damaged(error: &TableError) -> VerifyError {
@@ -54,7 +65,7 @@ impl Reader {
             Some(tree) => tree,
             // The stored tree is only a shortcut: if it is lost or altered, it is computed from the
             // table.
-            None => Tree::of(&table).map_err(|error| damaged(&error))?,
+            None => table.tree().map_err(|error| damaged(&error))?,
         };
         if tree.root() != Ok(payouts) {
             return Err(wrong(
@@ -95,7 +106,7 @@ impl Reader {
         let mut payouts = Vec::with_capacity(end.saturating_sub(row));
         while row < end {
             let group = row / GROUP;
-            let records = self.tree.group(&self.table, group)?;
+            let records = self.table.group(group, &self.tree)?;
             let last = end.min((group + 1) * GROUP);
             for at in row..last {
                 let within = (at % GROUP) * size;
@@ -111,7 +122,7 @@ impl Reader {
         let found = self.table.find(account);
         let row = found.map_err(|error| wrong(dir::PAYOUTS, &error))?;
         let row = row.ok_or(ProveError::NotPaid)?;
-        let path = self.tree.path(&self.table, row);
+        let path = self.table.path(row, &self.tree);
         let path = path.map_err(|error| damaged(&error))?;
         let payouts = self.range(row as u64, row as u64 + 1)?;
         let (Some(path), Some(payout)) = (path, payouts.into_iter().next()) else {
@@ -126,4 +137,13 @@ impl Reader {
             payouts: self.payouts,
         })
     }
+}
+
+/// The proof of `account`'s payout from the run in `dir`.
+pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
+    let manifest = read_manifest(dir)?;
+    if manifest.payouts.is_none() {
+        return Err(ProveError::NotPaid);
+    }
+    Reader::with(dir, manifest)?.prove(account)
 }

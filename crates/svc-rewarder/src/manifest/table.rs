@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use ron_proto::rewarder::{Payout, RewardPolicy};
+use ron_proto::rewarder::{Payout, ProofStep, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
 use super::tree::{self, Grower, Overflow, Tree};
@@ -303,6 +303,38 @@ impl Table {
             })?,
             amount_minor: Amount(be128(amount)),
         })
+    }
+
+    /// Hashes the table, reading it once.
+    pub fn tree(&self) -> Result<Tree, TableError> {
+        let mut grower = Grower::default();
+        let step = tree::GROUP * 32;
+        for first in (0..self.len()).step_by(step) {
+            let records = self.records(first, step.min(self.len() - first))?;
+            grower.add(&records, self.record_size())?;
+        }
+        Ok(grower.finish())
+    }
+
+    /// The records of a group, checked against the table's tree.
+    pub fn group(&self, group: usize, tree: &Tree) -> Result<Cow<'_, [u8]>, TableError> {
+        let first = group * tree::GROUP;
+        let records = self.records(first, tree::GROUP.min(self.len() - first))?;
+        if tree.has_group(group, &records, self.record_size())? {
+            Ok(records)
+        } else {
+            Err(TableError::Totals("tree"))
+        }
+    }
+
+    /// The path of record `row` to the root of the table's tree, or `None` if there is no such
+    /// record.
+    pub fn path(&self, row: usize, tree: &Tree) -> Result<Option<Vec<ProofStep>>, TableError> {
+        if row >= self.len() {
+            return Ok(None);
+        }
+        let records = self.group(row / tree::GROUP, tree)?;
+        Ok(Some(tree.path(row, &records, self.record_size())?))
     }
 
     /// Every record, in order; for tables known to be small.

@@ -9,7 +9,8 @@ use ron_proto::policy::{PolicySig, digest_message, policy_message};
 use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND};
 use serde_json::{Value, json};
 
-use super::verify::{Pins, ProofError, ProveError, check_proof, prove, verify_run_dir};
+use super::reader::{ProveError, prove};
+use super::verify::{Pins, ProofError, check_proof, verify_run_dir};
 use super::*;
 use crate::inputs::import;
 use crate::inputs::policy;

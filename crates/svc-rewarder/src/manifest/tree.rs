@@ -12,13 +12,10 @@
 //! Levels are built pairwise; a last node without a partner moves up unchanged. An empty table
 //! has the top hash of 32 zero bytes and the total 0.
 
-use std::borrow::Cow;
-
 use rayon::prelude::*;
 use ron_proto::rewarder::{Payout, PayoutsRoot, ProofSide, ProofStep};
 use ron_proto::values::{Account, Amount, ContentId};
 
-use super::table::{Table, TableError};
 use crate::calculus::trim;
 use crate::inputs::snapshot::be128;
 
@@ -181,17 +178,6 @@ fn leaves(first: u64, records: &[u8], size: usize) -> Vec<Node> {
 }
 
 impl Tree {
-    /// Hashes a table, reading it once.
-    pub fn of(table: &Table) -> Result<Self, TableError> {
-        let mut grower = Grower::default();
-        let step = GROUP * 32;
-        for first in (0..table.len()).step_by(step) {
-            let records = table.records(first, step.min(table.len() - first))?;
-            grower.add(&records, table.record_size())?;
-        }
-        Ok(grower.finish())
-    }
-
     /// The root over all records.
     pub fn root(&self) -> Result<PayoutsRoot, Overflow> {
         Ok(seal(self.count, &top_of(self.tops.clone())?))
@@ -227,30 +213,26 @@ impl Tree {
         good.then_some(tree)
     }
 
-    /// The records of a group, read from `table` and checked against this tree.
-    pub fn group<'a>(&self, table: &'a Table, group: usize) -> Result<Cow<'a, [u8]>, TableError> {
-        let first = group * GROUP;
-        let records = table.records(first, GROUP.min(table.len() - first))?;
-        let top = top_of(leaves(first as u64, &records, table.record_size()))?;
-        if self.tops.get(group) == Some(&top) {
-            Ok(records)
-        } else {
-            Err(TableError::Totals("tree"))
-        }
+    /// True if these are the records of `group`, of `size` bytes each.
+    pub fn has_group(&self, group: usize, records: &[u8], size: usize) -> Result<bool, Overflow> {
+        let top = top_of(leaves((group * GROUP) as u64, records, size))?;
+        Ok(self.tops.get(group) == Some(&top))
     }
 
-    /// The path of record `row` to the root, or `None` if there is no such record.
-    pub fn path(&self, table: &Table, row: usize) -> Result<Option<Vec<ProofStep>>, TableError> {
-        if row >= table.len() {
-            return Ok(None);
-        }
+    /// The path to the root of record `row`, which must be one of `records`, the records of its
+    /// group, of `size` bytes each.
+    pub fn path(
+        &self,
+        row: usize,
+        records: &[u8],
+        size: usize,
+    ) -> Result<Vec<ProofStep>, Overflow> {
         let group = row / GROUP;
-        let records = self.group(table, group)?;
-        let nodes = leaves((group * GROUP) as u64, &records, table.record_size());
+        let nodes = leaves((group * GROUP) as u64, records, size);
         let mut path = Vec::new();
         climb(nodes, row % GROUP, &mut path)?;
         climb(self.tops.clone(), group, &mut path)?;
-        Ok(Some(path))
+        Ok(path)
     }
 }
 

@@ -13,11 +13,9 @@ use ron_proto::rewarder::{
     LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest, RunStatus,
 };
 use ron_proto::strict;
-use ron_proto::values::Account;
 use serde::de::DeserializeOwned;
 
 use super::dir;
-use super::reader::Reader;
 use super::table::{self, Table};
 use super::tree::{self, PathError, Tree};
 use super::{commitment, compute_to};
@@ -222,26 +220,6 @@ fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError>
         ));
     }
     Ok(())
-}
-
-/// Why there is no proof.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ProveError {
-    /// The directory is damaged.
-    #[error(transparent)]
-    Dir(#[from] VerifyError),
-    /// The run pays nothing to the account.
-    #[error("this account has no payout in this epoch")]
-    NotPaid,
-}
-
-/// The proof of `account`'s payout from the run in `dir`.
-pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
-    let manifest = read_manifest(dir)?;
-    if manifest.payouts.is_none() {
-        return Err(ProveError::NotPaid);
-    }
-    Reader::with(dir, manifest)?.prove(account)
 }
 
 /// Why a proof does not hold.

@@ -21,7 +21,7 @@ use ron_proto::values::{Amount, Timestamp};
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
 use super::{Intent, RunEvent, Update, reason};
-use crate::api::errors::usage_paid_detail as usage_paid;
+use crate::errors::usage_paid_detail as usage_paid;
 use crate::manifest::reader::Reader;
 use crate::manifest::{dir, source, verify};
 use crate::metrics::Metrics;

@@ -8,7 +8,6 @@
 pub mod artifact;
 pub mod db;
 pub mod emitter;
-pub mod library;
 pub mod ports;
 pub mod progress;
 pub mod registry;

@@ -16,8 +16,8 @@ use ron_proto::rewarder::RunState;
 use ron_proto::values::{ContentId, Tenant};
 
 use super::Run;
-use super::library::Library;
 use super::registry::Registry;
+use crate::library::Library;
 use crate::manifest::dir;
 
 /// What is kept for how long. Zero keeps for ever.

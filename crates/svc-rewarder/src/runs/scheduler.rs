@@ -17,10 +17,11 @@ use ron_kernel::{
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{RunState, SettlementSeqs};
 use ron_proto::values::{ContentId, Timestamp};
+use serde_json::json;
 
 use super::registry::{Entry, Registry};
 use super::{Ask, Intent, Job, Progress, Run, RunEvent, RunId, RunRequest, Update, reason};
-use crate::api::errors;
+use crate::errors;
 use crate::metrics::Metrics;
 
 /// Maximum sleep between two ticks.
@@ -564,7 +565,10 @@ fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Bo
         return Ok(false);
     }
     if !run.dry_run {
-        return Err(Box::new(errors::epoch_conflict(run)));
+        return Err(Box::new(errors::epoch_conflict(json!({
+            "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
+            "run_key": run.run_key, "state": run.state,
+        }))));
     }
     if run.at_rest() {
         Ok(true)

@@ -9,7 +9,6 @@ use rayon::ThreadPool;
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
 
-use super::library::{Library, LibraryError};
 use super::progress::Counting;
 use super::{Job, Run, RunEvent, Update, reason};
 use crate::calculus::Usage;
@@ -18,6 +17,7 @@ use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
 use crate::intake::fetch::{FetchError, Origin};
+use crate::library::{Library, LibraryError};
 use crate::manifest::{self, Computed, RunError, dir};
 use crate::metrics::Metrics;
 

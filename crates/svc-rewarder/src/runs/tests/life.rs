@@ -16,11 +16,11 @@ use serde_json::json;
 
 use super::ledger::SimLedger;
 use crate::inputs::import;
+use crate::library::Library;
 use crate::manifest::run_key;
 use crate::metrics::Metrics;
 use crate::runs::artifact::ArtifactWriter;
 use crate::runs::emitter::Emitter;
-use crate::runs::library::Library;
 use crate::runs::ports::{PortError, Signer};
 use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;

@@ -22,8 +22,8 @@ use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{POLICY_KIND, RunState, SignedPolicy};
 use ron_proto::values::Amount;
 
-use super::library::LibraryError;
 use super::{Ask, db};
+use crate::library::LibraryError;
 use crate::manifest::{dir, verify};
 use ledger::SimLedger;
 use life::{

@@ -3,12 +3,11 @@
 use ron_proto::problem::{Problem, ProblemKind};
 use ron_proto::rewarder::RunReason;
 use ron_proto::values::{ContentId, EpochId};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::inputs::import::ImportError;
 use crate::inputs::policy::PolicyRefused;
-use crate::runs::Run;
-use crate::runs::library::LibraryError;
+use crate::library::LibraryError;
 
 const fn kind(
     code: &'static str,
@@ -92,28 +91,11 @@ const INPUT_REFUSED: ProblemKind = kind(
     "The file on disk is not what was stored. Upload it again.",
 );
 
-/// Every code of this service. The API pages are generated from this list.
-pub const CODES: &[ProblemKind] = &[
-    EPOCH_CONFLICT,
-    USAGE_PAID,
-    QUARANTINED,
-    RUN_FAILED,
-    BAD_SNAPSHOT,
-    TOO_MANY_ROWS,
-    CID_MISMATCH,
-    POLICY_REFUSED,
-    POLICY_CONFLICT,
-    POLICY_MISMATCH,
-    INPUT_REFUSED,
-];
-
 /// 409: the epoch is bound to other inputs than the request names.
-pub fn epoch_conflict(run: &Run) -> Problem {
+/// `bound_to` describes the run that the epoch is bound to.
+pub fn epoch_conflict(bound_to: Value) -> Problem {
     let detail = "this epoch is bound to another snapshot or policy";
-    Problem::of(&EPOCH_CONFLICT, detail).with_details(json!({
-        "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
-        "run_key": run.run_key, "state": run.state,
-    }))
+    Problem::of(&EPOCH_CONFLICT, detail).with_details(bound_to)
 }
 
 /// 409: another epoch has paid the same usage.
