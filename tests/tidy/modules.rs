@@ -27,15 +27,6 @@ const CIRCLES: &[&str] = &[
     "ron-ledger: core::decide, core::leaf, core::limits, core::rules",
     "ron-service: chassis, config, error, log_host, topology, vitals",
     "ron-service: config::chassis_keys, config::load",
-    "ron-tlog: append::log, append::open",
-    "svc-admin: audit, gate",
-    "svc-admin: fleet, sampler",
-    "svc-passport: issue, metrics, publish, revoke, sync",
-    "svc-rewarder: api, intake, runs",
-    "svc-rewarder: inputs, manifest",
-    "svc-rewarder: manifest::reader, manifest::verify",
-    "svc-rewarder: manifest::table, manifest::tree",
-    "svc-wallet: upstream, watch",
 ];
 
 /// Path of a module inside its crate; the crate's root is empty.
