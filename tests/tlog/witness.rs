@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use ron_files::SimDisk;
 use ron_tests::{copy_tree, http_client, json};
-use ron_tlog::append::{Log, LogOptions, LogReader, SimDisk, origin_hash};
+use ron_tlog::append::{Log, LogOptions, LogReader, origin_hash};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, Note, VerifierKey, parse_signature};
 use ron_tlog::policy::Policy;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_crypto::{Ed25519Key, Random, Secret32, SecretBytes};
+use ron_files::OsDisk;
 use ron_http::{ApiInfo, Router};
 use ron_kernel::{Deadline, Signal, Signals, Topology, exit};
 use ron_proto::b64;
@@ -19,7 +20,7 @@ use ron_service::{
     CHASSIS_KEYS, Chassis, Config, DataDir, Key, Parts, Running, StartError, Table, listen_keys,
     logging,
 };
-use ron_tlog::append::{OsDisk, WitnessStore};
+use ron_tlog::append::WitnessStore;
 use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::VerifierKey;
 

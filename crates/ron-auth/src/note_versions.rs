@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ron_files::{OsDisk, read_small, write_atomic};
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::strict;
-use ron_tlog::append::{OsDisk, read_small, write_atomic};
 use serde::{Deserialize, Serialize};
 
 /// Name of the file in a data directory.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
+use ron_files::{Disk, OsDisk, SimDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
     Credits, Deadline, KernelMetrics, Receiver, Recv, Registry, SharedClock, Snapshot, Supervisor,
@@ -16,7 +17,7 @@ use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
 use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
-use ron_tlog::append::{Disk, LogReader, OsDisk, SimDisk};
+use ron_tlog::append::LogReader;
 
 use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;

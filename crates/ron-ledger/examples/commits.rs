@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::OsDisk;
 use ron_kernel::{Clock, SystemClock};
 use ron_ledger::core::Op;
 use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
-use ron_tlog::{Ed25519NoteSigner, OsDisk};
+use ron_tlog::Ed25519NoteSigner;
 
 const ACCOUNTS: u64 = 100_000;
 const FUNDS: u128 = 1_000_000_000;

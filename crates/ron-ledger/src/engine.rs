@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ron_files::Disk;
 use ron_kernel::RankedRwLock;
 use ron_proto::Timestamp;
 use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
 use ron_tlog::{
-    AppendError, Checkpointer, Disk, Hash, Log, LogOptions, LogReader, OpenError, ReadError,
-    VerifierKey,
+    AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
 };
 
 use crate::core::{

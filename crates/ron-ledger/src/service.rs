@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::RonAuthorizer;
+use ron_files::{Disk, OsDisk, SimDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
 use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
-use ron_tlog::{Checkpointer, Disk, Ed25519NoteSigner, LogReader, OsDisk, SimDisk};
+use ron_tlog::{Checkpointer, Ed25519NoteSigner, LogReader};
 
 use crate::api::{Api, router};
 use crate::config::{Settings, pool_prefixes};

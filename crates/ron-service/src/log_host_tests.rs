@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use ron_files::SimDisk;
 use ron_http::{Headers, Method, Principal, Responder};
 use ron_kernel::{Clock, Shutdown, SystemClock};
-use ron_tlog::append::{Log, LogOptions, SimDisk};
+use ron_tlog::append::{Log, LogOptions};
 use ron_tlog::note::Ed25519NoteSigner;
 
 use super::*;

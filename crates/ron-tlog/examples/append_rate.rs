@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::OsDisk;
 use ron_kernel::{Clock as _, SystemClock};
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, verify_dir};
 
 const ORIGIN: &str = "bench.example/log";
 

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_crypto::sign::Ed25519Key;
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OsDisk, verify_dir};
+use ron_files::OsDisk;
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, verify_dir};
 
 /// Leaves of one durable append.
 const BATCH: u64 = 512;

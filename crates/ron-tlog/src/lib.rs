@@ -8,8 +8,8 @@
 //!  note   C2SP signed notes, verifier keys                     LogReader: snapshots, tiles, bundles, proofs
 //!  checkpoint  origin, size, root as a signed note             Checkpointer: signs and stores the tree head
 //!  tile   tile names, entry bundles                            verify_dir: offline check of a directory
-//!  proof  c2sp.org/tlog-proof@v1                               Disk: OsDisk, and SimDisk that loses and tears writes
-//!  cosignature  timestamped signatures of witnesses            WitnessStore: the last checkpoint a witness cosigned, per log
+//!  proof  c2sp.org/tlog-proof@v1                               WitnessStore: the last checkpoint a witness cosigned, per log
+//!  cosignature  timestamped signatures of witnesses
 //!  policy  the witnesses that must have cosigned
 //!  rotation  statements by which a log changes its key
 //!  witness the rules of add-checkpoint
@@ -21,7 +21,7 @@
 //! [`append::verify_dir`], naming the index.
 //! **Invariant:** one thread writes (`&mut Log`), readers never block it.
 //!
-//! File and wire formats: `docs/formats/tlog.md`.
+//! Files are read and written through `ron_files::Disk`. File and wire formats: `docs/formats/tlog.md`.
 
 #![allow(clippy::needless_for_each, clippy::type_complexity)] // visitor types are spelled out in signatures
 
@@ -37,9 +37,8 @@ pub mod tree;
 pub mod witness;
 
 pub use append::{
-    AppendError, CheckpointError, Checkpointer, Disk, DiskFile, Log, LogOptions, LogReader,
-    OpenError, OsDisk, ProofError, ReadError, Recovery, SimDisk, Verified, VerifyError,
-    WriteFailure, verify_dir,
+    AppendError, CheckpointError, Checkpointer, Log, LogOptions, LogReader, OpenError, ProofError,
+    ReadError, Recovery, Verified, VerifyError, WriteFailure, verify_dir,
 };
 pub use checkpoint::Checkpoint;
 pub use cosignature::{Cosigner, CosignerKey};

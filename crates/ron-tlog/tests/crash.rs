@@ -5,8 +5,8 @@
 mod common;
 
 use common::{dir, entries, entry, open, signer, verify};
-use ron_tlog::append::{CrashMode, FaultKind};
-use ron_tlog::{Log, SimDisk};
+use ron_files::{CrashMode, FaultKind, SimDisk};
+use ron_tlog::Log;
 
 /// What callers had been told before the power cut.
 #[derive(Clone, Copy, Debug, Default)]
@@ -117,7 +117,7 @@ trait Dark {
 
 impl Dark for SimDisk {
     fn list_is_refused(&self) -> bool {
-        ron_tlog::Disk::list(self, dir()).is_err()
+        ron_files::Disk::list(self, dir()).is_err()
     }
 }
 

@@ -8,8 +8,9 @@ mod common;
 use std::path::PathBuf;
 
 use common::{dir, entries, entry, fill, key, open, signer, verify};
+use ron_files::SimDisk;
 use ron_tlog::append::verify_on;
-use ron_tlog::{OpenError, SimDisk, VerifyError};
+use ron_tlog::{OpenError, VerifyError};
 
 const N: u64 = 2 * 256 + 100;
 const SEGMENT_HEADER: usize = 128;

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::{dir, entries, entry, fill, key, open, options, signer, verify};
-use ron_tlog::append::{CrashMode, FaultKind};
+use ron_files::{CrashMode, Disk as _, FaultKind, OsDisk, SimDisk};
 use ron_tlog::tile::{TilePath, split_bundle, tiles_of};
 use ron_tlog::tree::{Frontier, leaf_hash, verify_consistency};
 use ron_tlog::{
-    AppendError, Checkpoint, CheckpointError, Disk as _, Log, LogOptions, OpenError, OsDisk,
-    ProofError, ReadError, SimDisk, TlogProof, verify_dir,
+    AppendError, Checkpoint, CheckpointError, Log, LogOptions, OpenError, ProofError, ReadError,
+    TlogProof, verify_dir,
 };
 
 /// Three full segments and a half.

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_crypto::SecretBytes;
+use ron_files::OsDisk;
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_kms::audit::ring::kept_keys;
 use ron_kms::audit::verify::LeafCheck;
 use ron_service::config::read_secret_file;
-use ron_tlog::append::{OsDisk, verify_on};
+use ron_tlog::append::verify_on;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::policy::Policy;

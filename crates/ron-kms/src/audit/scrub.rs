@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::Disk;
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_service::log_host::KeyView;
-use ron_tlog::append::Disk;
 
 use super::health::{AuditHealth, Fault};
 use super::verify::verify_on;

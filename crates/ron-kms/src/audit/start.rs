@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_files::Disk;
 use ron_kernel::SharedClock;
 use ron_proto::strict;
 use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
-use ron_tlog::append::{Checkpointer, Disk, Log, LogOptions, LogReader, OpenError, ReadError};
+use ron_tlog::append::{Checkpointer, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
 use super::health::Fault;

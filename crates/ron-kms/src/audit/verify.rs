@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ron_crypto::hash::sha256;
-use ron_tlog::append::{Disk, OsDisk, verify_on as verify_log};
+use ron_files::{Disk, OsDisk};
+use ron_tlog::append::verify_on as verify_log;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::{KeyChain, Rotation};

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
-use ron_tlog::append::{Disk, DiskFile};
+use ron_files::{Disk, DiskFile};
 
 use super::{Bounds, Entry, JournalRecord, OpKey, REPLAY_MS, Replay};
 

@@ -23,9 +23,9 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
+use ron_files::Disk;
 use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
-use ron_tlog::append::Disk;
 
 use crate::error::{Refusal, Why};
 use crate::topology::REPLAY_LOCK;

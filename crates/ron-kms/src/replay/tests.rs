@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use ron_files::{FaultKind, SimDisk};
 use ron_kernel::Registry;
-use ron_tlog::append::{FaultKind, SimDisk};
 
 use super::*;
 

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_http::Response;
 use ron_kernel::{Deadline, ReplyWaiter};
 use ron_proto::kms::{PayloadPolicy, SignAnswer, SignRequest};
 use ron_proto::values::Alg;
-use ron_tlog::append::{CrashMode, FaultKind, Log, LogOptions, SimDisk};
+use ron_tlog::append::{Log, LogOptions};
 
 use super::{Rig, file_settings, memory_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, OK, Op};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use ron_files::{FaultKind, SimDisk};
 use ron_http::{Principal, Response};
 use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, PayloadPolicy, PrivateBytes, SignRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Alg, Kid};
-use ron_tlog::append::{FaultKind, SimDisk};
 
 use super::{Got, Rig, create_request, file_settings, memory_settings, op_id, principal, settings};
 use crate::audit::leaf::{Leaf, Op};

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_files::{Disk, DiskFile, DiskLock, SimDisk};
 use ron_http::Response;
 use ron_kernel::{Deadline, ReplyWaiter, Shutdown};
 use ron_proto::kms::{PayloadPolicy, SignBatch, SignItem, SignRequest};
 use ron_proto::values::Alg;
-use ron_tlog::append::{Disk, DiskFile, DiskLock, SimDisk};
 
 use super::{Rig, memory_settings, signed};
 use crate::audit::leaf::{Leaf, OK};

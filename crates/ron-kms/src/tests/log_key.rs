@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{PayloadPolicy, RotateLogKey, RotateLogKeyAnswer, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
-use ron_tlog::append::{CrashMode, FaultKind, SimDisk};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Note, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
@@ -312,7 +312,7 @@ fn a_crash_at_every_write_of_the_log_is_legal() {
             let answered = rig.rotate_log_key(request(7)).status == 200;
             rig.sup.drain(std::time::Duration::from_secs(5));
             drop(rig);
-            let whole = ron_tlog::Disk::list(&disk, &home.dir.join("audit")).is_ok();
+            let whole = ron_files::Disk::list(&disk, &home.dir.join("audit")).is_ok();
             disk.crash(mode);
             let keys = check_restart(&home.dir, &disk, &pin, &what);
             assert!(keys == 2 || !answered, "{what}: it was answered");

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::{Random, SeededRandom};
+use ron_files::{Disk, SimDisk};
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
@@ -31,7 +32,6 @@ use ron_proto::kms::{
 };
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
-use ron_tlog::append::{Disk, SimDisk};
 use serde::de::DeserializeOwned;
 
 use crate::config::{Settings, TABLE};

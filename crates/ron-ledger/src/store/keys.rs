@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_files::Disk;
 use ron_kernel::{LockSpec, RankedRwLock, Snapshot};
-use ron_tlog::Disk;
 
 use super::segment::{Segment, SegmentId};
 use crate::core::KeyHash;

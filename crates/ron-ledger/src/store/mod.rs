@@ -18,7 +18,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ron_tlog::{Disk, DiskFile};
+use ron_files::{Disk, DiskFile};
 
 /// Bytes written or read at once.
 pub(crate) const PIECE: usize = 1 << 18;

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ron_tlog::{Disk, DiskFile};
+use ron_files::{Disk, DiskFile};
 
 use super::filter::Filter;
 use super::{FileWriter, PIECE, place, read_sealed};
@@ -299,7 +299,7 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_tlog::SimDisk;
+    use ron_files::SimDisk;
 
     fn key(n: u64) -> KeyHash {
         let mut k = [0; 16];

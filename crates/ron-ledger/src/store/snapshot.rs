@@ -9,7 +9,8 @@
 use std::io;
 use std::path::Path;
 
-use ron_tlog::{Disk, Hash};
+use ron_files::Disk;
+use ron_tlog::Hash;
 
 use super::keys::leftovers;
 use super::segment::SegmentId;

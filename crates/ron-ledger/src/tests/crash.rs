@@ -1,9 +1,8 @@
 //! Power cuts: for every n-th disk operation and several ways to lose unsynced data, reopening
 //! gives a legal state that has every acknowledged entry exactly once.
 
+use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_proto::Timestamp;
-use ron_tlog::SimDisk;
-use ron_tlog::append::{CrashMode, FaultKind};
 
 use super::support::*;
 use crate::engine::{Decision, Engine};

@@ -1,8 +1,8 @@
 //! The engine on a simulated disk: replay, snapshots, keys in files, linked commits at segment ends.
 
+use ron_files::SimDisk;
 use ron_proto::ledger::{Entry, RefusalCode};
 use ron_proto::{Amount, Timestamp};
-use ron_tlog::SimDisk;
 
 use super::support::*;
 use crate::core::{Op, Verdict};

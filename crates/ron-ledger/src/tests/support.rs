@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ron_files::{Disk, SimDisk};
 use ron_proto::ledger::{Entry, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
-use ron_tlog::{Disk, SimDisk};
 
 use crate::core::{Op, Verdict};
 use crate::engine::{Atomicity, Decision, Engine, EngineOptions, Request};

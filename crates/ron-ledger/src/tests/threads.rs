@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::{Disk, FaultKind, SimDisk};
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
 use ron_proto::Timestamp;
 use ron_proto::ledger::{ClosedCause, EntryAnswer, RefusalCode};
-use ron_tlog::append::FaultKind;
-use ron_tlog::{Disk, SimDisk};
 
 use super::support::*;
 use crate::engine::{Atomicity, Engine};

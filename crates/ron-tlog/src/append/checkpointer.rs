@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::disk::{DiskLock, write_atomic};
 use super::errors::CheckpointError;
 use super::state::{Published, Shared};
 use crate::checkpoint::Checkpoint;
 use crate::note::{Note, NoteSignature, NoteSigner, SignFailed};
+use ron_files::{DiskLock, write_atomic};
 
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
 

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use ron_crypto::hash::sha256;
 
 use super::checkpointer::Checkpointer;
-use super::disk::{Disk, DiskLock, write_atomic};
 use super::errors::{AppendError, CheckpointError, OpenError};
 use super::layout::{
     BATCH_BODY_MAX, BATCH_HEADER, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, SegmentHeader,
@@ -22,6 +21,7 @@ use crate::checkpoint::Checkpoint;
 use crate::note::{NoteSigner, VerifierKey};
 use crate::tile::{ENTRY_BYTES_MAX, TILE_WIDTH};
 use crate::tree::{Frontier, Hash, complete_root};
+use ron_files::{Disk, DiskLock, write_atomic};
 
 /// Default entries per segment.
 const SEGMENT_ENTRIES: u64 = 65_536;

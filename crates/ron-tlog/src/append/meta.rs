@@ -11,11 +11,11 @@
 
 use std::path::Path;
 
-use super::disk::{Disk, read_small, write_atomic};
 use super::errors::OpenError;
 use super::layout::{FORMAT, Salt};
 use crate::checkpoint::decimal;
 use crate::tile::TILE_WIDTH;
+use ron_files::{Disk, read_small, write_atomic};
 
 pub(crate) const META_NAME: &str = "log.meta";
 const META_BYTES_MAX: u64 = 4096;

@@ -14,7 +14,6 @@
 //! **Invariant:** memory grows by 32 bytes per 256 entries and not per entry, except for the segment being filled.
 
 mod checkpointer;
-mod disk;
 mod errors;
 mod layout;
 mod log;
@@ -22,19 +21,16 @@ mod meta;
 mod open;
 mod reader;
 mod scan;
-mod sim;
 mod state;
 mod verify;
 mod window;
 mod witness_store;
 
 pub use checkpointer::Checkpointer;
-pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
 pub use log::{Log, LogOptions, Recovery};
 pub use reader::{LogReader, TreeHead};
-pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use verify::{Verified, verify_dir, verify_on};
 pub use witness_store::{CosignError, Cosigned, WitnessStore, origin_hash};

@@ -14,7 +14,6 @@ use ron_crypto::hash::sha256;
 use ron_kernel::Snapshot;
 
 use super::checkpointer::{CHECKPOINT_NAME, Checkpointer};
-use super::disk::{Disk, DiskFile, DiskLock, read_small};
 use super::errors::OpenError;
 use super::layout::{
     FORMAT, SEGMENT_HEADER, Salt, SegmentHeader, index_name, segment_name, segment_number,
@@ -29,6 +28,7 @@ use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::note::NOTE_BYTES_MAX;
 use crate::tile::TILE_WIDTH;
 use crate::tree::{Frontier, Hash, root_at};
+use ron_files::{Disk, DiskFile, DiskLock, read_small};
 
 /// Bytes at the end of the last segment that need care before anything is written after them.
 struct Tail {

@@ -14,7 +14,6 @@ use std::sync::{Arc, OnceLock};
 
 use ron_kernel::Snapshot;
 
-use super::disk::{Disk, DiskFile};
 use super::errors::{ReadError, WriteFailure};
 use super::layout::{
     INDEX_HEADER, IndexParts, SEGMENT_HEADER, STRIDE, decode_index_head, hashes_of, index_name,
@@ -24,6 +23,7 @@ use super::meta::Meta;
 use crate::checkpoint::Checkpoint;
 use crate::tile::{TILE_HEIGHT, TILE_WIDTH};
 use crate::tree::{Hash, HashReader, complete_root};
+use ron_files::{Disk, DiskFile};
 
 /// A full, immutable segment.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use std::path::Path;
 use ron_crypto::hash::sha256;
 
 use super::checkpointer::CHECKPOINT_NAME;
-use super::disk::{Disk, OsDisk, read_small};
 use super::errors::VerifyError;
 use super::layout::{
     IndexParts, SEGMENT_HEADER, SegmentHeader, decode_index_leaves, index_name, segment_name,
@@ -22,6 +21,7 @@ use super::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::note::{NOTE_BYTES_MAX, VerifierKey};
 use crate::tree::{Frontier, Hash};
+use ron_files::{Disk, OsDisk, read_small};
 
 /// Entries between two calls of `progress`.
 const PROGRESS_EVERY: u64 = 4096;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::disk::DiskFile;
+use ron_files::DiskFile;
 
 /// Minimum number of bytes per read.
 const CHUNK: usize = 256 * 1024;

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 
-use super::disk::{Disk, DiskLock, read_small, write_atomic};
 use crate::checkpoint::Checkpoint;
 use crate::cosignature::Cosigner;
 use crate::note::{NOTE_BYTES_MAX, Note, NoteSignature, VerifierKey};
 use crate::rotation::{CHAIN_BYTES_MAX, KeyChain};
 use crate::witness::{AddCheckpoint, Refusal, admit, follows};
+use ron_files::{Disk, DiskLock, read_small, write_atomic};
 
 /// Why a checkpoint was not cosigned.
 #[derive(Debug, thiserror::Error)]
@@ -292,9 +292,9 @@ mod tests {
     use ron_crypto::sign::Ed25519Key;
 
     use super::*;
-    use crate::append::{CrashMode, FaultKind, SimDisk};
     use crate::note::Ed25519NoteSigner;
     use crate::tree::{Frontier, leaf_hash};
+    use ron_files::{CrashMode, FaultKind, SimDisk};
 
     fn log() -> Ed25519NoteSigner {
         Ed25519NoteSigner::new("log.example", Ed25519Key::from_seed(&[1; 32])).expect("name")

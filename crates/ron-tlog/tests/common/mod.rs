@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::Disk;
 use ron_tlog::append::verify_on;
-use ron_tlog::{
-    Disk, Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError,
-};
+use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError};
 
 pub const ORIGIN: &str = "log.example/test";
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use ron_auth::PolicyNote;
-use ron_tlog::append::{OsDisk, write_atomic};
+use ron_files::{OsDisk, write_atomic};
 use ron_tlog::note::{Note, VerifierKey};
 
 /// First line of the file. The verifier keys, an empty line and the note follow.

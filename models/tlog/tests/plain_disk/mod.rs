@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use ron_tlog_models::append::{Disk, DiskFile, DiskLock};
+use ron_files::{Disk, DiskFile, DiskLock};
 
 type Bytes = Arc<Mutex<Vec<u8>>>;
 

@@ -1,5 +1,4 @@
-//! The file layer under the log: the interface of a disk, and its implementation by the operating
-//! system.
+//! The interface of a disk, and its implementation by the operating system.
 //!
 //! Callers may rely on these durability rules only: file contents are durable after `sync_data`;
 //! names (created, renamed, removed) are durable after `sync_dir` of their directory; a write that
@@ -212,10 +211,16 @@ pub fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<
             "the file is longer than it can be",
         ));
     }
-    let mut bytes = vec![0; len as usize];
+    read_all(&*file).map(Some)
+}
+
+/// Reads a whole file into memory.
+pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
     let got = file.read_at(0, &mut bytes)?;
     bytes.truncate(got);
-    Ok(Some(bytes))
+    Ok(bytes)
 }
 
 #[cfg(test)]

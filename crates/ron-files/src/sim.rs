@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ron_kernel::RankedMutex;
 use ron_kernel::topology::LockSpec;
 
-use super::disk::{Disk, DiskFile, DiskLock};
+use crate::disk::{Disk, DiskFile, DiskLock};
 
 static LOCK: LockSpec = LockSpec {
     name: "sim_disk",
@@ -311,8 +311,7 @@ impl SimDisk {
         Some(state.inodes[inode].visible.clone())
     }
 
-    /// Replaces (or removes) a file durably without the log's knowledge, as an intruder or bit rot
-    /// would.
+    /// Replaces (or removes) a file durably behind its owner's back, as an intruder or bit rot would.
     pub fn poke(&self, path: &Path, bytes: Option<Vec<u8>>) {
         let mut state = self.0.lock();
         let Some(bytes) = bytes else {
