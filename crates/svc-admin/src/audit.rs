@@ -194,9 +194,13 @@ impl Audit {
 
     fn write(&self, store: &Store, mut line: AuditEntry) -> Result<(), StoreError> {
         let last = self.recent.load();
-        line.seq = last.first().map_or(1, |entry| entry.seq + 1);
-        let text = serde_json::to_string(&line).unwrap_or_default();
-        store.write(|tx| {
+        line.seq = store.write(|tx| {
+            // From the file and not from `recent`, which lacks the lines of later versions.
+            let newest = tx.query_row("SELECT coalesce(max(seq), 0) FROM audit", [], |row| {
+                row.get::<_, i64>(0)
+            })?;
+            line.seq = newest.unsigned_abs() + 1;
+            let text = serde_json::to_string(&line).unwrap_or_default();
             tx.execute(
                 "INSERT INTO audit (seq, line) VALUES (?1, ?2)",
                 (number(line.seq), &text),
@@ -204,7 +208,7 @@ impl Audit {
             // In the same transaction, so that the file never grows beyond the limit.
             let oldest = line.seq.saturating_sub(KEPT);
             tx.execute("DELETE FROM audit WHERE seq <= ?1", [number(oldest)])?;
-            Ok::<_, StoreError>(())
+            Ok::<_, StoreError>(line.seq)
         })?;
         // Readers see the line only now that it is durable.
         let mut recent = Vec::with_capacity(RECENT.min(last.len() + 1));
@@ -338,6 +342,25 @@ mod tests {
         assert_eq!(lines, [(2, "done".to_owned()), (1, "started".to_owned())]);
         assert!(again.list().durable);
         assert_eq!(heads, [head]);
+    }
+
+    #[test]
+    fn a_line_of_a_later_version_keeps_its_number() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("admin.db");
+        let store = open(Some(&path)).expect("opens");
+        store
+            .write(|tx| {
+                tx.execute("INSERT INTO audit VALUES (7, 'of a later version')", [])?;
+                Ok::<_, StoreError>(())
+            })
+            .expect("writes");
+        let (audit, rx, _) = audit(Some(path));
+        audit.note(line("reload", Some("a"), &Caller::local("r-1")));
+        let event = rx.try_recv().expect("queued");
+        audit.take(&store, event, &|why| assert_eq!(why, None));
+        let numbers: Vec<_> = audit.list().entries.iter().map(|e| e.seq).collect();
+        assert_eq!(numbers, [8]);
     }
 
     #[test]
