@@ -60,8 +60,8 @@ pub struct Validity {
 /// The result of one read, for the report.
 #[derive(Debug)]
 pub struct KeyRead {
-    /// All published keys of both sets, if they have changed.
-    pub changed: Option<Jwks>,
+    /// All published keys of both sets; `None` when a read that began later has replaced this one.
+    pub published: Option<Jwks>,
     /// Why the configured ML-DSA key cannot sign; `Ok` without one.
     pub pq: Result<(), String>,
 }
@@ -175,12 +175,10 @@ impl KeyKeeper {
         timer.observe_duration();
         match read {
             Ok((new, pq)) => {
-                let old = self.published();
-                let same = old.jwks == new.jwks && old.pq_jwks == new.pq_jwks;
-                let changed = (!same).then(|| new.all());
-                let kept = self.published.finish(&reading, new);
-                let changed = changed.filter(|_| kept);
-                (self.report)(Ok(KeyRead { changed, pq }));
+                let all = new.all();
+                let newest = self.published.finish(&reading, new);
+                let published = newest.then_some(all);
+                (self.report)(Ok(KeyRead { published, pq }));
             }
             Err(why) => {
                 self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();

@@ -76,6 +76,8 @@ struct Core {
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
     holders: Arc<Holders>,
+    /// The key set that is durable.
+    kept: Arc<Snapshot<Jwks>>,
     revoke: Sender<RevokeEvent>,
 }
 
@@ -95,9 +97,8 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.issue_queue, &chassis.km);
     let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
     let core = Core::new(settings, &chassis, &store, revoke)?;
-    let stored = store.kept_jwks().map_err(StartError::failed)?;
     let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
-    let keys = Arc::new(core.keeper(&chassis, stored, &limits));
+    let keys = Arc::new(core.keeper(&chassis, &limits));
     let policies = core.policies(&chassis)?;
     core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
     // A policy in files must be good at start; one behind a URL may arrive later.
@@ -232,6 +233,9 @@ impl Core {
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
             holders: Arc::new(holders(&settings).map_err(StartError::failed)?),
+            kept: Arc::new(Snapshot::new(
+                store.kept_jwks().map_err(StartError::failed)?,
+            )),
             revoke,
             settings,
         };
@@ -239,8 +243,9 @@ impl Core {
         Ok(core)
     }
 
-    fn keeper(&self, chassis: &Chassis, stored: Jwks, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
-        let limits = limits.clone();
+    fn keeper(&self, chassis: &Chassis, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
+        let (limits, kept) = (limits.clone(), self.kept.clone());
+        let stored = Jwks::clone(&kept.load());
         let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
         let health = self.health.clone();
         if stored.keys.is_empty() {
@@ -258,9 +263,8 @@ impl Core {
                         .or_else(|why| if required { Err(why) } else { Ok(()) }),
                 );
                 ready.present("verify");
-                if let Some(jwks) = read.changed {
-                    // Stored by the only writer of the store. If its queue is full, the next change of keys stores the set.
-                    let _ = revoke.try_send(RevokeEvent::KeepKeys(jwks));
+                if let Some(jwks) = read.published {
+                    revoke::store_keys(&revoke, &kept, jwks);
                 }
             }
             Err(why) => health.keys(Err(why)),
@@ -313,6 +317,7 @@ impl Core {
             store,
             self.view.clone(),
             self.known.clone(),
+            self.kept.clone(),
             (chassis.clock.clone(), self.metrics.clone()),
             chassis.ready.clone(),
         );

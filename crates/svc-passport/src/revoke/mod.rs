@@ -8,7 +8,7 @@ use std::time::Duration;
 use ron_auth::revocation::RevocationView;
 use ron_http::{Responder, Response};
 use ron_kernel::{
-    Deadline, RankedMutex, Receiver, Recv, ReplySender, SharedClock, Snapshot, ThreadCtx,
+    Deadline, RankedMutex, Receiver, Recv, ReplySender, Sender, SharedClock, Snapshot, ThreadCtx,
 };
 use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
@@ -94,9 +94,18 @@ pub struct Revoker {
     store: RankedMutex<RevocationStore>,
     view: Arc<Snapshot<RevocationView>>,
     lists: Arc<Snapshot<KnownLists>>,
+    kept: Arc<Snapshot<Jwks>>,
     clock: SharedClock,
     metrics: Metrics,
     ready: ReadyBoard,
+}
+
+/// Has the published key set stored, unless it is durable already. Called after every read of the keys: when the queue is
+/// full or the store fails, the next read requests it again.
+pub fn store_keys(revoke: &Sender<RevokeEvent>, kept: &Snapshot<Jwks>, published: Jwks) {
+    if kept.with(|kept| *kept != published) {
+        let _ = revoke.try_send(RevokeEvent::KeepKeys(published));
+    }
 }
 
 impl Revoker {
@@ -105,6 +114,7 @@ impl Revoker {
         store: RevocationStore,
         view: Arc<Snapshot<RevocationView>>,
         lists: Arc<Snapshot<KnownLists>>,
+        kept: Arc<Snapshot<Jwks>>,
         (clock, metrics): (SharedClock, Metrics),
         ready: ReadyBoard,
     ) -> Self {
@@ -112,6 +122,7 @@ impl Revoker {
             store: RankedMutex::new(&STORE, store),
             view,
             lists,
+            kept,
             clock,
             metrics,
             ready,
@@ -171,7 +182,7 @@ impl Revoker {
                     self.wake(waiting);
                 }
             }
-            RevokeEvent::KeepKeys(jwks) => self.keep_keys(&jwks, waiting),
+            RevokeEvent::KeepKeys(jwks) => self.keep_keys(jwks, waiting),
             RevokeEvent::Policy { version, answer } => {
                 let recorded = if version > self.view.load().policy_version() {
                     let what = Revoked::Policy { version };
@@ -260,17 +271,23 @@ impl Revoker {
         Ok((epoch, event.seq))
     }
 
-    fn keep_keys(&self, jwks: &Jwks, waiting: &mut Vec<WaitingReader>) {
-        let known = self.stored(RevocationStore::kept_jwks);
-        if known.is_ok_and(|known| known == *jwks) {
+    fn keep_keys(&self, jwks: Jwks, waiting: &mut Vec<WaitingReader>) {
+        // The set may have been queued several times before it was durable.
+        if self.kept.with(|kept| *kept == jwks) {
             return;
         }
-        let kept = self.stored(|store| store.keep_jwks(jwks));
-        let count = jwks.keys.len() as u64;
-        let told = self.record(&Revoked::Keys { count }, "key set changed", OURSELVES);
-        if kept.is_ok() && told.is_ok() {
+        let what = Revoked::Keys {
+            count: jwks.keys.len() as u64,
+        };
+        // The event first: after a crash between the two it is recorded again, and not lost.
+        let stored = self
+            .record(&what, "key set changed", OURSELVES)
+            .and_then(|_| self.stored(|store| store.keep_jwks(&jwks)));
+        // Otherwise the failure is counted, and the next read of the keys requests it again.
+        if stored.is_ok() {
+            self.kept.store(jwks);
             self.wake(waiting);
-        } // otherwise the failure is logged, and the next change stores the set again
+        }
     }
 
     fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {
@@ -320,5 +337,58 @@ impl Revoker {
         let (epoch, after) = (view.epoch(), after.min(view.after()));
         let page = self.stored(|store| store.page(after, PAGE_MAX, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::queue::bare_queue;
+    use ron_kernel::{Registry, SystemClock};
+    use serde_json::json;
+
+    use super::*;
+    use crate::topology::REVOKE_QUEUE;
+
+    fn keys(kid: &str) -> Jwks {
+        let key = json!({"kty": "OKP", "crv": "Ed25519", "x": "", "kid": kid, "alg": "EdDSA", "use": "sig"});
+        serde_json::from_value(json!({ "keys": [key] })).unwrap()
+    }
+
+    #[test]
+    fn a_key_set_that_met_a_full_queue_is_stored_after_the_next_read() {
+        let registry = Registry::new("t");
+        let kept = Arc::new(Snapshot::new(Jwks::default()));
+        let view = Arc::new(Snapshot::new(RevocationView::unchecked()));
+        let revoker = Revoker::new(
+            RevocationStore::memory().unwrap(),
+            view.clone(),
+            Arc::new(Snapshot::new(KnownLists::new())),
+            kept.clone(),
+            (SystemClock::shared(), Metrics::new(&registry)),
+            ReadyBoard::new(&registry),
+        );
+        let (revoke, events) = bare_queue(&REVOKE_QUEUE, 1);
+        revoke.try_send(RevokeEvent::ReaderGone).unwrap();
+        store_keys(&revoke, &kept, keys("k1"));
+        let take = || {
+            events
+                .try_recv()
+                .map(|event| revoker.tick(event, &mut Vec::new()))
+        };
+        assert_eq!(
+            (take(), take()),
+            (Some(()), None),
+            "only what filled the queue"
+        );
+        assert_eq!(*kept.load(), Jwks::default());
+
+        store_keys(&revoke, &kept, keys("k1"));
+        take().expect("requested again");
+        assert_eq!(*kept.load(), keys("k1"));
+        assert_eq!(revoker.store.lock().kept_jwks().unwrap(), keys("k1"));
+        assert_eq!(view.load().after(), 1, "one event");
+
+        store_keys(&revoke, &kept, keys("k1"));
+        assert_eq!(take(), None, "it is durable");
     }
 }
