@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ron_http::Responder;
@@ -14,9 +15,6 @@ use crate::errors::unknown;
 use crate::inflight::RequestKey;
 use crate::topology::UNRESOLVED;
 
-/// Maximum keys in memory; keys in the file beyond that are not loaded at a start. Repeating the
-/// request is always safe, with or without a record.
-const PINNED_MAX: usize = 65_536;
 /// How long a committer waits for space in the queue.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 /// Maximum changes written in one transaction.
@@ -37,7 +35,10 @@ pub enum Change {
     Release(RequestKey),
 }
 
-/// The set of unresolved keys, and the queue to the thread that records them.
+/// The set of unresolved keys, and the queue to the thread that records them. The set has no
+/// maximum, because a forgotten key would make `/v1/ops` report a committed operation as never sent.
+/// It grows only by writes that were in flight when the ledger stopped answering: a wallet whose
+/// ledger does not answer takes no new ones.
 #[derive(Debug)]
 pub struct UnresolvedKeys {
     set: RankedMutex<BTreeSet<RequestKey>>,
@@ -62,12 +63,7 @@ impl UnresolvedKeys {
             return;
         }
         // Memory first: from here on a lookup by the caller resolves the key with the ledger.
-        {
-            let mut set = self.set.lock();
-            if set.len() < PINNED_MAX {
-                set.insert(key.clone());
-            }
-        }
+        self.set.lock().insert(key.clone());
         let note = Change::Add(key.clone(), callers);
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
@@ -111,13 +107,27 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreEr
         Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
     };
-    let rows: Vec<(String, String)> = store.read(|db| {
-        let mut q = db.prepare("SELECT principal, key FROM pins LIMIT ?1")?;
-        let rows = q.query_map([PINNED_MAX as i64], |r| Ok((r.get(0)?, r.get(1)?)))?;
+    let keys = store.read(|db| {
+        let mut q = db.prepare("SELECT principal, key FROM pins")?;
+        let rows = q.query_map([], |r| Ok((parsed(r, 0)?, parsed(r, 1)?)))?;
         rows.collect::<Result<_, _>>().map_err(StoreError::from)
     })?;
-    let parse = |(p, k): (String, String)| Some((p.parse().ok()?, k.parse().ok()?));
-    Ok((store, rows.into_iter().filter_map(parse).collect()))
+    Ok((store, keys))
+}
+
+/// A column of a row. A name that cannot be read stops the start: its key would be forgotten.
+fn parsed<T>(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<T>
+where
+    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
+{
+    let text: String = row.get(column)?;
+    text.parse().map_err(|why| {
+        rusqlite::Error::FromSqlConversionFailure(
+            column,
+            rusqlite::types::Type::Text,
+            Box::new(why),
+        )
+    })
 }
 
 /// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
@@ -232,13 +242,35 @@ mod tests {
     }
 
     #[test]
-    fn no_more_keys_are_remembered_than_there_is_room_for() {
-        let all = (0..PINNED_MAX - 1).map(|n| flight(&format!("k{n}")));
-        let (notes, _notes_rx) = bare_queue(&PIN_QUEUE, 8);
-        let unresolved = UnresolvedKeys::new(all.collect(), notes);
-        let held = |(principal, key): RequestKey| unresolved.holds(&principal, &key);
-        unresolved.add(&flight("last"), Vec::new());
-        unresolved.add(&flight("one-more"), Vec::new());
-        assert!(held(flight("last")) && !held(flight("one-more")));
+    fn a_start_loads_every_key_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(Some(dir.path())).unwrap();
+        let all: Vec<_> = (0..70_000).map(|n| flight(&format!("k{n:05}"))).collect();
+        let notes: Vec<_> = all
+            .iter()
+            .map(|key| Change::Add(key.clone(), Vec::new()))
+            .collect();
+        write(&store, &notes).unwrap();
+        drop(store);
+        let (_store, before) = open(Some(dir.path())).unwrap();
+        assert_eq!(before.into_iter().collect::<Vec<_>>(), all);
+    }
+
+    #[test]
+    fn a_damaged_key_stops_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(Some(dir.path())).unwrap();
+        let odd = |tx: &rusqlite::Transaction<'_>| -> Result<(), StoreError> {
+            tx.execute("INSERT INTO pins VALUES ('p', '')", [])?;
+            Ok(())
+        };
+        store.write(odd).unwrap();
+        drop(store);
+        assert!(matches!(
+            open(Some(dir.path())),
+            Err(StoreError::Sqlite(
+                rusqlite::Error::FromSqlConversionFailure(1, ..)
+            ))
+        ));
     }
 }
