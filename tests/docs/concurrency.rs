@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use ron_kernel::metrics::Family;
-use ron_kernel::{Count, Stage, ThreadSpec, Topology};
+use ron_kernel::{Count, LockSpec, Stage, ThreadSpec, Topology};
 use ron_service::{Kind, Table, topology_faults};
 
 use crate::running::{Described, described};
@@ -51,6 +51,26 @@ fn concurrency_pages_are_what_the_code_says() {
     regions::check("concurrency/README.md", "generated", |part| {
         (part == "metrics").then(|| metrics(&shared(), "<service>"))
     });
+}
+
+/// ron-service repeats the rows of ron-auth, because neither may depend on the other.
+#[test]
+fn every_service_lists_the_locks_of_the_authorizer() {
+    let shown = |row: &LockSpec| (row.name, row.rank, row.guards);
+    for service in SERVICES {
+        let topology = service.topology;
+        for lock in [
+            ron_auth::CACHE_LOCK,
+            ron_auth::METER_LOCK,
+            ron_auth::NOTE_LOCK,
+        ] {
+            assert!(
+                topology.locks.iter().any(|row| shown(row) == shown(&lock)),
+                "{} has no row that equals {lock:?}",
+                topology.service
+            );
+        }
+    }
 }
 
 /// The number of threads of a row: 1, or the configuration key of the pool.

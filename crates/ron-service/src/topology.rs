@@ -50,6 +50,7 @@ macro_rules! topology {
                 $crate::topology::FRONT_LOCKS[2],
                 $crate::topology::AUTH_LOCKS[0],
                 $crate::topology::AUTH_LOCKS[1],
+                $crate::topology::AUTH_LOCKS[2],
                 $crate::topology::READY_LOCK,
                 $crate::topology::HOOKS_LOCK,
                 $crate::topology::CHECKPOINT_LOCK,
@@ -156,7 +157,7 @@ pub const AUTH_QUEUE: QueueSpec = QueueSpec {
     when_full: "a refresh is already pending; nothing is lost",
 };
 /// The rows of ron-auth's locks, as for [`AUTH_QUEUE`].
-pub const AUTH_LOCKS: [LockSpec; 2] = [
+pub const AUTH_LOCKS: [LockSpec; 3] = [
     LockSpec {
         name: "auth.cache",
         rank: 902,
@@ -166,6 +167,11 @@ pub const AUTH_LOCKS: [LockSpec; 2] = [
         name: "auth.meter",
         rank: 903,
         guards: "use of rate and budget caveats by token id; used proofs; refusals to be logged",
+    },
+    LockSpec {
+        name: "auth.note",
+        rank: 904,
+        guards: "the highest policy note version by issuer, and the claim to write its file; only *-auth-keys, *-auth-feed and a reload take it",
     },
 ];
 
