@@ -10,6 +10,7 @@ use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 pub use crate::backend::BackendKind;
 use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
 use crate::keys::material::OFFERED;
+pub use crate::store::source::SealSource;
 
 pub mod lifecycle;
 
@@ -73,23 +74,6 @@ pub static TABLE: Table = Table {
         &WITNESS_KEYS,
     ],
 };
-
-/// Where the seal key comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SealSource {
-    /// A file of 64 hex digits; made when the store is new and `may_create` is set.
-    KeyFile {
-        path: PathBuf,
-        /// True only for the default path inside the data directory.
-        may_create: bool,
-    },
-    /// A passphrase for Argon2id.
-    Passphrase(PathBuf),
-    /// A blob that only this TPM unseals; made when the store is new.
-    Tpm(PathBuf),
-    /// A random key that is never written.
-    Ephemeral,
-}
 
 #[derive(Clone, Debug)]
 pub struct Settings {

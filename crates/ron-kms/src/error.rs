@@ -4,6 +4,11 @@ use ron_proto::kms::ItemError;
 use ron_proto::problem::Problem;
 use serde_json::json;
 
+/// The result of an operation that was done, in leaves and metrics.
+pub const OK: &str = "ok";
+/// The result of a check whose MAC or signature does not match its message: done, not refused.
+pub const NO_MATCH: &str = "no_match";
+
 /// Every cause of a refusal or failure. One cause has one code, on the wire and as the `result`
 /// of the audit leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

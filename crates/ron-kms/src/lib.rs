@@ -27,6 +27,7 @@ pub mod config;
 pub mod embedded;
 pub mod engine;
 pub mod error;
+pub mod index;
 pub mod keys;
 pub mod metrics;
 pub mod replay;

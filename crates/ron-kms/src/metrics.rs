@@ -11,10 +11,9 @@ use ron_kernel::{
 use ron_proto::kms::KeyState;
 use ron_service::log_host::asker::WitnessMetrics;
 
-use crate::audit::leaf::{NO_MATCH, OK};
-use crate::backend::BackendKind;
-use crate::error::Why;
-use crate::keys::KeyIndex;
+use crate::backend::metrics::DeviceMetrics;
+use crate::error::{NO_MATCH, OK, Why};
+use crate::index::KeyIndex;
 
 /// Seconds. The lowest bound is 10 us: an Ed25519 signature takes about that, a durable answer some milliseconds.
 const OP_BUCKETS: &[f64] = &[
@@ -29,7 +28,6 @@ const NONCE_BLOCKS: &str = "Blocks of AES-GCM nonces reserved in the store.";
 const REMEMBERED: &str = "Signatures and envelope operations remembered by op_id.";
 const FORGOTTEN: &str =
     "Operations forgotten by op_id before 24 hours: raise replay.capacity or replay.bytes_max.";
-const QUARANTINED: &str = "Calls into a device library that were abandoned because they hang.";
 
 /// Handles of all metrics; cloning shares them.
 #[derive(Clone)]
@@ -42,10 +40,8 @@ pub struct Metrics {
     pub rejects: ClosedCounter,
     /// Keys by `alg`, `state`.
     pub keys: GaugeVec,
-    /// Sessions by `backend`, `state`.
-    pub backend_sessions: GaugeVec,
-    /// Reconnections by `backend`.
-    pub backend_reconnects: ClosedCounter,
+    /// Sessions of the devices.
+    pub devices: DeviceMetrics,
     /// Attestations by `result`.
     pub attest: ClosedCounter,
     /// Failures of audit log and key store.
@@ -69,8 +65,6 @@ pub struct Metrics {
     pub log_size: Gauge,
     /// Metrics from which an auditor sees that leaves and signatures match.
     pub evidence: Evidence,
-    /// Abandoned calls into device libraries, by `backend`.
-    pub quarantined: ClosedCounter,
     /// Blocks of nonces reserved.
     pub nonce_blocks: Counter,
     /// Operations remembered by `op_id`.
@@ -125,21 +119,11 @@ fn attest(r: &Registry) -> ClosedCounter {
     )
 }
 
-fn by_backend(r: &Registry) -> [ClosedCounter; 2] {
-    let backends = BackendKind::ALL.map(BackendKind::as_str);
-    [
-        ("backend_reconnects_total", "Reconnections to a backend."),
-        ("quarantined_calls_total", QUARANTINED),
-    ]
-    .map(|(name, help)| r.counter_closed(name, help, &[("backend", &backends)]))
-}
-
 impl Metrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry, backend: &str) -> Self {
         let io_errors = KernelMetrics::new(r).io_errors;
         io_errors.declare(["audit", "store"]);
-        let [backend_reconnects, quarantined] = by_backend(r);
         let metrics = Self {
             ops: r.counter_vec(
                 "ops_total",
@@ -154,12 +138,7 @@ impl Metrics {
             ),
             rejects: rejects(r),
             keys: r.gauge_vec("keys", "Keys held.", &["alg", "state"]),
-            backend_sessions: r.gauge_vec(
-                "backend_sessions",
-                "Sessions of each backend.",
-                &["backend", "state"],
-            ),
-            backend_reconnects,
+            devices: DeviceMetrics::new(r),
             attest: attest(r),
             io_errors,
             leaves: r.counter("audit_leaves_total", "Leaves appended to the audit log."),
@@ -195,13 +174,13 @@ impl Metrics {
             ),
             log_size: r.gauge("log_size", "Leaves in the audit log."),
             evidence: Evidence::new(r),
-            quarantined,
             nonce_blocks: r.counter("nonce_blocks_total", NONCE_BLOCKS),
             replay_remembered: r.gauge("replay_remembered", REMEMBERED),
             replay_forgotten: r.counter("replay_forgotten_total", FORGOTTEN),
         };
         metrics
-            .backend_sessions
+            .devices
+            .sessions
             .with_label_values(&[backend, "open"])
             .set(1);
         metrics

@@ -7,7 +7,7 @@ use ron_proto::kms::{AttestAnswer, AttestRequest};
 use ron_proto::scope;
 
 use super::{call_context, keys};
-use crate::attest::AttestTask;
+use crate::work::attest::AttestTask;
 use crate::work::{Kms, SignJob, SignOp};
 
 /// The route of this file.

@@ -10,8 +10,8 @@ use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, Purpose};
 
 use super::call_context;
-use crate::keys::Key;
-use crate::keys::index::may_use;
+use crate::index::Key;
+use crate::index::may_use;
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
 

@@ -11,14 +11,25 @@ use super::health::{AuditHealth, Fault};
 use super::leaf::{Leaf, Op};
 use super::writer::{AuditWriter, Draft};
 use crate::metrics::Metrics;
-use crate::replay::Journal;
-use crate::work::answer::Completion;
+use crate::replay::{Journal, JournalRecord};
+
+/// What waits for the leaves of an [`Entry`].
+pub trait Completion: Send {
+    /// Whether the journal must hold the answer before it leaves.
+    fn remembers(&self) -> bool;
+    /// Appends the records for the journal to `into`. The leaves are durable, the first at `index` of the log `origin`.
+    fn remember(&mut self, origin: &str, index: u64, into: &mut Vec<JournalRecord>);
+    /// Answers. The leaves are durable, the first at `index` of the log `origin`.
+    fn complete(self: Box<Self>, origin: &str, index: u64);
+    /// The leaves are not durable: every caller gets `audit_unavailable`, whatever was computed.
+    fn fail(self: Box<Self>);
+}
 
 /// A finished operation, or a batch of them, whose answer waits for its leaves.
 pub struct Entry {
     pub drafts: Vec<Draft>,
     /// What to do once the leaves are durable, or the append has failed.
-    pub done: Completion,
+    pub done: Box<dyn Completion>,
     /// The reserved room; freed when the entry is dropped, after its answer.
     pub credits: Vec<Credit>,
 }

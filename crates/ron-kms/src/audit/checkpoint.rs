@@ -10,14 +10,14 @@ use ron_kernel::{
     Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
 };
 use ron_service::ReadyBoard;
+use ron_service::log_host::asker::Published;
 use ron_tlog::CheckpointError;
-use ron_tlog::append::{Checkpointer, LogReader};
+use ron_tlog::append::{Checkpointer, LogReader, OsDisk, write_atomic};
 use ron_tlog::note::NoteSignature;
 
 use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
 use super::ring::LogRing;
-use super::witness::Published;
 use crate::metrics::Metrics;
 
 /// How much later than its interval a checkpoint may be before it counts as late.
@@ -151,8 +151,8 @@ pub struct CheckpointThread {
     pub wakes: Receiver<Wake>,
     /// Time from the first uncovered leaf to the checkpoint.
     pub interval: Duration,
-    /// Paths of the copies of the newest checkpoint.
-    pub anchors: Vec<PathBuf>,
+    /// Directories and names of the copies of the newest checkpoint.
+    pub anchors: Vec<(PathBuf, String)>,
     /// Set to failed by a failed write.
     pub health: AuditHealth,
     /// Where an overdue checkpoint is reported.
@@ -261,8 +261,9 @@ impl CheckpointThread {
 
     fn keep_anchor(&self, note: &str) {
         let mut failed = None;
-        for path in &self.anchors {
-            if let Err(error) = write_whole(path, note) {
+        for (dir, name) in &self.anchors {
+            if let Err(error) = write_atomic(&OsDisk, dir, name, note.as_bytes()) {
+                let path = dir.join(name);
                 tracing::warn!(event = "anchor_not_written", path = %path.display(), %error);
                 failed = Some(format!(
                     "the copy of the checkpoint {}: {error}",
@@ -275,15 +276,4 @@ impl CheckpointThread {
             Some(why) => self.ready.degrade("anchor", why),
         }
     }
-}
-
-/// Replaces the file atomically. The content is flushed before the rename, so that a crash leaves the old file or the
-/// new one; which of the two is not guaranteed, because the directory is not flushed.
-pub fn write_whole(path: &std::path::Path, text: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    let temporary = path.with_extension("tmp");
-    let mut file = std::fs::File::create(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
 }

@@ -3,6 +3,8 @@
 use ron_proto::strict;
 use serde::{Deserialize, Serialize};
 
+pub use crate::error::{NO_MATCH, OK};
+
 /// Longest leaf, in bytes.
 pub const LEAF_BYTES_MAX: usize = 4 * 1024;
 /// Format of the leaves written now.
@@ -126,6 +128,16 @@ impl Op {
     }
 }
 
+impl Op {
+    /// Whether the operation may make a version of a key. A rotation makes none when a published version waits.
+    pub const fn makes_version(self) -> bool {
+        matches!(
+            self,
+            Self::Create | Self::Import | Self::Rotate | Self::Publish
+        )
+    }
+}
+
 /// A leaf. **The fields must stand in alphabetical order.** With ASCII names and integers only, `serde_json` then writes
 /// the canonical form (RFC 8785) directly; a test compares the two.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -172,11 +184,6 @@ pub struct Leaf {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
 }
-
-/// The `result` of an operation that was done.
-pub const OK: &str = "ok";
-/// The `result` of a check whose MAC or signature does not match its message: done, not refused.
-pub const NO_MATCH: &str = "no_match";
 
 impl Leaf {
     /// A leaf about the service itself.

@@ -14,18 +14,22 @@
 
 pub mod appender;
 pub mod checkpoint;
-pub mod counter;
 pub mod health;
 pub mod leaf;
 pub mod proofs;
 pub mod ring;
 pub mod scrub;
-pub mod start;
-pub mod threads;
 pub mod verify;
 pub mod witness;
 pub mod writer;
 
+use std::path::{Path, PathBuf};
+
 pub use health::AuditHealth;
 pub use ring::LogRing;
 pub use verify::{AuditError, AuditReport, KeyOps, verify_dir};
+
+/// Directory of the log in `data_dir`; without one, a path on the disk in memory.
+pub fn dir(data_dir: Option<&Path>) -> PathBuf {
+    data_dir.unwrap_or(Path::new("/")).join("audit")
+}

@@ -6,111 +6,20 @@
 //! signed by someone who has only an old key.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::Secret32;
-use ron_crypto::hash::hkdf_sha256;
 use ron_kernel::{SharedClock, Snapshot};
 use ron_service::log_host::KeyView;
+use ron_tlog::append::{OsDisk, write_atomic};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{CHAIN_BYTES_MAX, KeyChain};
-use ron_tlog::{Cosigner, CosignerKey};
 
-use crate::keys::SecretKey;
+use crate::store::log_key::{LogSigner, SecondSigner};
 use crate::store::{LogIdentity, LogKey};
 
 /// Maximum keys that sign at a time: a note has room for 64 lines, which witnesses need too.
 pub const SIGNING_MAX: usize = 8;
-
-/// HKDF label: separates the second key from every other key derived from the log key.
-const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
-
-/// Signs checkpoints with a log key that is sealed in the store.
-pub struct LogSigner {
-    verifier: VerifierKey,
-    key: Arc<SecretKey>,
-}
-
-impl LogSigner {
-    /// The signer with one key of the log; fails when the origin is not a valid note name.
-    pub fn new(origin: &str, key: &LogKey) -> Result<Self, String> {
-        let verifier = VerifierKey::ed25519(origin, &key.public)
-            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
-        Ok(Self {
-            verifier,
-            key: key.secret.clone(),
-        })
-    }
-
-    /// The key that verifies these signatures.
-    pub fn verifier(&self) -> &VerifierKey {
-        &self.verifier
-    }
-}
-
-impl NoteSigner for LogSigner {
-    fn name(&self) -> &str {
-        self.verifier.name()
-    }
-
-    fn key_id(&self) -> u32 {
-        self.verifier.key_id()
-    }
-
-    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
-        // An Ed25519 key makes exactly one signature.
-        Ok(self.key.sign(text).swap_remove(0).signature.0)
-    }
-}
-
-/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
-/// sealed and rotated with it. The public keys do not reveal the relation.
-pub struct SecondSigner {
-    cosigner: Cosigner,
-    clock: SharedClock,
-}
-
-impl SecondSigner {
-    /// The second signer that belongs to one key of the log.
-    pub fn new(origin: &str, key: &LogKey, clock: SharedClock) -> Result<Self, String> {
-        let cosigner = second_key(origin, key)?;
-        Ok(Self { cosigner, clock })
-    }
-
-    /// The key that verifies the second signatures, whether `audit.ml_dsa` is on or not.
-    pub fn verifier_of(origin: &str, key: &LogKey) -> Result<CosignerKey, String> {
-        second_key(origin, key).map(|second| second.verifier().clone())
-    }
-}
-
-fn second_key(origin: &str, key: &LogKey) -> Result<Cosigner, String> {
-    let SecretKey::Ed25519(first) = &*key.secret else {
-        return Err("the log key is not an Ed25519 key".into());
-    };
-    let mut seed = Secret32::zeroed();
-    hkdf_sha256(b"", first.seed().expose(), SECOND_KEY, seed.expose_mut());
-    Cosigner::ml_dsa_44(origin, &seed).map_err(|e| e.to_string())
-}
-
-impl NoteSigner for SecondSigner {
-    fn name(&self) -> &str {
-        self.cosigner.verifier().name()
-    }
-
-    fn key_id(&self) -> u32 {
-        self.cosigner.verifier().key_id()
-    }
-
-    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
-        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
-        let time_s = (self.clock.unix_ms() / 1000).max(1);
-        let line = self.cosigner.cosign(text, time_s);
-        line.map(|line| line.signature)
-            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
-    }
-}
 
 /// The present keys of the log.
 pub struct LogRing {
@@ -228,7 +137,7 @@ pub fn keep_chain(dir: &Path, chain: &KeyChain) -> std::io::Result<()> {
     if chain.rotations().is_empty() || std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
         return Ok(());
     }
-    super::checkpoint::write_whole(&path, &text)
+    write_atomic(&OsDisk, dir, CHAIN_FILE, text.as_bytes())
 }
 
 /// The pinned key and the keys that succeed it, in order, by the chain beside the log in `dir`.

@@ -11,8 +11,6 @@ use super::checkpoint::Wake;
 use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
 
-pub use ron_service::log_host::asker::Published;
-
 /// The thread that requests cosignatures.
 pub type WitnessThread = Asker<WitnessedAudit>;
 

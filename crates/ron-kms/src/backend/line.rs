@@ -22,8 +22,8 @@ use ron_kernel::{
 };
 use ron_service::ReadyBoard;
 
+use super::metrics::DeviceMetrics;
 use super::{BackendKind, DeviceError, Presence};
-use crate::metrics::Metrics;
 
 /// Interval at which the keeper checks whether a probe is due.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -78,11 +78,11 @@ pub struct SessionPoolParts {
     pub ops: &'static [&'static str],
 }
 
-/// Shared handles that every session pool needs.
+/// The handles that every session pool needs.
 #[derive(Clone)]
-pub struct SharedHandles {
+pub struct DeviceHandles {
     pub sup: Supervisor,
-    pub metrics: Metrics,
+    pub metrics: DeviceMetrics,
     /// Where unavailability is reported.
     pub ready: ReadyBoard,
     pub clock: SharedClock,
@@ -112,7 +112,7 @@ struct Inner<S: Session> {
     pool: HangPool<Seat<S>>,
     connect: Arc<Connect<S>>,
     state: State,
-    handles: SharedHandles,
+    handles: DeviceHandles,
     sessions: usize,
 }
 
@@ -151,7 +151,7 @@ impl<S: Session> SessionPool<S> {
     /// Starts the threads. The device may be unavailable at this time.
     pub fn start(
         parts: SessionPoolParts,
-        handles: SharedHandles,
+        handles: DeviceHandles,
         connect: impl Fn() -> Result<S, Fault> + Send + Sync + 'static,
     ) -> Self {
         let spec = HangSpec {
@@ -302,7 +302,7 @@ impl<S: Session> SessionPool<S> {
     fn export_state(&self) {
         let inner = &self.0;
         let backend = inner.kind.as_str();
-        let sessions = &inner.handles.metrics.backend_sessions;
+        let sessions = &inner.handles.metrics.sessions;
         let hanging = inner.pool.hanging().len() as i64;
         let down = inner.state.down.with(Option::is_some);
         let open = if down { 0 } else { inner.pool.seated() as i64 };
@@ -363,7 +363,7 @@ impl<S: Session> SessionPool<S> {
             Ok(()) if down => {
                 inner.state.down.store(None);
                 if inner.state.connected_before.swap(true, Ordering::SeqCst) {
-                    let reconnects = &inner.handles.metrics.backend_reconnects;
+                    let reconnects = &inner.handles.metrics.reconnects;
                     reconnects.with_label_values(&[inner.kind.as_str()]).inc();
                 }
                 tracing::info!(event = "backend_up", backend = inner.kind.as_str());

@@ -1,5 +1,5 @@
 //! The file and memory backends: keys are generated in this process, used in its memory, and stored only sealed
-//! (see [`crate::store::seal`]). The memory backend stores nothing.
+//! by the key store. The memory backend stores nothing.
 
 use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;

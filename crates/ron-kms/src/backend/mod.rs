@@ -16,6 +16,7 @@ pub mod device;
 pub mod gate;
 pub mod line;
 pub mod local;
+pub mod metrics;
 #[cfg(feature = "pkcs11")]
 pub mod pkcs11;
 #[cfg(feature = "pkcs11")]

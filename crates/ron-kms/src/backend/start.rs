@@ -5,17 +5,18 @@ use std::sync::Arc;
 use ron_crypto::rand::Random;
 use ron_http::HttpClient;
 
-use super::line::{SessionPool, SessionPoolParts, SharedHandles};
+use super::line::{DeviceHandles, SessionPool, SessionPoolParts};
 use super::remote::{Remote, RemoteDevice};
+use super::settings::DeviceSettings;
 use super::{BackendKind, Backends, Device};
-use crate::config::Settings;
 use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
-/// Starts the devices of these settings. An unavailable device is not an error: its keys verify, and its keeper keeps
+/// Starts the devices of these settings, beside the `local` backend. An unavailable device is not an error: its keys verify, and its keeper keeps
 /// probing it.
 pub fn start(
-    settings: &Settings,
-    handles: &SharedHandles,
+    local: BackendKind,
+    settings: &DeviceSettings,
+    handles: &DeviceHandles,
     random: &Arc<dyn Random>,
     http: &Arc<HttpClient>,
 ) -> Backends {
@@ -23,16 +24,15 @@ pub fn start(
     devices.extend(pkcs11(settings, handles, random));
     devices.extend(tpm(settings, handles));
     devices.extend(remote(settings, handles, http));
-    Backends::new(settings.backend, devices, handles.clock.unix_ms())
-        .attest_required(settings.devices.attest_required)
+    Backends::new(local, devices, handles.clock.unix_ms()).attest_required(settings.attest_required)
 }
 
 fn remote(
-    settings: &Settings,
-    handles: &SharedHandles,
+    settings: &DeviceSettings,
+    handles: &DeviceHandles,
     http: &Arc<HttpClient>,
 ) -> Option<Arc<dyn Device>> {
-    let wanted = settings.devices.remote.clone()?;
+    let wanted = settings.remote.clone()?;
     let (api, sessions) = (wanted.api, wanted.sessions);
     let remote = Remote::new(http.clone(), wanted);
     let parts = SessionPoolParts {
@@ -41,7 +41,7 @@ fn remote(
         queue: &REMOTE_QUEUE,
         keeper: &REMOTE_KEEPER,
         sessions,
-        probe_every: settings.devices.probe_every,
+        probe_every: settings.probe_every,
         cause: "remote",
         ops: super::remote::OPS,
     };
@@ -51,14 +51,14 @@ fn remote(
 
 #[cfg(feature = "pkcs11")]
 fn pkcs11(
-    settings: &Settings,
-    handles: &SharedHandles,
+    settings: &DeviceSettings,
+    handles: &DeviceHandles,
     random: &Arc<dyn Random>,
 ) -> Option<Arc<dyn Device>> {
     use super::pkcs11::{Driver, Pkcs11Device, Token};
     use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE};
 
-    let wanted = settings.devices.pkcs11.as_ref()?;
+    let wanted = settings.pkcs11.as_ref()?;
     let driver = Driver::new(Token {
         module: wanted.module.clone(),
         label: wanted.token.clone(),
@@ -70,7 +70,7 @@ fn pkcs11(
         queue: &PKCS11_QUEUE,
         keeper: &PKCS11_KEEPER,
         sessions: wanted.sessions,
-        probe_every: settings.devices.probe_every,
+        probe_every: settings.probe_every,
         cause: "pkcs11",
         ops: super::pkcs11::OPS,
     };
@@ -79,16 +79,16 @@ fn pkcs11(
 }
 
 #[cfg(not(feature = "pkcs11"))]
-fn pkcs11(_: &Settings, _: &SharedHandles, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
+fn pkcs11(_: &DeviceSettings, _: &DeviceHandles, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
     None
 }
 
 #[cfg(feature = "tpm")]
-fn tpm(settings: &Settings, handles: &SharedHandles) -> Option<Arc<dyn Device>> {
+fn tpm(settings: &DeviceSettings, handles: &DeviceHandles) -> Option<Arc<dyn Device>> {
     use super::tpm::{TpmAt, TpmDevice};
     use crate::topology::{TPM, TPM_KEEPER, TPM_QUEUE};
 
-    let wanted = settings.devices.tpm.as_ref()?;
+    let wanted = settings.tpm.as_ref()?;
     let at = TpmAt {
         tcti: wanted.tcti.clone(),
         owner_auth: wanted.owner_auth.clone(),
@@ -99,7 +99,7 @@ fn tpm(settings: &Settings, handles: &SharedHandles) -> Option<Arc<dyn Device>> 
         queue: &TPM_QUEUE,
         keeper: &TPM_KEEPER,
         sessions: 1,
-        probe_every: settings.devices.probe_every,
+        probe_every: settings.probe_every,
         cause: "tpm",
         ops: super::tpm::OPS,
     };
@@ -108,6 +108,6 @@ fn tpm(settings: &Settings, handles: &SharedHandles) -> Option<Arc<dyn Device>> 
 }
 
 #[cfg(not(feature = "tpm"))]
-fn tpm(_: &Settings, _: &SharedHandles) -> Option<Arc<dyn Device>> {
+fn tpm(_: &DeviceSettings, _: &DeviceHandles) -> Option<Arc<dyn Device>> {
     None
 }

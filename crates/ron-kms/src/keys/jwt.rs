@@ -9,14 +9,20 @@ use ron_proto::values::Alg;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::payload::Head;
-
 /// The header `typ` of an access token (RFC 9068); such a token must name its audience.
 pub const ACCESS_TOKEN: &str = "at+jwt";
 /// Maximum seconds that `iat` may lie ahead of this host's clock.
 const SKEW_AHEAD_S: u64 = 60;
 /// Maximum seconds that `iat` may lie behind it: skew plus time spent in queues.
 const SKEW_BEHIND_S: u64 = 300;
+
+/// The fields of the signing version that policies check.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    pub alg: Alg,
+    /// RFC 7638 thumbprint of its public key.
+    pub thumbprint: &'a str,
+}
 
 /// The allowed header members. `jwk`, `jku`, `x5c`, `crit`, `b64` and others would let a token choose its own
 /// verification key or rules, so they are refused as unknown.

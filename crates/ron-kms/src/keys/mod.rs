@@ -1,8 +1,6 @@
-//! Keys: material, access rules, payload policies, and the snapshot from which every signature takes its key,
-//! version and public key at once.
+//! Key material, and the pure rules about it: formats, payload policies, counted uses.
 
 pub mod envelope;
-pub mod index;
 pub mod jwt;
 pub mod lane;
 pub mod material;
@@ -16,5 +14,4 @@ mod atomics {
     pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-pub use index::{Key, KeyIndex, Version};
 pub use material::{PublicKey, SecretKey};

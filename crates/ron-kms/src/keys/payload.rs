@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 
+use super::jwt::Head;
+use super::{jwt, note};
+use crate::error::{Refusal, Why};
 use ron_proto::kms::{
     Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, JWT_TTL_S_MAX, JwtPolicy, MESSAGE_BYTES_MAX,
     POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
 };
 use ron_proto::policy::digest_message;
-use ron_proto::values::Alg;
-
-use super::{jwt, note};
-use crate::error::{Refusal, Why};
 
 /// Messages of an `any` key must not begin like the framed bytes of a digest request: a signature must not be valid
 /// for both.
@@ -59,14 +58,6 @@ impl Payload {
             Self::Digest(alg, raw) => Cow::Owned(digest_message(alg.as_str(), raw)),
         }
     }
-}
-
-/// The fields of the signing version that policies check.
-#[derive(Clone, Copy)]
-pub struct Head<'a> {
-    pub alg: Alg,
-    /// RFC 7638 thumbprint of its public key.
-    pub thumbprint: &'a str,
 }
 
 /// What the signer must do before it signs an allowed payload.
@@ -189,6 +180,7 @@ fn line_ok(text: &str) -> bool {
 mod tests {
     use super::*;
     use ron_proto::kms::NotePolicy;
+    use ron_proto::values::Alg;
 
     const HEAD: Head<'static> = Head {
         alg: Alg::Ed25519,

@@ -23,7 +23,8 @@ use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
 use ron_files::{Disk, DiskFile};
 
-use super::{Bounds, Entry, JournalRecord, OpKey, REPLAY_MS, Replay};
+use super::{Bounds, Entry, JournalRecord, OpKey, Replay};
+use crate::store::OP_ID_MS;
 
 const MAGIC: &[u8; 8] = b"ronrep\0\x01";
 const LENGTH: usize = 4;
@@ -340,7 +341,7 @@ impl Journal {
                 return Ok(());
             };
             let written = self.writable && self.segments.len() == 1;
-            let old = oldest.newest_ms.saturating_add(REPLAY_MS) <= now_ms;
+            let old = oldest.newest_ms.saturating_add(OP_ID_MS) <= now_ms;
             let too_much = bytes > self.bounds.bytes_max || count > self.bounds.capacity;
             if written || !(old || too_much) {
                 return Ok(());

@@ -28,12 +28,10 @@ use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
 
 use crate::error::{Refusal, Why};
+use crate::store::OP_ID_MS;
 use crate::topology::REPLAY_LOCK;
 use journal::Place;
 pub use journal::{Journal, JournalError};
-
-/// How long an operation id is remembered, in milliseconds.
-pub const REPLAY_MS: u64 = 24 * 3600 * 1000;
 
 /// First half of SHA-256 over the tenant, a zero byte and the id.
 type OpKey = [u8; 16];
@@ -53,7 +51,7 @@ struct Entry {
 impl Entry {
     fn is_old(&self, now_ms: u64) -> bool {
         // An operation in flight does not get old: its ticket frees the id.
-        self.place.is_some() && self.made_ms.saturating_add(REPLAY_MS) <= now_ms
+        self.place.is_some() && self.made_ms.saturating_add(OP_ID_MS) <= now_ms
     }
 }
 

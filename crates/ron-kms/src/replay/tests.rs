@@ -89,7 +89,7 @@ fn same_id_same_body_same_answer_for_a_day() {
     let records = ticket.with(b"{\"a\":1}".to_vec());
     bench.journal.keep(vec![records], 0).expect("kept");
     assert_eq!(
-        bench.answer(1, 1, REPLAY_MS - 1).as_deref(),
+        bench.answer(1, 1, OP_ID_MS - 1).as_deref(),
         Some(&b"{\"a\":1}"[..])
     );
     assert_eq!(bench.why(1, 2, 2), Some(Why::OpIdMismatch));
@@ -100,7 +100,7 @@ fn same_id_same_body_same_answer_for_a_day() {
         matches!(theirs, Ok(Lookup::New(_))),
         "ids are a tenant's own"
     );
-    assert_eq!(bench.answer(1, 2, REPLAY_MS), None, "a day later");
+    assert_eq!(bench.answer(1, 2, OP_ID_MS), None, "a day later");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_restart_remembers_and_a_day_later_nothing_is_left() {
     assert_eq!(bench.why(3, 9, 2000), Some(Why::OpIdMismatch));
     assert_eq!(bench.answer(99, 1, 2000), None);
     drop(bench);
-    let bench = open(&disk, 1, 80, 1 << 20, 1004 + REPLAY_MS);
+    let bench = open(&disk, 1, 80, 1 << 20, 1004 + OP_ID_MS);
     assert_eq!(bench.files(), Vec::<String>::new());
     assert_eq!(bench.count("t_remembered "), 0);
     assert_eq!(bench.count("t_forgotten_total "), 0, "it was their time");

@@ -5,20 +5,33 @@ use ron_proto::kms::PayloadPolicy;
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
-use super::record::Meta;
+use super::record::{Meta, NewVersion};
 use super::seal::RecordName;
 use crate::backend::{BackendKind, Custody, Handle, Held, local};
 use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, SecretKey};
-use crate::work::lifecycle::held::{Order, Unplanned};
 
-/// A key version that is about to be stored.
-pub struct NewVersion {
+/// A key version that a device is to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    pub kid: Kid,
     pub number: u32,
-    pub public: PublicKey,
-    pub(super) created: Timestamp,
-    pub(super) secret: Custody,
-    pub(super) sealed: Vec<u8>,
+    pub backend: BackendKind,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unplanned {
+    /// The change is refused.
+    Refused(Refusal),
+    /// A device has to make a key first.
+    NotMade(Order),
+}
+
+impl From<Refusal> for Unplanned {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
 }
 
 /// A change of one key.

@@ -3,21 +3,26 @@
 
 use std::sync::Arc;
 
-use ron_crypto::hash::sha256;
+use ron_crypto::hash::{hkdf_sha256, sha256};
 use ron_crypto::rand::Random;
+use ron_crypto::secret::Secret32;
+use ron_kernel::SharedClock;
 use ron_proto::values::{Alg, OpId, Tenant, Timestamp};
-use ron_tlog::note::{NoteSigner as _, VerifierKey};
+use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
+use ron_tlog::{Cosigner, CosignerKey};
 use rusqlite::params;
 
 use super::seal::{RecordName, Sealer};
 use super::write::OpRow;
 use super::{Db, KeyStore, StoreError};
-use crate::audit::ring::{LogSigner, SecondSigner};
 use crate::keys::{PublicKey, SecretKey};
 
 /// Name under which the keys are sealed; not a key name, so it cannot collide.
 pub const LOG_KEY_NAME: &str = "ron-kms/log-key";
+
+/// HKDF label: separates the second key from every other key derived from the log key.
+const SECOND_KEY: &[u8] = b"ron-kms/v1/log-key/ml-dsa-44";
 
 /// One key of the audit log.
 #[derive(Clone)]
@@ -118,6 +123,91 @@ pub(super) fn record_name(number: u32, created: Timestamp) -> RecordName {
         version: number,
         alg: Alg::Ed25519,
         created,
+    }
+}
+
+/// Signs checkpoints with a log key that is sealed in the store.
+pub struct LogSigner {
+    verifier: VerifierKey,
+    key: Arc<SecretKey>,
+}
+
+impl LogSigner {
+    /// The signer with one key of the log; fails when the origin is not a valid note name.
+    pub fn new(origin: &str, key: &LogKey) -> Result<Self, String> {
+        let verifier = VerifierKey::ed25519(origin, &key.public)
+            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
+        Ok(Self {
+            verifier,
+            key: key.secret.clone(),
+        })
+    }
+
+    /// The key that verifies these signatures.
+    pub fn verifier(&self) -> &VerifierKey {
+        &self.verifier
+    }
+}
+
+impl NoteSigner for LogSigner {
+    fn name(&self) -> &str {
+        self.verifier.name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.verifier.key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        // An Ed25519 key makes exactly one signature.
+        Ok(self.key.sign(text).swap_remove(0).signature.0)
+    }
+}
+
+/// Signs checkpoints a second time with ML-DSA-44 (`audit.ml_dsa`). Its key is derived from the sealed log key, so it is backed up,
+/// sealed and rotated with it. The public keys do not reveal the relation.
+pub struct SecondSigner {
+    cosigner: Cosigner,
+    clock: SharedClock,
+}
+
+impl SecondSigner {
+    /// The second signer that belongs to one key of the log.
+    pub fn new(origin: &str, key: &LogKey, clock: SharedClock) -> Result<Self, String> {
+        let cosigner = second_key(origin, key)?;
+        Ok(Self { cosigner, clock })
+    }
+
+    /// The key that verifies the second signatures, whether `audit.ml_dsa` is on or not.
+    pub fn verifier_of(origin: &str, key: &LogKey) -> Result<CosignerKey, String> {
+        second_key(origin, key).map(|second| second.verifier().clone())
+    }
+}
+
+fn second_key(origin: &str, key: &LogKey) -> Result<Cosigner, String> {
+    let SecretKey::Ed25519(first) = &*key.secret else {
+        return Err("the log key is not an Ed25519 key".into());
+    };
+    let mut seed = Secret32::zeroed();
+    hkdf_sha256(b"", first.seed().expose(), SECOND_KEY, seed.expose_mut());
+    Cosigner::ml_dsa_44(origin, &seed).map_err(|e| e.to_string())
+}
+
+impl NoteSigner for SecondSigner {
+    fn name(&self) -> &str {
+        self.cosigner.verifier().name()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.cosigner.verifier().key_id()
+    }
+
+    fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
+        let text = std::str::from_utf8(text).map_err(|e| SignFailed(e.to_string()))?;
+        let time_s = (self.clock.unix_ms() / 1000).max(1);
+        let line = self.cosigner.cosign(text, time_s);
+        line.map(|line| line.signature)
+            .ok_or_else(|| SignFailed("the text is no checkpoint".into()))
     }
 }
 

@@ -25,6 +25,7 @@ pub mod uses;
 pub mod write;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ron_crypto::ct;
@@ -36,15 +37,16 @@ use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 
 use crate::backend::{Backends, Held};
-use crate::config::Settings;
 use crate::error::Refusal;
+use crate::index::{Key, KeyIndex};
+use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
-use crate::keys::{Key, KeyIndex, SecretKey};
-use crate::work::lifecycle::held::Order;
+use change::Order;
 use log_key::record_name as log_key_name;
 pub use log_key::{LogIdentity, LogKey};
 use record::{Meta, Record, load_records};
 use seal::{SealError, Sealer};
+use source::SealSource;
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
@@ -84,6 +86,19 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     ",
 }];
 
+/// How long the operation ids of changes are kept, in milliseconds.
+pub const OP_ID_MS: u64 = 24 * 3600 * 1000;
+
+/// Where the store is, and what protects it.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    /// `None`: a database in memory.
+    pub data_dir: Option<PathBuf>,
+    pub seal: SealSource,
+    /// Name of the audit log; `None` keeps the stored one, or makes one with a new store.
+    pub origin: Option<String>,
+}
+
 /// Why the store cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -107,15 +122,6 @@ pub enum StoreError {
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
     Origin { configured: String, stored: String },
-    /// The witness policy does not fit this log.
-    #[error("witness.policy_file: {0}")]
-    Witness(String),
-    /// A newer program has written the audit log.
-    #[error("{0}")]
-    Newer(String),
-    /// The journal of answers cannot be opened.
-    #[error(transparent)]
-    Replay(#[from] crate::replay::JournalError),
     #[error("key store: {0}")]
     Db(String),
 }
@@ -172,7 +178,7 @@ impl KeyStore {
     /// Opens the store, or makes a new one. Every sealed record is opened and every
     /// MAC is checked before anything is served.
     pub fn open(
-        settings: &Settings,
+        settings: &StoreSettings,
         backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
@@ -193,7 +199,7 @@ impl KeyStore {
 
     fn make(
         db: Db,
-        settings: &Settings,
+        settings: &StoreSettings,
         backends: Backends,
         random: Arc<dyn Random>,
         now: Timestamp,
@@ -249,7 +255,7 @@ impl KeyStore {
 
     fn load(
         db: Db,
-        settings: &Settings,
+        settings: &StoreSettings,
         backends: Backends,
         random: Arc<dyn Random>,
     ) -> Result<Self, StoreError> {

@@ -11,12 +11,12 @@ use ron_proto::values::{Kid, Timestamp};
 use ron_proto::{jcs, strict};
 use serde::{Deserialize, Serialize};
 
-use super::change::NewVersion;
 use super::seal::{RecordName, SealError, Sealer};
 use super::{Db, StoreError};
 use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
-use crate::keys::index::{Rotation, Waiting};
-use crate::keys::{Key, PublicKey, Version};
+use crate::index::{Key, Version};
+use crate::index::{Rotation, Waiting};
+use crate::keys::PublicKey;
 
 /// Metadata of a key, stored as canonical JSON under a MAC. Members that were added later are absent while they hold
 /// their default, so that the stored bytes of a key that does not use them do not change.
@@ -106,6 +106,15 @@ impl Meta {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         jcs::to_vec(self).expect("metadata holds strings and integers only")
     }
+}
+
+/// A key version that is about to be stored.
+pub struct NewVersion {
+    pub number: u32,
+    pub public: PublicKey,
+    pub(super) created: Timestamp,
+    pub(super) secret: Custody,
+    pub(super) sealed: Vec<u8>,
 }
 
 /// One version as the store holds it.

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_crypto::kdf::{Argon2Params, argon2id};
@@ -14,10 +14,26 @@ use ron_service::config::read_secret_file;
 
 use super::StoreError;
 use crate::backend::{BackendKind, Backends, DeviceError};
-use crate::config::SealSource;
 
 /// Maximum time for the TPM to unseal the seal key.
 const TPM_WAIT: Duration = Duration::from_secs(3);
+
+/// Where the seal key comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SealSource {
+    /// A file of 64 hex digits; made when the store is new and `may_create` is set.
+    KeyFile {
+        path: PathBuf,
+        /// True only for the default path inside the data directory.
+        may_create: bool,
+    },
+    /// A passphrase for Argon2id.
+    Passphrase(PathBuf),
+    /// A blob that only this TPM unseals; made when the store is new.
+    Tpm(PathBuf),
+    /// A random key that is never written.
+    Ephemeral,
+}
 
 /// Reads or makes the seal key. `salt` is the store's; `new_store` allows making a key file
 /// at the default path, or a TPM blob.

@@ -9,9 +9,8 @@ use rusqlite::{OptionalExtension as _, Transaction, params};
 use super::change::Change;
 use super::record::Record;
 use super::seal::RecordName;
-use super::{KeyStore, StoreError, erase};
+use super::{KeyStore, OP_ID_MS, StoreError, erase};
 use crate::keys::note::Checkpoint;
-use crate::replay::REPLAY_MS;
 
 /// The row that makes a change idempotent.
 #[derive(Clone, Debug)]
@@ -71,7 +70,7 @@ impl Pending {
 
 fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
     // Operations without an answer stay, however old: their change is still pending.
-    let forget = op.now.0.saturating_sub(REPLAY_MS).cast_signed();
+    let forget = op.now.0.saturating_sub(OP_ID_MS).cast_signed();
     tx.execute(
         "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
         [forget],
@@ -317,7 +316,7 @@ impl KeyStore {
         op_id: OpId,
         now: Timestamp,
     ) -> Result<Option<SeenOp>, StoreError> {
-        let young = now.0.saturating_sub(REPLAY_MS).cast_signed();
+        let young = now.0.saturating_sub(OP_ID_MS).cast_signed();
         let row = self.db.read(|c| {
             c.query_row(
                 "SELECT body, answer FROM ops WHERE tenant = ?1 AND op_id = ?2 AND (created > ?3 OR answer IS NULL)",

@@ -6,8 +6,8 @@ use ron_proto::kms::{
 use ron_proto::values::Alg;
 
 use super::{Got, Rig, memory_settings, principal};
-use crate::attest::AttestTask;
 use crate::attest::verify::{Expect, verify};
+use crate::work::attest::AttestTask;
 use crate::work::{SignJob, SignOp};
 
 impl Rig {

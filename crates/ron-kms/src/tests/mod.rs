@@ -35,8 +35,7 @@ use ron_service::{Config, DataDir, ReadyBoard};
 use serde::de::DeserializeOwned;
 
 use crate::config::{Settings, TABLE};
-use crate::engine::{Engine, EngineParts};
-use crate::store::StoreError;
+use crate::engine::{Engine, EngineError, EngineParts};
 use crate::topology::TOPOLOGY;
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::task::SignTask;
@@ -121,18 +120,18 @@ impl Rig {
     }
 
     /// A durable engine on the real disk.
-    pub fn file(dir: &Path) -> Result<Self, StoreError> {
+    pub fn file(dir: &Path) -> Result<Self, EngineError> {
         Self::start(file_settings(dir), None)
     }
 
-    pub fn start(settings: Settings, disk: Option<SimDisk>) -> Result<Self, StoreError> {
+    pub fn start(settings: Settings, disk: Option<SimDisk>) -> Result<Self, EngineError> {
         let on = disk.clone().map(|d| Arc::new(d) as Arc<dyn Disk>);
         let mut rig = Self::start_on(settings, on)?;
         rig.disk = disk.unwrap_or_default();
         Ok(rig)
     }
 
-    pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, StoreError> {
+    pub fn start_on(settings: Settings, disk: Option<Arc<dyn Disk>>) -> Result<Self, EngineError> {
         Self::start_at(settings, disk, SystemClock::shared())
     }
 
@@ -140,7 +139,7 @@ impl Rig {
         settings: Settings,
         disk: Option<Arc<dyn Disk>>,
         clock: SharedClock,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, EngineError> {
         let lock = settings
             .data_dir
             .as_deref()

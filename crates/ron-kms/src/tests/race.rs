@@ -13,7 +13,8 @@ use ron_proto::values::{Alg, Kid, Timestamp};
 
 use super::{Rig, principal, signed};
 use crate::backend::{Attestation, BackendKind, Custody};
-use crate::keys::{Key, KeyIndex, SecretKey, Version};
+use crate::index::{Key, KeyIndex, Version};
+use crate::keys::SecretKey;
 
 fn kid() -> Kid {
     "ron/p/ed25519/0190f0a0-0000-7000-8000-000000000000"

@@ -12,12 +12,13 @@ use super::{Rig, file_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, Op};
 use crate::backend::{BackendKind, Backends};
 use crate::config::SealSource;
+use crate::engine::store_settings;
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
-        &file_settings(dir),
+        &store_settings(&file_settings(dir)),
         Backends::new(BackendKind::File, Vec::new(), 0),
         Arc::new(SeededRandom::new(3)),
         Timestamp(1),
@@ -222,7 +223,7 @@ fn a_passphrase_seals_too() {
     let open = || {
         let backends = Backends::new(BackendKind::File, Vec::new(), 0);
         KeyStore::open(
-            &settings,
+            &store_settings(&settings),
             backends,
             Arc::new(SeededRandom::new(3)),
             Timestamp(1),

@@ -10,6 +10,7 @@ use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 
 use super::envelope::{EnvelopeOutput, RespondWith};
+use crate::audit::appender::Completion;
 use crate::audit::leaf::OK;
 use crate::audit::proofs::ProofRequest;
 use crate::error::Refusal;
@@ -105,7 +106,7 @@ impl EnvelopeDone {
 }
 
 /// What to do once the leaves of an [`Entry`](crate::audit::appender::Entry) are durable.
-pub enum Completion {
+pub enum Done {
     Sign {
         /// Where the answer goes.
         responder: Responder,
@@ -165,9 +166,8 @@ fn receipt(origin: &str, index: u64) -> LogReceipt {
     }
 }
 
-impl Completion {
-    /// Whether the journal must hold the answer before it leaves.
-    pub fn remembers(&self) -> bool {
+impl Completion for Done {
+    fn remembers(&self) -> bool {
         match self {
             Self::Sign { ticket, .. } => ticket.is_some(),
             Self::Batch { items, .. } => {
@@ -183,8 +183,7 @@ impl Completion {
         }
     }
 
-    /// Appends the records for the journal to `into`. The leaves are durable, the first at `index`.
-    pub fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<JournalRecord>) {
+    fn remember(&mut self, origin: &str, mut index: u64, into: &mut Vec<JournalRecord>) {
         let json = |answer: &SignAnswer| {
             serde_json::to_vec(answer).expect("an answer holds strings and integers only")
         };
@@ -215,9 +214,8 @@ impl Completion {
         }
     }
 
-    /// Answers. The leaves are durable, the first at `index` of the log `origin`.
-    pub fn complete(self, origin: &str, index: u64) {
-        match self {
+    fn complete(self: Box<Self>, origin: &str, index: u64) {
+        match *self {
             Self::Sign {
                 responder,
                 mut answer,
@@ -275,10 +273,9 @@ impl Completion {
         }
     }
 
-    /// The leaves are not durable: every caller gets `audit_unavailable`, whatever was computed.
-    pub fn fail(self) {
+    fn fail(self: Box<Self>) {
         let down = || Problem::from(Refusal::audit_down());
-        match self {
+        match *self {
             Self::Sign { responder, .. }
             | Self::Batch { responder, .. }
             | Self::Other { responder, .. }

@@ -20,10 +20,11 @@ use crate::audit::leaf::{LEAF_VERSION, Leaf, NO_MATCH, OK, Op};
 use crate::audit::writer::Draft;
 use crate::backend::Custody;
 use crate::error::{Refusal, Why};
-use crate::keys::index::may_use;
-use crate::keys::{Key, KeyIndex, SecretKey, envelope};
+use crate::index::may_use;
+use crate::index::{Key, KeyIndex};
+use crate::keys::{SecretKey, envelope};
 use crate::replay::{Lookup, Ticket};
-use crate::work::answer::{Completion, EnvelopeDone, EnvelopeItem};
+use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
 
 #[derive(Clone)]
 pub enum EnvelopeOp {
@@ -193,10 +194,10 @@ impl Kms {
             // Nothing to log: all items are repetitions or unreadable.
             return done.complete(&self.origin, 0);
         }
-        let done = Completion::Envelope(Box::new(done));
+        let done = Done::Envelope(Box::new(done));
         self.enter(Entry {
             drafts,
-            done,
+            done: Box::new(done),
             credits,
         });
     }

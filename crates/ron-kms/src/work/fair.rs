@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ron_kernel::{RankedMutex, Receiver, SendError, Sender, ThreadCtx};
 use ron_proto::values::{Alg, Tenant};
 
-use crate::engine::each_job;
+use super::each_job;
 use crate::topology::FAIR_LOCK;
 
 /// Maximum length of one tenant's queue, as a multiple of the room that is left.

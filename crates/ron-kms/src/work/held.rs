@@ -10,13 +10,14 @@ use ron_kernel::{
 };
 use ron_proto::values::Kid;
 
-use super::lifecycle::held::{DeferredChange, KeyMadeJob, Order};
+use super::lifecycle::held::{DeferredChange, KeyMadeJob};
 use super::task::{CheckpointGate, Gate};
-use super::{Kms, SignJob, SignOp, StoreJob};
+use super::{Kms, SignJob, SignOp, StoreJob, each_job};
 use crate::backend::{BackendKind, Backends, Handle, Held};
-use crate::engine::each_job;
 use crate::error::{Refusal, Why};
-use crate::keys::{Key, note};
+use crate::index::Key;
+use crate::keys::note;
+use crate::store::change::Order;
 use crate::topology::{
     HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
 };

@@ -2,7 +2,7 @@
 //! leaf.
 //!
 //! A crash may come after any step. Once committed, the key is in force: the next start finds its leaf or writes it
-//! (`audit::start`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
+//! (`engine::log`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{Credit, Deadline, reply};
@@ -11,17 +11,17 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{OpId, Tenant, Timestamp};
 
 use super::CallContext;
-use super::answer::Completion;
+use super::answer::Done;
 use super::lifecycle::complete::{Answer, to_json};
 use super::lifecycle::plan::body_hash;
 use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, leaf_of};
+use crate::audit;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
 use crate::audit::writer::Draft;
-use crate::engine::audit_dir;
 use crate::error::{Refusal, Why};
-use crate::keys::index::may_run_system;
+use crate::index::may_run_system;
 use crate::store::log_key::{LOG_KEY_NAME, NewLogKey};
 use crate::store::write::OpRow;
 use crate::store::{KeyStore, StoreError};
@@ -110,7 +110,7 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Completion::Change(to),
+            done: Box::new(Done::Change(to)),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
@@ -136,7 +136,8 @@ impl Lifecycle {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
             if self.kms.settings.data_dir.is_some()
-                && let Err(error) = keep_chain(&audit_dir(&self.kms.settings), &chain)
+                && let Err(error) =
+                    keep_chain(&audit::dir(self.kms.settings.data_dir.as_deref()), &chain)
             {
                 // Not fatal: the file is a copy of what the store holds, and the next start writes it.
                 tracing::error!(event = "log_keys_not_kept", %error);

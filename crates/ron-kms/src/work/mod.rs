@@ -2,11 +2,13 @@
 //! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
 pub mod answer;
+pub mod attest;
 pub mod envelope;
 pub mod fair;
 pub mod held;
 pub mod lifecycle;
 pub mod log_key;
+pub mod refresh;
 pub mod schedule;
 pub mod signer;
 pub mod task;
@@ -20,14 +22,14 @@ use ron_crypto::rand::Random;
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
-    Credit, Credits, Deadline, ReplySender, SendError, Sender, SharedClock, Snapshot,
+    Credit, Credits, Deadline, Receiver, Recv, ReplySender, SendError, Sender, SharedClock,
+    Snapshot, ThreadCtx,
 };
 use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
-use crate::attest::AttestTask;
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::proofs::ProofJob;
@@ -36,12 +38,13 @@ use crate::audit::{AuditHealth, LogRing};
 use crate::backend::Backends;
 use crate::config::Settings;
 use crate::error::{Refusal, Why};
-use crate::keys::KeyIndex;
+use crate::index::KeyIndex;
 use crate::keys::note::Checkpoint;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
-use answer::Completion;
+use answer::Done;
+use attest::AttestTask;
 use envelope::EnvelopeJob;
 use fair::{FairQueue, PushError, cost_of};
 use held::HeldJob;
@@ -327,7 +330,7 @@ impl Kms {
         let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
         self.enter(Entry {
             drafts,
-            done: Completion::Logged,
+            done: Box::new(Done::Logged),
             credits: vec![credit],
         });
         Ok(())
@@ -342,5 +345,19 @@ impl Kms {
     /// an interrupted change's leaf begins.
     pub fn log_size(&self) -> u64 {
         self.log.as_ref().map_or(0, LogReader::size_durable)
+    }
+}
+
+/// Runs `take` on every job until shutdown, then on every job that is still queued.
+pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
+    loop {
+        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
+            Recv::Item(job) => take(job),
+            Recv::Timeout => {}
+            Recv::Shutdown | Recv::Closed => break,
+        }
+    }
+    while let Some(job) = jobs.try_recv() {
+        take(job);
     }
 }

@@ -6,16 +6,17 @@ use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::kms::SignAnswer;
 use serde::de::DeserializeOwned;
 
-use super::answer::{Completion, Item, Timing, failed, signed};
+use super::answer::{Done, Item, Timing, failed, signed};
 use super::fair::Turn;
 use super::held::AskStore;
 use super::task::{CheckpointGate, Gate, Outcome, SignTask, sign};
 use super::{CallContext, Kms, SignJob, SignOp, StoreJob};
-use crate::audit::appender::Entry;
+use crate::audit::appender::{Completion as _, Entry};
 use crate::audit::proofs::ProofRequest;
 use crate::error::{Refusal, Why};
-use crate::keys::index::may_use;
-use crate::keys::{Key, KeyIndex, note};
+use crate::index::may_use;
+use crate::index::{Key, KeyIndex};
+use crate::keys::note;
 use crate::replay::{Lookup, Ticket};
 
 /// Forwards checkpoints to the store thread, the only thread that may remember them.
@@ -104,7 +105,7 @@ impl Kms {
         let done = match outcome.result {
             Ok(answer) => {
                 self.metrics.evidence.signatures_made.inc();
-                Completion::Sign {
+                Done::Sign {
                     responder,
                     answer: Box::new(answer),
                     ticket,
@@ -114,7 +115,7 @@ impl Kms {
             }
             Err(refusal) => {
                 let label = ("sign", task.key.alg.as_str());
-                Completion::Refused {
+                Done::Refused {
                     responder,
                     refusal,
                     label,
@@ -124,7 +125,7 @@ impl Kms {
         };
         self.enter(Entry {
             drafts: vec![outcome.draft],
-            done,
+            done: Box::new(done),
             credits,
         });
     }
@@ -159,17 +160,17 @@ impl Kms {
             drafts.extend(draft);
         }
         let timing = self.timing(&call);
-        let done = Completion::Batch {
+        let done = Done::Batch {
             responder: call.responder,
             items,
             timing,
         };
         if drafts.is_empty() {
-            return done.complete(&self.origin, 0);
+            return Box::new(done).complete(&self.origin, 0);
         }
         self.enter(Entry {
             drafts,
-            done,
+            done: Box::new(done),
             credits,
         });
     }

@@ -12,9 +12,10 @@ use ron_proto::values::{Kid, OpId};
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
+use crate::index::{Key, KeyIndex};
+use crate::keys::jwt::Head;
 use crate::keys::note;
-use crate::keys::payload::{self, Allowed, Head, Payload};
-use crate::keys::{Key, KeyIndex};
+use crate::keys::payload::{self, Allowed, Payload};
 use crate::work::verify::signs_not;
 
 /// A sign request or one item of a batch.

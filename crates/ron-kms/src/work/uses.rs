@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
-use super::answer::Completion;
+use super::answer::Done;
 use super::lifecycle::{Lifecycle, store_down};
 use super::{Kms, StoreJob};
 use crate::audit::appender::Entry;
@@ -148,7 +148,7 @@ impl Lifecycle {
         // Queued before the numbers are released: in the log, this leaf precedes every use of the block.
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Completion::Logged,
+            done: Box::new(Done::Logged),
             credits: vec![credit],
         });
         self.kms.metrics.nonce_blocks.inc();

@@ -9,8 +9,9 @@ use ron_proto::values::Alg;
 
 use super::Kms;
 use crate::error::{Refusal, Why};
+use crate::index::{Key, KeyIndex, Version};
+use crate::keys::PublicKey;
 use crate::keys::payload::Payload;
-use crate::keys::{Key, KeyIndex, PublicKey, Version};
 
 /// Maximum signatures in one request.
 const SIGNATURES_MAX: usize = 4;

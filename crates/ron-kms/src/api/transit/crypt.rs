@@ -18,7 +18,7 @@ use super::{
 use crate::api::call_context;
 use crate::api::envelope::task;
 use crate::error::Refusal;
-use crate::keys::Key;
+use crate::index::Key;
 use crate::keys::envelope::{HEADER_LEN, header};
 use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::{Kms, SignJob, SignOp};

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::api::call_context;
 use crate::error::{Refusal, Why};
-use crate::keys::Key;
+use crate::index::Key;
 use crate::work::lifecycle::plan::KeyRequest;
 use crate::work::{Kms, StoreJob};
 

@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::error::{Refusal, Why};
-use crate::keys::index::may_use;
-use crate::keys::{Key, KeyIndex};
+use crate::index::may_use;
+use crate::index::{Key, KeyIndex};
 use crate::work::Kms;
 
 pub use token::VaultTokens;

@@ -24,7 +24,7 @@ use super::{
 use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
 use crate::error::{Refusal, Why};
-use crate::keys::Key;
+use crate::index::Key;
 use crate::work::task::SignTask;
 use crate::work::{Kms, SignJob, SignOp};
 

@@ -5,7 +5,8 @@ use ron_kernel::Credit;
 
 use super::Lifecycle;
 use crate::error::{Refusal, Why};
-use crate::keys::{Key, note};
+use crate::index::Key;
+use crate::keys::note;
 use crate::work::CallContext;
 use crate::work::task::{CheckpointGate, Gate, SignTask, sign};
 

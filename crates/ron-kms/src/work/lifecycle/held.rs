@@ -16,8 +16,9 @@ use ron_proto::values::Kid;
 
 use super::plan::{KeyRequest, Plan};
 use super::{Lifecycle, store_down};
-use crate::backend::{BackendKind, Handle, Held};
+use crate::backend::{Handle, Held};
 use crate::error::{Refusal, Why};
+use crate::store::change::Order;
 use crate::work::held::HeldJob;
 use crate::work::{CallContext, Kms};
 
@@ -25,29 +26,6 @@ use crate::work::{CallContext, Kms};
 const DEVICE_BUSY_MS: u64 = 15_000;
 /// Pause before a retry after a device failed to destroy a key, in milliseconds.
 const RETRY_MS: u64 = 3_000;
-
-/// A key version that a device is to make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
-    pub kid: Kid,
-    pub number: u32,
-    pub backend: BackendKind,
-}
-
-/// Why there is no plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unplanned {
-    /// The change is refused.
-    Refused(Refusal),
-    /// A device has to make a key first.
-    NotMade(Order),
-}
-
-impl From<Refusal> for Unplanned {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
-    }
-}
 
 /// A change that waits for a device to make its key.
 pub struct DeferredChange {

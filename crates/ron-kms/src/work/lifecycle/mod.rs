@@ -22,21 +22,21 @@ use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
 
-use super::answer::Completion;
-use super::{CallContext, Kms, StoreJob};
+use super::answer::Done;
+use super::{CallContext, Kms, StoreJob, each_job};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
 use crate::audit::writer::Draft;
 use crate::backend::BackendKind;
-use crate::engine::each_job;
 use crate::error::{Refusal, Why};
-use crate::keys::index::may_use;
+use crate::index::may_use;
 use crate::keys::note::Checkpoint;
 use crate::keys::payload;
+use crate::store::change::{Order, Unplanned};
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 use complete::{Answer, complete_change, makes_key, status_of};
-use held::{DeferredKind, Order, Unplanned};
+use held::DeferredKind;
 use plan::{KeyRequest, Plan, Planner, body_hash};
 
 /// How long a change waits for its leaf before the store refuses further changes.
@@ -385,7 +385,7 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms.enter(Entry {
             drafts: vec![draft],
-            done: Completion::Change(to),
+            done: Box::new(Done::Change(to)),
             credits,
         });
         let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
@@ -463,7 +463,7 @@ impl Lifecycle {
             .and_then(|a| a.parse().ok())
             .map_or("none", ron_proto::values::Alg::as_str);
         let label = (leaf.op.as_str(), alg);
-        let done = Completion::Refused {
+        let done = Done::Refused {
             responder: call.responder,
             refusal,
             label,
@@ -471,7 +471,7 @@ impl Lifecycle {
         };
         self.kms.enter(Entry {
             drafts: vec![Draft::new(leaf, counted)],
-            done,
+            done: Box::new(done),
             credits,
         });
     }

@@ -10,14 +10,13 @@ use ron_proto::kms::{
 use ron_proto::values::{Kid, OpId, Timestamp};
 use serde::Serialize;
 
-use super::held::Unplanned;
 use crate::audit::leaf::Op;
 use crate::config::lifecycle::LifecycleSettings;
 use crate::error::{Refusal, Why};
-use crate::keys::Key;
-use crate::keys::index::{Rotation, Waiting, not_active};
+use crate::index::Key;
+use crate::index::{Rotation, Waiting, not_active};
 use crate::store::KeyStore;
-use crate::store::change::Change;
+use crate::store::change::{Change, Unplanned};
 use crate::store::record::Meta;
 
 /// The shortest `rotate_every`, in seconds.

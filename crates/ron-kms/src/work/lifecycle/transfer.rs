@@ -6,17 +6,17 @@ use ron_proto::kms::{CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WR
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, OpId};
 
-use super::held::Unplanned;
 use super::plan::{Plan, body_hash};
 use super::{Lifecycle, Making, leaf_about, store_down};
 use crate::audit::appender::Entry;
 use crate::audit::leaf::{Leaf, Op};
 use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
-use crate::keys::index::{may_use, not_active};
+use crate::index::{may_use, not_active};
 use crate::keys::{SecretKey, wrapping};
+use crate::store::change::Unplanned;
 use crate::work::CallContext;
-use crate::work::answer::Completion;
+use crate::work::answer::Done;
 
 impl Lifecycle {
     pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
@@ -156,7 +156,7 @@ impl Lifecycle {
             answer.receipt.index = index;
             Response::json(200, &answer)
         };
-        let done = Completion::Other {
+        let done = Done::Other {
             responder: call.responder,
             make: Box::new(make),
             label,
@@ -164,7 +164,7 @@ impl Lifecycle {
         };
         self.kms.enter(Entry {
             drafts: vec![Draft::new(leaf, true)],
-            done,
+            done: Box::new(done),
             credits,
         });
     }

@@ -8,15 +8,16 @@ use ron_kernel::{
 };
 use ron_service::ReadyBoard;
 use ron_service::log_host::LogHost;
+use ron_service::log_host::asker::Published;
 use ron_service::log_host::cosign::Witnesses;
 
-use super::AuditHealth;
-use super::appender::{Appender, Entry};
-use super::checkpoint::{CheckpointThread, Signal, Wake};
-use super::health::Fault;
-use super::proofs::{ProofJob, ProofThread};
-use super::start::{self, OpenedLog};
-use super::witness::{Published, WitnessThread, WitnessedAudit};
+use super::log::{OpenedLog, anchors};
+use crate::audit::AuditHealth;
+use crate::audit::appender::{Appender, Entry};
+use crate::audit::checkpoint::{CheckpointThread, Signal, Wake};
+use crate::audit::health::Fault;
+use crate::audit::proofs::{ProofJob, ProofThread};
+use crate::audit::witness::{WitnessThread, WitnessedAudit};
 use crate::replay::Journal;
 use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
 use crate::work::Kms;
@@ -37,7 +38,7 @@ pub struct Audit {
 impl Audit {
     /// Starts the threads of the log.
     pub fn spawn(self, sup: &Supervisor, km: &KernelMetrics, kms: &Arc<Kms>, ready: &ReadyBoard) {
-        let handles = SharedHandles {
+        let handles = Handles {
             sup,
             km,
             kms,
@@ -47,15 +48,15 @@ impl Audit {
     }
 }
 
-/// Shared handles for building the threads.
-struct SharedHandles<'a> {
+/// What building the threads needs besides their parts.
+struct Handles<'a> {
     sup: &'a Supervisor,
     km: &'a KernelMetrics,
     kms: &'a Arc<Kms>,
     ready: &'a ReadyBoard,
 }
 
-fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
+fn spawn(handles: &Handles<'_>, audit: Audit) {
     let Audit {
         opened,
         entries,
@@ -97,7 +98,7 @@ fn spawn(handles: &SharedHandles<'_>, audit: Audit) {
         signal: signal.clone(),
         wakes,
         interval: settings.checkpoint_interval,
-        anchors: start::anchor_paths(settings, &kms.origin),
+        anchors: anchors(settings, &kms.origin),
         health: kms.health.clone(),
         ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
@@ -146,7 +147,7 @@ fn spawn_writer<T: Send + 'static>(
 
 /// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
-    handles: &SharedHandles<'_>,
+    handles: &Handles<'_>,
     witnesses: Witnesses,
     host: &LogHost,
     store: Sender<Wake>,

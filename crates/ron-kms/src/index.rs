@@ -13,10 +13,10 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::PublicKey;
 use crate::backend::gate::AttestGate;
 use crate::backend::{Attestation, BackendKind, Custody};
 use crate::error::{Refusal, Why};
+use crate::keys::PublicKey;
 
 /// One version of a key, public parts.
 #[derive(Clone, Debug)]

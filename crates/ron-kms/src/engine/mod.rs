@@ -1,16 +1,18 @@
 //! The KMS without HTTP: opens the store and the audit log, builds the queues and starts the threads.
 
+pub mod counter;
+pub mod log;
+pub mod threads;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_crypto::rand::Random;
 use ron_files::{Disk, OsDisk, SimDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
-    Credits, Deadline, KernelMetrics, Receiver, Recv, Registry, SharedClock, Snapshot, Supervisor,
-    ThreadCtx, queue,
+    Credits, KernelMetrics, Receiver, Registry, SharedClock, Snapshot, Supervisor, ThreadCtx, queue,
 };
 use ron_proto::scope;
 use ron_proto::values::Timestamp;
@@ -19,28 +21,28 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::LogReader;
 
-use crate::attest::refresh::Refresher;
 use crate::audit::appender::Entry;
-use crate::audit::counter;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
-use crate::audit::ring::LogSigner;
 use crate::audit::scrub::Scrub;
-use crate::audit::start::{self, OpenWith, OpenedLog};
-use crate::audit::threads::Audit;
-use crate::audit::{AuditHealth, LogRing};
-use crate::backend::{self, Backends, line::SharedHandles};
+use crate::audit::{self, AuditHealth, LogRing};
+use crate::backend::{self, Backends, line::DeviceHandles};
 use crate::config::Settings;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
-use crate::replay::{Bounds, Journal, Replay};
-use crate::store::{KeyStore, StoreError};
+use crate::replay::{Bounds, Journal, JournalError, Replay};
+use crate::store::log_key::LogSigner;
+use crate::store::{KeyStore, StoreError, StoreSettings};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };
 use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
+use crate::work::refresh::Refresher;
 use crate::work::{Kms, StoreJob, held, schedule, signer};
+
+use log::{OpenWith, OpenedLog};
+use threads::Audit;
 
 /// What the engine needs from the chassis or from [`crate::embedded::Custody`].
 pub struct EngineParts {
@@ -58,6 +60,26 @@ pub struct EngineParts {
     pub http: Arc<HttpClient>,
 }
 
+/// Why the engine does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The journal of answers cannot be opened.
+    #[error(transparent)]
+    Replay(#[from] JournalError),
+    /// The keys of the audit log cannot sign under its origin.
+    #[error("{0}")]
+    LogKey(String),
+    /// The witness policy does not fit this log.
+    #[error("witness.policy_file: {0}")]
+    Witness(String),
+    /// A newer program has written the audit log.
+    #[error("{0}")]
+    Newer(String),
+}
+
 pub struct Engine {
     /// The state that the threads share; requests are submitted here.
     pub kms: Arc<Kms>,
@@ -73,17 +95,28 @@ pub struct Engine {
 impl Engine {
     /// Opens the store and the log and starts the threads. A store that cannot be opened is an error. A log that
     /// cannot be trusted is not: signing and changes of keys are refused, verification works.
-    pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, StoreError> {
+    pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, EngineError> {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
         let handles = handles(&parts, &metrics);
-        let backends = backend::start::start(&settings, &handles, &parts.random, &parts.http);
-        let mut store = KeyStore::open(&settings, backends.clone(), parts.random.clone(), now)?;
+        let backends = backend::start::start(
+            settings.backend,
+            &settings.devices,
+            &handles,
+            &parts.random,
+            &parts.http,
+        );
+        let mut store = KeyStore::open(
+            &store_settings(&settings),
+            backends.clone(),
+            parts.random.clone(),
+            now,
+        )?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
         let mut witnesses = witnesses(&settings, &keys, &parts.http)?;
         let cosigned = CosignedView::default();
-        let dir = audit_dir(&settings);
+        let dir = audit::dir(settings.data_dir.as_deref());
         let disk = disk(&settings, &parts);
         let with = OpenWith {
             disk: disk.clone(),
@@ -99,12 +132,12 @@ impl Engine {
         let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
-        let opened = counted.and_then(|()| start::open(with, &mut store));
+        let opened = counted.and_then(|()| log::open(with, &mut store));
         // Any other distrust starts a service that verifies. On the data of a newer program nothing is started.
         if let Err(distrust) = &opened
             && distrust.fault == Fault::Newer
         {
-            return Err(StoreError::Newer(distrust.why.clone()));
+            return Err(EngineError::Newer(distrust.why.clone()));
         }
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let shared = (log, ring, replay);
@@ -156,6 +189,15 @@ impl Engine {
     }
 }
 
+/// The part of the settings that the key store needs.
+pub fn store_settings(settings: &Settings) -> StoreSettings {
+    StoreSettings {
+        data_dir: settings.data_dir.clone(),
+        seal: settings.seal.clone(),
+        origin: settings.origin.clone(),
+    }
+}
+
 /// Starts the thread that has devices attest their keys; none without devices.
 fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     if kms.backends.devices().is_empty() {
@@ -166,11 +208,11 @@ fn spawn_refresher(sup: &Supervisor, kms: &Arc<Kms>, ready: ReadyBoard) {
     sup.spawn(&ATTEST, move |ctx| refresher.run(ctx));
 }
 
-/// The shared handles that backends are started with.
-fn handles(parts: &EngineParts, metrics: &Metrics) -> SharedHandles {
-    SharedHandles {
+/// The handles that devices are started with.
+fn handles(parts: &EngineParts, metrics: &Metrics) -> DeviceHandles {
+    DeviceHandles {
         sup: parts.sup.clone(),
-        metrics: metrics.clone(),
+        metrics: metrics.devices.clone(),
         ready: parts.ready.clone(),
         clock: parts.clock.clone(),
     }
@@ -224,9 +266,10 @@ fn log_ring(
     settings: &Settings,
     parts: &EngineParts,
     store: &KeyStore,
-) -> Result<LogRing, StoreError> {
+) -> Result<LogRing, EngineError> {
     let (overlap, second) = (settings.log_key_overlap, settings.ml_dsa);
-    LogRing::new(store.log().clone(), overlap, second, parts.clock.clone()).map_err(StoreError::Db)
+    LogRing::new(store.log().clone(), overlap, second, parts.clock.clone())
+        .map_err(EngineError::LogKey)
 }
 
 /// The witnesses that cosign checkpoints, when `witness.policy_file` is set.
@@ -234,7 +277,7 @@ fn witnesses(
     settings: &Settings,
     keys: &KeyView,
     http: &Arc<HttpClient>,
-) -> Result<Option<Witnesses>, StoreError> {
+) -> Result<Option<Witnesses>, EngineError> {
     let Some(witness) = &settings.witness else {
         return Ok(None);
     };
@@ -245,7 +288,7 @@ fn witnesses(
         witness.deadline,
     )
     .map(Some)
-    .map_err(StoreError::Witness)
+    .map_err(EngineError::Witness)
 }
 
 /// Opens the journal of answers to operations with an `op_id`.
@@ -255,7 +298,7 @@ fn replay(
     metrics: &Metrics,
     store: &KeyStore,
     disk: &Arc<dyn Disk>,
-) -> Result<(Arc<Replay>, Journal), StoreError> {
+) -> Result<(Arc<Replay>, Journal), EngineError> {
     let dir = settings.data_dir.as_deref().unwrap_or(Path::new("/"));
     let bounds = Bounds {
         capacity: settings.replay_capacity,
@@ -274,7 +317,7 @@ fn assemble(
     metrics: Metrics,
     store: &KeyStore,
     (log, ring, replay): (Option<LogReader>, LogRing, Arc<Replay>),
-) -> Result<(Arc<Kms>, Queues), StoreError> {
+) -> Result<(Arc<Kms>, Queues), EngineError> {
     let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
@@ -316,20 +359,11 @@ fn assemble(
 }
 
 /// The keys that callers wrap imported keys to, signed by the key of the audit log.
-fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, StoreError> {
+fn wrapping_keys(store: &KeyStore, parts: &EngineParts) -> Result<WrappingKeys, EngineError> {
     let signer =
-        LogSigner::new(&store.log().origin, store.log().newest()).map_err(StoreError::Db)?;
+        LogSigner::new(&store.log().origin, store.log().newest()).map_err(EngineError::LogKey)?;
     let now = Timestamp(parts.clock.unix_ms());
-    WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(StoreError::Db)
-}
-
-/// Directory of the audit log. With amnesia on it is a path on the disk in memory.
-pub fn audit_dir(settings: &Settings) -> PathBuf {
-    settings
-        .data_dir
-        .as_deref()
-        .unwrap_or(Path::new("/"))
-        .join("audit")
+    WrappingKeys::make(parts.random.as_ref(), &signer, now).map_err(EngineError::LogKey)
 }
 
 fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
@@ -346,18 +380,4 @@ fn spawn_store(sup: &Supervisor, lifecycle: Lifecycle) {
         ready.missing("store", "the store thread panicked; restart the service");
         Some(None)
     });
-}
-
-/// Runs `take` on every job until shutdown, then on every job that is still queued.
-pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
-    loop {
-        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
-            Recv::Item(job) => take(job),
-            Recv::Timeout => {}
-            Recv::Shutdown | Recv::Closed => break,
-        }
-    }
-    while let Some(job) = jobs.try_recv() {
-        take(job);
-    }
 }

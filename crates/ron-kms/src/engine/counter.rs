@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use ron_kernel::Deadline;
 
-use super::health::Fault;
-use super::start::Distrust;
+use super::log::Distrust;
+use crate::audit::health::Fault;
 use crate::backend::settings::DeviceSettings;
 use crate::backend::{BackendKind, Backends};
 use crate::store::KeyStore;

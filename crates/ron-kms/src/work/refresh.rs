@@ -7,9 +7,9 @@ use std::time::Duration;
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_service::ReadyBoard;
 
-use super::tpm_format;
+use super::Kms;
+use crate::attest::tpm_format;
 use crate::backend::{Attestation, Custody, Device, Held};
-use crate::work::Kms;
 
 /// Maximum time for a device to attest.
 pub const ATTEST_WAIT: Duration = Duration::from_secs(3);

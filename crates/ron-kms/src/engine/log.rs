@@ -12,10 +12,10 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Log, LogOptions, LogReader, OpenError, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
-use super::health::Fault;
-use super::leaf::{LEAF_BYTES_MAX, Leaf, Op};
-use super::ring::{LogRing, keep_chain, open_checkpoint};
-use super::writer::{AuditWriter, Counters, Draft};
+use crate::audit::health::Fault;
+use crate::audit::leaf::{LEAF_BYTES_MAX, Leaf, Op};
+use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
+use crate::audit::writer::{AuditWriter, Counters, Draft};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::{KeyStore, LogIdentity};
@@ -50,16 +50,17 @@ fn failure(why: impl Into<String>) -> Distrust {
     }
 }
 
-/// Paths of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
+/// Directories and names of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
 /// one in `audit.anchor_dir`, which detects a rollback of the whole data directory.
-pub fn anchor_paths(settings: &Settings, origin: &str) -> Vec<PathBuf> {
+pub fn anchors(settings: &Settings, origin: &str) -> Vec<(PathBuf, String)> {
     let name: String = origin
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    let beside = settings.data_dir.iter().map(|d| d.join(ANCHOR_BESIDE));
+    let beside = settings.data_dir.iter();
+    let beside = beside.map(|dir| (dir.clone(), ANCHOR_BESIDE.to_owned()));
     let apart = settings.anchor_dir.iter();
-    let apart = apart.map(|dir| dir.join(format!("{name}.checkpoint")));
+    let apart = apart.map(|dir| (dir.clone(), format!("{name}.checkpoint")));
     beside.chain(apart).collect()
 }
 
@@ -95,8 +96,8 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let mut options = LogOptions::new(&identity.origin);
     options.verifiers = ring.view().chain().keys().to_vec();
     options.entry_bytes_max = LEAF_BYTES_MAX;
-    for path in anchor_paths(settings, &identity.origin) {
-        let head = anchored(&path, &identity)?;
+    for (dir, name) in anchors(settings, &identity.origin) {
+        let head = anchored(&dir.join(name), &identity)?;
         // The log must extend every stored head: a shorter one was cut or rolled back.
         options.known_heads.extend(head);
     }
