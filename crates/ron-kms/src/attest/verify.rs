@@ -9,7 +9,7 @@ use ron_tlog::proof::TlogProof;
 
 use super::tpm_format::{self, Attested};
 use super::{statement_bytes, tpm_nonce};
-use crate::audit::leaf::{Leaf, OK, Op};
+use crate::audit::leaf::{Leaf, OK};
 
 /// What the verifier knows from another source. A field that is unset is taken from the certificate, and so proves
 /// nothing by itself.
@@ -94,7 +94,7 @@ fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<u64,
     let statement = &certificate.evidence.statement;
     let bytes = certificate.evidence.birth_leaf.as_slice();
     let leaf = Leaf::parse(bytes).map_err(|e| format!("the leaf of its making: {e}"))?;
-    let made = matches!(leaf.op, Op::Create | Op::Rotate) && leaf.result == OK;
+    let made = leaf.op.makes_version() && leaf.result == OK;
     if !made || leaf.key.as_deref() != Some(statement.key.to_string().as_str()) {
         return Err("the leaf does not record the making of this key".into());
     }

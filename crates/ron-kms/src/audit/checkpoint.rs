@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_files::{OsDisk, write_atomic};
 use ron_kernel::{
     Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
 };
 use ron_service::ReadyBoard;
 use ron_service::log_host::asker::Published;
 use ron_tlog::CheckpointError;
-use ron_tlog::append::{Checkpointer, LogReader, OsDisk, write_atomic};
+use ron_tlog::append::{Checkpointer, LogReader};
 use ron_tlog::note::NoteSignature;
 
 use super::health::{AuditHealth, Fault};

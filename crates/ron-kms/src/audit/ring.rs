@@ -8,9 +8,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ron_files::{OsDisk, write_atomic};
 use ron_kernel::{SharedClock, Snapshot};
 use ron_service::log_host::KeyView;
-use ron_tlog::append::{OsDisk, write_atomic};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{CHAIN_BYTES_MAX, KeyChain};

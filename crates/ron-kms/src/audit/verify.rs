@@ -11,7 +11,7 @@ use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::{KeyChain, Rotation};
 
-use super::leaf::{Leaf, OK, Op};
+use super::leaf::{Leaf, NO_MATCH, OK, Op};
 use super::ring::kept_keys;
 use super::writer::Counters;
 
@@ -176,10 +176,13 @@ impl AuditReport {
             return;
         };
         let ops = self.keys.entry(key.clone()).or_default();
-        match leaf.op {
-            _ if leaf.result != OK => ops.refused += 1,
-            Op::Sign => ops.signatures += 1,
-            _ => ops.versions += 1,
+        if leaf.result != OK && leaf.result != NO_MATCH {
+            ops.refused += 1;
+        } else if leaf.op == Op::Sign {
+            ops.signatures += 1;
+        } else if leaf.op.makes_version() {
+            // The number, not a count: a rotation to a version that waited names it a second time.
+            ops.versions = ops.versions.max(leaf.version.unwrap_or(0).into());
         }
     }
 }

@@ -15,6 +15,7 @@ use ron_proto::values::{Alg, Kid};
 use rusqlite::Connection;
 
 use super::{Rig, create_request, file_settings, memory_settings, op_id, principal, signed};
+use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::config::Settings;
 use crate::work::lifecycle::plan::KeyRequest;
@@ -208,6 +209,9 @@ fn a_scheduled_version_is_shown_before_it_signs() {
     let ops: Vec<Op> = timed.leaves(&key).iter().map(|leaf| leaf.op).collect();
     let at = |op| ops.iter().position(|o| *o == op).expect("a leaf");
     assert!(at(Op::Create) < at(Op::Publish) && at(Op::Publish) < at(Op::Activate));
+    let birth =
+        verify(&rig.certificate(&rig.doc(&key), b"n"), &Expect::default()).expect("verifies");
+    assert_eq!((&birth.key, birth.version), (&key, 2));
     timed.rig.stop();
 }
 

@@ -12,7 +12,9 @@ use ron_proto::values::{Alg, Kid};
 use ron_tlog::note::{Note, VerifierKey};
 
 use super::{Got, Rig, create_request, op_id, principal, signed};
+use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
+use crate::audit::verify::LeafCheck;
 use crate::keys::material::OFFERED;
 use crate::keys::{SecretKey, wrapping};
 use crate::work::StoreJob;
@@ -107,6 +109,31 @@ fn every_algorithm_comes_in_and_leaves_as_the_same_key() {
         let leaf = last_leaf(&rig, out.receipt.index);
         assert_eq!((leaf.op, leaf.result.as_str()), (Op::Export, OK));
     }
+    rig.stop();
+}
+
+#[test]
+fn an_imported_key_has_a_birth_certificate_and_its_export_counts_as_no_version() {
+    let rig = Rig::memory();
+    let random = SeededRandom::new(4);
+    let (_, secret) = SecretKey::generate(Alg::Ed25519, &random).expect("offered");
+    let ask = import_request(&rig, Alg::X25519MlKem768, Alg::Ed25519, &secret, 1);
+    let doc: KeyDoc = import(&rig, ask).json();
+    let mine = HpkeKey::generate(Kem::XWing, &random);
+    let recipient = Recipient {
+        alg: Alg::X25519MlKem768,
+        public_key: Bytes(mine.public().to_vec()),
+    };
+    assert_eq!(export(&rig, &doc.key, Some(recipient), None).status, 200);
+    let birth = verify(&rig.certificate(&doc, b"n"), &Expect::default()).expect("verifies");
+    assert_eq!((&birth.key, birth.version), (&doc.key, 1));
+    let reader = rig.engine.reader.clone().expect("log");
+    let mut check = LeafCheck::default();
+    for index in 0..reader.size_durable() {
+        let leaf = reader.entry(index).expect("leaf");
+        check.take(&leaf).expect("in order");
+    }
+    assert_eq!(check.report.keys[&doc.key.to_string()].versions, 1);
     rig.stop();
 }
 
