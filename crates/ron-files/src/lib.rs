@@ -3,10 +3,24 @@
 //! ```text
 //!  disk     Disk: what a file system promises; OsDisk; atomic replacement of small files
 //!  sim      SimDisk: a disk in memory that loses, tears and refuses writes, for tests and amnesia mode
+//!  kind     the first bytes of every file: kind and format version; FileError
+//!  records  RecordFile: records appended in batches; a torn tail is cut, damage is refused
+//!  sealed   SealedWriter, Sealed: files written once, under a hash
 //! ```
+//!
+//! **Invariant:** a record whose commit returned is found at the next start, or the file is refused with
+//! its name and the offset of the damage. Nothing is skipped silently.
+//! **Invariant:** a file of a newer format is refused before anything is written.
+//! **Invariant:** after a failed write or flush a file takes nothing more until it is opened again.
 
 mod disk;
+mod kind;
+mod records;
+mod sealed;
 mod sim;
 
 pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
+pub use kind::{FileError, Kind};
+pub use records::{Check, Opened, Place, RecordFile, Tail};
+pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};

@@ -23,14 +23,13 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
-use ron_files::Disk;
+use ron_files::{Check, Disk, Place};
 use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
 
 use crate::error::{Refusal, Why};
 use crate::store::OP_ID_MS;
 use crate::topology::REPLAY_LOCK;
-use journal::Place;
 pub use journal::{Journal, JournalError};
 
 /// First half of SHA-256 over the tenant, a zero byte and the id.
@@ -68,7 +67,6 @@ pub struct Bounds {
 /// The table of operation ids, shared by all threads.
 pub struct Replay {
     table: RankedMutex<HashMap<OpKey, Entry>>,
-    key: Secret32,
 }
 
 /// The table's answer to [`Replay::begin`].
@@ -111,9 +109,9 @@ impl Replay {
     ) -> Result<(Arc<Self>, Journal), JournalError> {
         let replay = Arc::new(Self {
             table: RankedMutex::new(&REPLAY_LOCK, HashMap::new()),
-            key,
         });
-        let journal = Journal::open(disk.clone(), dir, replay.clone(), bounds, now_ms)?;
+        let (disk, check) = (disk.clone(), Check::Mac(key));
+        let journal = Journal::open(disk, dir, check, replay.clone(), bounds, now_ms)?;
         Ok((replay, journal))
     }
 
@@ -157,13 +155,15 @@ impl Replay {
                 }
             }
         };
-        place.read(&self.key).map(Lookup::Repeated).map_err(|why| {
-            tracing::error!(event = "replay_unreadable", %why);
-            Refusal::new(
-                Why::Internal,
-                "the operation was done, but its remembered answer cannot be read",
-            )
-        })
+        journal::answer(&place)
+            .map(Lookup::Repeated)
+            .map_err(|why| {
+                tracing::error!(event = "replay_unreadable", %why);
+                Refusal::new(
+                    Why::Internal,
+                    "the operation was done, but its remembered answer cannot be read",
+                )
+            })
     }
 
     fn record(&self, key: OpKey, entry: Entry) {
@@ -176,7 +176,7 @@ impl Replay {
         let mut count = 0;
         for key in keys {
             // An id may have been used again after its day, and then belongs to a later segment.
-            let there = |entry: &Entry| entry.place.as_ref().is_some_and(|p| p.segment == segment);
+            let there = |entry: &Entry| entry.place.as_ref().is_some_and(|p| p.id() == segment);
             if table.get(key).is_some_and(there) {
                 table.remove(key);
                 count += 1;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ron_files::{FaultKind, SimDisk};
+use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_kernel::Registry;
 
 use super::*;
@@ -14,7 +14,13 @@ struct Bench {
     registry: Registry,
 }
 
-fn open(disk: &Arc<dyn Disk>, key: u8, capacity: usize, bytes_max: u64, now_ms: u64) -> Bench {
+fn try_open(
+    disk: &Arc<dyn Disk>,
+    key: u8,
+    capacity: usize,
+    bytes_max: u64,
+    now_ms: u64,
+) -> Result<Bench, JournalError> {
     let registry = Registry::new("t");
     let bounds = Bounds {
         capacity,
@@ -23,14 +29,23 @@ fn open(disk: &Arc<dyn Disk>, key: u8, capacity: usize, bytes_max: u64, now_ms: 
         forgotten: registry.counter("forgotten_total", "."),
     };
     let key = Secret32::from_slice(&[key; 32]);
-    let (replay, journal) =
-        Replay::open(disk, Path::new("/replay"), key, bounds, now_ms).expect("opens");
-    Bench {
+    let (replay, journal) = Replay::open(disk, Path::new("/replay"), key, bounds, now_ms)?;
+    Ok(Bench {
         disk: disk.clone(),
         replay,
         journal,
         registry,
-    }
+    })
+}
+
+fn open(disk: &Arc<dyn Disk>, key: u8, capacity: usize, bytes_max: u64, now_ms: u64) -> Bench {
+    try_open(disk, key, capacity, bytes_max, now_ms).expect("opens")
+}
+
+/// Why the journal does not open.
+fn refused(disk: &Arc<dyn Disk>, key: u8) -> String {
+    let opened = try_open(disk, key, 80, 1 << 20, 20).map(drop);
+    opened.expect_err("refused").to_string()
 }
 
 fn memory() -> Arc<dyn Disk> {
@@ -140,7 +155,7 @@ fn a_restart_remembers_and_a_day_later_nothing_is_left() {
 }
 
 #[test]
-fn a_torn_or_foreign_record_ends_what_is_believed() {
+fn a_torn_tail_is_cut_and_a_foreign_or_changed_record_is_refused() {
     let disk = memory();
     let mut bench = open(&disk, 1, 80, 1 << 20, 0);
     for n in 0..3 {
@@ -151,60 +166,128 @@ fn a_torn_or_foreign_record_ends_what_is_believed() {
     let file = disk.open_write(&name).expect("there");
     let length = file.len().expect("length");
     file.set_len(length - 1).expect("cut");
-    let bench = open(&disk, 1, 80, 1 << 20, 20);
+    let mut bench = open(&disk, 1, 80, 1 << 20, 20);
     assert!(bench.answer(0, 1, 20).is_some() && bench.answer(1, 1, 20).is_some());
-    assert_eq!(bench.answer(2, 1, 20), None, "the torn one was told nobody");
+    assert_eq!(bench.answer(2, 1, 20), None, "its answer never left");
+    bench.done(2, 1, b"another answer", 20);
     drop(bench);
-    let bench = open(&disk, 2, 80, 1 << 20, 20);
-    assert_eq!(bench.answer(0, 1, 20), None, "another store's seal key");
-    drop(bench);
-    // A byte of an answer is changed on disk while the program runs: the answer is not returned.
     let bench = open(&disk, 1, 80, 1 << 20, 20);
+    assert_eq!(bench.files().len(), 1, "the same file was continued");
+    assert!((0..3).all(|n| bench.answer(n, 1, 20).is_some()));
+    // A byte of an answer is changed on disk while the program runs: the answer is not returned.
     let mut byte = [0];
-    file.read_at(8 + 20 + 56, &mut byte).expect("reads");
-    file.write_at(8 + 20 + 56, &[byte[0] ^ 1]).expect("writes");
+    let at = 32 + 28 + 56;
+    file.read_at(at, &mut byte).expect("reads");
+    file.write_at(at, &[byte[0] ^ 1]).expect("writes");
     assert_eq!(bench.why(0, 1, 20), Some(Why::Internal));
+    file.write_at(at, &byte).expect("writes");
+    assert!(
+        refused(&disk, 2).contains("its start does not verify"),
+        "another seal key"
+    );
     file.write_at(7, &[2]).expect("writes");
-    let bounds = Bounds {
-        capacity: 8,
-        bytes_max: 1 << 20,
-        remembered: bench.registry.gauge("other", "."),
-        forgotten: bench.registry.counter("others_total", "."),
-    };
-    let key = Secret32::from_slice(&[1; 32]);
-    let newer = Replay::open(&disk, Path::new("/replay"), key, bounds, 20);
-    assert!(matches!(newer, Err(JournalError::Newer { known: 1, .. })));
+    assert!(refused(&disk, 1).contains("format 2, this program knows up to 1"));
 }
 
 #[test]
-fn starts_continue_the_last_file_and_a_torn_one_is_left_as_it_is() {
+fn a_flipped_byte_forgets_nothing_silently() {
     let disk = memory();
-    let mut tear = None;
+    let mut bench = open(&disk, 1, 80, 1 << 20, 0);
+    for n in 0..25 {
+        bench.done(n, 1, b"an answer", 10);
+    }
+    let files = bench.files();
+    assert_eq!(files.len(), 3);
+    drop(bench);
+    for name in files {
+        let path = Path::new("/replay").join(&name);
+        let file = disk.open_write(&path).expect("there");
+        let record = 28 + 56 + 9;
+        for (at, offset) in [
+            (3, 0),
+            (20, 8),
+            (32, 32),
+            (40 + record, 32 + record),
+            (32 + 3 * record, 32 + 3 * record),
+        ] {
+            let mut byte = [0];
+            file.read_at(at, &mut byte).expect("reads");
+            file.write_at(at, &[byte[0] ^ 1]).expect("writes");
+            let why = refused(&disk, 1);
+            file.write_at(at, &byte).expect("writes");
+            let place = format!("{} is damaged at byte {offset}:", path.display());
+            assert!(
+                why.contains(&place) && why.contains("Restore"),
+                "{at}: {why}"
+            );
+        }
+    }
+    assert_eq!(open(&disk, 1, 80, 1 << 20, 20).count("t_remembered "), 25);
+}
+
+#[test]
+fn starts_continue_the_last_file() {
+    let disk = memory();
     for n in 0..60_u128 {
         let mut bench = open(&disk, 1, 80, 1 << 20, n as u64);
         bench.done(n, 1, b"an answer", n as u64);
-        // A file takes an eighth of 80 operations; the torn one is followed by another.
-        let full = 1 + n as usize / 10;
-        let files = bench.files();
-        assert!(
-            files.len() == full || tear.is_some() && files.len() == full + 1,
-            "{n}: {files:?}"
-        );
-        if n == 25 {
-            let name = Path::new("/replay").join(files.last().expect("one"));
-            let file = disk.open_write(&name).expect("there");
-            let length = file.len().expect("length");
-            file.write_at(length, b"half a record").expect("written");
-            tear = Some((name, length + 13));
-        }
+        // A file takes an eighth of 80 operations.
+        assert_eq!(bench.files().len(), 1 + n as usize / 10);
     }
     let bench = open(&disk, 1, 80, 1 << 20, 60);
-    for n in 0..60 {
-        assert!(bench.answer(n, 1, 60).is_some(), "{n}");
+    assert!((0..60).all(|n| bench.answer(n, 1, 60).is_some()));
+}
+
+#[test]
+fn a_power_cut_at_any_operation_forgets_no_answer_that_left() {
+    // Batches of up to three answers, over three files; how many answers left before the failure.
+    let work = |disk: &SimDisk| {
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let Ok(mut bench) = try_open(&shared, 1, 80, 1 << 20, 0) else {
+            return 0;
+        };
+        let mut left = 0;
+        for size in [1, 3, 2, 3, 3, 1, 2, 3, 3, 3] {
+            let answer = |n| bench.ticket(n, 1, 0).with(vec![b'x'; 60 * n as usize]);
+            let records = (left..left + size).map(answer).collect();
+            if bench.journal.keep(records, 0).is_err() {
+                return left;
+            }
+            left += size;
+        }
+        left
+    };
+    let whole = SimDisk::new();
+    assert_eq!(work(&whole), 24);
+    for cut in 1..=whole.operations() {
+        let disk = SimDisk::new();
+        disk.fail_after(cut, FaultKind::PowerOff);
+        let left = work(&disk);
+        let torn = (0..4_000).step_by(97).map(CrashMode::TearLast);
+        let others = [
+            CrashMode::LoseAll,
+            CrashMode::KeepAll,
+            CrashMode::HoleInLast(512),
+        ];
+        for mode in torn.chain(others) {
+            let image = disk.fork();
+            image.crash(mode);
+            let image: Arc<dyn Disk> = Arc::new(image);
+            let mut bench = open(&image, 1, 80, 1 << 20, 0);
+            for n in 0..left {
+                let want = vec![b'x'; 60 * n as usize];
+                assert_eq!(
+                    bench.answer(n, 1, 0),
+                    Some(want),
+                    "cut at {cut}, {mode:?}: {n}"
+                );
+            }
+            bench.done(99, 1, b"after", 0);
+            drop(bench);
+            let bench = open(&image, 1, 80, 1 << 20, 0);
+            assert!(bench.answer(99, 1, 0).is_some(), "cut at {cut}, {mode:?}");
+        }
     }
-    let (name, length) = tear.expect("one was torn");
-    let file = disk.open_read(&name).expect("there");
-    assert_eq!(file.len().expect("length"), length);
 }
 
 #[test]
