@@ -29,11 +29,7 @@ impl Kind {
 
     /// Checks the first bytes of the file `path`, as far as they are there.
     pub fn check(self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        let damaged = |why| FileError::Damaged {
-            path: path.to_owned(),
-            offset: 0,
-            why,
-        };
+        let damaged = |why| FileError::damaged(path, 0, why);
         let Some(start) = content.first_chunk::<START>() else {
             return Err(damaged("it is shorter than any file of its kind"));
         };
@@ -64,7 +60,7 @@ pub enum FileError {
         path: PathBuf,
         /// Offset in bytes of the first part that is not as it was written.
         offset: u64,
-        why: &'static str,
+        why: String,
     },
     #[error(
         "{} is of format {found}, this program knows up to {known}; use a newer program",
@@ -82,6 +78,14 @@ pub enum FileError {
 }
 
 impl FileError {
+    pub fn damaged(path: &Path, offset: u64, why: impl Into<String>) -> Self {
+        Self::Damaged {
+            path: path.to_owned(),
+            offset,
+            why: why.into(),
+        }
+    }
+
     /// For `map_err`: an error of the operating system about `path`.
     pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |error| Self::Io {

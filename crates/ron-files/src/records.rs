@@ -137,12 +137,8 @@ impl Shared {
         sound.then_some(Record { distance, body })
     }
 
-    fn damaged(&self, offset: usize, why: &'static str) -> FileError {
-        FileError::Damaged {
-            path: self.path.clone(),
-            offset: offset as u64,
-            why,
-        }
+    fn damaged(&self, offset: usize, why: &str) -> FileError {
+        FileError::damaged(&self.path, offset as u64, why)
     }
 }
 
@@ -176,7 +172,7 @@ impl Place {
     }
 
     /// The error for a record whose body its reader cannot use.
-    pub fn damaged(&self, why: &'static str) -> FileError {
+    pub fn damaged(&self, why: &str) -> FileError {
         self.of.damaged(self.offset as usize, why)
     }
 

@@ -86,6 +86,7 @@ fn temporary(dir: &Path, name: &str) -> PathBuf {
 /// A sealed file in memory, whose hash was right.
 #[derive(Debug)]
 pub struct Sealed {
+    path: PathBuf,
     bytes: Vec<u8>,
     pub hash: [u8; HASH],
 }
@@ -99,11 +100,7 @@ impl Sealed {
         let file = disk.open_read(path).map_err(FileError::io(path))?;
         let mut bytes = read_all(&*file).map_err(FileError::io(path))?;
         kind.check(path, &bytes)?;
-        let damaged = |offset: usize, why| FileError::Damaged {
-            path: path.to_owned(),
-            offset: offset as u64,
-            why,
-        };
+        let damaged = |offset: usize, why| FileError::damaged(path, offset as u64, why);
         let end = bytes.len().checked_sub(HASH).filter(|end| *end >= START);
         let end = end.ok_or_else(|| damaged(bytes.len(), "it ends before its hash"))?;
         let hash = sha256(&bytes[..end]);
@@ -111,10 +108,16 @@ impl Sealed {
             return Err(damaged(START, "its hash is not that of its content"));
         }
         bytes.truncate(end);
-        Ok(Self { bytes, hash })
+        let path = path.to_owned();
+        Ok(Self { path, bytes, hash })
     }
 
     pub fn content(&self) -> &[u8] {
         &self.bytes[START..]
+    }
+
+    /// The error for content at `offset` that its reader cannot use although its hash is right.
+    pub fn damaged(&self, offset: usize, why: impl Into<String>) -> FileError {
+        FileError::damaged(&self.path, (START + offset) as u64, why)
     }
 }

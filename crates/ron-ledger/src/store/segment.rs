@@ -1,24 +1,29 @@
 //! One file of the key index: sorted (key hash, sequence) records that never change.
 //!
 //! ```text
-//! "RONKEYS1" | from u64 | to u64 | count u64 | records 24 bytes each: key hash 16, seq 8 | SHA-256 of all before
+//! sealed file of kind KEYS: from u64 | to u64 | count u64 | records 24 bytes each: key hash 16, seq 8
 //! ```
 //! Covers the keys of entries `from..=to`. Memory holds a filter (12 bits per key) and every 128th
 //! hash.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ron_files::{Disk, DiskFile};
+use ron_files::{Disk, DiskFile, FileError, Kind, Sealed, SealedWriter};
 
 use super::filter::Filter;
-use super::{FileWriter, PIECE, place, read_sealed};
 use crate::core::KeyHash;
 
-const MAGIC: &[u8; 8] = b"RONKEYS1";
-const HEADER: usize = 32;
+const KIND: Kind = Kind {
+    name: b"KEYS",
+    version: 1,
+};
+/// Bytes of the content before the first record.
+const HEADER: usize = 24;
 const RECORD: usize = 24;
+/// Bytes that a merge reads at once.
+const PIECE: usize = 1 << 18;
 /// Records between two hashes kept in memory: one lookup reads 3 KiB.
 const STRIDE: usize = 128;
 
@@ -51,8 +56,12 @@ pub struct Segment {
 }
 
 /// Writes records in ascending order to a file.
-struct Builder {
-    out: FileWriter,
+struct Builder<'a> {
+    out: SealedWriter<'a>,
+    disk: &'a dyn Disk,
+    path: PathBuf,
+    from: u64,
+    to: u64,
     filter: Filter,
     fence: Vec<u64>,
     count: usize,
@@ -71,18 +80,39 @@ fn record(bytes: &[u8]) -> (KeyHash, u64) {
     (key, u64::from_be_bytes(seq))
 }
 
-impl Builder {
-    fn start(disk: &dyn Disk, tmp: &Path, from: u64, to: u64, count: usize) -> io::Result<Self> {
-        let mut out = FileWriter::create(disk, tmp)?;
-        out.put(MAGIC)?;
+impl<'a> Builder<'a> {
+    fn start(
+        disk: &'a dyn Disk,
+        dir: &'a Path,
+        from: u64,
+        to: u64,
+        count: usize,
+    ) -> io::Result<Self> {
+        let name = file_name(from, to);
+        let mut out = SealedWriter::create(disk, dir, &name, KIND)?;
         for n in [from, to, count as u64] {
             out.put(&n.to_be_bytes())?;
         }
         Ok(Self {
             out,
+            disk,
+            path: dir.join(name),
+            from,
+            to,
             filter: Filter::with_capacity(count),
             fence: Vec::with_capacity(count / STRIDE + 1),
             count: 0,
+        })
+    }
+
+    fn finish(self) -> io::Result<Segment> {
+        let (from, to, hash) = (self.from, self.to, self.out.finish()?);
+        Ok(Segment {
+            id: SegmentId { from, to, hash },
+            count: self.count,
+            file: self.disk.open_read(&self.path)?,
+            filter: self.filter,
+            fence: self.fence,
         })
     }
 
@@ -110,19 +140,17 @@ impl Segment {
         to: u64,
         records: &[(KeyHash, u64)],
     ) -> io::Result<Self> {
-        let tmp = dir.join("keys.tmp");
-        let mut b = Builder::start(disk, &tmp, from, to, records.len())?;
+        let mut b = Builder::start(disk, dir, from, to, records.len())?;
         for (key, seq) in records {
             b.push(key, *seq)?;
         }
-        Self::finish(disk, dir, &tmp, b, from, to)
+        b.finish()
     }
 
     /// Writes the union of two neighbouring segments.
     pub fn merge(disk: &dyn Disk, dir: &Path, a: &Self, b: &Self) -> io::Result<Self> {
-        let tmp = dir.join("keys.tmp");
         let (from, to) = (a.id.from.min(b.id.from), a.id.to.max(b.id.to));
-        let mut out = Builder::start(disk, &tmp, from, to, a.count + b.count)?;
+        let mut out = Builder::start(disk, dir, from, to, a.count + b.count)?;
         let (mut left, mut right) = (Cursor::new(a), Cursor::new(b));
         let (mut l, mut r) = (left.next()?, right.next()?);
         loop {
@@ -139,47 +167,19 @@ impl Segment {
                 (Some(_), None) => unreachable!("taken by the arm above"),
             }
         }
-        Self::finish(disk, dir, &tmp, out, from, to)
-    }
-
-    fn finish(
-        disk: &dyn Disk,
-        dir: &Path,
-        tmp: &Path,
-        b: Builder,
-        from: u64,
-        to: u64,
-    ) -> io::Result<Self> {
-        let hash = b.out.seal()?;
-        let id = SegmentId { from, to, hash };
-        place(disk, dir, tmp, &id.file_name())?;
-        let file = disk.open_read(&dir.join(id.file_name()))?;
-        Ok(Self {
-            id,
-            count: b.count,
-            file,
-            filter: b.filter,
-            fence: b.fence,
-        })
+        out.finish()
     }
 
     /// Opens the segment `id`; refuses it when its content does not have the hash of `id`.
-    pub fn open(disk: &dyn Disk, dir: &Path, id: SegmentId) -> io::Result<Self> {
+    pub fn open(disk: &dyn Disk, dir: &Path, id: SegmentId) -> Result<Self, FileError> {
         let path = dir.join(id.file_name());
-        let (bytes, hash) = read_sealed(disk, &path)?;
-        let bad = |why: &str| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{}: {why}", path.display()),
-            )
-        };
-        if hash != id.hash || bytes.len() < HEADER || bytes[..8] != *MAGIC {
-            return Err(bad("it is not the key file the snapshot names"));
+        let sealed = Sealed::read(disk, &path, KIND)?;
+        if sealed.hash != id.hash {
+            return Err(sealed.damaged(0, "it is not the key file that the snapshot names"));
         }
-        let records = &bytes[HEADER..];
-        if records.len() % RECORD != 0 {
-            return Err(bad("it has half a record"));
-        }
+        let records = sealed.content().get(HEADER..);
+        let records = records.filter(|records| records.len() % RECORD == 0);
+        let records = records.ok_or_else(|| sealed.damaged(0, "it has half a record"))?;
         let count = records.len() / RECORD;
         let mut filter = Filter::with_capacity(count);
         let mut fence = Vec::with_capacity(count / STRIDE + 1);
@@ -190,7 +190,7 @@ impl Segment {
                 fence.push(prefix(&key));
             }
         }
-        let file = disk.open_read(&path)?;
+        let file = disk.open_read(&path).map_err(FileError::io(&path))?;
         Ok(Self {
             id,
             count,
@@ -228,10 +228,7 @@ impl Segment {
         let mut buf = [0u8; STRIDE * RECORD];
         while stride < self.fence.len() && self.fence[stride] <= want {
             let n = (self.count - stride * STRIDE).min(STRIDE);
-            self.read(
-                (HEADER + stride * STRIDE * RECORD) as u64,
-                &mut buf[..n * RECORD],
-            )?;
+            self.read(stride * STRIDE, &mut buf[..n * RECORD])?;
             let block = &buf[..n * RECORD];
             if let Some(r) = block.chunks_exact(RECORD).find(|r| r[..16] == *key) {
                 return Ok(Some(record(r).1));
@@ -241,7 +238,9 @@ impl Segment {
         Ok(None)
     }
 
-    fn read(&self, mut at: u64, mut buf: &mut [u8]) -> io::Result<()> {
+    /// Fills `buf` with the records from number `first` on.
+    fn read(&self, first: usize, mut buf: &mut [u8]) -> io::Result<()> {
+        let mut at = Sealed::CONTENT + (HEADER + first * RECORD) as u64;
         while !buf.is_empty() {
             match self.file.read_at(at, buf)? {
                 0 => {
@@ -285,8 +284,7 @@ impl<'a> Cursor<'a> {
                 return Ok(None);
             }
             self.buffer.resize(n * RECORD, 0);
-            self.of
-                .read((HEADER + self.next * RECORD) as u64, &mut self.buffer)?;
+            self.of.read(self.next, &mut self.buffer)?;
             self.next += n;
             self.at = 0;
         }

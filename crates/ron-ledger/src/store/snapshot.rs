@@ -1,7 +1,7 @@
 //! The state in a file, bound to the log: recovery loads it and replays only the entries after it.
 //!
 //! ```text
-//! "RONSNAP1" | size u64 | root 32 | key files u32, each: from u64, to u64, hash 32 | image | SHA-256 of all before
+//! sealed file of kind SNAP: size u64 | root 32 | key files u32, each: from u64, to u64, hash 32 | image
 //! ```
 //! A snapshot is valid only if the log had exactly this root at this size; otherwise an older one,
 //! or the whole log, is used.
@@ -9,15 +9,17 @@
 use std::io;
 use std::path::Path;
 
-use ron_files::Disk;
+use ron_files::{Disk, FileError, Kind, Sealed, SealedWriter};
 use ron_tlog::Hash;
 
 use super::keys::leftovers;
 use super::segment::SegmentId;
-use super::{FileWriter, place, read_sealed};
 use crate::core::{Frozen, State};
 
-const MAGIC: &[u8; 8] = b"RONSNAP1";
+const KIND: Kind = Kind {
+    name: b"SNAP",
+    version: 1,
+};
 const SEGMENT_ID: usize = 48;
 
 /// A snapshot that was read back.
@@ -44,9 +46,8 @@ pub fn write(
     root: &Hash,
     keys: &[SegmentId],
 ) -> io::Result<()> {
-    let tmp = dir.join("snap.tmp");
-    let mut out = FileWriter::create(disk, &tmp)?;
-    out.put(MAGIC)?;
+    let this = name(frozen.seq());
+    let mut out = SealedWriter::create(disk, dir, &this, KIND)?;
     out.put(&size.to_be_bytes())?;
     out.put(root)?;
     out.put(&(keys.len() as u32).to_be_bytes())?;
@@ -56,9 +57,7 @@ pub fn write(
         out.put(&k.hash)?;
     }
     frozen.encode(|piece| out.put(piece))?;
-    out.seal()?;
-    let this = name(frozen.seq());
-    place(disk, dir, &tmp, &this)?;
+    out.finish()?;
     let mut keep: Vec<String> = keys.iter().map(SegmentId::file_name).collect();
     keep.push(this);
     for path in leftovers(disk, dir, &keep)? {
@@ -76,26 +75,17 @@ pub fn list(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Reads a snapshot and checks everything that can be checked without the log.
-pub fn load(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<Loaded> {
-    let path = dir.join(name);
-    let (bytes, _) = read_sealed(disk, &path)?;
-    let bad = |why: String| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("{}: {why}", path.display()),
-        )
-    };
-    let mut rest = bytes.as_slice();
+pub fn load(disk: &dyn Disk, dir: &Path, name: &str) -> Result<Loaded, FileError> {
+    let sealed = Sealed::read(disk, &dir.join(name), KIND)?;
+    let content = sealed.content();
+    let mut rest = content;
     let mut take = |n: usize| match rest.split_at_checked(n) {
         Some((a, b)) => {
             rest = b;
             Ok(a)
         }
-        None => Err(bad("it ends too early".to_owned())),
+        None => Err(sealed.damaged(content.len() - rest.len(), "it ends too early")),
     };
-    if take(8)? != MAGIC {
-        return Err(bad("it is not a snapshot of this format".to_owned()));
-    }
     let size = number(take(8)?);
     let root = hash(take(32)?);
     let count = take(4)?
@@ -110,12 +100,14 @@ pub fn load(disk: &dyn Disk, dir: &Path, name: &str) -> io::Result<Loaded> {
             hash: hash(&b[16..]),
         });
     }
-    let state = State::from_image(rest).map_err(|e| bad(e.to_string()))?;
+    let image = content.len() - rest.len();
+    let state = State::from_image(rest).map_err(|e| sealed.damaged(image, e.to_string()))?;
     if state.seq() + 1 != size {
-        return Err(bad(format!(
+        let why = format!(
             "its state is of entry {}, its log has {size} leaves",
             state.seq()
-        )));
+        );
+        return Err(sealed.damaged(0, why));
     }
     Ok(Loaded {
         state,
