@@ -1,9 +1,9 @@
 //! Credits: a counting semaphore. A caller reserves room in a later queue before work starts, so
 //! that the result of the work can never be refused.
 
+use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::sync::{Arc, Condvar, Mutex};
-use crate::time::Deadline;
 
 #[derive(Debug)]
 struct Pool {

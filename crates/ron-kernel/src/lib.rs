@@ -18,6 +18,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod credits;
+mod deadline;
 pub mod exit;
 pub mod hang;
 pub mod locks;
@@ -44,16 +45,17 @@ pub mod topology;
 pub use backoff::Backoff;
 pub use breaker::Breaker;
 pub use credits::{Credit, Credits};
-#[cfg(not(any(loom, shuttle)))]
-pub use crossbeam_channel::select;
+pub use deadline::Deadline;
 pub use hang::{HangError, HangPool, HangSpec, Pending};
 pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
+#[cfg(not(any(loom, shuttle)))]
+pub use manual_clock::ManualClock;
 pub use metrics::{
     BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram,
     HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
 };
 pub use published::Published;
-pub use queue::{Expires, Receiver, Recv, SendError, Sender, queue};
+pub use queue::{Expires, Receiver, Recv, RecvEither, SendError, Sender, queue};
 pub use rate::TokenBuckets;
 pub use reply::{ReplySender, ReplyWaiter, WaitError, reply};
 pub use ring::{Ring, Subscriber};
@@ -66,9 +68,7 @@ pub use supervisor::{
 #[cfg(any(loom, shuttle))]
 pub use sync::mutant;
 pub use ticker::{Tick, Ticker};
-#[cfg(not(any(loom, shuttle)))]
-pub use time::ManualClock;
-pub use time::{Clock, Deadline, SharedClock, SystemClock};
+pub use time::{Clock, SharedClock, SystemClock};
 pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 /// Runs `f` on `n` scoped threads and returns their results in index order; a panic of one thread

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use crate::deadline::Deadline;
 use crate::queue::{Receiver, Recv, SendError, Sender};
 use crate::shutdown::Shutdown;
-use crate::time::{Clock, Deadline};
+use crate::time::Clock;
 
 /// Longest single wait of an idle worker.
 const IDLE: Duration = Duration::from_secs(60);

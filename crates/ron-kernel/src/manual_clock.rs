@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, bounded};
 use parking_lot::{Condvar, Mutex};
 
+use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::shutdown::Shutdown;
-use crate::time::{Clock, Deadline};
+use crate::time::Clock;
 
 /// A clock that moves only by [`ManualClock::advance`]. Fault model: it never jumps back.
 #[derive(Debug)]

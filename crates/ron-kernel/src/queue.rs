@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::metrics::{Counter, KernelMetrics};
 use crate::rate::DrainMeter;
 use crate::shutdown::Shutdown;
 use crate::sync::chan::{self, SendTimeoutError, TrySendError};
-use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
 
 #[derive(Debug)]
@@ -64,6 +64,18 @@ pub enum Recv<T> {
     /// Shutdown was fired; items that are still queued can be taken with `try_recv`.
     Shutdown,
     /// No sender is left and the queue is empty.
+    Closed,
+}
+
+/// Result of [`Receiver::recv_either`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum RecvEither<A, B> {
+    First(A),
+    Second(B),
+    /// No item arrived before the deadline.
+    Timeout,
+    Shutdown,
+    /// One of the two queues is empty and has no sender left.
     Closed,
 }
 
@@ -248,7 +260,69 @@ impl<T> Receiver<T> {
         if crate::sync::mutant("queue") && shutdown.is_set() && self.rx.try_recv().is_ok() {
             return Recv::Shutdown;
         }
-        self.rx.recv_or(shutdown, deadline.at())
+        if let Some(waker) = self.rx.waker() {
+            shutdown.on_fire(waker);
+        }
+        match self.rx.recv_unless(|| shutdown.is_set(), deadline.at()) {
+            chan::Received::Item(item) => Recv::Item(item),
+            chan::Received::Disconnected => Recv::Closed,
+            chan::Received::Ended => Recv::Shutdown,
+            chan::Received::TimedOut => Recv::Timeout,
+        }
+    }
+
+    /// Waits for an item of this queue or of `other`, for shutdown, or for the deadline. When several
+    /// are ready, any of them may come first.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn recv_either<U>(
+        &self,
+        other: &Receiver<U>,
+        shutdown: &Shutdown,
+        deadline: Deadline,
+    ) -> RecvEither<T, U> {
+        assert_no_locks("a receive");
+        crossbeam_channel::select! {
+            recv(self.rx) -> got => match got {
+                Ok(item) => { self.shared.drained.count(1); RecvEither::First(item) }
+                Err(_) => RecvEither::Closed,
+            },
+            recv(other.rx) -> got => match got {
+                Ok(item) => { other.shared.drained.count(1); RecvEither::Second(item) }
+                Err(_) => RecvEither::Closed,
+            },
+            recv(shutdown.raw()) -> _ => RecvEither::Shutdown,
+            default(deadline.remaining()) => RecvEither::Timeout,
+        }
+    }
+
+    /// As above, on the model checker's primitives.
+    #[cfg(any(loom, shuttle))]
+    pub fn recv_either<U>(
+        &self,
+        other: &Receiver<U>,
+        shutdown: &Shutdown,
+        deadline: Deadline,
+    ) -> RecvEither<T, U> {
+        loop {
+            match self.rx.try_recv() {
+                Ok(item) => return RecvEither::First(item),
+                Err(chan::TryRecvError::Disconnected) => return RecvEither::Closed,
+                Err(chan::TryRecvError::Empty) => {}
+            }
+            match other.rx.try_recv() {
+                Ok(item) => return RecvEither::Second(item),
+                Err(chan::TryRecvError::Disconnected) => return RecvEither::Closed,
+                Err(chan::TryRecvError::Empty) => {}
+            }
+            if shutdown.is_set() {
+                return RecvEither::Shutdown;
+            }
+            if deadline.expired() {
+                return RecvEither::Timeout;
+            }
+            // The two channels have no common wait: the checker runs another thread first.
+            crate::sync::thread::yield_now();
+        }
     }
 
     /// As [`Receiver::recv`], but an item whose own deadline has passed is dropped and counted
@@ -311,12 +385,6 @@ impl<T> Receiver<T> {
     /// True when no item waits.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    /// For `select!` over several queues. Items taken this way are not counted as drained.
-    #[cfg(not(any(loom, shuttle)))]
-    pub fn raw(&self) -> &crossbeam_channel::Receiver<T> {
-        &self.rx
     }
 }
 
@@ -397,6 +465,26 @@ mod tests {
         let (_t2, alive) = Shutdown::pair();
         drop(tx);
         assert_eq!(rx.recv(&alive, soon()), Recv::Closed);
+    }
+
+    #[test]
+    fn one_wait_covers_two_queues_and_shutdown() {
+        let (_registry, km) = metrics();
+        let (trigger, token) = Shutdown::pair();
+        let (numbers, rx) = queue::<u8>(&REJECT, 2, &km);
+        let (words, rx2) = queue::<&str>(&WAIT, 2, &km);
+        let either = || rx.recv_either(&rx2, &token, Deadline::within(Duration::from_millis(5)));
+        assert_eq!(either(), RecvEither::Timeout);
+        numbers.try_send(1).unwrap();
+        assert_eq!(either(), RecvEither::First(1));
+        words.try_send("a").unwrap();
+        assert_eq!(either(), RecvEither::Second("a"));
+        trigger.fire();
+        assert_eq!(either(), RecvEither::Shutdown);
+        let (_t2, alive) = Shutdown::pair();
+        drop(words);
+        let closed = rx.recv_either(&rx2, &alive, Deadline::within(Duration::from_secs(5)));
+        assert_eq!(closed, RecvEither::Closed);
     }
 
     #[test]

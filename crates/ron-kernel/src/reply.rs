@@ -2,9 +2,9 @@
 //!
 //! The sender answers once or is dropped once; the waiter sees which, or its deadline passes.
 
+use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::sync::{Arc, Condvar, Mutex};
-use crate::time::Deadline;
 
 #[derive(Debug)]
 enum State<T> {

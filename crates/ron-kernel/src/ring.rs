@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use crate::deadline::Deadline;
 use crate::metrics::{Counter, KernelMetrics};
 use crate::queue::{Receiver, Recv, Sender, bare_queue};
 use crate::shutdown::Shutdown;
 use crate::snapshot::Snapshot;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
-use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
 
 /// State shared by both ends of one subscriber's ring.

@@ -3,13 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::sync::{AtomicBool, Gate, Mutex, Ordering};
-use crate::time::Deadline;
-
-/// The item type of a channel that carries nothing: closing it wakes all receivers.
-#[derive(Debug)]
-pub enum Never {}
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -77,7 +73,7 @@ impl Shutdown {
 
     /// For `select!`: this receiver becomes ready (closed) when fired.
     #[cfg(not(any(loom, shuttle)))]
-    pub fn raw(&self) -> &crossbeam_channel::Receiver<Never> {
+    pub(crate) fn raw(&self) -> &crossbeam_channel::Receiver<crate::sync::Never> {
         self.0.gate.raw()
     }
 
@@ -130,7 +126,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::time::Deadline;
+    use crate::deadline::Deadline;
 
     #[test]
     fn firing_wakes_every_waiter_and_runs_hooks_once() {

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::deadline::Deadline;
 use crate::shutdown::Shutdown;
-use crate::time::{Deadline, SharedClock};
+use crate::time::SharedClock;
 
 /// A point of the grid that has been reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +74,8 @@ impl Ticker {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::time::{Clock, ManualClock, SystemClock};
+    use crate::manual_clock::ManualClock;
+    use crate::time::{Clock, SystemClock};
 
     const PERIOD: Duration = Duration::from_millis(250);
 

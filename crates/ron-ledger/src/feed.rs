@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ron_http::{Responder, Response};
-use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, ThreadCtx};
+use ron_kernel::{Deadline, Receiver, Recv, RecvEither, SendError, Sender, ThreadCtx};
 use ron_proto::Problem;
 
 use crate::ledger::Ledger;
@@ -75,10 +75,10 @@ pub fn run(
 ) {
     let mut waiting: Vec<Poll> = Vec::new();
     while !ctx.shutdown.is_set() {
-        match next(ctx, polls, news, earliest_deadline(&waiting)) {
-            Next::FeedMessage(ask) => take(ask, &mut waiting),
-            Next::NewEntries | Next::Timeout => {}
-            Next::Shutdown => break,
+        match polls.recv_either(news, &ctx.shutdown, earliest_deadline(&waiting)) {
+            RecvEither::First(ask) => take(ask, &mut waiting),
+            RecvEither::Second(()) | RecvEither::Timeout => {}
+            RecvEither::Shutdown | RecvEither::Closed => break,
         }
         while let Some(ask) = polls.try_recv() {
             take(ask, &mut waiting);
@@ -103,32 +103,11 @@ fn take(ask: FeedMessage, waiting: &mut Vec<Poll>) {
     } // `run` drops disconnected polls after every event
 }
 
-enum Next {
-    FeedMessage(FeedMessage),
-    NewEntries,
-    Timeout,
-    Shutdown,
-}
-
 fn earliest_deadline(waiting: &[Poll]) -> Deadline {
     let idle = Deadline::within(Duration::from_secs(60));
     waiting
         .iter()
         .fold(idle, |soonest, p| soonest.earlier(p.until))
-}
-
-fn next(
-    ctx: &ThreadCtx,
-    polls: &Receiver<FeedMessage>,
-    news: &Receiver<()>,
-    until: Deadline,
-) -> Next {
-    ron_kernel::select! {
-        recv(polls.raw()) -> poll => poll.map_or(Next::Shutdown, Next::FeedMessage),
-        recv(news.raw()) -> note => note.map_or(Next::Shutdown, |()| Next::NewEntries),
-        recv(ctx.shutdown.raw()) -> _ => Next::Shutdown,
-        default(until.remaining()) => Next::Timeout,
-    }
 }
 
 /// Answers the polls that have new entries or whose deadline is reached; returns the others.

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::slots::{After, Overdue, Seat, SetAside, Slots, Ticket};
+use crate::deadline::Deadline;
 use crate::metrics::{Counter, Gauge, KernelMetrics};
 use crate::queue::{Expires, Receiver, Recv, SendError, Sender, queue};
 use crate::reply::{ReplyWaiter, WaitError, reply};
 use crate::shutdown::Shutdown;
 use crate::supervisor::{Exit, Start, Supervisor, ThreadCtx};
 use crate::sync::caught;
-use crate::time::Deadline;
 use crate::topology::{QueueSpec, ThreadSpec};
 
 /// Longest single wait of an idle worker.

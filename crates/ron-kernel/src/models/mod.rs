@@ -29,8 +29,8 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
+use crate::deadline::Deadline;
 use crate::sync::{AtomicU64, Ordering};
-use crate::time::Deadline;
 use crate::topology::{Overflow, QueueSpec};
 
 static REJECT: QueueSpec = spec("reject", Overflow::RejectNew);

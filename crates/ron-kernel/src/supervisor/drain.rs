@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use super::{Entry, Supervisor};
+use crate::deadline::Deadline;
 use crate::exit;
 use crate::locks::assert_no_locks;
 use crate::metrics::{ClosedCounter, DRAINED};
-use crate::time::Deadline;
 use crate::topology::Stage;
 
 /// How a drain went.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::{BUDGET, BUDGET_WINDOW, Body, Exit, Group, Supervisor, ThreadCtx};
 use crate::backoff::Backoff;
+use crate::deadline::Deadline;
 use crate::sync::{AtomicBool, Ordering, caught};
-use crate::time::Deadline;
 
 /// With its jitter of the same length, the first pause ends within 40 ms.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);

@@ -18,10 +18,11 @@ pub use self::drain::DrainReport;
 pub use self::view::{
     LiveLock, LiveQueue, LiveThread, PlaneState, TopologyLive, Verdict, os_thread_names,
 };
+use crate::deadline::Deadline;
 use crate::metrics::KernelMetrics;
 use crate::shutdown::{Shutdown, ShutdownTrigger};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
-use crate::time::{Deadline, SharedClock};
+use crate::time::SharedClock;
 use crate::topology::{Count, Stage, ThreadSpec, Topology};
 
 /// Maximum restarts of one row within [`BUDGET_WINDOW`]; the next crash ends its thread for good.

@@ -5,11 +5,12 @@ use std::sync::atomic::AtomicUsize;
 use crossbeam_channel::bounded;
 
 use super::*;
+use crate::deadline::Deadline;
 use crate::exit;
 use crate::metrics::Registry;
 use crate::queue::{bare_queue, queue};
 use crate::ring::Ring;
-use crate::time::{Deadline, SystemClock};
+use crate::time::SystemClock;
 use crate::topology::{Overflow, QueueSpec};
 
 static LOOP: ThreadSpec = row("t-loop", Count::One, Stage::Work, false);

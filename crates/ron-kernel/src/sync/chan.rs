@@ -1,12 +1,10 @@
-//! A bounded channel for models: the interface of crossbeam's, with a select over shutdown.
+//! A bounded channel for models: the interface of crossbeam's, with a wait that another event ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::model::{Condvar, Guard, Mutex};
-use crate::queue::Recv;
-use crate::shutdown::Shutdown;
 
 #[derive(Debug)]
 struct State<T> {
@@ -14,8 +12,8 @@ struct State<T> {
     capacity: usize,
     senders: usize,
     receivers: usize,
-    /// One token watches a channel in a model; its hook is registered once.
-    hooked: bool,
+    /// The waker was handed out: one event ends the waits on a channel of a model.
+    watched: bool,
 }
 
 #[derive(Debug)]
@@ -57,7 +55,7 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
             capacity,
             senders: 1,
             receivers: 1,
-            hooked: false,
+            watched: false,
         }),
         changed: Condvar::new(),
     });
@@ -115,39 +113,48 @@ impl<T> Receiver<T> {
     }
 }
 
+/// Result of [`Receiver::recv_unless`].
+pub enum Received<T> {
+    Item(T),
+    Disconnected,
+    Ended,
+    TimedOut,
+}
+
 impl<T: Send + 'static> Receiver<T> {
-    /// Waits for an item, the drop of the last sender, shutdown, or the time `at`.
-    pub fn recv_or(&self, shutdown: &Shutdown, at: Instant) -> Recv<T> {
-        self.watch(shutdown);
+    /// Waits for an item, the drop of the last sender, the time `at`, or until `ended` is true. The
+    /// event that makes it true must call [`Receiver::waker`].
+    pub fn recv_unless(&self, ended: impl Fn() -> bool, at: Instant) -> Received<T> {
         let mut s = self.0.lock();
         loop {
             if let Some(item) = s.items.pop_front() {
                 drop(s);
                 self.0.changed.notify_all();
-                return Recv::Item(item);
+                return Received::Item(item);
             }
             if s.senders == 0 {
-                return Recv::Closed;
+                return Received::Disconnected;
             }
-            if shutdown.is_set() {
-                return Recv::Shutdown;
+            if ended() {
+                return Received::Ended;
             }
             if self.0.changed.wait_until(&mut s, at).timed_out() {
-                return Recv::Timeout;
+                return Received::TimedOut;
             }
         }
     }
 
-    fn watch(&self, shutdown: &Shutdown) {
-        if std::mem::replace(&mut self.0.lock().hooked, true) {
-            return;
+    /// Wakes the waiting receivers. `None` after the first call: one waker is enough.
+    pub fn waker(&self) -> Option<impl FnOnce() + Send + 'static> {
+        if std::mem::replace(&mut self.0.lock().watched, true) {
+            return None;
         }
         let shared = self.0.clone();
-        shutdown.on_fire(move || {
+        Some(move || {
             // A waiter between its check and its wait holds the lock: after this it is waiting.
             drop(shared.lock());
             shared.changed.notify_all();
-        });
+        })
     }
 }
 

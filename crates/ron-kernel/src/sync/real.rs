@@ -13,7 +13,9 @@ pub use parking_lot::{
     RwLockWriteGuard as WriteGuard,
 };
 
-use crate::shutdown::Never;
+/// The item type of a channel that carries nothing: closing it wakes all receivers.
+#[derive(Debug)]
+pub enum Never {}
 
 pub mod chan {
     //! The bounded channel under every queue.

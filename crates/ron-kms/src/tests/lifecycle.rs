@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::time::ManualClock;
+use ron_kernel::ManualClock;
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::kms::{
     DestroyKey, KeyChanged, KeyDoc, KeyState, PayloadPolicy, Period, RetireKey, RotateEvery,
