@@ -1,4 +1,5 @@
-//! Circuit breaker: 20 failures in a rolling 10 s open it for 5 s, then 10 probes may pass.
+//! Circuit breaker: 20 failures in a rolling 10 s open it for 5 s, then 10 probes may pass. Probes
+//! without a result after 5 s are replaced by 10 others.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,9 +13,28 @@ const PROBES: u32 = 10;
 
 #[derive(Debug)]
 enum State {
-    Closed { failures: VecDeque<Instant> },
-    Open { until: Instant },
-    HalfOpen { left: u32, passed: u32 },
+    Closed {
+        failures: VecDeque<Instant>,
+    },
+    Open {
+        until: Instant,
+    },
+    HalfOpen {
+        left: u32,
+        passed: u32,
+        /// When probes without a result no longer count as in flight.
+        until: Instant,
+    },
+}
+
+impl State {
+    fn probing(now: Instant) -> Self {
+        Self::HalfOpen {
+            left: PROBES,
+            passed: 0,
+            until: now + OPEN_FOR,
+        }
+    }
 }
 
 /// One breaker per upstream.
@@ -31,17 +51,20 @@ impl Default for Breaker {
 
 impl Breaker {
     /// Whether a call may be made at `now`; `Err` holds the time after which to try again. Every
-    /// allowed call must be followed by [`Breaker::record`].
+    /// allowed call should be followed by [`Breaker::record`]; a probe that is not delays recovery.
     pub fn allow(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.0.lock();
         if let State::Open { until } = *state {
             if now < until {
                 return Err(until - now);
             }
-            *state = State::HalfOpen {
-                left: PROBES,
-                passed: 0,
-            };
+            *state = State::probing(now);
+        }
+        // A caller that ended before it recorded its probe must not keep the breaker half open.
+        if let State::HalfOpen { left: 0, until, .. } = *state
+            && now >= until
+        {
+            *state = State::probing(now);
         }
         if let State::HalfOpen { left, .. } = &mut *state {
             // All probes are in flight; their results decide.
@@ -120,6 +143,25 @@ mod tests {
         assert!(b.allow(later).is_err(), "no more than the probes pass");
         for _ in 0..PROBES {
             b.record(later, true);
+        }
+        assert_eq!(b.level(), 0);
+    }
+
+    #[test]
+    fn probes_without_a_result_are_replaced() {
+        let b = Breaker::default();
+        let t = Instant::now();
+        (0..FAILURES).for_each(|_| b.record(t, false));
+        let probing = t + OPEN_FOR;
+        for _ in 0..PROBES {
+            assert!(b.allow(probing).is_ok());
+        }
+        let before = probing + OPEN_FOR.mul_f32(0.9);
+        assert!(b.allow(before).is_err(), "their results may still come");
+        let after = probing + OPEN_FOR;
+        for _ in 0..PROBES {
+            assert!(b.allow(after).is_ok());
+            b.record(after, true);
         }
         assert_eq!(b.level(), 0);
     }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, select};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use crate::time::Deadline;
+use crate::deadline::Deadline;
 
 /// A request of the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,40 @@ pub enum Signal {
 #[derive(Debug)]
 pub struct Signals;
 
-/// The receiving end of the signals.
+/// The receiving end of the signals. It keeps one event of each kind: reloads that wait are one
+/// reload, and they never take the place of a termination.
 #[derive(Debug)]
-pub struct SignalEvents(Receiver<Signal>);
+pub struct SignalEvents {
+    terminate: Receiver<()>,
+    reload: Receiver<()>,
+}
+
+/// The end that the handler thread holds.
+struct Raised {
+    terminate: Sender<()>,
+    reload: Sender<()>,
+}
+
+impl Raised {
+    fn pair() -> (Self, SignalEvents) {
+        let (terminate, terminations) = bounded(1);
+        let (reload, reloads) = bounded(1);
+        let events = SignalEvents {
+            terminate: terminations,
+            reload: reloads,
+        };
+        (Self { terminate, reload }, events)
+    }
+
+    fn raise(&self, signal: Signal) {
+        let to = match signal {
+            Signal::Terminate => &self.terminate,
+            Signal::Reload => &self.reload,
+        };
+        // When it is full, the same event waits already; when it is closed, the process ends.
+        let _ = to.try_send(());
+    }
+}
 
 impl Signals {
     /// From now on SIGINT and SIGTERM arrive as [`Signal::Terminate`] and SIGHUP as
@@ -38,29 +69,54 @@ impl Signals {
             signal_hook::flag::register(signal, seen.clone())?;
         }
         let mut incoming = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let (tx, rx) = bounded(8);
+        let (raised, events) = Raised::pair();
         // Detached on purpose: the thread waits in the operating system for the life of the
         // process.
         std::thread::Builder::new()
             .name("ron-signals".to_owned())
             .spawn(move || {
                 for signal in incoming.forever() {
-                    let event = if signal == SIGHUP {
+                    raised.raise(if signal == SIGHUP {
                         Signal::Reload
                     } else {
                         Signal::Terminate
-                    };
-                    // Dropped only when eight signals wait already.
-                    let _ = tx.try_send(event);
+                    });
                 }
             })?;
-        Ok(SignalEvents(rx))
+        Ok(events)
     }
 }
 
 impl SignalEvents {
-    /// The next signal, or none before the deadline.
+    /// The next signal, or none before the deadline. A termination comes before a reload.
     pub fn recv(&self, deadline: Deadline) -> Option<Signal> {
-        self.0.recv_deadline(deadline.at()).ok()
+        if self.terminate.try_recv().is_ok() {
+            return Some(Signal::Terminate);
+        }
+        select! {
+            recv(self.terminate) -> event => event.ok().map(|()| Signal::Terminate),
+            recv(self.reload) -> event => event.ok().map(|()| Signal::Reload),
+            default(deadline.remaining()) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn pending_reloads_do_not_displace_a_termination() {
+        let (raised, events) = Raised::pair();
+        for _ in 0..20 {
+            raised.raise(Signal::Reload);
+        }
+        raised.raise(Signal::Terminate);
+        let next = || events.recv(Deadline::within(Duration::from_millis(5)));
+        assert_eq!(next(), Some(Signal::Terminate));
+        assert_eq!(next(), Some(Signal::Reload), "twenty reloads are one");
+        assert_eq!(next(), None);
     }
 }
