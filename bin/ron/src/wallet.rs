@@ -336,7 +336,7 @@ fn deadline() -> Deadline {
 
 fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     answer.map_err(|e| match e {
-        ClientError::Unknown { detail } => format!(
+        ClientError::Unknown { detail, .. } => format!(
             "the outcome is not known: {detail}; retry with the same command and the same --key, or see `ron wallet op KEY`"
         ),
         other => format!("svc-wallet: {other}"),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_http::{Call, CallError, Cause, HttpClient, Method, Reply};
 use ron_kernel::{Backoff, Deadline, Shutdown, ShutdownTrigger};
 use ron_proto::ProblemBody;
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub enum ClientError {
         retry_after_s: Option<u32>,
     },
     /// The request was or may have been carried out.
-    Unknown { detail: String },
+    Unknown { cause: Cause, detail: String },
     /// The request never reached the service: nothing changed.
     NotSent { detail: String },
 }
@@ -97,7 +97,7 @@ impl fmt::Display for ClientError {
                     problem.code, problem.detail
                 )
             }
-            Self::Unknown { detail } => write!(f, "outcome unknown: {detail}"),
+            Self::Unknown { detail, .. } => write!(f, "outcome unknown: {detail}"),
             Self::NotSent { detail } => write!(f, "not reached: {detail}"),
         }
     }
@@ -291,12 +291,16 @@ fn failed(error: &CallError) -> ClientError {
     if error.nothing_done() {
         ClientError::NotSent { detail }
     } else {
-        ClientError::Unknown { detail }
+        ClientError::Unknown {
+            cause: error.cause,
+            detail,
+        }
     }
 }
 
 fn bad_answer(detail: &str) -> ClientError {
     ClientError::Unknown {
+        cause: Cause::Other,
         detail: detail.to_owned(),
     }
 }
@@ -335,6 +339,7 @@ fn judge(outcome: Result<Reply, CallError>) -> Verdict {
     // every other error guarantees that this request changed nothing.
     if matches!(reply.status, 500 | 502 | 504) || problem.code == "in_flight" {
         return Verdict::Open(ClientError::Unknown {
+            cause: Cause::Other,
             detail: format!("{} {}: {}", reply.status, problem.code, problem.detail),
         });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ron_proto::{Caveat, Problem, Tenant};
 
-use crate::request::RequestHead;
+use crate::head::RequestHead;
 
 /// What a route requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,9 +18,9 @@ use ureq::http::{self, HeaderName, HeaderValue, Uri};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use crate::client_errors::{body_error, call_error};
+use crate::client_errors::{CallError, Cause, Failure, body_error, call_error};
 use crate::dial::{Dial, internal_url, unix_path};
-use crate::request::Method;
+use crate::head::Method;
 use crate::tls::ClientTls;
 use crate::uds::own_or;
 
@@ -184,49 +184,6 @@ impl Reply {
 impl fmt::Debug for Reply {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Reply({}, {} bytes)", self.status, self.body.len())
-    }
-}
-
-/// Why there is no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// The request never reached the peer: nothing was done.
-    NotSent,
-    /// The peer's breaker is open: nothing was sent.
-    BreakerOpen,
-    /// Nothing was sent, because the peer may be an impostor: a socket's server that runs as
-    /// another user, or plain TCP for a service token.
-    Withheld,
-    /// The request was or may have been sent, and no answer came: the outcome is unknown.
-    Unknown,
-    /// The peer's answer is above the size bound: the outcome is unknown.
-    TooLarge,
-    /// The peer's answer could not be understood: the outcome is unknown.
-    BadAnswer,
-}
-
-/// A call without an answer. The detail contains no header and no byte of a body.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail}")]
-pub struct CallError {
-    pub kind: Failure,
-    pub detail: String,
-}
-
-impl CallError {
-    pub(crate) fn new(kind: Failure, detail: impl Into<String>) -> Self {
-        Self {
-            kind,
-            detail: detail.into(),
-        }
-    }
-
-    /// True when the peer certainly did not execute the request.
-    pub fn nothing_done(&self) -> bool {
-        matches!(
-            self.kind,
-            Failure::NotSent | Failure::BreakerOpen | Failure::Withheld
-        )
     }
 }
 
@@ -402,7 +359,8 @@ impl HttpClient {
             return Err(CallError::new(
                 Failure::NotSent,
                 "the deadline had passed before the call",
-            ));
+            )
+            .because(Cause::Timeout));
         }
         Ok(left)
     }

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
+use crate::head::{ClientCert, Method, RequestHead, Transport};
 use crate::ids::ShortId;
 use crate::memory::{Full, Held};
 use crate::pace::Pace;
 use crate::parse::HeadScanner;
 use crate::peer::Peer;
-use crate::request::{ClientCert, Method, RequestHead, Transport};
 use crate::responder::Hook;
 use crate::response::Body;
 use crate::source::Sending;

@@ -13,20 +13,20 @@ use ron_kernel::{
     ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Conn, Share, Step};
 use crate::failures::Failures;
+use crate::head::Transport;
 use crate::ids::Ids;
 use crate::limits::Limits;
-use crate::listener::{Accepted, Listen, Listener, SOCKETS_MAX};
+use crate::listener::{Accepted, Listen, Listener};
 use crate::metrics::HttpMetrics;
 use crate::peer::Peer;
-use crate::request::Transport;
 use crate::room::FREE_ROW;
 use crate::router::Router;
-use crate::shared::Shared;
+use crate::shared::{Shared, WAKE};
 use crate::slots::{ParkedAs, SLOT_ROW, Slots};
 use crate::stream::Stream;
 use crate::timer::{Timer, Waker};
@@ -67,9 +67,6 @@ const ROOM_PAUSES: u32 = 20;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long open requests may still take once the front's stage stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// Epoll tokens from here on are no connections: this one is the waker's, those above are
-/// listeners'.
-pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Listeners with their threads; made by [`Front::start`].
 #[derive(Debug)]
@@ -239,7 +236,7 @@ impl<'a> Poll<'a> {
                 .map(|at| at.saturating_duration_since(now));
             let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
-            wait(self.shared, &mut events, sleep);
+            self.shared.wait(&mut events, sleep);
             self.shared.slots.timer.woke();
             // While accepting is paused, listeners report nothing; that says nothing of the
             // backlog.
@@ -474,14 +471,4 @@ impl Drop for PollingFlag<'_> {
     fn drop(&mut self) {
         self.0.polling.store(false, Ordering::SeqCst);
     }
-}
-
-/// Waits for events; an interrupted wait returns none.
-pub(crate) fn wait(shared: &Shared, events: &mut Vec<epoll::Event>, sleep: Duration) {
-    let timeout = Timespec {
-        tv_sec: sleep.as_secs() as i64,
-        tv_nsec: i64::from(sleep.subsec_nanos()),
-    };
-    let space = rustix::buffer::spare_capacity(events);
-    let _ = epoll::wait(&shared.epoll, space, Some(&timeout));
 }

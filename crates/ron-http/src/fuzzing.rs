@@ -2,8 +2,9 @@
 //! which set `cfg(fuzzing)`.
 
 pub use crate::body::Decoded;
-pub use crate::parse::{Field, Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};
-use crate::request::{Headers, Method};
+pub use crate::head::Field;
+use crate::head::{Headers, Method};
+pub use crate::parse::{Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};
 use crate::router::{Compiled, Found, Router};
 use crate::unpack::{Coding, Fault};
 

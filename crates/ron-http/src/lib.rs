@@ -33,6 +33,7 @@ mod front;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod head;
 mod ids;
 mod limits;
 mod listener;
@@ -60,20 +61,22 @@ mod uds;
 mod unpack;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
-pub use client::{CLIENT_LOCK, Call, CallError, ClientConfig, Failure, HttpClient, Reply};
+pub use client::{CLIENT_LOCK, Call, ClientConfig, HttpClient, Reply};
+pub use client_errors::{CallError, Cause, Failure};
 pub use dial::url_origin;
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
-pub use limits::{FIELDS_MAX, Limits};
+pub use head::{ClientCert, Headers, Method, RequestHead, Transport};
+pub use limits::Limits;
 pub use listener::Listen;
 pub use memory::Held;
+pub use openapi::ApiInfo;
+pub use parse::FIELDS_MAX;
 pub use peer::{Peer, Proxies};
-pub use request::{
-    ClientCert, Headers, Method, Request, RequestHead, Transport, form_decode, form_fields,
-};
+pub use request::{Request, form_decode, form_fields};
 pub use responder::Responder;
 pub use response::{Body, HeaderText, Response, Streamed};
 pub use route::{Handler, Route, sync};
-pub use router::{ApiInfo, Router};
+pub use router::Router;
 pub use source::Source;
 pub use spool::{Upload, UploadReader};
 pub use tls::{

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use crate::pace::Rule;
+use crate::parse::{FIELDS_MAX, HeadCaps};
 use crate::peer::Proxies;
-
-/// Maximum number of header fields of any head; [`Limits::max_fields`] can only lower it.
-pub const FIELDS_MAX: usize = 128;
 
 /// Every bound of a front. `Default` is what the services run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +109,8 @@ impl Default for Limits {
 
 impl Limits {
     /// The caps for the parser.
-    pub(crate) fn head_caps(&self) -> crate::parse::HeadCaps {
-        crate::parse::HeadCaps {
+    pub(crate) fn head_caps(&self) -> HeadCaps {
+        HeadCaps {
             request_line: self.max_request_line_bytes,
             block: self.max_head_bytes,
             fields: self.max_fields.min(FIELDS_MAX),

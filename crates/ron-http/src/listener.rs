@@ -9,10 +9,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::request::Transport;
+use crate::head::Transport;
 use crate::stream::Stream;
 use crate::tls::ServerTls;
-use crate::uds::UnixEndpoint;
+use crate::uds::{BACKLOG, UnixEndpoint};
 
 /// Maximum number of sockets of one front.
 pub(crate) const SOCKETS_MAX: usize = 8;
@@ -22,9 +22,6 @@ pub(crate) const SOCKETS_MAX: usize = 8;
 pub struct Listen {
     sockets: Vec<Kind>,
 }
-
-/// Maximum number of connections that wait to be accepted; the system may allow fewer.
-pub(crate) const BACKLOG: i32 = 1024;
 
 #[derive(Debug)]
 enum Kind {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
 
-use crate::request::Method;
+use crate::head::Method;
 use crate::route::Route;
 
 /// Statuses with a cached counter; others take the slow path.

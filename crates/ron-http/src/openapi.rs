@@ -7,12 +7,19 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::auth::Need;
-use crate::request::Method;
+use crate::head::Method;
 use crate::route::{FORM, QueryParam, Reads, Returns, Route};
-use crate::router::Router;
 
-/// The document of a router.
-pub(crate) fn document(router: &Router) -> Value {
+/// The `info` of the OpenAPI document.
+#[derive(Clone, Debug)]
+pub struct ApiInfo {
+    pub title: &'static str,
+    pub version: &'static str,
+    pub description: &'static str,
+}
+
+/// The document of these routes.
+pub(crate) fn document(info: &ApiInfo, routes: &[Route]) -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
         settings.meta_schema = None;
@@ -21,7 +28,7 @@ pub(crate) fn document(router: &Router) -> Value {
     let problem_schema = reference::<ProblemBody>(&mut schemas);
     let mut paths = Map::new();
     // OpenAPI 3.1 has no place for methods outside the registry.
-    for route in router.routes.iter().filter(|r| r.method != Method::LIST) {
+    for route in routes.iter().filter(|r| r.method != Method::LIST) {
         let path = route.pattern.replace("{*", "{");
         let methods = paths.entry(path).or_insert_with(|| json!({}));
         methods[route.method.as_str().to_lowercase()] =
@@ -30,14 +37,14 @@ pub(crate) fn document(router: &Router) -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {
-            "title": router.info.title,
-            "version": router.info.version,
-            "description": router.info.description,
+            "title": info.title,
+            "version": info.version,
+            "description": info.description,
         },
         "paths": paths,
         "components": {
             "schemas": schemas.take_definitions(true),
-            "responses": error_responses(router, &problem_schema),
+            "responses": error_responses(routes, &problem_schema),
             "securitySchemes": { "bearer": {
                 "type": "http",
                 "scheme": "bearer",
@@ -206,8 +213,8 @@ fn meaning(status: u16) -> String {
 }
 
 /// One shared response per error status that any route may give.
-fn error_responses(router: &Router, schema: &Value) -> Map<String, Value> {
-    let mut all: Vec<u16> = router.routes.iter().flat_map(statuses).collect();
+fn error_responses(routes: &[Route], schema: &Value) -> Map<String, Value> {
+    let mut all: Vec<u16> = routes.iter().flat_map(statuses).collect();
     all.sort_unstable();
     all.dedup();
     let response = |status: &u16| {
@@ -237,8 +244,7 @@ fn success(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Method;
-    use crate::router::ApiInfo;
+    use crate::router::Router;
 
     #[derive(JsonSchema)]
     #[allow(dead_code)] // only its schema is used

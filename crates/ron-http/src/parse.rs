@@ -9,8 +9,10 @@ use std::ops::Range;
 
 use memchr::memchr3;
 
-use crate::limits::FIELDS_MAX;
-use crate::request::Method;
+use crate::head::{Field, Method};
+
+/// Maximum number of header fields of any head; [`crate::Limits::max_fields`] can only lower it.
+pub const FIELDS_MAX: usize = 128;
 
 /// Size bounds of a request head.
 #[derive(Clone, Copy, Debug)]
@@ -228,30 +230,6 @@ impl HeadScanner {
             return Err(Refusal::HeadTooLarge);
         }
         Ok(None)
-    }
-}
-
-/// Where a header field is in the head's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    /// Start of the name.
-    pub name: u32,
-    /// Length of the name.
-    pub name_len: u32,
-    /// Start of the value.
-    pub value: u32,
-    /// Length of the value.
-    pub value_len: u32,
-}
-
-impl Field {
-    pub fn name<'a>(&self, head: &'a [u8]) -> &'a [u8] {
-        &head[self.name as usize..(self.name + self.name_len) as usize]
-    }
-
-    /// The value's bytes, without the white space around them.
-    pub fn value<'a>(&self, head: &'a [u8]) -> &'a [u8] {
-        &head[self.value as usize..(self.value + self.value_len) as usize]
     }
 }
 

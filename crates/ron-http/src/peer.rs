@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ron_proto::caveat::IpBlock;
 
-use crate::request::{Headers, Transport};
+use crate::head::{Headers, Transport};
 
 /// A peer to which connections, long polls and failed authentications are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,7 +9,8 @@ use ron_proto::Problem;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::auth::Need;
-use crate::request::{JSON, Method, Request};
+use crate::head::Method;
+use crate::request::{JSON, Request};
 use crate::responder::Responder;
 use crate::response::Response;
 

@@ -5,22 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::auth::Need;
-use crate::request::{JSON, Method, percent_decode};
+use crate::head::Method;
+use crate::openapi::{ApiInfo, document};
+use crate::request::{JSON, percent_decode};
 use crate::response::Response;
 use crate::route::Route;
-
-/// The `info` of the OpenAPI document.
-#[derive(Clone, Debug)]
-pub struct ApiInfo {
-    pub title: &'static str,
-    pub version: &'static str,
-    pub description: &'static str,
-}
 
 /// The routes of one listener.
 #[derive(Clone, Debug)]
 pub struct Router {
-    pub(crate) info: ApiInfo,
+    info: ApiInfo,
     pub(crate) routes: Vec<Route>,
 }
 
@@ -47,7 +41,7 @@ impl Router {
 
     /// The OpenAPI 3.1 document.
     pub fn openapi(&self) -> serde_json::Value {
-        crate::openapi::document(self)
+        document(&self.info, &self.routes)
     }
 
     /// The routes, for generated tables.

@@ -12,13 +12,14 @@ use rustix::event::epoll;
 
 use crate::admit::Admission;
 use crate::conn::{After, Input, Reading, Step};
+use crate::head::Method;
 use crate::memory::Full;
 use crate::parse::Refusal;
 use crate::peer::Peer;
-use crate::request::{Method, Request};
+use crate::request::Request;
 use crate::responder::Responder;
 use crate::response::Response;
-use crate::shared::Shared;
+use crate::shared::{Shared, WAKE};
 use crate::slots::Lease;
 use crate::spool::Spool;
 use crate::unpack::Fault;
@@ -75,11 +76,11 @@ impl<'a> Worker<'a> {
     /// to the queue. The poll thread waits for the same events, so that they are seen also while
     /// all workers run handlers.
     fn poll_sockets(&mut self) -> Option<u64> {
-        crate::front::wait(self.shared, &mut self.events, Duration::ZERO);
+        self.shared.wait(&mut self.events, Duration::ZERO);
         let mut first = None;
         for event in self.events.drain(..) {
             let token = event.data.u64();
-            if token < crate::front::WAKE && self.shared.socket_event(token, event.flags) {
+            if token < WAKE && self.shared.socket_event(token, event.flags) {
                 match first {
                     None => first = Some(token),
                     Some(_) => self.shared.push(token),

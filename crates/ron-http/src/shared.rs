@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
 use crate::failures::Failures;
 use crate::ids::Ids;
 use crate::limits::Limits;
-use crate::listener::Listener;
+use crate::listener::{Listener, SOCKETS_MAX};
 use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
@@ -24,6 +24,10 @@ use crate::responder::{Hook, Sink, Ticket};
 use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Readiness, Slots};
+
+/// Epoll tokens from here on are no connections: this one is the waker's, those above are
+/// listeners'.
+pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Answers above this many bytes must keep a minimum rate instead of a total deadline.
 const PACED_FROM: usize = 1 << 20;
@@ -60,6 +64,16 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Waits for events; an interrupted wait returns none.
+    pub(crate) fn wait(&self, events: &mut Vec<epoll::Event>, sleep: Duration) {
+        let timeout = Timespec {
+            tv_sec: sleep.as_secs() as i64,
+            tv_nsec: i64::from(sleep.subsec_nanos()),
+        };
+        let space = rustix::buffer::spare_capacity(events);
+        let _ = epoll::wait(&self.epoll, space, Some(&timeout));
+    }
+
     pub(crate) fn draining(&self) -> bool {
         self.draining.load(Ordering::Acquire)
     }
@@ -78,7 +92,7 @@ impl Shared {
         }
         let head_only = exchange
             .as_ref()
-            .is_some_and(|e| e.method == crate::request::Method::HEAD);
+            .is_some_and(|e| e.method == crate::head::Method::HEAD);
         let http11 = exchange.as_ref().is_some_and(|e| e.http11);
         let form = Form {
             request_id: id.as_ref().map_or("", |id| id.as_str()),
@@ -119,7 +133,7 @@ impl Shared {
     fn log(
         &self,
         route: Option<usize>,
-        method: crate::request::Method,
+        method: crate::head::Method,
         status: u16,
         request_id: &str,
         took: Duration,

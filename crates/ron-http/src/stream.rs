@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustls::ServerConnection;
 
-use crate::request::ClientCert;
+use crate::head::ClientCert;
 
 /// The byte stream under a connection. Nothing here ever blocks.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 use zeroize::Zeroizing;
 
 use crate::cert_time::not_after;
-use crate::request::ClientCert;
+use crate::head::ClientCert;
 
 /// Largest PEM file that is read, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;

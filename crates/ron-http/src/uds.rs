@@ -24,7 +24,10 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::request::Transport;
+use crate::head::Transport;
+
+/// Maximum number of connections that wait to be accepted; the system may allow fewer.
+pub(crate) const BACKLOG: i32 = 1024;
 
 /// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
 pub const UNIX_PATH_MAX: usize = 107;
@@ -323,7 +326,7 @@ fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd,
     };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     let meta = std::fs::symlink_metadata(path)?;
-    rustix::net::listen(&socket, crate::listener::BACKLOG)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok((socket, (meta.dev(), meta.ino())))
 }
 

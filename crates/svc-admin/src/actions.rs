@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ron_http::{Call, CallError, Failure, HttpClient, Method, Reply, Responder, Response};
+use ron_http::{Call, CallError, Cause, Failure, HttpClient, Method, Reply, Responder, Response};
 use ron_kernel::{Deadline, Receiver, Recv, SharedClock, ThreadCtx};
 use ron_proto::admin::ActionAnswer;
 use ron_proto::{Problem, Timestamp};
@@ -182,7 +182,7 @@ pub fn problem_of(error: &CallError, deadline: Deadline) -> Problem {
             "upstream_parse",
             "The node's answer was not understood",
         ),
-        Failure::Unknown if deadline.expired() || error.detail.contains("time") => (
+        Failure::Unknown if error.cause == Cause::Timeout || deadline.expired() => (
             504,
             "upstream_timeout",
             "The node did not answer in time; the outcome is unknown",
@@ -217,6 +217,23 @@ fn refused(reply: &Reply) -> Problem {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_node_that_answers_nothing_in_time_is_a_timeout() {
+        let later = Deadline::within(std::time::Duration::from_secs(60));
+        let check = |kind, cause, status, code: &str| {
+            let error = CallError {
+                kind,
+                cause,
+                detail: "no answer within the deadline".to_owned(),
+            };
+            let problem = problem_of(&error, later);
+            assert_eq!((problem.status, &*problem.code), (status, code));
+        };
+        check(Failure::Unknown, Cause::Timeout, 504, "upstream_timeout");
+        check(Failure::Unknown, Cause::Other, 502, "upstream_connect");
+        check(Failure::TooLarge, Cause::TooLarge, 502, "upstream_parse");
+    }
 
     #[test]
     fn tokens_come_from_private_files() {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ron_http::{Call, CallError, Failure};
+use ron_http::{Call, CallError, Cause, Failure};
 use ron_kernel::loops::work_and_report;
 use ron_kernel::{Deadline, Receiver, ThreadCtx};
 
@@ -180,15 +180,12 @@ fn pause_after(interval: Duration, failures: u32, failure: Option<PollFailure>) 
 
 /// Classifies a call without an answer.
 fn poll_failure(error: &CallError, deadline: Deadline) -> PollFailure {
-    let says = |word: &str| error.detail.contains(word);
-    if says("refused") || says("cannot be connected") {
-        PollFailure::Refused
-    } else if deadline.expired() || says("in time") || says("deadline") {
-        PollFailure::Timeout
-    } else if error.kind == Failure::BadAnswer {
-        PollFailure::Foreign
-    } else {
-        PollFailure::Broken
+    match error.cause {
+        Cause::Refused => PollFailure::Refused,
+        Cause::Timeout => PollFailure::Timeout,
+        Cause::TooLarge | Cause::Other if deadline.expired() => PollFailure::Timeout,
+        Cause::TooLarge | Cause::Other if error.kind == Failure::BadAnswer => PollFailure::Foreign,
+        Cause::TooLarge | Cause::Other => PollFailure::Broken,
     }
 }
 

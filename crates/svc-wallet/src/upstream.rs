@@ -170,7 +170,7 @@ impl Upstream {
                 Ok(_) => {
                     open = Some("the ledger answered a different number of entries".to_owned());
                 }
-                Err(ClientError::Unknown { detail }) => open = Some(detail),
+                Err(ClientError::Unknown { detail, .. }) => open = Some(detail),
                 // A retry is useless until an operator has intervened.
                 Err(e) if open.is_none() && e.code() == Some(LEDGER_CLOSED) => {
                     let told = self.closed_problem();

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::*;
-use crate::request::Transport;
+use crate::head::Transport;
 use crate::stream::Stream;
 
 const INPUT: Readiness = Readiness {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
-use ron_http::{Body, Responder, Response};
+use ron_http::{Body, Cause, Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::SignRequest;
 use ron_proto::passport::{StatusBits, StatusListClaims};
@@ -395,6 +395,7 @@ impl Publisher {
         timer.observe_duration();
         let answer = answer?;
         let first = answer.signatures.first().ok_or(ClientError::Unknown {
+            cause: Cause::Other,
             detail: "the KMS answered without a signature".to_owned(),
         })?;
         Ok((first.signature.as_slice().to_vec(), answer.version))

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
-use ron_http::{HttpClient, Reply, url_origin};
+use ron_http::{Cause, HttpClient, Reply, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
 
@@ -211,7 +211,11 @@ fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
 
 fn unavailable(error: &ClientError) -> FetchError {
     let mut why = error.to_string();
-    if why.contains("above the client's bound") {
+    if let ClientError::Unknown {
+        cause: Cause::TooLarge,
+        ..
+    } = error
+    {
         why.push_str("; large snapshots need a source that answers ranges (206)");
     }
     FetchError::Unavailable(why)
