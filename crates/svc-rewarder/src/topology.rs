@@ -109,7 +109,7 @@ pub static Q_WORK: QueueSpec = row(
     Overflow::RejectNew,
     "rew-sched",
     "rew-work-",
-    "one retry after 50 to 150 ms, then 429 busy and the run is failed (send it again)",
+    "one retry after 100 ms, then 429 busy and the run is failed (send it again)",
 );
 pub static Q_RESULTS: QueueSpec = row(
     "results",

@@ -11,6 +11,7 @@ pub mod emitter;
 pub mod ports;
 pub mod progress;
 pub mod registry;
+mod replace;
 pub mod retention;
 pub mod scheduler;
 pub mod worker;

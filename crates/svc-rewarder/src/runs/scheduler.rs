@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use ron_http::{Responder, Response};
 use ron_kernel::{
-    Backoff, Deadline, Receiver, SendError, Sender, SharedClock, Shutdown, ThreadCtx, select,
+    Backoff, Deadline, Receiver, RecvEither, SendError, Sender, SharedClock, Shutdown, ThreadCtx,
 };
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{RunState, SettlementSeqs};
-use ron_proto::values::{ContentId, Timestamp};
-use serde_json::json;
+use ron_proto::values::Timestamp;
 
 use super::registry::{Entry, Registry};
+use super::replace::may_replace;
 use super::{Ask, Intent, Job, Progress, Run, RunEvent, RunId, RunRequest, Update, reason};
 use crate::errors;
 use crate::metrics::Metrics;
@@ -28,6 +28,9 @@ use crate::metrics::Metrics;
 const TICK: Duration = Duration::from_millis(500);
 /// Minimum sleep while something is due, so that the loop does not spin on a full queue.
 const TICK_MIN: Duration = Duration::from_millis(20);
+/// When a job that found no place in `work` is sent once more. Longer than the pause between two
+/// jobs of a small epoch; short enough for a caller that waits for its answer.
+const SECOND_TRY: Duration = Duration::from_millis(100);
 
 /// Stores runs durably. A failed write poisons the store: every later write fails too.
 pub trait RunStore: Send {
@@ -60,12 +63,28 @@ struct Waiter {
     responder: Responder,
 }
 
+/// A new run whose job found no place in `work`, with the request that made it.
+struct SecondTry {
+    at: Deadline,
+    compute_by: Option<Deadline>,
+    wait: Option<Duration>,
+    responder: Responder,
+}
+
+/// What became of an admitted request.
+enum Admission {
+    Admitted,
+    /// Its job found no place in `work`.
+    QueueFull,
+}
+
 /// State of the loop besides the table. Only the scheduler's thread has it.
 pub struct Memory {
     store: Box<dyn RunStore>,
     waiters: BTreeMap<RunId, Vec<Waiter>>,
     /// Queued runs that still need a place in `work`; found at start.
     to_compute: BTreeSet<RunId>,
+    second_tries: BTreeMap<RunId, SecondTry>,
     /// Runs to send to the emitter, and when.
     to_settle: BTreeMap<RunId, Deadline>,
     backoffs: BTreeMap<RunId, Backoff>,
@@ -78,6 +97,7 @@ impl Scheduler {
             store,
             waiters: BTreeMap::new(),
             to_compute: BTreeSet::new(),
+            second_tries: BTreeMap::new(),
             to_settle: BTreeMap::new(),
             backoffs: BTreeMap::new(),
         };
@@ -105,16 +125,19 @@ impl Scheduler {
     pub fn run(&self, memory: &mut Memory, ctx: &ThreadCtx, others_done: &dyn Fn() -> bool) {
         self.tick(memory, &ctx.shutdown);
         while !ctx.shutdown.is_set() {
-            let nap = self.nap(memory);
-            select! {
-                recv(self.work_req.raw()) -> request => {
-                    if let Ok(request) = request { self.handle_request(memory, request, &ctx.shutdown) }
-                },
-                recv(self.updates.raw()) -> update => {
-                    if let Ok(update) = update { self.handle_update(memory, &update) }
-                },
-                recv(ctx.shutdown.raw()) -> _ => break,
-                default(nap) => {}
+            let next_tick = Deadline::within(self.nap(memory));
+            match self
+                .work_req
+                .recv_either(&self.updates, &ctx.shutdown, next_tick)
+            {
+                RecvEither::First(request) => self.handle_request(memory, request),
+                RecvEither::Second(update) => self.handle_update(memory, &update),
+                RecvEither::Timeout => {}
+                RecvEither::Shutdown => break,
+                // The API and the stages keep their senders while the service runs.
+                RecvEither::Closed => {
+                    ctx.shutdown.wait(next_tick);
+                }
             }
             self.tick(memory, &ctx.shutdown);
         }
@@ -122,8 +145,6 @@ impl Scheduler {
     }
 
     fn drain(&self, memory: &mut Memory, others_done: &dyn Fn() -> bool) {
-        // Read before the queue is emptied: a stage sends its last report before it counts as done,
-        // so after `done` nothing can follow.
         let (_keep, never) = Shutdown::pair();
         loop {
             // Read before the queue is emptied: a stage sends its last report before it counts as
@@ -138,7 +159,6 @@ impl Scheduler {
             // The stages report through the queue that this loop drains, so it cannot wait for
             // their end alone.
             never.wait(Deadline::within(Duration::from_millis(5)));
-            // Callers are answered last, when no report can still bring their result.
         }
         // Callers are answered last: until here a report could still have brought their result.
         while let Some(request) = self.work_req.try_recv() {
@@ -147,11 +167,17 @@ impl Scheduler {
         for waiter in std::mem::take(&mut memory.waiters).into_values().flatten() {
             waiter.responder.send(Problem::draining(1));
         }
+        // Their runs are durable as queued: the next start computes them.
+        for late in std::mem::take(&mut memory.second_tries).into_values() {
+            late.responder.send(Problem::draining(1));
+        }
     }
 
     fn nap(&self, memory: &Memory) -> Duration {
         let waits = memory.waiters.values().flatten().map(|waiter| waiter.until);
-        let next = waits.chain(memory.to_settle.values().copied()).min();
+        let second_tries = memory.second_tries.values().map(|late| late.at);
+        let settlements = memory.to_settle.values().copied();
+        let next = waits.chain(second_tries).chain(settlements).min();
         let due = next.map_or(TICK, Deadline::remaining);
         let due = if memory.to_compute.is_empty() {
             due
@@ -165,6 +191,7 @@ impl Scheduler {
     /// settlements.
     pub fn tick(&self, memory: &mut Memory, shutdown: &Shutdown) {
         self.expire_waits(memory);
+        self.try_again(memory);
         while let Some(id) = memory.to_compute.first().cloned() {
             match self.registry.get(&id) {
                 // The queue is full: the remaining runs wait for the next tick.
@@ -214,6 +241,51 @@ impl Scheduler {
         memory.waiters.retain(|_, waiters| !waiters.is_empty());
     }
 
+    /// Sends the jobs whose second try is due. A run whose job finds no place again fails, and its
+    /// caller gets 429.
+    fn try_again(&self, memory: &mut Memory) {
+        let due = |_: &RunId, late: &mut SecondTry| late.at.expired();
+        let due: Vec<_> = memory.second_tries.extract_if(.., due).collect();
+        for (id, late) in due {
+            let Some(entry) = self.registry.get(&id) else {
+                continue; // dropping the responder answers 500
+            };
+            if self.enqueue(&entry, late.compute_by).is_ok() {
+                self.reply(memory, id, late.wait, late.responder);
+                continue;
+            }
+            match self.fail_busy(memory, &entry) {
+                Ok(()) => late
+                    .responder
+                    .send(Problem::busy(self.work.retry_after_s())),
+                Err(problem) => late.responder.send(*problem),
+            }
+        }
+    }
+
+    fn fail_busy(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
+        let mut run = (*entry.run).clone();
+        run.state = RunState::Failed;
+        run.reason = Some(reason(
+            "busy",
+            "every compute queue was full; send the request again",
+        ));
+        let entry = Entry {
+            run: Arc::new(run),
+            progress: entry.progress.clone(),
+        };
+        self.save(memory, &entry)?;
+        self.answer_waiters(memory, &entry);
+        Ok(())
+    }
+
+    /// Answers the callers that wait for a run, which is at rest now.
+    fn answer_waiters(&self, memory: &mut Memory, entry: &Entry) {
+        for waiter in memory.waiters.remove(&entry.run.id()).unwrap_or_default() {
+            waiter.responder.send(answer(entry, self.clock.unix_ms()));
+        }
+    }
+
     /// The response for a run in its current state.
     fn present(&self, id: &RunId) -> Response {
         let Some(entry) = self.registry.get(id) else {
@@ -223,7 +295,7 @@ impl Scheduler {
     }
 
     /// Handles one request. Answers it, or keeps the responder until the run is at rest.
-    pub fn handle_request(&self, memory: &mut Memory, request: RunRequest, shutdown: &Shutdown) {
+    pub fn handle_request(&self, memory: &mut Memory, request: RunRequest) {
         let RunRequest {
             id,
             ask,
@@ -232,12 +304,28 @@ impl Scheduler {
             responder,
         } = request;
         let admitted = match &ask {
-            Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by, shutdown),
-            Ask::Settle => self.want_settlement(memory, &id),
+            Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by),
+            Ask::Settle => self
+                .want_settlement(memory, &id)
+                .map(|()| Admission::Admitted),
         };
-        if let Err(problem) = admitted {
-            return responder.send(*problem);
+        match admitted {
+            Err(problem) => responder.send(*problem),
+            Ok(Admission::Admitted) => self.reply(memory, id, wait, responder),
+            Ok(Admission::QueueFull) => {
+                let late = SecondTry {
+                    at: Deadline::within(SECOND_TRY),
+                    compute_by,
+                    wait,
+                    responder,
+                };
+                memory.second_tries.insert(id, late);
+            }
         }
+    }
+
+    /// Answers with the run's state, or keeps the responder until the run is at rest.
+    fn reply(&self, memory: &mut Memory, id: RunId, wait: Option<Duration>, responder: Responder) {
         let resting = self
             .registry
             .get(&id)
@@ -262,8 +350,7 @@ impl Scheduler {
         id: &RunId,
         ask: &Ask,
         compute_by: Option<Deadline>,
-        shutdown: &Shutdown,
-    ) -> Result<(), Box<Problem>> {
+    ) -> Result<Admission, Box<Problem>> {
         let Ask::Compute {
             snapshot,
             policy_id,
@@ -273,12 +360,12 @@ impl Scheduler {
             dry_run,
         } = ask
         else {
-            return Ok(());
+            return Ok(Admission::Admitted);
         };
         if let Some(entry) = self.registry.get(id)
             && !may_replace(&entry.run, run_key, *dry_run)?
         {
-            return Ok(());
+            return Ok(Admission::Admitted);
         }
         let now = Timestamp(self.clock.unix_ms());
         let run = Run {
@@ -313,7 +400,10 @@ impl Scheduler {
         memory.to_settle.remove(id);
         memory.backoffs.remove(id);
         self.save(memory, &entry)?;
-        self.enqueue_patiently(memory, &entry, compute_by, shutdown)
+        Ok(match self.enqueue(&entry, compute_by) {
+            Ok(()) => Admission::Admitted,
+            Err(()) => Admission::QueueFull,
+        })
     }
 
     fn enqueue(&self, entry: &Entry, compute_by: Option<Deadline>) -> Result<(), ()> {
@@ -327,38 +417,6 @@ impl Scheduler {
             Ok(()) => Ok(()),
             Err(SendError::Full(_) | SendError::Closed(_)) => Err(()),
         }
-    }
-
-    /// Retries once after 50 to 150 ms. If the queue is still full, the run fails and the caller
-    /// gets 429.
-    fn enqueue_patiently(
-        &self,
-        memory: &mut Memory,
-        entry: &Entry,
-        compute_by: Option<Deadline>,
-        shutdown: &Shutdown,
-    ) -> Result<(), Box<Problem>> {
-        if self.enqueue(entry, compute_by).is_ok() {
-            return Ok(());
-        }
-        let pause = Duration::from_millis(50 + self.clock.unix_ms() % 100);
-        if !shutdown.wait(Deadline::within(pause)) && self.enqueue(entry, compute_by).is_ok() {
-            return Ok(());
-        }
-        let mut run = (*entry.run).clone();
-        run.state = RunState::Failed;
-        run.reason = Some(reason(
-            "busy",
-            "every compute queue was full; send the request again",
-        ));
-        self.save(
-            memory,
-            &Entry {
-                run: Arc::new(run),
-                progress: entry.progress.clone(),
-            },
-        )?;
-        Err(Box::new(Problem::busy(self.work.retry_after_s())))
     }
 
     fn want_settlement(&self, memory: &mut Memory, id: &RunId) -> Result<(), Box<Problem>> {
@@ -461,9 +519,7 @@ impl Scheduler {
         if saved && entry.run.at_rest() {
             let status = entry.run.state.as_str();
             self.metrics.runs.with_label_values(&[status]).inc();
-            for waiter in memory.waiters.remove(&update.id).unwrap_or_default() {
-                waiter.responder.send(answer(&entry, self.clock.unix_ms()));
-            }
+            self.answer_waiters(memory, &entry);
         }
     }
 
@@ -539,47 +595,4 @@ pub fn answer(entry: &Entry, now_ms: u64) -> Response {
                 .header("Location", format!("/rewarder/epochs/{}", run.epoch))
         }
     }
-}
-
-/// Decides whether a request may replace the run of its epoch. `Ok(false)`: it is the same run.
-///
-/// Only runs that can never have paid are replaced: dry runs at rest, failed runs, and quarantined
-/// runs (by other inputs). Payments from before this database began are known to the ledger alone,
-/// which refuses a second manifest.
-fn may_replace(run: &Run, run_key: &ContentId, dry_run: bool) -> Result<bool, Box<Problem>> {
-    let same = run.run_key == *run_key;
-    match run.state {
-        // The ledger's refusal is permanent, so the same inputs cannot succeed.
-        RunState::Failed
-            if same && (has_code(run, "epoch_conflict") || has_code(run, "usage_paid")) =>
-        {
-            return Err(Box::new(errors::failed(run.reason.as_ref())));
-        }
-        RunState::Quarantined if same => {
-            return Err(Box::new(errors::quarantined(run.reason.as_ref())));
-        }
-        RunState::Failed | RunState::Quarantined => return Ok(true),
-        _ => {}
-    }
-    if same && (dry_run || !run.dry_run) {
-        return Ok(false);
-    }
-    if !run.dry_run {
-        return Err(Box::new(errors::epoch_conflict(json!({
-            "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
-            "run_key": run.run_key, "state": run.state,
-        }))));
-    }
-    if run.at_rest() {
-        Ok(true)
-    } else {
-        let detail = "a dry run of this epoch is still being computed; retry when it is done";
-        Err(Box::new(Problem::in_flight(detail)))
-    }
-}
-
-fn has_code(run: &Run, code: &str) -> bool {
-    run.reason
-        .as_ref()
-        .is_some_and(|reason| reason.code == code)
 }

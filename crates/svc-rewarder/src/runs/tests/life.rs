@@ -218,9 +218,14 @@ impl Life {
             compute_by: None,
             responder,
         };
-        self.scheduler
-            .handle_request(&mut self.memory, asked, &self.shutdown);
+        self.scheduler.handle_request(&mut self.memory, asked);
         answer
+    }
+
+    /// Lets `pause` pass, then handles what is due in the scheduler.
+    pub(super) fn tick_after(&mut self, pause: Duration) {
+        self.shutdown.wait(Deadline::within(pause));
+        self.scheduler.tick(&mut self.memory, &self.shutdown);
     }
 
     pub(super) fn run(&self, epoch: &str) -> Run {
