@@ -26,6 +26,8 @@ pub trait Disk: Debug + Send + Sync {
     fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Creates an empty file (mode 0600) for reading and writing; truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file for reading and writing; creates it (mode 0600) when there is none.
+    fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file over another or to a new name in the same directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -101,14 +103,11 @@ impl Disk for OsDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600);
-        Ok(Arc::new(OsFile(options.open(path)?)))
+        Ok(Arc::new(OsFile(writable().truncate(true).open(path)?)))
+    }
+
+    fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OsFile(writable().open(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -125,20 +124,20 @@ impl Disk for OsDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600);
-        let file = options.open(path)?;
+        let file = writable().open(path)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(OsLock(file)))),
             Err(e) if e == rustix::io::Errno::WOULDBLOCK => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
+}
+
+/// A private file for reading and writing, which is created when it is missing.
+fn writable() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options
 }
 
 /// flock holds as long as the file is open.
@@ -228,25 +227,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_real_disk_locks_lists_and_replaces() {
+    fn disks_lock_list_and_replace() {
         let home = tempfile::tempdir().expect("a temporary directory");
-        let dir = home.path().join("a/b");
-        let disk = OsDisk;
-        disk.create_dir_all(&dir).expect("made");
-        disk.create_dir_all(&dir).expect("made again");
-        write_atomic(&disk, &dir, "x", b"one").expect("written");
-        write_atomic(&disk, &dir, "x", b"two").expect("written");
+        check(&OsDisk, &home.path().join("a/b"));
+        check(&crate::MemoryDisk::new(), Path::new("/a/b"));
+        check(&crate::SimDisk::new(), Path::new("/a/b"));
+    }
+
+    fn check(disk: &dyn Disk, dir: &Path) {
+        disk.create_dir_all(dir).expect("made");
+        disk.create_dir_all(dir).expect("made again");
+        write_atomic(disk, dir, "x", b"one").expect("written");
+        write_atomic(disk, dir, "x", b"two").expect("written");
         assert_eq!(
-            read_small(&disk, &dir.join("x"), 10).expect("read"),
+            read_small(disk, &dir.join("x"), 10).expect("read"),
             Some(b"two".to_vec())
         );
-        assert_eq!(read_small(&disk, &dir.join("y"), 10).expect("read"), None);
-        assert!(read_small(&disk, &dir.join("x"), 2).is_err());
+        assert_eq!(read_small(disk, &dir.join("y"), 10).expect("read"), None);
+        assert!(read_small(disk, &dir.join("x"), 2).is_err());
         let held = disk.lock(&dir.join("lock")).expect("no error");
         assert!(held.is_some());
         assert!(disk.lock(&dir.join("lock")).expect("no error").is_none());
         drop(held);
         assert!(disk.lock(&dir.join("lock")).expect("no error").is_some());
-        assert_eq!(disk.list(&dir).expect("listed"), ["lock", "x"]);
+        let names = disk.list(dir).expect("listed");
+        assert_eq!(names.last().map(String::as_str), Some("x"));
+        let x = disk.open_or_create(&dir.join("x")).expect("open");
+        disk.remove(&dir.join("x")).expect("removed");
+        assert!(disk.open_read(&dir.join("x")).is_err());
+        x.write_at(4, b"four").expect("written");
+        let mut all = [1; 10];
+        assert_eq!(
+            x.read_at(0, &mut all).expect("read"),
+            8,
+            "handles outlive names"
+        );
+        assert_eq!(&all, b"two\0four\x01\x01");
+        x.set_len(1).expect("cut");
+        assert_eq!(
+            (x.len().expect("length"), x.is_empty().expect("length")),
+            (1, false)
+        );
+        disk.create(&dir.join("y")).expect("made");
+        disk.rename(&dir.join("y"), &dir.join("z"))
+            .expect("renamed");
+        assert!(
+            disk.open_write(&dir.join("z"))
+                .expect("there")
+                .is_empty()
+                .expect("length")
+        );
     }
 }

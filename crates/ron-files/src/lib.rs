@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!  disk     Disk: what a file system promises; OsDisk; atomic replacement of small files
-//!  sim      SimDisk: a disk in memory that loses, tears and refuses writes, for tests and amnesia mode
+//!  memory   MemoryDisk: a disk in memory, for amnesia mode
+//!  sim      SimDisk: a disk in memory that loses, tears and refuses writes, for tests
 //!  kind     the first bytes of every file: kind and format version; FileError
 //!  records  RecordFile: records appended in batches; a torn tail is cut, damage is refused
 //!  sealed   SealedWriter, Sealed: files written once, under a hash
+//!  slots    SlotFile: slots written by position and never flushed, for copies and hints
 //! ```
 //!
 //! **Invariant:** a record whose commit returned is found at the next start, or the file is refused with
@@ -15,12 +17,16 @@
 
 mod disk;
 mod kind;
+mod memory;
 mod records;
 mod sealed;
 mod sim;
+mod slots;
 
 pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
 pub use kind::{FileError, Kind};
+pub use memory::MemoryDisk;
 pub use records::{Check, Opened, Place, RecordFile, Tail};
 pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
+pub use slots::{Slot, SlotFile};

@@ -380,6 +380,13 @@ impl Disk for SimDisk {
         Ok(self.handle(inode, boot))
     }
 
+    fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        match self.open_write(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => self.create(path),
+            opened => opened,
+        }
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         state.step_whole()?;

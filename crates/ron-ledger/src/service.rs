@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::RonAuthorizer;
-use ron_files::{Disk, OsDisk, SimDisk};
+use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
@@ -129,7 +129,7 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<O
             (Arc::new(OsDisk), dir.to_owned(), signer)
         }
         None => (
-            Arc::new(SimDisk::new()),
+            Arc::new(MemoryDisk::new()),
             PathBuf::from("/ledger"),
             note_key::ephemeral(&settings.origin, &*chassis.random),
         ),

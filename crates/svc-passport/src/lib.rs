@@ -38,6 +38,7 @@ use ron_auth::proofs::ProofCache;
 use ron_auth::revocation::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
+use ron_files::{MemoryDisk, OsDisk};
 use ron_kernel::{Receiver, Sender, Snapshot, queue};
 use ron_proto::passport::Jwks;
 use ron_service::{Chassis, Config, DataDir, Parts, Running, StartError, signed_policy};
@@ -183,7 +184,10 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
 
 /// The record of holders, beside the store, or in memory with amnesia on.
 fn holders(settings: &Settings) -> std::io::Result<Holders> {
-    Holders::open(settings.data_dir.as_ref().map(|dir| dir.join("holders")))
+    match &settings.data_dir {
+        Some(dir) => Holders::open(Arc::new(OsDisk), dir.join("holders")),
+        None => Holders::open(Arc::new(MemoryDisk::new()), "/holders".into()),
+    }
 }
 
 /// File of the last signed policy note; `None` with amnesia on.

@@ -91,13 +91,6 @@ pub static LISTS: LockSpec = LockSpec {
     guards: "number and next position of the status list that is being filled",
 };
 
-/// Holders of tokens, with amnesia on.
-pub static HOLDERS: LockSpec = LockSpec {
-    name: "holders",
-    rank: 17,
-    guards: "holders of the tokens of each status list, when nothing is stored on disk",
-};
-
 /// Signed documents; only the publishing thread takes it.
 pub static PUBLISHED: LockSpec = LockSpec {
     name: "published",
@@ -123,5 +116,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
-    locks: [ASSERTIONS, PROOFS, LISTS, HOLDERS, PUBLISHED, ISSUE_HEALTH, STORE],
+    locks: [ASSERTIONS, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

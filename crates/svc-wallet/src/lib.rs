@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::{Credential, LedgerClient};
+use ron_files::OsDisk;
 use ron_http::HttpClient;
 use ron_kernel::{Deadline, Snapshot, ThreadCtx, queue};
 use ron_proto::wallet::WalletPolicy;
@@ -162,7 +163,7 @@ fn share(
     Ok(Shared {
         balances: Arc::new(Balances::new(settings.balances_keep)),
         settings,
-        answers: AnswersReader::new(home.map(|dir| dir.join("answers"))),
+        answers: AnswersReader::new(Arc::new(OsDisk), home.map(|dir| dir.join("answers"))),
         upstream,
         feed_http,
         feed_ledger,

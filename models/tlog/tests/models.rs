@@ -8,8 +8,6 @@
 #[path = "../../../crates/ron-service/src/log_host/witness.rs"]
 mod witness;
 
-mod plain_disk;
-
 mod ready {
     pub use ron_service::ReadyBoard;
 }
@@ -26,8 +24,8 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
-use plain_disk::PlainDisk;
 use ron_crypto::sign::Ed25519Key;
+use ron_files::MemoryDisk;
 use ron_http::{Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{
@@ -113,7 +111,7 @@ fn log() -> Log {
         salt: Some([5; 16]),
         ..LogOptions::new("log.example")
     };
-    Log::open(Arc::new(PlainDisk::default()), Path::new("/l"), options).expect("an empty log")
+    Log::open(Arc::new(MemoryDisk::new()), Path::new("/l"), options).expect("an empty log")
 }
 
 /// One entry, and the sender for its index.
@@ -229,7 +227,7 @@ fn race_for_a_witness() {
         let (to, jobs) = bare_queue::<Job>(&WITNESS_QUEUE, 16);
         let cosigner = Cosigner::new("w.example", Ed25519Key::from_seed(&[2; 32])).expect("name");
         let keys = vec![signer().verifier().clone()];
-        let disk = Arc::new(PlainDisk::default());
+        let disk = Arc::new(MemoryDisk::new());
         let store = WitnessStore::open(disk, Path::new("/w"), cosigner, keys).expect("opens");
         let notes = Arc::new(Snapshot::new(store.notes()));
         let mut room = Room {

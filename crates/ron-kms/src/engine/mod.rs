@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_crypto::rand::Random;
-use ron_files::{Disk, OsDisk, SimDisk};
+use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
     Credits, KernelMetrics, Receiver, Registry, SharedClock, Snapshot, Supervisor, ThreadCtx, queue,
@@ -247,7 +247,7 @@ fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
     let given = parts.disk.clone();
     given.unwrap_or_else(|| match settings.data_dir {
         Some(_) => Arc::new(OsDisk),
-        None => Arc::new(SimDisk::new()),
+        None => Arc::new(MemoryDisk::new()),
     })
 }
 

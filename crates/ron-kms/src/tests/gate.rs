@@ -96,6 +96,9 @@ impl Disk for GateDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(self.guard(path, self.inner.create(path)?))
     }
+    fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(self.guard(path, self.inner.open_or_create(path)?))
+    }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.inner.rename(from, to)
     }

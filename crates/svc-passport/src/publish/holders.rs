@@ -1,43 +1,40 @@
-//! The holders of the tokens of each status list, so that the lists can show the revocation of a subject: eight bytes per
-//! token, in one file per list (in memory with amnesia on), written before the token leaves.
+//! The holders of the tokens of each status list, so that the lists can show the revocation of a subject: one slot per
+//! token, in one slot file per list, written before the token leaves.
 //!
-//! An entry holds no name: 48 bits of a hash of list and subject, and the second in which the token was issued. Entries
-//! survive a kill of the process. They are not flushed, so a power failure may lose some; the events and the revoker's
-//! store still have the revocation.
+//! A slot holds no name: 48 bits of a hash of list and subject, and the second in which the token was issued. Slots
+//! survive a kill of the process. They are not flushed, so a power failure may lose or tear some; the events and the
+//! revoker's store still have the revocation.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ron_auth::RevocationView;
-use ron_kernel::RankedMutex;
+use ron_files::{Disk, FileError, Kind, Slot, SlotFile};
 
 use crate::lists::{LIST_KEPT_S, LIST_TOKENS, Places};
-use crate::topology::HOLDERS;
 
-/// Bytes of an entry.
+/// Bytes of a slot's content.
 const ENTRY: usize = 8;
+/// The files; their id is the number of the list.
+const KIND: Kind = Kind {
+    name: b"HOLD",
+    version: 1,
+};
 
 /// The recorded holders of each list's tokens.
 #[derive(Debug)]
 pub struct Holders {
-    /// Directory of the files; `None` keeps them in memory.
-    dir: Option<PathBuf>,
-    memory: RankedMutex<BTreeMap<u64, Vec<u64>>>,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
 }
 
 impl Holders {
-    /// Opens the record in a directory, which is created if needed, or in memory.
-    pub fn open(dir: Option<PathBuf>) -> io::Result<Self> {
-        if let Some(dir) = &dir {
-            let mut private = std::fs::DirBuilder::new();
-            private.mode(0o700).recursive(true).create(dir)?;
-        }
-        Ok(Self {
-            dir,
-            memory: RankedMutex::new(&HOLDERS, BTreeMap::new()),
-        })
+    /// Opens the record in a directory, which is created if needed.
+    pub fn open(disk: Arc<dyn Disk>, dir: PathBuf) -> io::Result<Self> {
+        disk.create_dir_all(&dir)?;
+        Ok(Self { disk, dir })
     }
 
     /// Records the subjects of a batch's tokens, from the first of its positions on.
@@ -46,28 +43,20 @@ impl Holders {
         places: &Places,
         subjects: impl Iterator<Item = &'a str>,
         iat: u64,
-    ) -> io::Result<()> {
-        let entries = subjects.map(|subject| entry(places, subject, iat));
-        let Some(dir) = &self.dir else {
-            let mut memory = self.memory.lock();
-            let list = memory.entry(places.list).or_default();
-            for (entry, at) in entries.zip(places.first as usize..) {
-                if list.len() <= at {
-                    list.resize(at + 1, 0);
-                }
-                list[at] = entry;
-            }
-            return Ok(());
-        };
-        let bytes: Vec<u8> = entries.flat_map(u64::to_le_bytes).collect();
-        let mut options = std::fs::OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(path(dir, places.list))?;
-        file.write_all_at(&bytes, u64::from(places.first) * ENTRY as u64)
+    ) -> Result<(), FileError> {
+        let path = path(&self.dir, places.list);
+        let file = SlotFile::open_or_create(&*self.disk, &path, KIND, places.list)?;
+        let entries = subjects.map(|subject| entry(places, subject, iat).to_be_bytes());
+        file.write(u64::from(places.first), entries)
     }
 
     /// The positions of a list whose subject is revoked.
-    pub fn revoked(&self, list: u64, opened_s: u64, view: &RevocationView) -> io::Result<Vec<u32>> {
+    pub fn revoked(
+        &self,
+        list: u64,
+        opened_s: u64,
+        view: &RevocationView,
+    ) -> Result<Vec<u32>, FileError> {
         let until: BTreeMap<u64, u64> = view
             .subjects()
             .map(|(subject, until)| (name(list, subject), until))
@@ -75,51 +64,43 @@ impl Holders {
         if until.is_empty() {
             return Ok(Vec::new());
         }
-        let void = |(entry, at): (u64, u32)| {
-            // A zero entry is a position without a token.
-            let second = (entry & 0xffff).checked_sub(1)?;
-            let until = until.get(&(entry >> 16))?;
-            (opened_s + second <= *until).then_some(at)
+        let path = path(&self.dir, list);
+        let Some(file) = SlotFile::<ENTRY>::open(&*self.disk, &path, KIND, list)? else {
+            return Ok(Vec::new());
         };
-        Ok(self
-            .read(list)?
-            .into_iter()
-            .zip(0..)
-            .filter_map(void)
-            .collect())
+        let mut void = Vec::new();
+        for (slot, at) in file.all()?.into_iter().take(LIST_TOKENS as usize).zip(0..) {
+            let entry = match slot {
+                Slot::Empty => continue,
+                Slot::Damaged => {
+                    // As after a power failure: this token's holder is unknown, and the other slots are still right.
+                    let why = file.damaged(at.into());
+                    tracing::error!(service = "svc-passport", event = "holder_lost", %why);
+                    continue;
+                }
+                Slot::Sound(entry) => u64::from_be_bytes(entry),
+            };
+            let issued_s = opened_s + (entry & 0xffff);
+            if until
+                .get(&(entry >> 16))
+                .is_some_and(|until| issued_s <= *until)
+            {
+                void.push(at);
+            }
+        }
+        Ok(void)
     }
 
     /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds. A list's number is never smaller
     /// than the second in which it was opened, so the number alone decides.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
         let oldest = now_s.saturating_sub(LIST_KEPT_S);
-        self.memory.lock().retain(|list, _| *list >= oldest);
-        let Some(dir) = &self.dir else { return Ok(()) };
-        for file in std::fs::read_dir(dir)? {
-            let file = file?;
-            let list = file
-                .file_name()
-                .to_str()
-                .and_then(|n| n.parse::<u64>().ok());
-            if list.is_some_and(|list| list < oldest) {
-                std::fs::remove_file(file.path())?;
+        for file in self.disk.list(&self.dir)? {
+            if file.parse::<u64>().is_ok_and(|list| list < oldest) {
+                self.disk.remove(&self.dir.join(file))?;
             }
         }
         Ok(())
-    }
-
-    fn read(&self, list: u64) -> io::Result<Vec<u64>> {
-        let Some(dir) = &self.dir else {
-            return Ok(self.memory.lock().get(&list).cloned().unwrap_or_default());
-        };
-        let bytes = match std::fs::read(path(dir, list)) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            read => read?,
-        };
-        let entries = bytes.chunks_exact(ENTRY).take(LIST_TOKENS as usize);
-        let entry =
-            |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("chunks are of eight bytes"));
-        Ok(entries.map(entry).collect())
     }
 }
 
@@ -128,8 +109,7 @@ fn path(dir: &Path, list: u64) -> PathBuf {
 }
 
 fn entry(places: &Places, subject: &str, iat: u64) -> u64 {
-    // One more, because zero marks a position without a token.
-    let second = (iat.saturating_sub(places.opened_s) + 1).min(0xffff);
+    let second = iat.saturating_sub(places.opened_s).min(0xffff);
     name(places.list, subject) << 16 | second
 }
 
@@ -143,6 +123,7 @@ fn name(list: u64, subject: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use ron_files::{CrashMode, MemoryDisk, OsDisk, SimDisk};
     use ron_proto::Timestamp;
     use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 
@@ -167,26 +148,32 @@ mod tests {
         view
     }
 
+    fn at(first: u32) -> Places {
+        Places {
+            list: 10_007,
+            opened_s: 10_000,
+            first,
+        }
+    }
+
+    fn of(holders: &Holders, list: u64, subject: &str, until: u64) -> Vec<u32> {
+        holders
+            .revoked(list, 10_000, &view(subject, until))
+            .unwrap()
+    }
+
     #[test]
     fn a_subjects_tokens_up_to_its_revocation_are_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        for place in [None, Some(dir.path().join("holders"))] {
-            let holders = Holders::open(place.clone()).unwrap();
-            let at = |first| Places {
-                list: 10_007,
-                opened_s: 10_000,
-                first,
-            };
+        let disks: [Arc<dyn Disk>; 2] = [Arc::new(OsDisk), Arc::new(MemoryDisk::new())];
+        for disk in disks {
+            let open = || Holders::open(disk.clone(), dir.path().join("holders")).unwrap();
+            let holders = open();
             holders
                 .note(&at(0), ["alice", "bob", "alice"].into_iter(), 10_000)
                 .unwrap();
             holders.note(&at(3), ["alice"].into_iter(), 10_050).unwrap();
             holders.note(&at(9), ["alice"].into_iter(), 10_051).unwrap();
-            let of = |holders: &Holders, list, subject, until| {
-                holders
-                    .revoked(list, 10_000, &view(subject, until))
-                    .unwrap()
-            };
             assert_eq!(of(&holders, 10_007, "alice", 10_050), [0, 2, 3]);
             assert_eq!(of(&holders, 10_007, "bob", 99_999), [1]);
             assert_eq!(of(&holders, 10_007, "carol", 99_999), [0; 0]);
@@ -195,14 +182,43 @@ mod tests {
                 [0; 0],
                 "another list"
             );
-            if place.is_some() {
-                let again = Holders::open(place).unwrap();
-                assert_eq!(of(&again, 10_007, "alice", 99_999), [0, 2, 3, 9], "kept");
-            }
+            let again = open();
+            assert_eq!(of(&again, 10_007, "alice", 99_999), [0, 2, 3, 9], "kept");
             holders.forget(10_007 + LIST_KEPT_S).unwrap();
             assert_eq!(of(&holders, 10_007, "bob", 99_999), [1]);
             holders.forget(10_008 + LIST_KEPT_S).unwrap();
             assert_eq!(of(&holders, 10_007, "bob", 99_999), [0; 0], "forgotten");
+        }
+    }
+
+    #[test]
+    fn a_damaged_or_torn_slot_hides_its_own_token_alone() {
+        let disk = SimDisk::new();
+        let holders = Holders::open(Arc::new(disk.clone()), "/holders".into()).unwrap();
+        holders
+            .note(&at(0), ["alice"; 5].into_iter(), 10_000)
+            .unwrap();
+        let path = Path::new("/holders/10007");
+        let good = disk.peek(path).unwrap();
+        for byte in 0..good.len() {
+            let mut bad = good.clone();
+            bad[byte] ^= 1;
+            disk.poke(path, Some(bad));
+            let rest: Vec<u32> = (0..5).filter(|slot| *slot as usize != byte / 12).collect();
+            assert_eq!(of(&holders, 10_007, "alice", 10_000), rest, "{byte}");
+        }
+        for torn in 0..=good.len() {
+            let disk = SimDisk::new();
+            let holders = Holders::open(Arc::new(disk.clone()), "/holders".into()).unwrap();
+            holders
+                .note(&at(0), ["alice"; 5].into_iter(), 10_000)
+                .unwrap();
+            disk.crash(CrashMode::TearLast(torn));
+            let holders = Holders::open(Arc::new(disk), "/holders".into()).unwrap();
+            let left: Vec<u32> = (0..torn as u32 / 12).collect();
+            assert_eq!(of(&holders, 10_007, "alice", 10_000), left, "{torn}");
+            holders.note(&at(5), ["alice"].into_iter(), 10_000).unwrap();
+            assert!(of(&holders, 10_007, "alice", 10_000).contains(&5));
         }
     }
 }

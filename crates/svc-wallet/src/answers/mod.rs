@@ -2,18 +2,18 @@
 //! request is answered while the ledger is unavailable. The copy is a cache: it may lag, it may be
 //! deleted, and a missing entry proves nothing.
 //!
-//! One thread appends to plain files ([`segments`]) and publishes an index of keys ([`index`]).
+//! One thread appends to files that are never flushed ([`segments`]) and publishes an index of keys ([`index`]).
 //! Readers open the files per lookup; lookups are rare.
 
 pub mod index;
 pub mod segments;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_files::{Disk, FileError, read_small, write_atomic};
 use ron_kernel::Snapshot;
 use ron_proto::ledger::{Entry, EntryAnswer, EntryKey, Event, PrincipalName, RefusalCode};
 
@@ -26,12 +26,16 @@ const KEEP_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Name of the file that records which ledger the copy belongs to, and the prefix of its content.
 const ABOUT: &str = "about";
 const FORMAT: &str = "answers 1 of ";
+/// Maximum bytes of that file; the origin of a log is shorter than 256.
+const ABOUT_MAX: u64 = 1_024;
 
 /// The copy cannot be used. No request depends on it.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswersError {
     #[error("the copy of answers: {0}")]
     Io(#[from] io::Error),
+    #[error("the copy of answers: {0}")]
+    File(#[from] FileError),
     #[error("the copy of answers: {0}")]
     Json(#[from] serde_json::Error),
 }
@@ -69,6 +73,7 @@ struct Pair {
 /// The only writer of the copy; owned by the feed thread.
 #[derive(Debug)]
 pub struct Answers {
+    disk: Arc<dyn Disk>,
     dir: PathBuf,
     keep: u64,
     /// Origin line of the ledger that the copy follows; `None` while unknown.
@@ -86,12 +91,16 @@ impl Answers {
         let Some(dir) = readers.dir.clone() else {
             return Ok(None);
         };
-        fs::create_dir_all(&dir)?;
-        let about = fs::read_to_string(dir.join(ABOUT)).unwrap_or_default();
+        let disk = readers.disk.clone();
+        disk.create_dir_all(&dir)?;
+        // An unreadable or foreign file names no ledger, so the copy is rebuilt.
+        let about = read_small(&*disk, &dir.join(ABOUT), ABOUT_MAX).unwrap_or_default();
+        let about = about.and_then(|about| String::from_utf8(about).ok());
         let mut answers = Self {
+            disk,
             dir,
             keep,
-            origin: about.strip_prefix(FORMAT).map(str::to_owned),
+            origin: about.and_then(|about| about.strip_prefix(FORMAT).map(str::to_owned)),
             pairs: VecDeque::new(),
             writing: None,
             view: View::default(),
@@ -109,10 +118,10 @@ impl Answers {
 
     fn load(&mut self) -> Result<(), AnswersError> {
         let mut newest = None;
-        for first in segments::firsts(&self.dir)? {
-            let places = segments::places(&self.dir, first)?;
+        for first in segments::firsts(&*self.disk, &self.dir)? {
+            let places = segments::places(&*self.disk, &self.dir, first)?;
             let Some(last) = places.last() else {
-                segments::remove(&self.dir, first)?;
+                segments::remove(&*self.disk, &self.dir, first)?;
                 continue;
             };
             let rows = places.iter().zip(first..);
@@ -130,7 +139,7 @@ impl Answers {
             });
             newest = Some((first, places.len() as u64, last.end));
         }
-        let open = |(first, rows, end)| Segment::open(&self.dir, first, rows, end);
+        let open = |(first, rows, end)| Segment::open(&*self.disk, &self.dir, first, rows, end);
         self.writing = newest.map(open).transpose()?;
         Ok(())
     }
@@ -163,10 +172,11 @@ impl Answers {
             ..View::default()
         };
         self.publish();
-        for first in segments::firsts(&self.dir)? {
-            segments::remove(&self.dir, first)?;
+        for first in segments::firsts(&*self.disk, &self.dir)? {
+            segments::remove(&*self.disk, &self.dir, first)?;
         }
-        fs::write(self.dir.join(ABOUT), format!("{FORMAT}{origin}"))?;
+        let about = format!("{FORMAT}{origin}");
+        write_atomic(&*self.disk, &self.dir, ABOUT, about.as_bytes())?;
         self.origin = Some(origin.to_owned());
         Ok(())
     }
@@ -201,7 +211,7 @@ impl Answers {
             }
         }
         if let Some(segment) = &mut self.writing {
-            segment.flush()?;
+            segment.flush(&self.dir)?;
         }
         let (applied, keep) = (self.view.applied, self.keep);
         let live = |row: Row| applied - whole_seq(row.seq, applied) < keep;
@@ -213,17 +223,17 @@ impl Answers {
     /// Starts the next pair of files and removes pairs whose entries are past the retention.
     fn roll(&mut self, first: u64) -> Result<(), AnswersError> {
         if let Some(mut segment) = self.writing.take() {
-            segment.flush()?;
+            segment.flush(&self.dir)?;
         }
-        segments::remove(&self.dir, first)?;
-        self.writing = Some(Segment::open(&self.dir, first, 0, 0)?);
+        segments::remove(&*self.disk, &self.dir, first)?;
+        self.writing = Some(Segment::open(&*self.disk, &self.dir, first, 0, 0)?);
         self.pairs.push_back(Pair { first, last_ms: 0 });
         let oldest = (self.view.applied + 1).saturating_sub(self.keep);
         let since = self.view.newest_ms.saturating_sub(KEEP_MS);
         while let (Some(pair), Some(next)) = (self.pairs.front(), self.pairs.get(1))
             && (next.first <= oldest || pair.last_ms < since)
         {
-            segments::remove(&self.dir, pair.first)?;
+            segments::remove(&*self.disk, &self.dir, pair.first)?;
             self.pairs.pop_front();
         }
         Ok(())
@@ -240,14 +250,16 @@ impl Answers {
 /// Read access to the copy, shared by the API handlers.
 #[derive(Debug, Clone)]
 pub struct AnswersReader {
+    disk: Arc<dyn Disk>,
     dir: Option<PathBuf>,
     view: Arc<Snapshot<View>>,
 }
 
 impl AnswersReader {
     /// Reads from `dir`; with `None` every lookup finds nothing.
-    pub fn new(dir: Option<PathBuf>) -> Self {
+    pub fn new(disk: Arc<dyn Disk>, dir: Option<PathBuf>) -> Self {
         Self {
+            disk,
             dir,
             view: Arc::default(),
         }
@@ -296,10 +308,8 @@ impl AnswersReader {
         }
         let pair = view.firsts.partition_point(|first| *first <= seq);
         let first = *view.firsts.get(pair.checked_sub(1)?)?;
-        let event = match read(dir, first, seq) {
+        let event = match read(&*self.disk, dir, first, seq) {
             Ok(event) => event?,
-            // The writer removed the file after this view was published.
-            Err(AnswersError::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
             Err(why) => {
                 tracing::warn!(event = "answers_read_failed", reason = %why);
                 return None;
@@ -309,8 +319,8 @@ impl AnswersReader {
     }
 }
 
-fn read(dir: &Path, first: u64, seq: u64) -> Result<Option<Event>, AnswersError> {
-    let line = segments::line(dir, first, seq - first)?;
+fn read(disk: &dyn Disk, dir: &Path, first: u64, seq: u64) -> Result<Option<Event>, AnswersError> {
+    let line = segments::line(disk, dir, first, seq - first)?;
     let event: Option<Event> = line.map(|l| serde_json::from_slice(&l)).transpose()?;
     Ok(event.filter(|event| event.seq == seq))
 }
@@ -364,216 +374,4 @@ fn hash(principal: &PrincipalName, key: &EntryKey) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ron_proto::ledger::{Receipt, TxId};
-    use ron_proto::{Amount, ContentId, Timestamp};
-
-    fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
-        let entry = Entry::Issue {
-            principal: "p".parse().unwrap(),
-            key: key.parse().unwrap(),
-            to: "a".parse().unwrap(),
-            asset: "ron".parse().unwrap(),
-            amount_minor: Amount(amount),
-            memo: None,
-            reference: None,
-            daily_ceiling: Some(Amount(7)),
-        };
-        let txid = TxId::derive(seq, b"r");
-        let receipt = Receipt {
-            txid,
-            op: entry.kind(),
-            from: None,
-            to: Some("a".parse().unwrap()),
-            asset: Some("ron".parse().unwrap()),
-            amount_minor: Some(Amount(amount)),
-            nonce: None,
-            idem: key.to_owned(),
-            ts: Timestamp(ts),
-            seq,
-            receipt_hash: ContentId([0; 32]),
-        };
-        Event {
-            seq,
-            ts: Timestamp(ts),
-            entry,
-            answer: EntryAnswer::Done {
-                seq,
-                txid,
-                receipt,
-                replayed: false,
-            },
-        }
-    }
-
-    fn numbered(seqs: std::ops::RangeInclusive<u64>) -> Vec<Event> {
-        seqs.map(|n| event(n, n, &format!("k{n}"), n.into()))
-            .collect()
-    }
-
-    fn opened(reader: &AnswersReader, origin: &str, head: u64, keep: u64) -> Answers {
-        let mut answers = Answers::open(reader, keep).unwrap().unwrap();
-        answers.of_ledger(origin, head).unwrap();
-        answers
-    }
-
-    fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
-        let (p, key) = ("p".parse().unwrap(), format!("k{n}").parse().unwrap());
-        reader.by_key(&p, &key)
-    }
-
-    #[test]
-    fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
-        let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(Some(dir.path().join("answers")));
-        assert!(by_key(&reader, 1).is_none(), "no file yet");
-        assert_eq!(KEEP_MS, 86_400_000);
-        let mut a = opened(&reader, "o", 0, 3);
-        let all = numbered(1..=3);
-        a.take(&all).unwrap();
-        assert_eq!(by_key(&reader, 1), Some(all[0].clone()));
-        assert_eq!(reader.at(2), Some(all[1].clone()));
-        a.take(&[event(4, 4, "k4", 4)]).unwrap();
-        assert!(by_key(&reader, 1).is_none(), "three are kept");
-        a.take(&[event(5, KEEP_MS + 4, "k5", 5)]).unwrap();
-        assert!(
-            reader.at(3).is_none() && reader.at(4).is_some(),
-            "24 hours are kept"
-        );
-        drop(a);
-        let again = AnswersReader::new(Some(dir.path().join("answers")));
-        let b = Answers::open(&again, 3).unwrap().unwrap();
-        assert_eq!(b.applied(), 5);
-        assert!(
-            by_key(&again, 5).is_some(),
-            "also before the ledger is there"
-        );
-        let same = opened(&again, "o", 9, 3);
-        assert_eq!(same.applied(), 5);
-        assert!(same.agrees(&event(5, KEEP_MS + 4, "k5", 5)));
-        assert!(!same.agrees(&event(5, KEEP_MS + 4, "k5", 6)));
-        assert!(!same.agrees(&event(5, KEEP_MS + 5, "k5", 5)));
-        assert!(same.agrees(&event(6, 1, "k6", 6)), "it has no other one");
-        assert_eq!(
-            opened(&again, "o", 4, 3).applied(),
-            1,
-            "the ledger went back"
-        );
-        assert_eq!(opened(&again, "other", 9, 3).applied(), 6);
-        assert!(again.at(5).is_none());
-    }
-
-    #[test]
-    fn files_roll_and_old_ones_go() {
-        let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(Some(dir.path().to_owned()));
-        let keep = ROWS + 10;
-        let mut a = opened(&reader, "o", 0, keep);
-        for page in 0..50 {
-            a.take(&numbered(page * 1_000 + 1..=page * 1_000 + 1_000))
-                .unwrap();
-        }
-        let firsts = segments::firsts(dir.path()).unwrap();
-        assert_eq!(firsts, [ROWS + 1, 2 * ROWS + 1, 3 * ROWS + 1]);
-        let oldest = 50_000 - keep + 1;
-        for (seq, kept) in [
-            (1, false),
-            (oldest - 1, false),
-            (oldest, true),
-            (50_000, true),
-        ] {
-            assert_eq!(by_key(&reader, seq).is_some(), kept, "{seq}");
-            assert_eq!(reader.at(seq).is_some(), kept, "{seq}");
-        }
-        assert_eq!(reader.range(49_998, 9).len(), 3);
-        // After a gap a new pair begins, and the entries before the gap stay readable.
-        a.take(&numbered(50_005..=50_006)).unwrap();
-        assert!(reader.at(50_000).is_some() && reader.at(50_003).is_none());
-        assert!(by_key(&reader, 50_006).is_some());
-    }
-
-    #[test]
-    fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
-        let pair = |dir: &Path, end: &str| dir.join(format!("{:020}.{end}", 1));
-        for (end, cut) in [("rows", 1), ("rows", 61), ("jsonl", 1), ("jsonl", 1_500)] {
-            let dir = tempfile::tempdir().unwrap();
-            let reader = AnswersReader::new(Some(dir.path().to_owned()));
-            opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
-            let path = pair(dir.path(), end);
-            let bytes = fs::read(&path).unwrap();
-            fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
-            let mut a = opened(&reader, "o", 9, 9);
-            let left = a.applied();
-            assert!(left < 9, "{end} cut by {cut}");
-            for seq in 1..=9 {
-                assert_eq!(by_key(&reader, seq).is_some(), seq <= left);
-            }
-            a.take(&numbered(left + 1..=9)).unwrap();
-            assert!((1..=9).all(|seq| by_key(&reader, seq).is_some()));
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(Some(dir.path().to_owned()));
-        opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
-        let path = pair(dir.path(), "jsonl");
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(
-            &path,
-            text.replacen("\"amount_minor\":\"5\"", "\"amount_minor\":\"6\"", 1),
-        )
-        .unwrap();
-        assert_ne!(fs::read_to_string(&path).unwrap(), text);
-        let found: Vec<u64> = (1..=9).filter(|n| by_key(&reader, *n).is_some()).collect();
-        assert_eq!(found, [1, 2, 3, 4, 6, 7, 8, 9]);
-    }
-
-    #[test]
-    fn a_request_is_compared_whole() {
-        let found: Vec<Event> = (1..=2).map(|n| event(n, n, &format!("k{n}"), 1)).collect();
-        let request: Vec<Entry> = found
-            .iter()
-            .map(|e| e.entry.clone().without_ceiling())
-            .collect();
-        let Some(Replay::First(answers)) = replay_of(&request, &found) else {
-            panic!("the same request")
-        };
-        assert_eq!(answers[0], found[0].answer.clone().as_replayed());
-        assert_eq!(replay_of(&request, &found[..1]), None, "one is missing");
-        let other = event(1, 1, "k1", 2);
-        assert_eq!(
-            replay_of(&[other.entry], &found[..1]),
-            Some(Replay::Mismatch)
-        );
-    }
-
-    #[test]
-    fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
-        let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(Some(dir.path().to_owned()));
-        let mut keyless = event(2, 2, "k2", 1);
-        keyless.entry = Entry::Expire {
-            hold: TxId::derive(1, b"r"),
-        };
-        let events = [event(1, 1, "k1", 1), keyless, event(3, 3, "k3", 1)];
-        opened(&reader, "o", 0, 9).take(&events).unwrap();
-        let found: Vec<bool> = (1..=3).map(|seq| reader.at(seq).is_some()).collect();
-        assert_eq!(found, [true, false, true]);
-        assert!(segments::line(dir.path(), 1, 0).unwrap().is_some());
-        assert_eq!(segments::line(dir.path(), 1, 1).unwrap(), None);
-        // A removed pair and a missing row are different errors.
-        assert_eq!(segments::line(dir.path(), 1, 3).unwrap(), None);
-        let gone = segments::line(dir.path(), 9, 0).unwrap_err();
-        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn keys_and_principals_are_spread_over_the_index() {
-        let of =
-            |principal: &str, key: &str| hash(&principal.parse().unwrap(), &key.parse().unwrap());
-        let mut seen: Vec<u32> = (0..1_000).map(|n| of("p", &format!("k{n}"))).collect();
-        seen.extend((0..1_000).map(|n| of(&format!("p{n}"), "k0")));
-        seen.sort_unstable();
-        seen.dedup();
-        assert!(seen.len() > 1_990 && !seen.contains(&0), "{}", seen.len());
-    }
-}
+mod tests;

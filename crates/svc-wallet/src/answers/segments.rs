@@ -1,15 +1,23 @@
 //! The files of the copy: JSON lines, and one row per entry with the end offset of its line, a
-//! checksum, its time, and the hash of its key. Nothing is synced: entries lost in a power cut come
-//! again from the feed, and a damaged line fails its checksum and is never served.
+//! checksum, its time, and the hash of its key. Nothing is flushed to the disk: entries lost in a power
+//! cut come again from the feed, and a damaged line fails its checksum and is never served.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ron_files::{Disk, DiskFile, FileError, Kind, Slot, SlotFile};
 
 /// Maximum entries of one pair of files.
 pub const ROWS: u64 = 16_384;
+/// The rows file: its slots are [`Place`]s, its id the first sequence.
+const KIND: Kind = Kind {
+    name: b"ROWS",
+    version: 1,
+};
 const ROW_BYTES: usize = 20;
+
+type Rows = SlotFile<ROW_BYTES>;
 
 /// Metadata of an entry, readable without its line. An entry without a line has no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,30 +35,30 @@ pub struct Place {
 impl Place {
     fn to_bytes(self) -> [u8; ROW_BYTES] {
         let mut row = [0; ROW_BYTES];
-        row[..4].copy_from_slice(&self.end.to_le_bytes());
-        row[4..8].copy_from_slice(&self.hash.to_le_bytes());
-        row[8..12].copy_from_slice(&self.check.to_le_bytes());
-        row[12..].copy_from_slice(&self.ts_ms.to_le_bytes());
+        row[..4].copy_from_slice(&self.end.to_be_bytes());
+        row[4..8].copy_from_slice(&self.hash.to_be_bytes());
+        row[8..12].copy_from_slice(&self.check.to_be_bytes());
+        row[12..].copy_from_slice(&self.ts_ms.to_be_bytes());
         row
     }
 
-    fn from_bytes(row: &[u8]) -> Self {
+    fn from_bytes(row: [u8; ROW_BYTES]) -> Self {
         let word = |at: usize| {
             let four: [u8; 4] = row[at..at + 4].try_into().expect("four bytes");
-            u32::from_le_bytes(four)
+            u32::from_be_bytes(four)
         };
         Self {
             end: word(0),
             hash: word(4),
             check: word(8),
-            ts_ms: u64::from(word(12)) | u64::from(word(16)) << 32,
+            ts_ms: u64::from(word(12)) << 32 | u64::from(word(16)),
         }
     }
 }
 
-/// The first four bytes of a hash as a little-endian number.
+/// The first four bytes of a hash as a number.
 pub fn part_of(hash: &[u8; 32]) -> u32 {
-    u32::from_le_bytes(hash[..4].try_into().expect("four bytes"))
+    u32::from_be_bytes(hash[..4].try_into().expect("four bytes"))
 }
 
 fn lines_of(dir: &Path, first: u64) -> PathBuf {
@@ -62,36 +70,33 @@ fn rows_of(dir: &Path, first: u64) -> PathBuf {
 }
 
 /// First sequences of the pairs in `dir`, ascending.
-pub fn firsts(dir: &Path) -> io::Result<Vec<u64>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let name = entry?.file_name();
-        let first = name.to_str().and_then(|n| n.strip_suffix(".rows"));
-        found.extend(first.and_then(|n| n.parse::<u64>().ok()));
-    }
-    found.sort_unstable();
-    Ok(found)
+pub fn firsts(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<u64>> {
+    let names = disk.list(dir)?;
+    let rows = names.iter().filter_map(|name| name.strip_suffix(".rows"));
+    // The names have leading zeros, so their order is that of the sequences.
+    Ok(rows.filter_map(|first| first.parse().ok()).collect())
 }
 
-/// The usable rows of a pair: stops at the first row that does not ascend or whose line is not
-/// fully in the file.
-pub fn places(dir: &Path, first: u64) -> io::Result<Vec<Place>> {
-    let there = fs::metadata(lines_of(dir, first))?.len();
-    let bytes = fs::read(rows_of(dir, first))?;
-    let mut before = 0;
-    let usable = bytes.chunks_exact(ROW_BYTES).map(Place::from_bytes);
-    let usable = usable.take(ROWS as usize).take_while(|place| {
-        let ascends = place.end >= before && u64::from(place.end) <= there && place.ts_ms != 0;
-        before = place.end;
-        ascends
-    });
-    Ok(usable.collect())
+/// The usable rows of a pair: those before the first whose line is not fully in the file. A damaged row with a sound
+/// one behind it is an error.
+pub fn places(disk: &dyn Disk, dir: &Path, first: u64) -> Result<Vec<Place>, FileError> {
+    let Some(rows) = Rows::open(disk, &rows_of(dir, first), KIND, first)? else {
+        return Ok(Vec::new());
+    };
+    let lines = lines_of(dir, first);
+    let there = disk.open_read(&lines).and_then(|lines| lines.len());
+    let there = there.map_err(FileError::io(&lines))?;
+    let places = rows.sound_front()?.into_iter().map(Place::from_bytes);
+    let places = places.take(ROWS as usize);
+    Ok(places
+        .take_while(|place| u64::from(place.end) <= there)
+        .collect())
 }
 
 /// Removes a pair; a missing pair is not an error.
-pub fn remove(dir: &Path, first: u64) -> io::Result<()> {
+pub fn remove(disk: &dyn Disk, dir: &Path, first: u64) -> io::Result<()> {
     for path in [rows_of(dir, first), lines_of(dir, first)] {
-        match fs::remove_file(path) {
+        match disk.remove(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
@@ -99,38 +104,52 @@ pub fn remove(dir: &Path, first: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The line of entry `first + row`; `None` when the entry has no line or the checksum does not
+/// The line of entry `first + row`; `None` when the pair was removed, when the entry has no line, or when a checksum does not
 /// match.
-pub fn line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
-    match whole_line(dir, first, row) {
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        other => other,
-    }
-}
-
-fn whole_line(dir: &Path, first: u64, row: u64) -> io::Result<Option<Vec<u8>>> {
-    let rows = File::open(rows_of(dir, first))?;
+pub fn line(
+    disk: &dyn Disk,
+    dir: &Path,
+    first: u64,
+    row: u64,
+) -> Result<Option<Vec<u8>>, FileError> {
+    let Some(rows) = Rows::open(disk, &rows_of(dir, first), KIND, first)? else {
+        return Ok(None);
+    };
     // Two rows in one read: a line starts where the previous one ends.
-    let mut two = [0; 2 * ROW_BYTES];
-    let (start, place) = if row == 0 {
-        rows.read_exact_at(&mut two[..ROW_BYTES], 0)?;
-        (0, Place::from_bytes(&two[..ROW_BYTES]))
-    } else {
-        rows.read_exact_at(&mut two, (row - 1) * ROW_BYTES as u64)?;
-        let (before, this) = two.split_at(ROW_BYTES);
-        (Place::from_bytes(before).end, Place::from_bytes(this))
+    let (start, place) = match row.checked_sub(1) {
+        None => (Some(0), rows.read::<1>(0)?.map(sound)[0]),
+        Some(before) => {
+            let [before, this] = rows.read::<2>(before)?.map(sound);
+            (before.map(|before| before.end), this)
+        }
+    };
+    let (Some(start), Some(place)) = (start, place) else {
+        return Ok(None);
     };
     let Some(len) = place.end.checked_sub(start).filter(|len| *len > 0) else {
         return Ok(None);
     };
-    let lines = File::open(lines_of(dir, first))?;
-    if lines.metadata()?.len() < u64::from(place.end) {
+    let path = lines_of(dir, first);
+    let lines = match disk.open_read(&path) {
+        // The writer removes the rows first, then the lines.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        lines => lines.map_err(FileError::io(&path))?,
+    };
+    if lines.len().map_err(FileError::io(&path))? < u64::from(place.end) {
         return Ok(None);
     }
     let mut line = vec![0; len as usize];
-    lines.read_exact_at(&mut line, start.into())?;
-    let sound = part_of(&ron_crypto::hash::blake3(&line)) == place.check;
-    Ok(sound.then_some(line))
+    let got = lines.read_at(start.into(), &mut line);
+    line.truncate(got.map_err(FileError::io(&path))?);
+    let whole = part_of(&ron_crypto::hash::blake3(&line)) == place.check;
+    Ok(whole.then_some(line))
+}
+
+fn sound(slot: Slot<ROW_BYTES>) -> Option<Place> {
+    match slot {
+        Slot::Sound(row) => Some(Place::from_bytes(row)),
+        Slot::Empty | Slot::Damaged => None,
+    }
 }
 
 /// The pair that is being written.
@@ -140,28 +159,38 @@ pub struct Segment {
     pub first: u64,
     /// Entries in the pair, including those not yet flushed.
     pub rows: u64,
-    lines: File,
-    places: File,
+    lines: Arc<dyn DiskFile>,
+    places: Rows,
+    /// End of the lines, and number of rows, in the files.
+    flushed: (u32, u64),
     end: u32,
     new_lines: Vec<u8>,
-    new_places: Vec<u8>,
+    new_places: Vec<Place>,
 }
 
 impl Segment {
     /// Continues after the `rows` usable rows, the last of which ends at `end`; both files are
     /// truncated to that point.
-    pub fn open(dir: &Path, first: u64, rows: u64, end: u32) -> io::Result<Self> {
-        let file = |path: PathBuf, len: u64| {
-            let mut options = OpenOptions::new();
-            let file = options.create(true).append(true).open(path)?;
-            file.set_len(len)?;
-            Ok::<_, io::Error>(file)
-        };
+    pub fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        first: u64,
+        rows: u64,
+        end: u32,
+    ) -> Result<Self, FileError> {
+        let path = lines_of(dir, first);
+        let lines = disk.open_or_create(&path).and_then(|lines| {
+            lines.set_len(end.into())?;
+            Ok(lines)
+        });
+        let places = Rows::open_or_create(disk, &rows_of(dir, first), KIND, first)?;
+        places.cut(rows)?;
         Ok(Self {
             first,
             rows,
-            lines: file(lines_of(dir, first), end.into())?,
-            places: file(rows_of(dir, first), rows * ROW_BYTES as u64)?,
+            lines: lines.map_err(FileError::io(&path))?,
+            places,
+            flushed: (end, rows),
             end,
             new_lines: Vec::new(),
             new_places: Vec::new(),
@@ -185,16 +214,20 @@ impl Segment {
             check: part_of(&ron_crypto::hash::blake3(line)),
             ts_ms,
         };
-        self.new_places.extend_from_slice(&place.to_bytes());
+        self.new_places.push(place);
         self.rows += 1;
         Ok(())
     }
 
     /// Writes the buffers to the files. Lines go first, so that no row refers to bytes that are not
     /// there.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.lines.write_all(&self.new_lines)?;
-        self.places.write_all(&self.new_places)?;
+    pub fn flush(&mut self, dir: &Path) -> Result<(), FileError> {
+        let (end, rows) = self.flushed;
+        let written = self.lines.write_at(end.into(), &self.new_lines);
+        written.map_err(FileError::io(&lines_of(dir, self.first)))?;
+        let places = self.new_places.iter().map(|place| place.to_bytes());
+        self.places.write(rows, places)?;
+        self.flushed = (self.end, self.rows);
         self.new_lines.clear();
         self.new_places.clear();
         Ok(())
