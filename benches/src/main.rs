@@ -8,6 +8,7 @@ mod console;
 mod fair;
 mod figures;
 mod fleet;
+mod json;
 mod kms;
 mod machine;
 mod proofs;
@@ -38,6 +39,8 @@ enum Command {
     KmsFair(fair::FairArgs),
     /// Start ron-kms and measure signatures, verification, start time and memory.
     Kms(kms::KmsArgs),
+    /// Measure strict parsing of JSON bodies.
+    Json(json::JsonArgs),
     /// Run the signature library in a loop, for comparison.
     Raw(raw::RawArgs),
     /// Call a PKCS#11 token directly, for comparison.
@@ -100,6 +103,7 @@ fn main() {
         Command::Fleet(args) => figures::run(&args),
         Command::KmsFair(args) => fair::run(&args),
         Command::Kms(args) => kms::run(&args),
+        Command::Json(args) => json::run(&args),
         Command::Raw(args) => raw::run(&args),
         #[cfg(feature = "pkcs11")]
         Command::Token(args) => raw::run_token(&args),

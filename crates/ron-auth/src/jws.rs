@@ -141,16 +141,10 @@ pub(crate) fn self_signed(
 
 /// Parses a strict JSON object: one value per name at every depth.
 pub(crate) fn object(bytes: &[u8]) -> Result<Map<String, Value>, AuthReject> {
-    strict::check(bytes).map_err(|_| {
-        // A separate reason, so that a probe with duplicate members is visible as such.
-        if serde_json::from_slice::<Value>(bytes).is_ok() {
-            AuthReject::NotStrict
-        } else {
-            AuthReject::Malformed
-        }
-    })?;
-    match serde_json::from_slice(bytes) {
+    match strict::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
-        _ => Err(AuthReject::Malformed),
+        // A separate reason, so that a probe with duplicate members is visible as such.
+        Err(_) if serde_json::from_slice::<Value>(bytes).is_ok() => Err(AuthReject::NotStrict),
+        Ok(_) | Err(_) => Err(AuthReject::Malformed),
     }
 }

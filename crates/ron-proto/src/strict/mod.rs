@@ -1,12 +1,11 @@
 //! Strict JSON parsing for untrusted input: bounded depth, no duplicate keys, exact integers, and
 //! errors that name the position and the rule but never repeat the input.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt};
+mod deserializer;
 
-use serde::{
-    Deserialize,
-    de::{self, DeserializeOwned, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor},
-};
+use serde::de::DeserializeOwned;
+
+use deserializer::Strict;
 
 /// Maximum nesting depth of arrays and objects.
 pub const MAX_DEPTH: u32 = 32;
@@ -27,157 +26,21 @@ pub struct StrictError {
     pub reason: String,
 }
 
-/// Parses one JSON document. Rejects duplicate keys at any depth, also inside free-form values,
-/// nesting beyond [`MAX_DEPTH`], integers beyond 2^53 and data after the document.
-pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
-    check(bytes)?;
-    serde_json::from_slice(bytes).map_err(|error| StrictError::from(&error))
-}
-
-/// Checks the rules without building a value.
-pub fn check(bytes: &[u8]) -> Result<(), StrictError> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    Rules { depth: 0 }
-        .deserialize(&mut reader)
-        .and_then(|()| reader.end())
-        .map_err(|error| StrictError::from(&error))
-}
-
-/// Visits a document and checks the rules; `depth` is the number of open arrays and objects.
-#[derive(Clone, Copy)]
-struct Rules {
-    depth: u32,
-}
-
 /// Marks messages of this module, which contain no input; messages of serde are reworded.
 const OURS: &str = "rule: ";
 
-impl Rules {
-    fn deeper<E: de::Error>(self) -> Result<Self, E> {
-        if self.depth == MAX_DEPTH {
-            return Err(E::custom(format_args!(
-                "{OURS}nested deeper than {MAX_DEPTH} levels"
-            )));
-        }
-        Ok(Self {
-            depth: self.depth + 1,
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Rules {
-    type Value = ();
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-fn integer<E: de::Error>(magnitude: u64) -> Result<(), E> {
-    if magnitude > MAX_SAFE_INTEGER {
-        return Err(E::custom(format_args!(
-            "{OURS}integers above 2^53 must be sent as strings"
-        )));
-    }
-    Ok(())
-}
-
-impl<'de> Visitor<'de> for Rules {
-    type Value = ();
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<(), E> {
-        integer(value)
-    }
-
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<(), E> {
-        integer(value.unsigned_abs())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        while items.next_element_seed(inner)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let inner = self.deeper()?;
-        let mut seen = Seen::default();
-        while let Some(Key(key)) = entries.next_key()? {
-            if !seen.insert(key) {
-                return Err(de::Error::custom(format_args!("{OURS}a key occurs twice")));
-            }
-            entries.next_value_seed(inner)?;
-        }
-        Ok(())
-    }
-}
-
-/// A key with escapes resolved; borrowed from the input when it has none.
-struct Key<'de>(Cow<'de, str>);
-
-impl<'de> Deserialize<'de> for Key<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl<'de> Visitor<'de> for Text {
-            type Value = Key<'de>;
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a key")
-            }
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Borrowed(text)))
-            }
-            fn visit_str<E>(self, text: &str) -> Result<Key<'de>, E> {
-                Ok(Key(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(Text)
-    }
-}
-
-/// The keys of one object: a list while there are few, a set when there are many, which avoids
-/// quadratic time for objects with very many keys.
-#[derive(Default)]
-struct Seen<'de> {
-    few: Vec<Cow<'de, str>>,
-    many: BTreeSet<Cow<'de, str>>,
-}
-
-impl<'de> Seen<'de> {
-    const FEW: usize = 16;
-
-    /// False when the key was already present.
-    fn insert(&mut self, key: Cow<'de, str>) -> bool {
-        if !self.many.is_empty() {
-            return self.many.insert(key);
-        }
-        if self.few.contains(&key) {
-            return false;
-        }
-        self.few.push(key);
-        if self.few.len() > Self::FEW {
-            self.many.extend(self.few.drain(..));
-        }
-        true
-    }
+/// Parses one JSON document. Rejects duplicate keys at any depth, also inside free-form values and
+/// values that `T` ignores, nesting beyond [`MAX_DEPTH`], integers beyond 2^53 and data after the
+/// document. Of several faults the error names the first.
+pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let strict = Strict {
+        inner: &mut reader,
+        depth: 0,
+    };
+    T::deserialize(strict)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| StrictError::from(&error))
 }
 
 impl From<&serde_json::Error> for StrictError {
@@ -254,6 +117,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use serde::Deserialize;
+    use serde::de::IgnoredAny;
     use serde_json::Value;
 
     use super::*;
@@ -266,6 +131,11 @@ mod tests {
         amount_minor: Amount,
         #[serde(default)]
         memo: Option<Value>,
+    }
+
+    /// Checks the rules alone: a value that is ignored is checked too.
+    fn check(text: &[u8]) -> Result<IgnoredAny, StrictError> {
+        from_slice(text)
     }
 
     fn refused(text: &str, reason: &str) -> StrictError {
@@ -321,6 +191,90 @@ mod tests {
             assert!(error.reason.contains("deeper than 32"), "{error}");
             assert!(from_slice::<Value>(nested(open, close, 100_000).as_bytes()).is_err());
         }
+    }
+
+    /// A type that reads its document in every way that serde has.
+    #[derive(Deserialize, Debug)]
+    #[expect(dead_code, reason = "the test looks only at what is accepted")]
+    #[serde(rename_all = "snake_case")]
+    enum Shape {
+        Unit,
+        Newtype(Box<Shape>),
+        Tuple(u64, Option<Value>),
+        Struct { a: u64 },
+        Open(Open),
+        Wide(u128),
+        Map(BTreeMap<Word, Account>),
+        Tagged(Tagged),
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[expect(dead_code, reason = "as for `Shape`")]
+    struct Open {
+        a: Option<f64>,
+    }
+
+    #[derive(Deserialize, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[serde(rename_all = "snake_case")]
+    enum Word {
+        Left,
+        Right,
+    }
+
+    #[derive(Deserialize, Debug)]
+    #[serde(tag = "kind", rename_all = "snake_case")]
+    #[expect(dead_code, reason = "as for `Shape`")]
+    enum Tagged {
+        Inner { shape: Box<Shape> },
+    }
+
+    #[test]
+    fn the_rules_hold_in_every_shape_of_type() {
+        let (twice, exact) = ("a key occurs twice", "2^53");
+        let check = |text: &str, want: Result<(), &str>| {
+            let found = from_slice::<Shape>(text.as_bytes());
+            match (&found, want) {
+                (Ok(_), Ok(())) => {}
+                (Err(error), Err(why)) => assert!(error.reason.contains(why), "{text}: {error}"),
+                _ => panic!("{text}: {found:?}"),
+            }
+        };
+        check(r#""unit""#, Ok(()));
+        check(r#"{"unit":null}"#, Ok(()));
+        check(r#"{"struct":{"a":1}}"#, Ok(()));
+        check(r#"{"struct":{"a":1,"a":1}}"#, Err(twice));
+        check(r#"{"struct":{"a":9007199254740993}}"#, Err(exact));
+        check(r#"{"tuple":[1,{"x":2}]}"#, Ok(()));
+        check(r#"{"tuple":[1,{"x":2,"x":2}]}"#, Err(twice));
+        check(r#"{"tuple":[9007199254740993,null]}"#, Err(exact));
+        check(r#"{"wide":7}"#, Ok(()));
+        check(r#"{"wide":9007199254740993}"#, Err(exact));
+        check(r#"{"map":{"left":"a:b","right":"a:c"}}"#, Ok(()));
+        check(r#"{"map":{"left":"a:b","l\u0065ft":"a:c"}}"#, Err(twice));
+        // What the type ignores is checked as well.
+        check(r#"{"open":{"a":1,"ignored":[{"b":1}]}}"#, Ok(()));
+        check(r#"{"open":{"ignored":[{"b":1,"b":1}]}}"#, Err(twice));
+        check(r#"{"open":{"ignored":18446744073709551615}}"#, Err(exact));
+        check(r#"{"open":{"a":9007199254740993}}"#, Err(exact));
+        // A tagged type reads through a buffer of serde.
+        check(r#"{"tagged":{"shape":"unit","kind":"inner"}}"#, Ok(()));
+        check(
+            r#"{"tagged":{"shape":{"wide":9007199254740993},"kind":"inner"}}"#,
+            Err(exact),
+        );
+        let nested = |inner: &str, levels: usize| {
+            format!(
+                "{}{inner}{}",
+                r#"{"newtype":"#.repeat(levels),
+                "}".repeat(levels)
+            )
+        };
+        check(&nested(r#""unit""#, 32), Ok(()));
+        check(&nested(r#"{"unit":null}"#, 31), Ok(()));
+        check(&nested(r#"{"unit":null}"#, 32), Err("expected a string"));
+        let ignored = r#"{"open":{"ignored":[]}}"#;
+        check(&nested(ignored, 29), Ok(()));
+        check(&nested(ignored, 30), Err("deeper than 32"));
     }
 
     #[test]
