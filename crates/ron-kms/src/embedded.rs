@@ -19,11 +19,13 @@ use ron_proto::values::Tenant;
 use ron_service::{Config, DataDir, ReadyBoard, StartError};
 use serde::de::DeserializeOwned;
 
+use crate::audit::entry::ReplyBody;
 use crate::config::Settings;
 use crate::engine::{Engine, EngineParts};
 use crate::topology::TOPOLOGY;
-use crate::work::task::SignTask;
-use crate::work::{CallContext, SignJob, SignOp, StoreJob};
+use crate::work::operation::{json, one};
+use crate::work::sign::SignTask;
+use crate::work::{CallContext, SignJob, StoreJob};
 
 /// Name of the caller in audit leaves.
 const CALLER: &str = "embedded";
@@ -103,7 +105,9 @@ impl Custody {
     /// `op_id` returns the answer, or signs if nothing was signed.
     pub fn sign(&self, request: SignRequest, deadline: Deadline) -> Result<SignAnswer, Problem> {
         let (call, answer) = self.call_context(deadline);
-        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        let what = one(SignTask::from_request(request), |answer| {
+            ReplyBody::Now(json(answer.map(SignAnswer::from)))
+        });
         self.engine.kms.submit_sign(SignJob { call, what });
         wait(answer, deadline)
     }

@@ -7,8 +7,10 @@ use ron_proto::kms::{AttestAnswer, AttestRequest};
 use ron_proto::scope;
 
 use super::{call_context, keys};
+use crate::audit::entry::ReplyBody;
 use crate::work::attest::AttestTask;
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::operation::{json, one};
+use crate::work::{Kms, SignJob};
 
 /// The route of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
@@ -29,12 +31,11 @@ fn attest(kms: &Kms, request: Request, responder: Responder) {
     match keys::kid(&request).and_then(|kid| Ok((kid, request.json::<AttestRequest>()?))) {
         Ok((key, body)) => {
             let task = AttestTask { key, request: body };
-            let mut call = call_context(kms, request, responder);
-            call.proof_until = None;
-            kms.submit_sign(SignJob {
-                call,
-                what: SignOp::Attest(Box::new(task)),
+            let call = call_context(kms, request, responder);
+            let what = one(task, |answer| {
+                ReplyBody::Now(json(answer.map(AttestAnswer::from)))
             });
+            kms.submit_sign(SignJob { call, what });
         }
         Err(problem) => responder.send(problem),
     }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
     Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest, HmacVerifyAnswer,
     HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX, RandomAnswer, RandomRequest,
     RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapRequest, WrapAnswer, WrapRequest,
 };
-use ron_proto::problem::Problem;
+use ron_proto::receipt::LogReceipt;
 use ron_proto::scope;
 use ron_proto::values::{Kid, OpId};
 use schemars::JsonSchema;
@@ -19,11 +19,13 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 use super::call_context;
+use crate::audit::entry::ReplyBody;
 use crate::error::{Refusal, Why};
 use crate::keys::envelope::CIPHERTEXT_BYTES_MAX;
 use crate::keys::payload::check_context;
-use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::operation::{Answer, json, one};
+use crate::work::{Kms, SignJob};
 
 pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
@@ -38,7 +40,7 @@ pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static
     /// The operation. A broken limit becomes the task's `flaw`, so that its refusal is a leaf.
     fn task(self) -> EnvelopeTask;
     /// The answer; `None` when `made` lacks a field of it.
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<Self::Answer>;
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<Self::Answer>;
 }
 
 /// The routes of this file.
@@ -75,22 +77,23 @@ fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
     };
     let task = task_of(body);
     let key = task.key.clone();
-    let shape = move |mut results: Vec<Result<EnvelopeOutput, Refusal>>| match results.pop() {
-        Some(Ok(made)) => match A::answer(key, made) {
-            Some(answer) => Response::json(200, &answer),
-            None => Problem::internal("the answer is incomplete").into(),
-        },
-        Some(Err(refusal)) => Problem::from(refusal).into(),
-        None => Problem::internal("there is no answer").into(),
-    };
-    let job = EnvelopeJob {
-        tasks: vec![Ok(task)],
-        shape: Box::new(shape),
-    };
+    let what = one(task, move |answer| {
+        ReplyBody::Now(json(answer_of::<A>(key, answer)))
+    });
     kms.submit_sign(SignJob {
         call: call_context(kms, request, responder),
-        what: SignOp::Envelope(job),
+        what,
     });
+}
+
+/// The answer of one operation.
+pub(super) fn answer_of<A: Ask>(
+    key: Option<Kid>,
+    answer: Answer<EnvelopeOutput>,
+) -> Result<A::Answer, Refusal> {
+    let (made, receipt) = answer?.into_parts();
+    A::answer(key, made, receipt)
+        .ok_or_else(|| Refusal::new(Why::Internal, "the answer is incomplete"))
 }
 
 /// The operation of a request, with its operation id.
@@ -178,12 +181,12 @@ impl Ask for WrapRequest {
         task(Some(self.key), self.version, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<WrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<WrapAnswer> {
         Some(WrapAnswer {
             key: key?,
             version: made.version?,
             ciphertext: made.ciphertext?,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -204,12 +207,12 @@ impl Ask for UnwrapRequest {
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<UnwrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<UnwrapAnswer> {
         Some(UnwrapAnswer {
             key: key?,
             version: made.version?,
             plaintext: made.plaintext?,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -230,13 +233,13 @@ impl Ask for RewrapRequest {
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<RewrapAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<RewrapAnswer> {
         Some(RewrapAnswer {
             key: key?,
             from_version: made.from_version?,
             version: made.version?,
             ciphertext: made.ciphertext?,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -258,13 +261,17 @@ impl Ask for DatakeyRequest {
         task(Some(self.key), None, self.aad, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<DatakeyAnswer> {
+    fn answer(
+        key: Option<Kid>,
+        made: EnvelopeOutput,
+        receipt: LogReceipt,
+    ) -> Option<DatakeyAnswer> {
         Some(DatakeyAnswer {
             key: key?,
             version: made.version?,
             ciphertext: made.ciphertext?,
             plaintext: made.plaintext,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -284,12 +291,12 @@ impl Ask for HmacRequest {
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(key: Option<Kid>, made: EnvelopeOutput) -> Option<HmacAnswer> {
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<HmacAnswer> {
         Some(HmacAnswer {
             key: key?,
             version: made.version?,
             mac: made.mac?,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -310,11 +317,15 @@ impl Ask for HmacVerifyRequest {
         task(Some(self.key), self.version, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<HmacVerifyAnswer> {
+    fn answer(
+        _: Option<Kid>,
+        made: EnvelopeOutput,
+        receipt: LogReceipt,
+    ) -> Option<HmacVerifyAnswer> {
         Some(HmacVerifyAnswer {
-            ok: made.ok,
+            ok: made.ok?,
             version: made.version,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }
@@ -335,10 +346,10 @@ impl Ask for RandomRequest {
         task(None, None, None, self.context, what)
     }
 
-    fn answer(_: Option<Kid>, made: EnvelopeOutput) -> Option<RandomAnswer> {
+    fn answer(_: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<RandomAnswer> {
         Some(RandomAnswer {
             bytes: made.plaintext?,
-            receipt: made.receipt,
+            receipt,
         })
     }
 }

@@ -15,10 +15,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::call_context;
-use super::envelope::{Ask, ERRORS, task_of};
+use super::envelope::{Ask, ERRORS, answer_of, task_of};
 use crate::error::{Refusal, Why};
-use crate::work::envelope::{EnvelopeJob, EnvelopeOutput, EnvelopeTask};
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::envelope::EnvelopeTask;
+use crate::work::operation::many;
+use crate::work::{Kms, SignJob};
 
 /// A batch of one kind of request.
 trait Batch: DeserializeOwned + JsonSchema + Send + 'static {
@@ -66,21 +67,14 @@ fn serve<B: Batch>(kms: &Kms, request: Request, responder: Responder) {
         items.into_iter().map(|item| item.map(task_of)).collect();
     let key_of = |task: &Result<EnvelopeTask, Refusal>| task.as_ref().ok()?.key.clone();
     let keys: Vec<Option<Kid>> = tasks.iter().map(key_of).collect();
-    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        let missing = || Refusal::new(Why::Internal, "the answer is incomplete");
-        let one = |(key, made): (Option<Kid>, Result<EnvelopeOutput, Refusal>)| {
-            B::One::answer(key, made?).ok_or_else(missing)
-        };
-        let results = keys.into_iter().zip(results).map(one).collect();
+    let what = many(tasks, move |answers| {
+        let one = |(key, answer)| answer_of::<B::One>(key, answer);
+        let results = keys.into_iter().zip(answers).map(one).collect();
         Response::json(200, &B::join(results))
-    };
-    let job = EnvelopeJob {
-        tasks,
-        shape: Box::new(shape),
-    };
+    });
     kms.submit_sign(SignJob {
         call: call_context(kms, request, responder),
-        what: SignOp::Envelope(job),
+        what,
     });
 }
 

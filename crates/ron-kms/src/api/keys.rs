@@ -12,7 +12,7 @@ use ron_proto::values::{Alg, Kid, Purpose};
 use super::call_context;
 use crate::index::Key;
 use crate::index::may_use;
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
 const PAGE_DEFAULT: usize = 50;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::call_context;
 use super::keys::{CHANGE_ERRORS, KEY, kid};
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
 const RETIRE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire";

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use ron_http::{Method, Need, Request, Responder, Route};
-use ron_proto::kms::{BATCH_ITEMS_MAX, SignAnswer, SignBatch, SignBatchAnswer, SignRequest};
+use ron_http::{Method, Need, Request, Responder, Response, Route};
+use ron_proto::kms::{
+    BATCH_ITEMS_MAX, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, SignResult,
+};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 
 use super::call_context;
-use crate::work::task::SignTask;
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::operation::{Answer, Work, many, one, signed};
+use crate::work::sign::{SignTask, Signed};
+use crate::work::{Kms, SignJob};
 
 const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
 
@@ -48,11 +51,12 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
 fn sign(kms: &Kms, request: Request, responder: Responder) {
     match request.json::<SignRequest>() {
         Ok(body) => {
-            let what = SignOp::One(Box::new(SignTask::from_request(body)));
-            kms.submit_sign(SignJob {
-                call: call_context(kms, request, responder),
-                what,
+            let call = call_context(kms, request, responder);
+            let proof = kms.proof_request(&call);
+            let what = one(SignTask::from_request(body), |answer| {
+                signed(answer.map(SignAnswer::from), proof)
             });
+            kms.submit_sign(SignJob { call, what });
         }
         Err(problem) => responder.send(problem),
     }
@@ -66,12 +70,31 @@ fn sign_batch(kms: &Kms, request: Request, responder: Responder) {
             )));
         }
         Ok(body) => {
-            let what = SignOp::Batch(SignTask::from_batch(body));
-            kms.submit_sign(SignJob {
-                call: call_context(kms, request, responder),
-                what,
-            });
+            let what = batch(body);
+            let call = call_context(kms, request, responder);
+            kms.submit_sign(SignJob { call, what });
         }
         Err(problem) => responder.send(problem),
+    }
+}
+
+/// The signatures of a batch, and their answer.
+pub fn batch(batch: SignBatch) -> Box<dyn Work> {
+    many(SignTask::from_batch(batch), |answers| {
+        let results = answers.into_iter().map(result).collect();
+        Response::json(200, &SignBatchAnswer { results })
+    })
+}
+
+fn result(answer: Answer<Signed>) -> SignResult {
+    match answer {
+        Ok(signed) => SignResult {
+            answer: Some(signed.into()),
+            error: None,
+        },
+        Err(refusal) => SignResult {
+            answer: None,
+            error: Some(refusal.to_item()),
+        },
     }
 }

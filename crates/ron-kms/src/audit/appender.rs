@@ -7,32 +7,12 @@ use ron_kernel::{Credit, Deadline, Receiver, Recv, SharedClock, ShutdownTrigger,
 use ron_service::ReadyBoard;
 
 use super::checkpoint::Signal;
+use super::entry::{DurableLeaves, Entry, Items, Reply};
 use super::health::{AuditHealth, Fault};
-use super::leaf::{Leaf, Op};
-use super::writer::{AuditWriter, Draft};
+use super::leaf::{Draft, Op};
+use super::writer::AuditWriter;
 use crate::metrics::Metrics;
 use crate::replay::{Journal, JournalRecord};
-
-/// What waits for the leaves of an [`Entry`].
-pub trait Completion: Send {
-    /// Whether the journal must hold the answer before it leaves.
-    fn remembers(&self) -> bool;
-    /// Appends the records for the journal to `into`. The leaves are durable, the first at `index` of the log `origin`.
-    fn remember(&mut self, origin: &str, index: u64, into: &mut Vec<JournalRecord>);
-    /// Answers. The leaves are durable, the first at `index` of the log `origin`.
-    fn complete(self: Box<Self>, origin: &str, index: u64);
-    /// The leaves are not durable: every caller gets `audit_unavailable`, whatever was computed.
-    fn fail(self: Box<Self>);
-}
-
-/// A finished operation, or a batch of them, whose answer waits for its leaves.
-pub struct Entry {
-    pub drafts: Vec<Draft>,
-    /// What to do once the leaves are durable, or the append has failed.
-    pub done: Box<dyn Completion>,
-    /// The reserved room; freed when the entry is dropped, after its answer.
-    pub credits: Vec<Credit>,
-}
 
 pub struct Appender {
     pub writer: AuditWriter,
@@ -100,25 +80,29 @@ impl Appender {
     /// Makes the leaves of `batch` durable and answers every entry. Leaves `batch` empty.
     pub fn tick(&mut self, batch: &mut Vec<Entry>) {
         if !self.health.is_ok() {
-            batch.drain(..).for_each(|entry| entry.done.fail());
+            batch.drain(..).for_each(Entry::fail);
             return;
         }
-        let drafts = batch.iter_mut().flat_map(|entry| entry.drafts.iter_mut());
+        let drafts = batch.iter_mut().flat_map(|entry| entry.drafts.drain(..));
         match self.writer.append(drafts) {
             Ok(mut index) => {
                 self.signal.appended();
-                let mut remembered = Vec::new();
+                let (mut journal, mut held) = (Vec::new(), Vec::new());
                 for entry in batch.drain(..) {
-                    let (leaves, first) = (entry.drafts.len() as u64, index);
-                    index += leaves;
+                    let leaves = DurableLeaves::new(&self.origin, index, entry.leaves);
+                    index += entry.leaves;
+                    let records = journal.len();
+                    let Some(reply) = entry.waiting.complete(leaves, &mut journal) else {
+                        continue;
+                    };
                     // Entries without an operation id are answered at once; the others need the journal's sync too.
-                    if entry.done.remembers() {
-                        remembered.push((entry, first));
+                    if journal.len() == records {
+                        reply.send();
                     } else {
-                        entry.done.complete(&self.origin, first);
+                        held.push((reply, entry.credits));
                     }
                 }
-                self.remember(remembered);
+                self.remember(journal, held);
                 self.writer.keep_state(false);
                 self.signal.watch(&self.metrics, &self.ready);
             }
@@ -127,32 +111,22 @@ impl Appender {
                     Fault::Failure,
                     &format!("the audit log cannot be written: {error}"),
                 );
-                batch.drain(..).for_each(|entry| entry.done.fail());
+                batch.drain(..).for_each(Entry::fail);
             }
         }
     }
 
     /// Writes the answers of entries with an operation id to the journal, with a second sync, then sends them. The
     /// other entries of the batch do not wait for it.
-    fn remember(&mut self, mut entries: Vec<(Entry, u64)>) {
-        let mut records = Vec::new();
-        for (entry, index) in &mut entries {
-            entry.done.remember(&self.origin, *index, &mut records);
-        }
-        match self.journal.keep(records, self.clock.unix_ms()) {
-            Ok(()) => {
-                for (entry, index) in entries {
-                    entry.done.complete(&self.origin, index);
-                }
-            }
+    fn remember(&mut self, journal: Vec<JournalRecord>, held: Vec<(Reply, Items<Credit>)>) {
+        match self.journal.keep(journal, self.clock.unix_ms()) {
+            Ok(()) => held.into_iter().for_each(|(reply, _credits)| reply.send()),
             Err(error) => {
                 self.health.fail(
                     Fault::Failure,
                     &format!("the replay journal cannot be written: {error}"),
                 );
-                for (entry, _) in entries {
-                    entry.done.fail();
-                }
+                held.into_iter().for_each(|(reply, _credits)| reply.fail());
             }
         }
     }
@@ -161,9 +135,8 @@ impl Appender {
         if !self.health.is_ok() {
             return;
         }
-        let leaf = Leaf::service(Op::Stop, "drained", 0);
-        let mut draft = Draft::new(leaf, false);
-        match self.writer.append(std::iter::once(&mut draft)) {
+        let draft = Draft::service(Op::Stop, "drained");
+        match self.writer.append(std::iter::once(draft)) {
             Ok(_) => self.writer.keep_state(true),
             // `keep_state` is not called: the counters already count the leaf that is not there, and the next start
             // would take its absence for tampering.

@@ -1,6 +1,7 @@
 //! One leaf of the audit log: canonical JSON, at most 4 KiB, the same fields for every operation.
 
 use ron_proto::strict;
+use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
 
 pub use crate::error::{NO_MATCH, OK};
@@ -185,29 +186,109 @@ pub struct Leaf {
     pub version: Option<u32>,
 }
 
-impl Leaf {
-    /// A leaf about the service itself.
-    pub fn service(op: Op, context: &str, store_version: u64) -> Self {
+/// What an operation has to say in its leaf. The log adds the time, the count and the store version when it appends.
+/// The store's outbox holds drafts as JSON.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Draft {
+    pub actor: String,
+    pub alg: Option<String>,
+    pub context: Option<String>,
+    pub input_sha256: Option<String>,
+    pub key: Option<String>,
+    pub op: Op,
+    pub op_id: Option<String>,
+    pub output_sha256: Option<String>,
+    pub purpose: Option<String>,
+    pub result: String,
+    pub tenant: String,
+    pub version: Option<u32>,
+    /// Whether the key exists, so that its operations are counted.
+    pub counted: bool,
+    /// The whole-store version after the operation, if it changed the store.
+    #[serde(skip)]
+    pub store_version_after: Option<u64>,
+}
+
+/// What the log adds to a draft; the fields are those of [`Leaf`].
+pub(super) struct Place {
+    pub(super) ts: u64,
+    pub(super) key_op_counter: Option<u64>,
+    pub(super) prev_store_version: u64,
+}
+
+impl Draft {
+    /// A draft about no key, of an operation that is done.
+    pub fn new(op: Op, actor: &str, tenant: &str) -> Self {
         Self {
-            actor: "ron-kms".into(),
+            actor: actor.to_owned(),
             alg: None,
-            context: Some(context.into()),
+            context: None,
             input_sha256: None,
             key: None,
-            key_op_counter: None,
             op,
             op_id: None,
             output_sha256: None,
-            prev_store_version: store_version,
             purpose: None,
-            result: OK.into(),
-            tenant: "ron".into(),
-            ts: 0,
-            v: LEAF_VERSION,
+            result: OK.to_owned(),
+            tenant: tenant.to_owned(),
             version: None,
+            counted: false,
+            store_version_after: None,
         }
     }
 
+    /// A draft about the service itself.
+    pub fn service(op: Op, context: &str) -> Self {
+        Self {
+            context: Some(context.to_owned()),
+            ..Self::new(op, "ron-kms", "ron")
+        }
+    }
+
+    /// Names the key, its algorithm and its purpose.
+    pub fn about(self, kid: &Kid) -> Self {
+        Self {
+            alg: Some(kid.alg.as_str().to_owned()),
+            key: Some(kid.to_string()),
+            purpose: Some(kid.purpose.to_string()),
+            ..self
+        }
+    }
+
+    /// The draft for the store's outbox.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a draft holds strings and integers only")
+    }
+
+    /// Parses a draft of the store's outbox.
+    pub fn parse(json: &[u8]) -> Result<Self, String> {
+        strict::from_slice(json).map_err(|e| format!("not the draft of a leaf: {e}"))
+    }
+
+    pub(super) fn at(self, place: Place) -> Leaf {
+        Leaf {
+            actor: self.actor,
+            alg: self.alg,
+            context: self.context,
+            input_sha256: self.input_sha256,
+            key: self.key,
+            key_op_counter: place.key_op_counter,
+            op: self.op,
+            op_id: self.op_id,
+            output_sha256: self.output_sha256,
+            prev_store_version: place.prev_store_version,
+            purpose: self.purpose,
+            result: self.result,
+            tenant: self.tenant,
+            ts: place.ts,
+            v: LEAF_VERSION,
+            version: self.version,
+        }
+    }
+}
+
+impl Leaf {
     /// The canonical bytes. A leaf that would be too long loses its `context`, which alone has no
     /// fixed bound.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -245,25 +326,33 @@ mod tests {
     use super::*;
     use ron_proto::jcs;
 
+    fn place() -> Place {
+        Place {
+            ts: 1_700_000_000_123,
+            key_op_counter: Some(7),
+            prev_store_version: 3,
+        }
+    }
+
     fn full() -> Leaf {
-        Leaf {
+        let draft = Draft {
             alg: Some("ed25519".into()),
             context: Some("a \"remark\" \\ with / signs".into()),
             input_sha256: Some("00".repeat(32)),
             key: Some("ron/issuer/ed25519/x".into()),
-            key_op_counter: Some(7),
             op_id: Some("0190".into()),
             output_sha256: Some("11".repeat(32)),
             purpose: Some("issuer".into()),
             version: Some(2),
-            ts: 1_700_000_000_123,
-            ..Leaf::service(Op::Sign, "", 3)
-        }
+            ..Draft::service(Op::Sign, "")
+        };
+        assert_eq!(Draft::parse(&draft.to_json()).as_ref(), Ok(&draft));
+        draft.at(place())
     }
 
     #[test]
     fn serde_json_writes_the_canonical_form() {
-        for leaf in [full(), Leaf::service(Op::Start, "x", 0)] {
+        for leaf in [full(), Draft::service(Op::Start, "x").at(place())] {
             let plain = leaf.to_bytes();
             assert_eq!(plain, jcs::to_vec(&leaf).expect("canonical"));
             assert_eq!(Leaf::parse(&plain).expect("parses"), leaf);

@@ -14,6 +14,7 @@
 
 pub mod appender;
 pub mod checkpoint;
+pub mod entry;
 pub mod health;
 pub mod leaf;
 pub mod proofs;

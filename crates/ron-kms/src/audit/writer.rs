@@ -7,33 +7,11 @@ use ron_kernel::SharedClock;
 use ron_tlog::append::{AppendError, Log};
 use serde::{Deserialize, Serialize};
 
-use super::leaf::Leaf;
+use super::leaf::{Draft, Leaf, Place};
 use crate::metrics::Metrics;
 
 /// New leaves after which the counters are written beside the log.
 const STATE_EVERY: u64 = 10_000;
-
-/// A leaf before its time, counter and store version are known.
-#[derive(Clone, Debug)]
-pub struct Draft {
-    /// The leaf; `ts`, `key_op_counter` and `prev_store_version` are filled in by the writer.
-    pub leaf: Leaf,
-    /// Whether the key exists, so that its operations are counted.
-    pub counted: bool,
-    /// The whole-store version after the operation, if it changed the store.
-    pub store_version_after: Option<u64>,
-}
-
-impl Draft {
-    /// A leaf that changes no store version.
-    pub fn new(leaf: Leaf, counted: bool) -> Self {
-        Self {
-            leaf,
-            counted,
-            store_version_after: None,
-        }
-    }
-}
 
 /// Counters at a log size. Kept in a file beside the log as a cache: without it the next start rebuilds them.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -109,10 +87,7 @@ impl AuditWriter {
 
     /// Makes the drafts durable as consecutive leaves, with one append and one sync. Returns the index of
     /// the first leaf. After an error the log is closed for writing.
-    pub fn append<'a>(
-        &mut self,
-        drafts: impl Iterator<Item = &'a mut Draft>,
-    ) -> Result<u64, AppendError> {
+    pub fn append(&mut self, drafts: impl Iterator<Item = Draft>) -> Result<u64, AppendError> {
         let now = self.clock.unix_ms();
         // Advances the counters before the append. After an error the log is closed, so wrong counters are never used;
         // `keep_state` must not be called then.
@@ -129,28 +104,29 @@ impl AuditWriter {
         Ok(first)
     }
 
-    fn finish(&mut self, draft: &mut Draft, now: u64) -> Vec<u8> {
+    fn finish(&mut self, draft: Draft, now: u64) -> Vec<u8> {
         let counters = &mut self.counters;
         // The wall clock may go back; times in the log never do.
         counters.last_ts = counters.last_ts.max(now);
         counters.log_size += 1;
-        let leaf = &mut draft.leaf;
-        leaf.ts = counters.last_ts;
-        leaf.prev_store_version = counters.store_version;
-        leaf.key_op_counter = None;
-        if let Some(key) = leaf.key.as_ref().filter(|_| draft.counted) {
+        let key_op_counter = draft.key.as_ref().filter(|_| draft.counted).map(|key| {
             let count = match counters.keys.get_mut(key) {
                 // Looked up before `entry`, which would clone the key's name for every leaf.
                 Some(count) => count,
                 None => counters.keys.entry(key.clone()).or_default(),
             };
             *count += 1;
-            leaf.key_op_counter = Some(*count);
-        }
+            *count
+        });
+        let place = Place {
+            ts: counters.last_ts,
+            key_op_counter,
+            prev_store_version: counters.store_version,
+        };
         if let Some(after) = draft.store_version_after {
             counters.store_version = after;
         }
-        leaf.to_bytes()
+        draft.at(place).to_bytes()
     }
 
     /// Number of durable leaves.

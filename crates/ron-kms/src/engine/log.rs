@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ron_files::Disk;
 use ron_kernel::SharedClock;
+use ron_proto::receipt::LogReceipt;
 use ron_proto::strict;
 use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
@@ -13,9 +14,9 @@ use ron_tlog::append::{Checkpointer, Log, LogOptions, LogReader, OpenError, Read
 use ron_tlog::checkpoint::Checkpoint;
 
 use crate::audit::health::Fault;
-use crate::audit::leaf::{LEAF_BYTES_MAX, Leaf, Op};
+use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
-use crate::audit::writer::{AuditWriter, Counters, Draft};
+use crate::audit::writer::{AuditWriter, Counters};
 use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::store::{KeyStore, LogIdentity};
@@ -139,10 +140,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         env!("CARGO_PKG_VERSION"),
         settings.backend.as_str()
     );
-    append(
-        &mut writer,
-        Draft::new(Leaf::service(Op::Start, &context, 0), false),
-    )?;
+    append(&mut writer, Draft::service(Op::Start, &context))?;
     let mut opened = OpenedLog {
         writer,
         checkpointer,
@@ -155,9 +153,9 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     Ok(opened)
 }
 
-fn append(writer: &mut AuditWriter, mut draft: Draft) -> Result<u64, Distrust> {
+fn append(writer: &mut AuditWriter, draft: Draft) -> Result<u64, Distrust> {
     writer
-        .append(std::iter::once(&mut draft))
+        .append(std::iter::once(draft))
         .map_err(|e| failure(format!("the audit log cannot be written: {e}")))
 }
 
@@ -275,13 +273,13 @@ fn complete_pending(
     let Some(pending) = pending else {
         return Ok(());
     };
-    let leaf = Leaf::parse(&pending.leaf).map_err(|e| tampered(format!("the outbox: {e}")))?;
-    let op = leaf.op;
+    let draft = Draft::parse(&pending.leaf).map_err(|e| tampered(format!("the outbox: {e}")))?;
+    let op = draft.op;
     let since = (pending.log_size, pending.version_before);
-    let birth = born(writer, reader, store, since, leaf, true)?;
-    let origin = store.log().origin.clone();
-    complete_change(store, &pending, op, birth, &origin).map_err(|e| failure(e.to_string()))?;
-    tracing::info!(event = "interrupted_change_settled", leaf = birth);
+    let receipt = born(writer, reader, store, since, draft)?;
+    let leaf = receipt.index;
+    complete_change(store, &pending, op, receipt).map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_change_settled", leaf);
     Ok(())
 }
 
@@ -295,39 +293,42 @@ fn complete_pending_key(
     let Some(pending) = pending.map_err(|e| failure(e.to_string()))? else {
         return Ok(());
     };
-    let leaf = Leaf::parse(&pending.leaf);
-    let leaf = leaf.map_err(|e| tampered(format!("the leaf of a log key: {e}")))?;
+    let draft = Draft::parse(&pending.leaf);
+    let draft = draft.map_err(|e| tampered(format!("the leaf of a log key: {e}")))?;
     let since = (pending.log_size, pending.version_before);
-    let birth = born(writer, reader, store, since, leaf.clone(), false)?;
-    complete_log_key(store, pending.number, birth, &leaf).map_err(|e| failure(e.to_string()))?;
-    tracing::info!(event = "interrupted_rotation_settled", leaf = birth);
+    let receipt = born(writer, reader, store, since, draft.clone())?;
+    let leaf = receipt.index;
+    complete_log_key(store, pending.number, receipt, &draft).map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_rotation_settled", leaf);
     Ok(())
 }
 
-/// The index of an interrupted change's leaf: found among the leaves from `since.0`, the log size before the change, or written
-/// now. `since.1` is the store version before the change.
+/// The receipt of an interrupted change's leaf: found among the leaves from `since.0`, the log size before the change, or
+/// written now. `since.1` is the store version before the change.
 fn born(
     writer: &mut AuditWriter,
     reader: &LogReader,
     store: &KeyStore,
     since: (u64, u64),
-    leaf: Leaf,
-    counted: bool,
-) -> Result<u64, Distrust> {
+    mut draft: Draft,
+) -> Result<LogReceipt, Distrust> {
     let (log_size, version_before) = since;
-    // Without times and counters, which the writer fills in.
     let found = scan(reader, log_size, reader.size_durable(), |seen| {
-        Ok(seen.op_id == leaf.op_id
-            && seen.key == leaf.key
-            && seen.version == leaf.version
-            && seen.op == leaf.op
-            && seen.result == leaf.result)
+        Ok(seen.op_id == draft.op_id
+            && seen.key == draft.key
+            && seen.version == draft.version
+            && seen.op == draft.op
+            && seen.result == draft.result)
     })?;
-    if let Some(index) = found {
-        return Ok(index);
-    }
-    writer.set_store_version(version_before);
-    let mut draft = Draft::new(leaf, counted);
-    draft.store_version_after = Some(store.version());
-    append(writer, draft)
+    let index = if let Some(index) = found {
+        index
+    } else {
+        writer.set_store_version(version_before);
+        draft.store_version_after = Some(store.version());
+        append(writer, draft)?
+    };
+    Ok(LogReceipt {
+        log: store.log().origin.clone(),
+        index,
+    })
 }

@@ -21,7 +21,7 @@ use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::LogReader;
 
-use crate::audit::appender::Entry;
+use crate::audit::entry::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;

@@ -13,8 +13,9 @@ use ron_service::log_host::cosign::Witnesses;
 
 use super::log::{OpenedLog, anchors};
 use crate::audit::AuditHealth;
-use crate::audit::appender::{Appender, Entry};
+use crate::audit::appender::Appender;
 use crate::audit::checkpoint::{CheckpointThread, Signal, Wake};
+use crate::audit::entry::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::{ProofJob, ProofThread};
 use crate::audit::witness::{WitnessThread, WitnessedAudit};

@@ -7,8 +7,10 @@ use ron_proto::values::Alg;
 
 use super::{Got, Rig, memory_settings, principal};
 use crate::attest::verify::{Expect, verify};
+use crate::audit::entry::ReplyBody;
+use crate::work::SignJob;
 use crate::work::attest::AttestTask;
-use crate::work::{SignJob, SignOp};
+use crate::work::operation::{json, one};
 
 impl Rig {
     pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> Got {
@@ -17,7 +19,9 @@ impl Rig {
             key: doc.key.clone(),
             request,
         };
-        let what = SignOp::Attest(Box::new(task));
+        let what = one(task, |answer| {
+            ReplyBody::Now(json(answer.map(AttestAnswer::from)))
+        });
         self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter)
     }

@@ -10,12 +10,14 @@ use ron_proto::problem::Problem;
 use ron_proto::values::{Alg, Kid};
 
 use super::{Got, Rig, create_request, file_settings, memory_settings, op_id, principal, settings};
+use crate::audit::entry::Logged;
 use crate::audit::leaf::{Leaf, Op};
 use crate::error::{Refusal, Why};
 use crate::keys::SecretKey;
 use crate::keys::envelope::{self, header};
-use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::{SignJob, SignOp};
+use crate::work::SignJob;
+use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::operation::{Work, many};
 
 const WRAPS: [Alg; 4] = [
     Alg::Aes256Gcm,
@@ -49,36 +51,35 @@ fn run(
     rig: &Rig,
     caller: &Principal,
     tasks: Vec<EnvelopeTask>,
-) -> Vec<Result<EnvelopeOutput, Refusal>> {
+) -> Vec<Result<Logged<EnvelopeOutput>, Refusal>> {
     let (to, from) = ron_kernel::reply();
-    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        let _ = to.send(results); // the test may have ended
+    let what = many(tasks.into_iter().map(Ok), move |answers| {
+        let _ = to.send(answers.into_vec()); // the test may have ended
         Response::empty(204)
-    };
-    let job = EnvelopeJob {
-        tasks: tasks.into_iter().map(Ok).collect(),
-        shape: Box::new(shape),
-    };
-    let got = submit(rig, caller, job);
+    });
+    let got = submit(rig, caller, what);
     match from.wait(Deadline::within(std::time::Duration::ZERO)) {
         Ok(results) => results,
         Err(_) => vec![Err(Refusal::new(Why::Internal, got.code()))],
     }
 }
 
-fn submit(rig: &Rig, caller: &Principal, job: EnvelopeJob) -> Got {
+fn submit(rig: &Rig, caller: &Principal, what: Box<dyn Work>) -> Got {
     let (call, waiter) = rig.call_context(caller);
-    let what = SignOp::Envelope(job);
     rig.engine.kms.submit_sign(SignJob { call, what });
     Rig::wait(waiter)
 }
 
-pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
+fn one_logged(rig: &Rig, task: EnvelopeTask) -> Result<Logged<EnvelopeOutput>, Refusal> {
     let caller = rig.caller.clone();
     run(rig, &caller, vec![task]).pop().expect("one result")
 }
 
-pub fn why(result: Result<EnvelopeOutput, Refusal>) -> Option<Why> {
+pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
+    one_logged(rig, task).map(|logged| logged.made)
+}
+
+pub fn why<T>(result: Result<T, Refusal>) -> Option<Why> {
     result.err().map(|refusal| refusal.why)
 }
 
@@ -97,23 +98,24 @@ fn what_is_wrapped_unwraps_through_every_version() {
     for (n, alg) in WRAPS.into_iter().enumerate() {
         let key = rig.create("app", alg, PayloadPolicy::Any, n as u128).key;
         let aad = aad_of(alg);
-        let first = one(&rig, wrap(&key, aad, b"a secret")).expect("wrapped");
+        let first = one_logged(&rig, wrap(&key, aad, b"a secret")).expect("wrapped");
+        let recorded = leaf(&rig, first.receipt().index);
+        let first = first.made;
         let text = first.ciphertext.expect("text");
         assert_eq!(first.version, Some(1));
         assert_eq!(text.0[..6], header(alg, 1));
-        let recorded = leaf(&rig, first.receipt.index);
         assert_eq!((recorded.op, recorded.version), (Op::Wrap, Some(1)));
         assert_eq!(recorded.input_sha256, None, "no hash of the plaintext");
         assert!(recorded.output_sha256.is_some());
         rig.rotated(&key);
         let second = one(&rig, wrap(&key, aad, b"another")).expect("wrapped");
         assert_eq!(second.version, Some(2), "only the head wraps");
-        let back = one(&rig, unwrap(&key, aad, &text)).expect("opens");
+        let back = one_logged(&rig, unwrap(&key, aad, &text)).expect("opens");
         assert_eq!(
-            (back.version, back.plaintext),
+            (back.made.version, back.made.plaintext.clone()),
             (Some(1), Some(b"a secret".as_slice().into()))
         );
-        assert_eq!(leaf(&rig, back.receipt.index).output_sha256, None);
+        assert_eq!(leaf(&rig, back.receipt().index).output_sha256, None);
         let moved = one(&rig, task(&key, aad, EnvelopeOp::Rewrap(text.clone()))).expect("moved");
         assert_eq!((moved.from_version, moved.version), (Some(1), Some(2)));
         assert_eq!(moved.plaintext, None, "rewrap shows nothing");
@@ -204,10 +206,10 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
         let what = EnvelopeOp::HmacVerify(message.clone(), mac.clone());
         let mut check = task(&key, None, what);
         check.version = version;
-        let made = one(&rig, check).expect("judged");
-        assert_eq!((made.ok, made.version), want);
+        let made = one_logged(&rig, check).expect("judged");
+        assert_eq!((made.made.ok, made.made.version), (Some(want.0), want.1));
         let result = if want.0 { "ok" } else { "no_match" };
-        assert_eq!(leaf(&rig, made.receipt.index).result, result);
+        assert_eq!(leaf(&rig, made.receipt().index).result, result);
     };
     check(&mac, None, (true, Some(1)));
     check(&mac, Some(1), (true, Some(1)));
@@ -267,21 +269,22 @@ fn the_same_operation_id_gives_the_same_answer() {
         task.op = Some((op_id(op), [body; 32]));
         task
     };
-    let first = one(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
+    let first = one_logged(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
     let size = rig.engine.kms.log_size();
-    let second = one(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
+    let second = one_logged(&rig, with_op(wrap(&key, None, b"x"), 1, 1)).expect("wrapped");
     assert_eq!(first, second, "the same bytes and the same leaf");
     assert_eq!(rig.engine.kms.log_size(), size, "no second leaf");
     let other = one(&rig, with_op(wrap(&key, None, b"y"), 1, 2));
     assert_eq!(why(other), Some(Why::OpIdMismatch));
-    let text = first.ciphertext.expect("text");
+    let text = first.made.ciphertext.expect("text");
     for (op, what) in [
         (2, EnvelopeOp::Unwrap(text)),
         (3, EnvelopeOp::Datakey(32, true)),
     ] {
-        let ask = || one(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
+        let ask =
+            || one_logged(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
         let first = ask();
-        assert!(first.plaintext.is_some());
+        assert!(first.made.plaintext.is_some());
         assert_eq!(
             first,
             ask(),
@@ -314,7 +317,7 @@ fn a_batch_fails_item_by_item() {
     // The first use of a key reserves its first block of nonces, which is a leaf too.
     assert_eq!(leaf(&rig, size).op, Op::ReserveUses);
     assert_eq!(rig.engine.kms.log_size(), size + 4);
-    let indexes = [&results[0], &results[2]].map(|r| r.as_ref().expect("made").receipt.index);
+    let indexes = [&results[0], &results[2]].map(|r| r.as_ref().expect("made").receipt().index);
     assert_eq!(indexes, [size + 1, size + 3]);
     rig.stop();
 }
@@ -329,11 +332,8 @@ fn without_the_log_nothing_is_wrapped_or_unwrapped() {
         .expect("text");
     rig.disk.fail_after(1, FaultKind::Io);
     for task in [wrap(&key, None, b"x"), unwrap(&key, None, &text)] {
-        let job = EnvelopeJob {
-            tasks: vec![Ok(task)],
-            shape: Box::new(|_| Response::from(Problem::internal("an answer left"))),
-        };
-        let got = submit(&rig, &rig.caller.clone(), job);
+        let what = many([Ok(task)], |_| Problem::internal("an answer left").into());
+        let got = submit(&rig, &rig.caller.clone(), what);
         assert_eq!(
             (got.status, got.code().as_str()),
             (503, "audit_unavailable")
@@ -380,7 +380,7 @@ fn the_default_settings_reserve_ahead() {
     for _ in 0..10 {
         let tasks = (0..100).map(|_| wrap(&key, None, b"x")).collect();
         for made in run(&rig, &caller, tasks) {
-            let text = made.expect("wrapped").ciphertext.expect("text").0;
+            let text = made.expect("wrapped").made.ciphertext.expect("text").0;
             assert!(nonces.insert(text[6..18].to_vec()), "a nonce came twice");
         }
     }

@@ -18,7 +18,7 @@ use super::{Rig, create_request, file_settings, memory_settings, op_id, principa
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::config::Settings;
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 
 const START_MS: u64 = 1_800_000_000_000;
 

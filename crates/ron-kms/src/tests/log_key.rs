@@ -11,7 +11,7 @@ use ron_tlog::note::{Note, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
 
 use super::{Rig, file_settings, op_id, principal, settings};
-use crate::audit::leaf::{Leaf, Op};
+use crate::audit::leaf::{Draft, Leaf, Op};
 use crate::audit::ring::{CHAIN_FILE, open_checkpoint};
 use crate::audit::verify::{verify_dir, verify_on};
 use crate::config::Settings;
@@ -337,15 +337,15 @@ fn a_crash_at_every_write_of_the_store_is_legal() {
     let (disk, pin) = prepared(&home.dir);
     let mut store = open_store(&home.dir).expect("opens");
     let new = store.next_log_key(2, Timestamp(9)).expect("made");
-    let leaf = Leaf {
+    let draft = Draft {
         context: Some(new.statement.to_string()),
         key: Some(LOG_KEY_NAME.into()),
         op_id: Some(op_id(7).to_string()),
         output_sha256: Some(hex::encode(ron_crypto::hash::sha256(new.public()))),
         version: Some(2),
-        ..Leaf::service(Op::RotateLogKey, "", 0)
+        ..Draft::service(Op::RotateLogKey, "")
     };
-    let body = crate::work::lifecycle::plan::body_hash(Op::RotateLogKey, LOG_KEY_NAME, &request(7));
+    let body = crate::work::key_request::body_hash(Op::RotateLogKey, LOG_KEY_NAME, &request(7));
     let op = OpRow {
         tenant: "ron".parse().expect("tenant"),
         op_id: op_id(7),
@@ -355,7 +355,7 @@ fn a_crash_at_every_write_of_the_store_is_legal() {
     let wal = home.dir.join("keys.db-wal");
     let before = std::fs::metadata(&wal).map_or(0, |m| m.len());
     store
-        .commit_log_key(new, &op, &leaf.to_bytes(), 0)
+        .commit_log_key(new, &op, &draft.to_json(), 0)
         .expect("commits");
     let bytes = std::fs::read(&wal).expect("the commit is in the write-ahead log");
     assert!(bytes.len() as u64 > before + 4096);

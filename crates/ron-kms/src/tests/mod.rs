@@ -37,10 +37,11 @@ use serde::de::DeserializeOwned;
 use crate::config::{Settings, TABLE};
 use crate::engine::{Engine, EngineError, EngineParts};
 use crate::topology::TOPOLOGY;
-use crate::work::lifecycle::plan::KeyRequest;
-use crate::work::task::SignTask;
+use crate::work::key_request::KeyRequest;
+use crate::work::operation::{one, signed as signed_body};
+use crate::work::sign::SignTask;
 use crate::work::verify::verify;
-use crate::work::{CallContext, SignJob, SignOp, StoreJob};
+use crate::work::{CallContext, SignJob, StoreJob};
 
 /// How long a test waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -226,7 +227,9 @@ impl Rig {
 
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
         let (call, waiter) = self.call_context(caller);
-        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        let what = one(SignTask::from_request(request), |answer| {
+            signed_body(answer.map(SignAnswer::from), None)
+        });
         self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
@@ -245,7 +248,7 @@ impl Rig {
 
     pub fn sign_batch(&self, batch: SignBatch) -> SignBatchAnswer {
         let (call, waiter) = self.call_context(&self.caller);
-        let what = SignOp::Batch(SignTask::from_batch(batch));
+        let what = crate::api::sign::batch(batch);
         self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter).json()
     }

@@ -12,7 +12,7 @@ use super::{Rig, create_request, memory_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, Op};
 use crate::keys::PublicKey;
 use crate::keys::material::SUPPORTED;
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 use crate::work::verify::verify;
 
 fn leaf(rig: &Rig, index: u64) -> Leaf {

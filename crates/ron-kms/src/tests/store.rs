@@ -9,7 +9,7 @@ use ron_proto::values::{Alg, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::{Rig, file_settings, op_id, signed};
-use crate::audit::leaf::{Leaf, Op};
+use crate::audit::leaf::{Draft, Leaf, Op};
 use crate::backend::{BackendKind, Backends};
 use crate::config::SealSource;
 use crate::engine::store_settings;
@@ -244,11 +244,11 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
         let kid = docs[0].key.clone();
         let mut store = open(dir.path()).expect("opens");
         let new = store.next_version(&kid, Timestamp(9)).expect("supported");
-        let leaf = Leaf {
+        let draft = Draft {
             key: Some(kid.to_string()),
             op_id: Some(op_id(77).to_string()),
             version: Some(3),
-            ..Leaf::service(Op::Rotate, "crash", 0)
+            ..Draft::service(Op::Rotate, "crash")
         };
         let op = OpRow {
             tenant: kid.tenant.clone(),
@@ -257,7 +257,7 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
             now: Timestamp(9),
         };
         store
-            .commit(new, &op, &leaf.to_bytes(), 0)
+            .commit(new, &op, &draft.to_json(), 0)
             .expect("commits");
         assert_eq!(
             store.key(&kid).expect("key").head().number,
@@ -280,7 +280,7 @@ fn a_crash_between_store_and_log_is_mended_at_start() {
                 params![
                     op_id(77).to_string(),
                     kid.to_string(),
-                    leaf.to_bytes(),
+                    draft.to_json(),
                     before
                 ],
             )

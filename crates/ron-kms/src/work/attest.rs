@@ -2,23 +2,23 @@
 //! it holds.
 
 use ron_crypto::hash::sha256;
+use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::jcs;
 use ron_proto::kms::{
     ATTEST_VERSION, AttestAnswer, AttestRequest, Bytes, KeyBackend, NONCE_BYTES_MAX, Statement,
     TpmEvidenceDoc,
 };
-use ron_proto::receipt::LogReceipt;
-use ron_proto::values::{Kid, Timestamp};
+use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_tlog::note::VerifierKey;
+use serde::{Deserialize, Serialize};
 
-use super::answer::Done;
+use super::Kms;
+use super::operation::{Operation, Run, Stop};
 use super::refresh::ATTEST_WAIT;
-use super::{CallContext, Kms};
 use crate::attest::{statement_bytes, tpm_nonce};
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
-use crate::audit::writer::Draft;
+use crate::audit::entry::Logged;
+use crate::audit::leaf::{Draft, OK, Op};
 use crate::backend::{BackendKind, Custody, TpmEvidence};
 use crate::error::{Refusal, Why};
 use crate::index::{Key, Version};
@@ -52,51 +52,69 @@ impl From<TpmEvidence> for TpmEvidenceDoc {
     }
 }
 
-impl Kms {
-    /// Attests a key; the answer leaves once its leaf is durable.
-    pub fn attest_job(&self, call: CallContext, task: &AttestTask) {
-        let credits = match self.admit(&call, 1) {
-            Ok(credits) => credits,
-            Err(refusal) => return self.refuse_unlogged(call, &refusal),
-        };
-        let made = self.attest(&call, task);
-        let outcome = made.as_ref().map_or("refused", |_| OK);
-        self.metrics.attest.with_label_values(&[outcome]).inc();
-        let mut leaf = leaf_of(&call, task);
-        let counted = self.index.load().keys.contains_key(&task.key);
-        let alg = task.key.alg.as_str();
-        let timing = self.timing(&call);
-        let responder = call.responder;
-        let done = match made {
-            Ok(answer) => {
-                leaf.version = Some(answer.statement.version);
-                leaf.output_sha256 = Some(hex::encode(sha256(answer.signature.as_slice())));
-                Done::Attest {
-                    responder,
-                    answer: Box::new(answer),
-                    timing,
-                }
-            }
-            Err(refusal) => {
-                refusal.why.code().clone_into(&mut leaf.result);
-                Done::Refused {
-                    responder,
-                    refusal,
-                    label: ("attest", alg),
-                    timing,
-                }
-            }
-        };
-        self.enter(Entry {
-            drafts: vec![Draft::new(leaf, counted)],
-            done: Box::new(done),
-            credits,
-        });
+/// An attestation, without the receipt of its leaf.
+#[derive(Serialize, Deserialize)]
+pub struct Attested {
+    class: String,
+    statement: Statement,
+    signature: Bytes,
+    vkey: String,
+    tpm: Option<TpmEvidenceDoc>,
+    birth_leaf: Bytes,
+}
+
+impl From<Logged<Attested>> for AttestAnswer {
+    fn from(logged: Logged<Attested>) -> Self {
+        let (made, receipt) = logged.into_parts();
+        Self {
+            class: made.class,
+            statement: made.statement,
+            signature: made.signature,
+            vkey: made.vkey,
+            tpm: made.tpm,
+            birth_leaf: made.birth_leaf,
+            receipt,
+        }
+    }
+}
+
+impl Operation for AttestTask {
+    type Made = Attested;
+
+    fn op(&self) -> Op {
+        Op::Attest
     }
 
-    fn attest(&self, call: &CallContext, task: &AttestTask) -> Result<AttestAnswer, Refusal> {
-        let index = self.index.load();
-        let key = index.find(&call.caller, &task.key)?;
+    fn key(&self) -> Option<&Kid> {
+        Some(&self.key)
+    }
+
+    fn op_id(&self) -> Option<(OpId, [u8; 32])> {
+        None
+    }
+
+    fn draft(&self, caller: &Principal) -> Draft {
+        let body = jcs::to_vec(&self.request).expect("a request holds strings and integers");
+        Draft {
+            input_sha256: Some(hex::encode(sha256(&body))),
+            ..Draft::new(Op::Attest, &caller.name, caller.tenant.as_str()).about(&self.key)
+        }
+    }
+
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Attested, Stop> {
+        let made = at.kms.attest(at, self);
+        let outcome = made.as_ref().map_or("refused", |_| OK);
+        at.kms.metrics.attest.with_label_values(&[outcome]).inc();
+        let made = made?;
+        draft.version = Some(made.statement.version);
+        draft.output_sha256 = Some(hex::encode(sha256(made.signature.as_slice())));
+        Ok(made)
+    }
+}
+
+impl Kms {
+    fn attest(&self, at: &Run<'_>, task: &AttestTask) -> Result<Attested, Refusal> {
+        let key = at.index.find(at.caller, &task.key)?;
         let nonce = &task.request.nonce;
         if nonce.0.len() > NONCE_BYTES_MAX {
             return Err(Refusal::new(
@@ -112,7 +130,7 @@ impl Kms {
             })?,
         };
         let statement = self.statement(key, version, nonce);
-        let tpm = device_evidence(key, version, &statement, call.deadline)?;
+        let tpm = device_evidence(key, version, &statement, at.deadline)?;
         let keys = self.ring.signing();
         let newest = keys.first().ok_or_else(Refusal::audit_down)?;
         let SecretKey::Ed25519(log_key) = &*newest.secret else {
@@ -124,16 +142,12 @@ impl Kms {
         let vkey = VerifierKey::ed25519(&self.origin, &newest.public)
             .map_err(|e| Refusal::new(Why::Internal, e.to_string()))?;
         let signature = log_key.sign(&statement_bytes(&statement));
-        Ok(AttestAnswer {
+        Ok(Attested {
             class: key.attestation.as_str().to_owned(),
             signature: Bytes(signature.to_vec()),
             vkey: vkey.to_string(),
             tpm: tpm.map(TpmEvidenceDoc::from),
             birth_leaf: Bytes(self.birth_leaf(version.birth)?),
-            receipt: LogReceipt {
-                log: String::new(),
-                index: 0,
-            },
             statement,
         })
     }
@@ -189,20 +203,4 @@ fn device_evidence(
     let until = deadline.capped(ATTEST_WAIT);
     let nonce = tpm_nonce(statement);
     Ok(held.device.attest(&held.handle, nonce, until)?)
-}
-
-fn leaf_of(call: &CallContext, task: &AttestTask) -> Leaf {
-    let body = jcs::to_vec(&task.request).expect("a request holds strings and integers");
-    Leaf {
-        actor: call.caller.name.clone(),
-        alg: Some(task.key.alg.as_str().to_owned()),
-        input_sha256: Some(hex::encode(sha256(&body))),
-        key: Some(task.key.to_string()),
-        op: Op::Attest,
-        purpose: Some(task.key.purpose.to_string()),
-        tenant: call.caller.tenant.to_string(),
-        v: LEAF_VERSION,
-        context: None,
-        ..Leaf::service(Op::Attest, "", 0)
-    }
 }

@@ -1,30 +1,24 @@
 //! Envelope operations on the signer pool: wrap, unwrap, rewrap, data keys, MACs, random bytes.
 //!
-//! The steps are those of a signature: operation id, room for the leaf, work on one snapshot, leaf
-//! durable, answer. Leaves and remembered answers never hold a plaintext or its hash: a reader of
+//! Leaves and remembered answers never hold a plaintext or its hash: a reader of
 //! the log could guess short plaintexts from a hash. A repeated unwrap or data key is decrypted again.
 
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
-use ron_http::{Principal, Response};
+use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, PrivateBytes};
-use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
-use super::signer::recalled;
+use super::operation::{Answer, Operation, Run, Stop};
 use super::{CallContext, Kms};
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{LEAF_VERSION, Leaf, NO_MATCH, OK, Op};
-use crate::audit::writer::Draft;
+use crate::audit::entry::Logged;
+use crate::audit::leaf::{Draft, NO_MATCH, OK, Op};
 use crate::backend::Custody;
 use crate::error::{Refusal, Why};
-use crate::index::may_use;
 use crate::index::{Key, KeyIndex};
 use crate::keys::{SecretKey, envelope};
-use crate::replay::{Lookup, Ticket};
-use crate::work::answer::{Done, EnvelopeDone, EnvelopeItem};
 
 #[derive(Clone)]
 pub enum EnvelopeOp {
@@ -79,7 +73,8 @@ pub struct EnvelopeTask {
 }
 
 /// The result of an operation; which fields are set depends on the operation.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(deny_unknown_fields)]
 pub struct EnvelopeOutput {
     /// The key version that was used.
     pub version: Option<u32>,
@@ -88,188 +83,82 @@ pub struct EnvelopeOutput {
     /// Header and body, see `docs/formats/envelope.md`.
     pub ciphertext: Option<Bytes>,
     /// A plaintext, data key or random bytes. Never in the journal.
+    #[serde(skip)]
     pub plaintext: Option<PrivateBytes>,
     pub mac: Option<Bytes>,
-    /// Whether a MAC matched.
-    pub ok: bool,
-    pub receipt: LogReceipt,
+    /// Whether a MAC matched; `None` where none was checked.
+    pub ok: Option<bool>,
 }
 
-/// What the journal holds of an operation: everything but the plaintext.
-#[derive(Serialize, Deserialize)]
-struct Remembered {
-    version: Option<u32>,
-    from_version: Option<u32>,
-    ciphertext: Option<Bytes>,
-    mac: Option<Bytes>,
-    ok: bool,
-    receipt: LogReceipt,
-}
+impl Operation for EnvelopeTask {
+    type Made = EnvelopeOutput;
 
-impl EnvelopeOutput {
-    /// The journal's record of this result.
-    pub(super) fn remembered(&self) -> Vec<u8> {
-        let remembered = Remembered {
-            version: self.version,
-            from_version: self.from_version,
-            ciphertext: self.ciphertext.clone(),
-            mac: self.mac.clone(),
-            ok: self.ok,
-            receipt: self.receipt.clone(),
+    fn op(&self) -> Op {
+        self.what.op()
+    }
+
+    fn key(&self) -> Option<&Kid> {
+        self.key.as_ref()
+    }
+
+    fn op_id(&self) -> Option<(OpId, [u8; 32])> {
+        self.op
+    }
+
+    fn draft(&self, caller: &Principal) -> Draft {
+        let input = self.what.public_input();
+        let draft = Draft::new(self.what.op(), &caller.name, caller.tenant.as_str());
+        let draft = match &self.key {
+            Some(kid) => draft.about(kid),
+            None => draft,
         };
-        serde_json::to_vec(&remembered).expect("strings and integers only")
+        Draft {
+            context: self.context.clone(),
+            input_sha256: input.map(|bytes| hex::encode(sha256(&bytes.0))),
+            op_id: self.op.map(|(id, _)| id.to_string()),
+            ..draft
+        }
     }
 
-    fn recalled(json: &[u8]) -> Result<Self, Refusal> {
-        let kept: Remembered = recalled(json)?;
-        Ok(Self {
-            version: kept.version,
-            from_version: kept.from_version,
-            ciphertext: kept.ciphertext,
-            plaintext: None,
-            mac: kept.mac,
-            ok: kept.ok,
-            receipt: kept.receipt,
-        })
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<EnvelopeOutput, Stop> {
+        let made = at
+            .kms
+            .try_envelope(at.index, at.caller, self, at.deadline)?;
+        let output = made.ciphertext.as_ref().or(made.mac.as_ref());
+        draft.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
+        draft.version = made.version;
+        Ok(made)
     }
-}
 
-/// Builds the response from one result per task.
-pub type RespondWith = Box<dyn FnOnce(Vec<Result<EnvelopeOutput, Refusal>>) -> Response + Send>;
+    fn result(made: &EnvelopeOutput) -> &'static str {
+        if made.ok == Some(false) { NO_MATCH } else { OK }
+    }
 
-/// Envelope operations of one request.
-pub struct EnvelopeJob {
-    /// The operations; an `Err` could not be parsed and is refused without a leaf.
-    pub tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    /// Builds the response; gets one result per task, in order.
-    pub shape: RespondWith,
-}
-
-/// A task after its operation id was looked up.
-enum Start {
-    New(Box<EnvelopeTask>, Option<Ticket>),
-    Known(Box<Result<EnvelopeOutput, Refusal>>),
+    /// Plaintexts are not remembered, so an unwrap or a shown data key is decrypted again, with the caller's present access.
+    fn again(
+        &self,
+        kms: &Kms,
+        call: &CallContext,
+        mut remembered: Logged<EnvelopeOutput>,
+    ) -> Answer<EnvelopeOutput> {
+        let text = match (&self.what, &remembered.made.ciphertext) {
+            (EnvelopeOp::Unwrap(text), _) => text,
+            (EnvelopeOp::Datakey(_, true), Some(text)) => text,
+            _ => return Ok(remembered),
+        };
+        let Some(kid) = &self.key else {
+            return Ok(remembered);
+        };
+        let index = kms.index.load();
+        let key = index.find(&call.caller, kid)?;
+        let aad = self.aad.as_ref().map(Bytes::as_slice);
+        let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
+        remembered.made.plaintext = Some(plaintext);
+        Ok(remembered)
+    }
 }
 
 impl Kms {
-    /// Performs the operations of one request and hands them to the appender.
-    pub(super) fn envelope(&self, call: CallContext, job: EnvelopeJob) {
-        let index = self.index.load();
-        let starts: Vec<Start> = job
-            .tasks
-            .into_iter()
-            .map(|task| self.look_up(&index, &call, task))
-            .collect();
-        let new = starts
-            .iter()
-            .filter(|s| matches!(s, Start::New(..)))
-            .count();
-        // Reserved before any key is used: a result without room for its leaf could never be answered.
-        let credits = match new {
-            0 => Vec::new(),
-            _ => match self.admit(&call, new) {
-                Ok(credits) => credits,
-                Err(refusal) => return self.refuse_unlogged(call, &refusal),
-            },
-        };
-        let mut drafts = Vec::with_capacity(new);
-        let mut items = Vec::with_capacity(starts.len());
-        for start in starts {
-            items.push(match start {
-                Start::Known(result) => EnvelopeItem::Known(*result),
-                Start::New(task, ticket) => {
-                    let (item, draft) = self.envelope_item(&index, &call, &task, ticket);
-                    drafts.push(draft);
-                    item
-                }
-            });
-        }
-        let done = EnvelopeDone {
-            timing: self.timing(&call),
-            responder: call.responder,
-            items,
-            shape: job.shape,
-        };
-        if drafts.is_empty() {
-            // Nothing to log: all items are repetitions or unreadable.
-            return done.complete(&self.origin, 0);
-        }
-        let done = Done::Envelope(Box::new(done));
-        self.enter(Entry {
-            drafts,
-            done: Box::new(done),
-            credits,
-        });
-    }
-
-    /// Looks the operation id up: a repeated operation gets its answer again, every other task is new.
-    fn look_up(
-        &self,
-        index: &KeyIndex,
-        call: &CallContext,
-        task: Result<EnvelopeTask, Refusal>,
-    ) -> Start {
-        let caller = &call.caller;
-        let known = |result| Start::Known(Box::new(result));
-        let task = match task {
-            Ok(task) => Box::new(task),
-            Err(refusal) => return known(Err(refusal)),
-        };
-        let Some((op_id, body)) = task.op else {
-            return Start::New(task, None);
-        };
-        // A caller without access to the key must not learn from an operation id; the task goes on to its refusal.
-        if task
-            .key
-            .as_ref()
-            .is_some_and(|k| may_use(caller, k).is_err())
-        {
-            return Start::New(task, None);
-        }
-        let seen = self
-            .replay
-            .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
-        match seen {
-            Ok(Lookup::New(ticket)) => Start::New(task, Some(ticket)),
-            Ok(Lookup::Repeated(made)) => known(
-                EnvelopeOutput::recalled(&made).and_then(|made| again(index, call, &task, &made)),
-            ),
-            Err(refusal) => known(Err(refusal)),
-        }
-    }
-
-    fn envelope_item(
-        &self,
-        index: &KeyIndex,
-        call: &CallContext,
-        task: &EnvelopeTask,
-        ticket: Option<Ticket>,
-    ) -> (EnvelopeItem, Draft) {
-        let op = task.what.op().as_str();
-        let alg = task.key.as_ref().map_or("none", |kid| kid.alg.as_str());
-        let counted = task
-            .key
-            .as_ref()
-            .is_some_and(|kid| index.keys.contains_key(kid));
-        let mut draft = Draft::new(leaf_of(&call.caller, task), counted);
-        match self.try_envelope(index, &call.caller, task, call.deadline) {
-            Ok(made) => {
-                let output = made.ciphertext.as_ref().or(made.mac.as_ref());
-                draft.leaf.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
-                draft.leaf.version = made.version;
-                let held = made.ok || task.what.op() != Op::HmacVerify;
-                let result = if held { OK } else { NO_MATCH };
-                result.clone_into(&mut draft.leaf.result);
-                let item = EnvelopeItem::Done(made, (op, alg, result), ticket);
-                (item, draft)
-            }
-            Err(refusal) => {
-                refusal.why.code().clone_into(&mut draft.leaf.result);
-                (EnvelopeItem::Refused(refusal, (op, alg)), draft)
-            }
-        }
-    }
-
     fn try_envelope(
         &self,
         index: &KeyIndex,
@@ -471,60 +360,16 @@ fn check_mac(
         }
         None => key.min_verify..=key.head().number,
     };
-    let mut made = EnvelopeOutput::default();
+    let mut made = EnvelopeOutput {
+        ok: Some(false),
+        ..EnvelopeOutput::default()
+    };
     for version in versions.rev() {
         if ct::eq(&mac(secret_of(key, version)?, message)?, given) {
-            made.ok = true;
+            made.ok = Some(true);
             made.version = Some(version);
             break;
         }
     }
     Ok(made)
-}
-
-/// The answer of a finished operation. Plaintexts are not remembered, so an unwrap or a shown data key is decrypted
-/// again, with the caller's present access.
-fn again(
-    index: &KeyIndex,
-    call: &CallContext,
-    task: &EnvelopeTask,
-    made: &EnvelopeOutput,
-) -> Result<EnvelopeOutput, Refusal> {
-    let mut made = made.clone();
-    let text = match (&task.what, &made.ciphertext) {
-        (EnvelopeOp::Unwrap(text), _) => text,
-        (EnvelopeOp::Datakey(_, true), Some(text)) => text,
-        _ => return Ok(made),
-    };
-    let Some(kid) = &task.key else {
-        return Ok(made);
-    };
-    let key = index.find(&call.caller, kid)?;
-    let aad = task.aad.as_ref().map(Bytes::as_slice);
-    let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
-    made.plaintext = Some(plaintext);
-    Ok(made)
-}
-
-fn leaf_of(caller: &Principal, task: &EnvelopeTask) -> Leaf {
-    let key = task.key.as_ref();
-    let input = task.what.public_input();
-    Leaf {
-        actor: caller.name.clone(),
-        alg: key.map(|kid| kid.alg.as_str().to_owned()),
-        context: task.context.clone(),
-        input_sha256: input.map(|bytes| hex::encode(sha256(&bytes.0))),
-        key: key.map(ToString::to_string),
-        key_op_counter: None,
-        op: task.what.op(),
-        op_id: task.op.map(|(id, _)| id.to_string()),
-        output_sha256: None,
-        prev_store_version: 0,
-        purpose: key.map(|kid| kid.purpose.to_string()),
-        result: OK.to_owned(),
-        tenant: caller.tenant.to_string(),
-        ts: 0,
-        v: LEAF_VERSION,
-        version: None,
-    }
 }

@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
-    reply,
 };
 use ron_proto::values::Kid;
 
-use super::lifecycle::held::{DeferredChange, KeyMadeJob};
-use super::task::{CheckpointGate, Gate};
-use super::{Kms, SignJob, SignOp, StoreJob, each_job};
+use super::jobs::{DeferredChange, HeldJob, KeyMadeJob};
+use super::operation::Work;
+use super::{Kms, StoreJob, each_job};
 use crate::backend::{BackendKind, Backends, Handle, Held};
-use crate::error::{Refusal, Why};
-use crate::index::Key;
-use crate::keys::note;
+use crate::error::Refusal;
 use crate::store::change::Order;
 use crate::topology::{
     HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
@@ -26,18 +23,6 @@ use crate::topology::{
 const SPARE: usize = 4;
 /// Maximum time for a device to make or destroy a key.
 const MAKE_WAIT: Duration = Duration::from_secs(2);
-
-/// Work for the threads that wait for a device.
-pub enum HeldJob {
-    /// A signature, an envelope operation or an attestation.
-    Use(Box<SignJob>),
-    /// Make a key for a change that waits for it.
-    Make(Order, Box<DeferredChange>),
-    /// Destroy all versions of a key.
-    Destroy(Kid, Vec<Handle>),
-    /// Destroy a key that no change uses; nobody waits.
-    Discard(Held),
-}
 
 /// The queue of jobs for the keys of one device.
 pub struct DeviceQueue {
@@ -98,27 +83,11 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueE
 }
 
 impl Kms {
-    /// The queue of the device that holds the job's keys; `None` sends the job to the signers.
-    pub(super) fn queue_for(&self, what: &SignOp) -> Result<Option<&Sender<HeldJob>>, Refusal> {
-        let index = self.index.load();
-        // An unknown key has no holder: its job goes to the signers, which refuse it with a leaf.
-        let holder = |kid: &Kid| index.keys.get(kid).and_then(|key| key.held_by());
-        let found = match what {
-            SignOp::One(task) => holder(&task.key),
-            SignOp::Attest(task) => holder(&task.key),
-            SignOp::Envelope(job) => {
-                let keys = job
-                    .tasks
-                    .iter()
-                    .flatten()
-                    .filter_map(|task| task.key.as_ref());
-                one_device(keys.filter_map(holder))?
-            }
-            SignOp::Batch(tasks) => {
-                one_device(tasks.iter().flatten().filter_map(|task| holder(&task.key)))?
-            }
-        };
-        Ok(found.and_then(|kind| self.device_queue(kind)))
+    /// The queue of the device that holds the job's keys; `None` sends the job to the signers, which also refuse unknown
+    /// keys, with a leaf.
+    pub(super) fn queue_for(&self, what: &dyn Work) -> Result<Option<&Sender<HeldJob>>, Refusal> {
+        let holder = what.holder(&self.index.load())?;
+        Ok(holder.and_then(|kind| self.device_queue(kind)))
     }
 
     /// The queue of the configured device of this kind, if any.
@@ -186,50 +155,6 @@ impl Kms {
             .is_some_and(|tx| tx.try_send(HeldJob::Discard(held)).is_ok());
         if !sent {
             tracing::warn!(event = "orphan_key_left", backend = kind.as_str());
-        }
-    }
-}
-
-/// The one device among `kinds`; a batch that needs two devices is refused, because one thread would wait for both.
-fn one_device(
-    mut kinds: impl Iterator<Item = BackendKind>,
-) -> Result<Option<BackendKind>, Refusal> {
-    let first = kinds.next();
-    if kinds.any(|kind| Some(kind) != first) {
-        return Err(Refusal::new(
-            Why::Unsupported,
-            "a batch may use the keys of one device only; send two",
-        ));
-    }
-    Ok(first)
-}
-
-/// Has the store thread remember a checkpoint and blocks until it has; only for threads that may block.
-/// The leaf does not state the store's new version: leaves of other changes may be appended before it.
-pub struct AskStore<'a> {
-    pub kms: &'a Kms,
-    pub deadline: Deadline,
-}
-
-impl CheckpointGate for AskStore<'_> {
-    fn pass(&mut self, key: &Key, to: &note::Checkpoint) -> Result<Gate, Refusal> {
-        let (answer, waiter) = reply();
-        let job = StoreJob::Remember(key.kid.clone(), *to, answer);
-        if self.kms.store_tx.try_send(job).is_err() {
-            return Err(Refusal::busy(self.kms.store_tx.retry_after_s()));
-        }
-        // Bounded also for a caller with a long deadline: this thread serves other keys of the device too.
-        let until = self
-            .deadline
-            .earlier(Deadline::within(Duration::from_secs(5)));
-        match waiter.wait(until) {
-            Ok(remembered) => remembered.map(|()| Gate::Sign {
-                store_version_after: None,
-            }),
-            Err(_) => Err(Refusal::new(
-                Why::DeadlineExceeded,
-                "the store did not remember the checkpoint in time; nothing was signed",
-            )),
         }
     }
 }

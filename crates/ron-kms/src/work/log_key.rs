@@ -11,15 +11,13 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{OpId, Tenant, Timestamp};
 
 use super::CallContext;
-use super::answer::Done;
+use super::key_request::body_hash;
 use super::lifecycle::complete::{Answer, to_json};
-use super::lifecycle::plan::body_hash;
-use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, leaf_of};
+use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, draft_of};
 use crate::audit;
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{Leaf, Op};
+use crate::audit::entry::{Entry, Items};
+use crate::audit::leaf::{Draft, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
-use crate::audit::writer::Draft;
 use crate::error::{Refusal, Why};
 use crate::index::may_run_system;
 use crate::store::log_key::{LOG_KEY_NAME, NewLogKey};
@@ -33,9 +31,11 @@ impl Lifecycle {
     pub(super) fn rotate_log_key(&mut self, call: CallContext, request: &RotateLogKey) {
         let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::RotateLogKey, LOG_KEY_NAME, request);
-        let mut leaf = leaf_of(Op::RotateLogKey, &call, op_id, &body);
-        leaf.alg = Some(ALG.to_owned());
-        leaf.key = Some(LOG_KEY_NAME.to_owned());
+        let draft = Draft {
+            alg: Some(ALG.to_owned()),
+            key: Some(LOG_KEY_NAME.to_owned()),
+            ..draft_of(Op::RotateLogKey, &call, op_id, &body)
+        };
         let change = Change {
             op: Op::RotateLogKey,
             op_id,
@@ -58,9 +58,9 @@ impl Lifecycle {
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         match allowed.and_then(|()| self.next_log_key(request)) {
-            Err(refusal) => self.refuse(call, leaf, false, refusal, credits),
+            Err(refusal) => self.refuse(call, draft, refusal, credits),
             Ok(new) => {
-                let outcome = self.change_log_key(&change, new, leaf, credits);
+                let outcome = self.change_log_key(&change, new, draft, credits);
                 self.finish(call, Op::RotateLogKey, ALG, outcome);
             }
         }
@@ -87,13 +87,13 @@ impl Lifecycle {
         &mut self,
         change: &Change<'_>,
         new: NewLogKey,
-        mut leaf: Leaf,
-        credits: Vec<Credit>,
+        mut draft: Draft,
+        credits: Items<Credit>,
     ) -> Result<Answer, Refusal> {
         let (number, log_size) = (new.number(), self.kms.log_size());
-        leaf.version = Some(number);
-        leaf.output_sha256 = Some(hex::encode(sha256(new.public())));
-        leaf.context = Some(new.statement.to_string());
+        draft.version = Some(number);
+        draft.output_sha256 = Some(hex::encode(sha256(new.public())));
+        draft.context = Some(new.statement.to_string());
         let op = OpRow {
             tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
@@ -101,19 +101,15 @@ impl Lifecycle {
             now: Timestamp(self.kms.clock.unix_ms()),
         };
         self.store
-            .commit_log_key(new, &op, &leaf.to_bytes(), log_size)
+            .commit_log_key(new, &op, &draft.to_json(), log_size)
             .map_err(|e| self.store_failed(&e))?;
         // Before the leaf is queued: a checkpoint over that leaf must carry the new key's line.
         self.show_log_keys()?;
-        let mut draft = Draft::new(leaf.clone(), false);
         draft.store_version_after = Some(self.store.version());
         let (to, from) = reply();
-        self.kms.enter(Entry {
-            drafts: vec![draft],
-            done: Box::new(Done::Change(to)),
-            credits,
-        });
-        let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
+        let drafts = Items::from_buf([draft.clone()]);
+        self.kms.enter(Entry::new(drafts, to, credits));
+        let Ok(Ok(receipt)) = from.wait(Deadline::within(LEAF_WAIT)) else {
             self.stopped = true;
             self.ready.missing(
                 "store",
@@ -121,7 +117,7 @@ impl Lifecycle {
             );
             return Err(Refusal::audit_down());
         };
-        let json = complete_log_key(&mut self.store, number, birth, &leaf);
+        let json = complete_log_key(&mut self.store, number, receipt, &draft);
         let json = json.map_err(|e| self.store_failed(&e))?;
         self.show_log_keys()?;
         Ok(Answer {
@@ -151,23 +147,24 @@ impl Lifecycle {
     }
 }
 
-/// Records that the leaf at `birth` holds the log key `number`, stores the answer and returns it. Also used at start for a
+/// Records that the leaf of `receipt` holds the log key `number`, stores the answer and returns it. Also used at start for a
 /// rotation that a crash interrupted.
 pub fn complete_log_key(
     store: &mut KeyStore,
     number: u32,
-    birth: u64,
-    leaf: &Leaf,
+    receipt: LogReceipt,
+    draft: &Draft,
 ) -> Result<String, StoreError> {
     let bad = || StoreError::Tampered("the leaf of a log key".into());
-    let tenant: Tenant = leaf.tenant.parse().map_err(|_| bad())?;
-    let op_id: OpId = leaf
+    let tenant: Tenant = draft.tenant.parse().map_err(|_| bad())?;
+    let op_id: OpId = draft
         .op_id
         .as_deref()
         .and_then(|id| id.parse().ok())
         .ok_or_else(bad)?;
-    let log = store.log();
-    let vkey = log
+    let birth = receipt.index;
+    let vkey = store
+        .log()
         .chain()
         .map_err(StoreError::Tampered)?
         .newest()
@@ -176,11 +173,8 @@ pub fn complete_log_key(
         op_id,
         number,
         vkey,
-        statement: leaf.context.clone().unwrap_or_default(),
-        receipt: LogReceipt {
-            log: log.origin.clone(),
-            index: birth,
-        },
+        statement: draft.context.clone().unwrap_or_default(),
+        receipt,
     };
     let json = to_json(&answer);
     store.complete_log_key(number, birth, (&tenant, op_id), &json)?;

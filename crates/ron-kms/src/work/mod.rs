@@ -1,17 +1,19 @@
 //! The operations: signing on the signer pool, changes of keys on the store thread, verification on the
 //! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
-pub mod answer;
 pub mod attest;
 pub mod envelope;
 pub mod fair;
 pub mod held;
+pub mod jobs;
+pub mod key_request;
 pub mod lifecycle;
 pub mod log_key;
+pub mod operation;
 pub mod refresh;
 pub mod schedule;
+pub mod sign;
 pub mod signer;
-pub mod task;
 pub mod uses;
 pub mod verify;
 
@@ -30,10 +32,9 @@ use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{Leaf, Op};
+use crate::audit::entry::{Entry, Items, Nobody};
+use crate::audit::leaf::{Draft, Op};
 use crate::audit::proofs::ProofJob;
-use crate::audit::writer::Draft;
 use crate::audit::{AuditHealth, LogRing};
 use crate::backend::Backends;
 use crate::config::Settings;
@@ -43,14 +44,10 @@ use crate::keys::note::Checkpoint;
 use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
-use answer::Done;
-use attest::AttestTask;
-use envelope::EnvelopeJob;
-use fair::{FairQueue, PushError, cost_of};
-use held::HeldJob;
-use lifecycle::held::KeyMadeJob;
-use lifecycle::plan::KeyRequest;
-use task::SignTask;
+use fair::{FairQueue, PushError};
+use jobs::{HeldJob, KeyMadeJob};
+use key_request::KeyRequest;
+use operation::Work;
 use uses::UsesJob;
 
 /// Maximum items of a batch; bounds how many batches may reserve credits at the same time.
@@ -112,32 +109,7 @@ pub struct CallContext {
 /// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
     pub call: CallContext,
-    pub what: SignOp,
-}
-
-/// The operation of a [`SignJob`].
-pub enum SignOp {
-    /// `POST /sign`.
-    One(Box<SignTask>),
-    /// `POST /sign_batch`.
-    Batch(Vec<Result<SignTask, Refusal>>),
-    /// Envelope operations, one or many.
-    Envelope(EnvelopeJob),
-    /// `POST /keys/.../attest`.
-    Attest(Box<AttestTask>),
-}
-
-impl SignOp {
-    /// Cost in Ed25519 signatures, for [`fair`].
-    pub fn cost(&self) -> u64 {
-        let one = |task: &SignTask| cost_of(task.key.alg);
-        match self {
-            Self::One(task) => one(task),
-            Self::Batch(tasks) => tasks.iter().map(|t| t.as_ref().map_or(1, one)).sum(),
-            Self::Envelope(job) => job.tasks.len() as u64,
-            Self::Attest(_) => 1,
-        }
-    }
+    pub what: Box<dyn Work>,
 }
 
 /// Work for the store thread.
@@ -156,7 +128,7 @@ pub enum StoreJob {
     RotateLogKey(CallContext, RotateLogKey),
     /// A checkpoint that a `note` key is to sign: remembered in the store first. Its credits are already
     /// reserved.
-    Checkpoint(CallContext, Box<SignTask>, Vec<Credit>),
+    Checkpoint(SignJob, Items<Credit>),
     /// A checkpoint that a device's key is about to sign: remember it only.
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// Reserve a block of nonces of an AES-GCM key.
@@ -192,7 +164,7 @@ impl Kms {
 
     /// Queues a job for the signers or for the threads of its device, or answers 429 at once.
     pub fn submit_sign(&self, job: SignJob) {
-        let device_queue = match self.queue_for(&job.what) {
+        let device_queue = match self.queue_for(&*job.what) {
             Ok(queue) => queue,
             Err(refusal) => return self.refuse_unlogged(job.call, &refusal),
         };
@@ -246,7 +218,9 @@ impl Kms {
             | StoreJob::Import(call, _)
             | StoreJob::Export(call, ..)
             | StoreJob::RotateLogKey(call, _)
-            | StoreJob::Checkpoint(call, ..) => self.refuse_unlogged(call, &refusal),
+            | StoreJob::Checkpoint(SignJob { call, .. }, _) => {
+                self.refuse_unlogged(call, &refusal);
+            }
             StoreJob::Uses(job) => job.refuse(refusal),
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
@@ -273,16 +247,8 @@ impl Kms {
 
     /// The checks before any work: the deadline has not passed, the audit log can be written, and there is room for
     /// `leaves` leaves, which is reserved here. If one fails, nothing is done and nothing is logged.
-    pub fn admit(&self, call: &CallContext, leaves: usize) -> Result<Vec<Credit>, Refusal> {
-        if call.deadline.expired() {
-            return Err(Refusal::new(
-                Why::DeadlineExceeded,
-                "the request waited longer than its deadline; nothing was done",
-            ));
-        }
-        if !self.health.is_ok() {
-            return Err(Refusal::audit_down());
-        }
+    pub fn admit(&self, call: &CallContext, leaves: usize) -> Result<Items<Credit>, Refusal> {
+        self.may_begin(call)?;
         let until = call
             .deadline
             .earlier(Deadline::within(self.settings.reserve_wait));
@@ -299,7 +265,7 @@ impl Kms {
             0..=1 => None,
             _ => Some(self.batch_slots.acquire(until).ok_or_else(busy)?),
         };
-        let mut credits = Vec::with_capacity(leaves);
+        let mut credits = Items::with_capacity(leaves);
         for _ in 0..leaves {
             let credit = self
                 .credits
@@ -310,6 +276,20 @@ impl Kms {
         Ok(credits)
     }
 
+    /// Checks that the deadline has not passed and that the audit log can be written.
+    fn may_begin(&self, call: &CallContext) -> Result<(), Refusal> {
+        if call.deadline.expired() {
+            return Err(Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited longer than its deadline; nothing was done",
+            ));
+        }
+        if !self.health.is_ok() {
+            return Err(Refusal::audit_down());
+        }
+        Ok(())
+    }
+
     /// Hands an entry to the appender. Its credits guarantee room, so a full queue is a defect; a closed queue
     /// means that the appender has already stopped. Either way the callers get `audit_unavailable`, never success.
     pub fn enter(&self, entry: Entry) {
@@ -317,7 +297,7 @@ impl Kms {
         if let Err(SendError::Full(entry) | SendError::Closed(entry)) =
             self.audit_tx.send(entry, deadline)
         {
-            entry.done.fail();
+            entry.fail();
         }
     }
 
@@ -327,12 +307,9 @@ impl Kms {
             .credits
             .acquire(Deadline::within(self.settings.reserve_wait));
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
-        let drafts = vec![Draft::new(Leaf::service(op, context, 0), false)];
-        self.enter(Entry {
-            drafts,
-            done: Box::new(Done::Logged),
-            credits: vec![credit],
-        });
+        let drafts = Items::from_buf([Draft::service(op, context)]);
+        let credits = Items::from_buf([credit]);
+        self.enter(Entry::new(drafts, Nobody, credits));
         Ok(())
     }
 

@@ -7,12 +7,10 @@ use std::time::Duration;
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
-use super::answer::Done;
 use super::lifecycle::{Lifecycle, store_down};
-use super::{Kms, StoreJob};
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
-use crate::audit::writer::Draft;
+use super::{Kms, SELF, StoreJob};
+use crate::audit::entry::{Entry, Items, Nobody};
+use crate::audit::leaf::{Draft, Op};
 use crate::error::{Refusal, Why};
 use crate::keys::symmetric::SymmetricKey;
 
@@ -143,38 +141,20 @@ impl Lifecycle {
                 format!("this version has wrapped {cap} times, which is its limit; rotate the key"),
             ));
         };
-        let mut draft = Draft::new(leaf(job, to), true);
-        draft.store_version_after = Some(self.store.version());
+        let draft = Draft {
+            // The number of uses reserved so far.
+            context: Some(to.to_string()),
+            version: Some(job.version),
+            counted: true,
+            store_version_after: Some(self.store.version()),
+            ..Draft::new(Op::ReserveUses, SELF, job.kid.tenant.as_str()).about(&job.kid)
+        };
+        let drafts = Items::from_buf([draft]);
         // Queued before the numbers are released: in the log, this leaf precedes every use of the block.
-        self.kms.enter(Entry {
-            drafts: vec![draft],
-            done: Box::new(Done::Logged),
-            credits: vec![credit],
-        });
+        let credits = Items::from_buf([credit]);
+        self.kms.enter(Entry::new(drafts, Nobody, credits));
         self.kms.metrics.nonce_blocks.inc();
         numbers.fill(from, to);
         Ok(())
-    }
-}
-
-/// The leaf of a reservation; `context` is the number of uses reserved so far.
-fn leaf(job: &UsesJob, to: u32) -> Leaf {
-    Leaf {
-        actor: "ron-kms".into(),
-        alg: Some(job.kid.alg.as_str().to_owned()),
-        context: Some(to.to_string()),
-        input_sha256: None,
-        key: Some(job.kid.to_string()),
-        key_op_counter: None,
-        op: Op::ReserveUses,
-        op_id: None,
-        output_sha256: None,
-        prev_store_version: 0,
-        purpose: Some(job.kid.purpose.to_string()),
-        result: OK.to_owned(),
-        tenant: job.kid.tenant.to_string(),
-        ts: 0,
-        v: LEAF_VERSION,
-        version: Some(job.version),
     }
 }

@@ -17,11 +17,13 @@ use super::{
 };
 use crate::api::call_context;
 use crate::api::envelope::task;
+use crate::audit::entry::Items;
 use crate::error::Refusal;
 use crate::index::Key;
 use crate::keys::envelope::{HEADER_LEN, header};
-use crate::work::envelope::{EnvelopeJob, EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
+use crate::work::operation::{Answer, many};
+use crate::work::{Kms, SignJob};
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -186,30 +188,31 @@ fn run(
         .iter()
         .map(|item| offered(item).and_then(|()| build(&key, item)))
         .collect();
-    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        let shown = results
-            .into_iter()
-            .zip(references)
-            .map(|(result, reference)| {
-                let value = result.map(|made| with_reference(show(made), reference));
-                value.map_err(|refusal| {
-                    (form::status(Problem::from(refusal.clone()).status), refusal)
-                })
-            });
-        if batch {
-            let shown = shown.map(|result| result.map_err(|(_, refusal)| refusal.to_string()));
-            return form::batch(shown.collect(), failed);
-        }
-        one(shown.collect())
-    };
-    submit(kms, request, responder, tasks, Box::new(shape));
+    submit(kms, request, responder, tasks, move |answers| {
+        let shown = answers.into_iter().zip(references);
+        let shown = shown.map(|(answer, reference)| {
+            answer.map(|logged| with_reference(show(logged.made), reference))
+        });
+        results(shown, (batch, failed))
+    });
     Ok(())
 }
 
-fn one(mut results: Vec<Result<Value, (u16, Refusal)>>) -> Response {
-    match results.pop() {
+/// The results of a request, in the form of one value or of a batch, like the request.
+pub fn results(
+    mut shown: impl Iterator<Item = Result<Value, Refusal>>,
+    (batch, failed): (bool, Option<u16>),
+) -> Response {
+    if batch {
+        let shown = shown.map(|result| result.map_err(|refusal| refusal.to_string()));
+        return form::batch(shown.collect(), failed);
+    }
+    match shown.next() {
         Some(Ok(value)) => form::data(&value),
-        Some(Err((status, refusal))) => form::errors(status, &[&refusal.to_string()]),
+        Some(Err(refusal)) => {
+            let text = refusal.to_string();
+            form::errors(form::status(Problem::from(refusal).status), &[&text])
+        }
         None => Problem::internal("there is no answer").into(),
     }
 }
@@ -227,11 +230,11 @@ fn submit(
     request: Request,
     responder: Responder,
     tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    shape: crate::work::envelope::RespondWith,
+    render: impl FnOnce(Items<Answer<EnvelopeOutput>>) -> Response + Send + 'static,
 ) {
     kms.submit_sign(SignJob {
         call: call_context(kms, request, responder),
-        what: SignOp::Envelope(EnvelopeJob { tasks, shape }),
+        what: many(tasks, render),
     });
 }
 
@@ -324,19 +327,12 @@ pub fn verify_macs(
     responder: Responder,
     (tasks, batch, failed): (Vec<Result<EnvelopeTask, Refusal>>, bool, Option<u16>),
 ) {
-    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        let shown = results.into_iter().map(|result| {
-            let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
-            let value = result.map(|made| json!({ "valid": made.ok }));
-            value.map_err(|refusal| (status(&refusal), refusal))
-        });
-        if batch {
-            let shown = shown.map(|result| result.map_err(|(_, refusal)| refusal.to_string()));
-            return form::batch(shown.collect(), failed);
-        }
-        one(shown.collect())
-    };
-    submit(kms, request, responder, tasks, Box::new(shape));
+    submit(kms, request, responder, tasks, move |answers| {
+        let shown = answers
+            .into_iter()
+            .map(|answer| Ok(json!({ "valid": answer?.made.ok == Some(true) })));
+        results(shown, (batch, failed))
+    });
 }
 
 fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
@@ -365,22 +361,22 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
     });
     let ((what, key), responder) = or_refuse(read, responder)?;
     let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
-    let shape = |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        one(results.into_iter().map(shown_datakey).collect())
-    };
-    submit(kms, request, responder, tasks, Box::new(shape));
+    submit(kms, request, responder, tasks, |answers| {
+        let shown = answers
+            .into_iter()
+            .map(|answer| Ok(shown_datakey(answer?.made)));
+        results(shown, (false, None))
+    });
     Ok(())
 }
 
-fn shown_datakey(result: Result<EnvelopeOutput, Refusal>) -> Result<Value, (u16, Refusal)> {
-    let mut made =
-        result.map_err(|refusal| (form::status(Problem::from(refusal.clone()).status), refusal))?;
+fn shown_datakey(mut made: EnvelopeOutput) -> Value {
     let plaintext = made.plaintext.take();
     let mut value = show_ciphertext(made).unwrap_or_default();
     if let Some(plaintext) = plaintext {
         value["plaintext"] = ron_proto::b64::std(plaintext.expose()).into();
     }
-    Ok(value)
+    value
 }
 
 fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
@@ -399,11 +395,9 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     });
     let ((bytes, hex), responder) = or_refuse(read, responder)?;
     let tasks = vec![Ok(task(None, None, None, None, EnvelopeOp::Random(bytes)))];
-    let shape = move |results: Vec<Result<EnvelopeOutput, Refusal>>| {
-        let shown = results.into_iter().map(|result| {
-            let status = |r: &Refusal| form::status(Problem::from(r.clone()).status);
-            let made = result.map_err(|refusal| (status(&refusal), refusal))?;
-            let raw = made.plaintext.unwrap_or_default();
+    submit(kms, request, responder, tasks, move |answers| {
+        let shown = answers.into_iter().map(|answer| {
+            let raw = answer?.made.plaintext.unwrap_or_default();
             let text = if hex {
                 hex::encode(raw.expose())
             } else {
@@ -411,8 +405,7 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
             };
             Ok(json!({ "random_bytes": text }))
         });
-        one(shown.collect())
-    };
-    submit(kms, request, responder, tasks, Box::new(shape));
+        results(shown, (false, None))
+    });
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::api::call_context;
 use crate::error::{Refusal, Why};
 use crate::index::Key;
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
 /// The body of `keys/{name}`.

@@ -5,28 +5,29 @@
 
 use std::sync::Arc;
 
-use ron_http::{Method, Request, Responder, Response, Route};
+use ron_http::{Method, Request, Responder, Route};
 use ron_proto::kms::{
-    BATCH_ITEMS_MAX, Bytes, SignBatchAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
+    BATCH_ITEMS_MAX, Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
 };
-use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::Alg;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::crypt::{check_hash, mac_check, verify_macs};
+use super::crypt::{check_hash, mac_check, results, verify_macs};
 use super::{
-    Refused, bad, base64, body, form, json_of, key_for_use, or_refuse, pinned, route, tagged,
-    unsupported, untagged,
+    Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
+    untagged,
 };
 use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
+use crate::audit::entry::Logged;
 use crate::error::{Refusal, Why};
 use crate::index::Key;
-use crate::work::task::SignTask;
-use crate::work::{Kms, SignJob, SignOp};
+use crate::work::operation::many;
+use crate::work::sign::{SignTask, Signed};
+use crate::work::{Kms, SignJob};
 
 /// The body of `sign` and `verify`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -168,7 +169,7 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
         failed,
         marshal,
     } = read;
-    let tasks = items
+    let tasks: Vec<_> = items
         .iter()
         .map(|item| {
             let version = pinned(item.key_version);
@@ -178,56 +179,34 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
             }))
         })
         .collect();
-    let references: Vec<Option<String>> = items.into_iter().map(|i| i.reference).collect();
-    let responder = responder
-        .map(move |response| show_signatures(response, references, (batch, failed), marshal));
+    let what = many(tasks, move |answers| {
+        let references = items.into_iter().map(|item| item.reference);
+        let shown = answers.into_iter().zip(references);
+        let shown = shown.map(|(answer, reference)| shown_signature(answer?, reference, marshal));
+        results(shown, (batch, failed))
+    });
     kms.submit_sign(SignJob {
         call: call_context(kms, request, responder),
-        what: SignOp::Batch(tasks),
+        what,
     });
     Ok(())
 }
 
-/// Converts the native answer of a batch into Vault's format.
-fn show_signatures(
-    response: Response,
-    references: Vec<Option<String>>,
-    (batch, failed): (bool, Option<u16>),
+/// A signature in Vault's format.
+fn shown_signature(
+    logged: Logged<Signed>,
+    reference: Option<String>,
     marshal: Marshal,
-) -> Response {
-    let Some(value) = json_of(&response) else {
-        return response;
-    };
-    let Ok(answer) = serde_json::from_value::<SignBatchAnswer>(value) else {
-        return Problem::internal("the signatures are not readable").into();
-    };
-    let results = answer.results.into_iter().zip(references);
-    let mut shown = results.map(|(result, reference)| {
-        if let Some(error) = result.error {
-            return Err((
-                form::status(error.status),
-                format!("{}: {}", error.code, error.detail),
-            ));
-        }
-        let broken = || (500, "internal: a signature is missing".to_owned());
-        let answer = result.answer.ok_or_else(broken)?;
-        let signature = answer.signatures.first().ok_or_else(broken)?;
-        let text = written(signature, answer.version, marshal).ok_or_else(broken)?;
-        let mut value = json!({ "signature": text, "key_version": answer.version });
-        if let Some(reference) = reference {
-            value["reference"] = reference.into();
-        }
-        Ok(value)
-    });
-    if batch {
-        let shown = shown.map(|result| result.map_err(|(_, text)| text));
-        return form::batch(shown.collect(), failed);
+) -> Result<Value, Refusal> {
+    let answer = SignAnswer::from(logged);
+    let signature = answer.signatures.first();
+    let text = signature.and_then(|first| written(first, answer.version, marshal));
+    let text = text.ok_or_else(|| Refusal::new(Why::Internal, "a signature is missing"))?;
+    let mut value = json!({ "signature": text, "key_version": answer.version });
+    if let Some(reference) = reference {
+        value["reference"] = reference.into();
     }
-    match shown.next() {
-        Some(Ok(value)) => form::data(&value),
-        Some(Err((status, text))) => form::errors(status, &[&text]),
-        None => Problem::internal("there is no signature").into(),
-    }
+    Ok(value)
 }
 
 fn written(signature: &Signature, version: u32, marshal: Marshal) -> Option<String> {
@@ -311,20 +290,11 @@ fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
         verify_macs(kms, request, responder, (tasks, read.batch, read.failed));
         return Ok(());
     }
-    let results = read
+    let verified = read
         .items
         .iter()
         .map(|item| verify_one(kms, &request, &read, item));
-    responder.send(if read.batch {
-        let results = results.map(|result| result.map_err(|refusal| refusal.to_string()));
-        form::batch(results.collect(), read.failed)
-    } else {
-        match results.last() {
-            Some(Ok(value)) => form::data(&value),
-            Some(Err(refusal)) => form::errors_only(Problem::from(refusal).into()),
-            None => Problem::internal("there is nothing to verify").into(),
-        }
-    });
+    responder.send(results(verified, (read.batch, read.failed)));
     Ok(())
 }
 

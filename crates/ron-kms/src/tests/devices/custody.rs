@@ -15,7 +15,7 @@ use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
 use crate::work::StoreJob;
 use crate::work::envelope::EnvelopeOp;
-use crate::work::lifecycle::plan::KeyRequest;
+use crate::work::key_request::KeyRequest;
 
 fn rig(dir: &std::path::Path, module: &str) -> Rig {
     let mut flags = flags(dir, module);

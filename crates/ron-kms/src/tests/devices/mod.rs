@@ -31,8 +31,9 @@ use ron_proto::values::{Alg, Kid};
 
 use super::{Got, Rig, create_request};
 use crate::error::Refusal;
-use crate::work::task::SignTask;
-use crate::work::{SignJob, SignOp};
+use crate::work::SignJob;
+use crate::work::operation::{one, signed};
+use crate::work::sign::SignTask;
 
 /// Set in the child process.
 const CHILD: &str = "RON_KMS_DEVICE_TEST";
@@ -101,7 +102,9 @@ impl Rig {
     pub fn send_sign_by(&self, request: SignRequest, deadline: Deadline) -> ReplyWaiter<Response> {
         let (mut call, waiter) = self.call_context(&self.caller);
         call.deadline = deadline;
-        let what = SignOp::One(Box::new(SignTask::from_request(request)));
+        let what = one(SignTask::from_request(request), |answer| {
+            signed(answer.map(SignAnswer::from), None)
+        });
         self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }

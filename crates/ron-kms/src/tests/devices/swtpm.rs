@@ -434,7 +434,7 @@ fn a_store_sealed_by_a_tpm_opens_with_that_tpm_only() {
 
 #[test]
 fn a_destroyed_key_of_the_tpm_is_forgotten_also_while_the_tpm_is_away() {
-    use crate::work::lifecycle::plan::KeyRequest;
+    use crate::work::key_request::KeyRequest;
     use ron_proto::kms::{DestroyKey, KeyState, Period};
 
     let dir = tempfile::tempdir().expect("dir");

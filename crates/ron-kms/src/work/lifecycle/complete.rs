@@ -39,25 +39,21 @@ pub const fn status_of(op: Op) -> u16 {
     if makes_key(op) { 201 } else { 200 }
 }
 
-/// Completes a change whose leaf is durable at index `birth`: makes it visible, stores its answer and
+/// Completes a change whose leaf is durable: makes it visible, stores its answer and
 /// returns it. Also used at start for a change that a crash interrupted.
 pub fn complete_change(
     store: &mut KeyStore,
     pending: &Pending,
     op: Op,
-    birth: u64,
-    origin: &str,
+    receipt: LogReceipt,
 ) -> Result<String, StoreError> {
     // In memory first: the answer shows the version, and both are then written in one transaction.
+    let birth = receipt.index;
     store.mark_born(pending, birth);
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let mut document = key.to_doc(origin);
-    let receipt = LogReceipt {
-        log: origin.to_owned(),
-        index: birth,
-    };
+    let mut document = key.to_doc(&receipt.log);
     let json = if makes_key(op) {
         document.receipt = Some(receipt);
         to_json(&document)

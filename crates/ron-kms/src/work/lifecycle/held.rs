@@ -11,43 +11,20 @@
 //! plan does not use is destroyed.
 
 use ron_kernel::SendError;
-use ron_proto::kms::CreateKey;
 use ron_proto::values::Kid;
 
-use super::plan::{KeyRequest, Plan};
+use super::plan::Plan;
 use super::{Lifecycle, store_down};
-use crate::backend::{Handle, Held};
+use crate::backend::Handle;
 use crate::error::{Refusal, Why};
 use crate::store::change::Order;
-use crate::work::held::HeldJob;
+use crate::work::jobs::{DeferredChange, DeferredKind, HeldJob, KeyMadeJob};
 use crate::work::{CallContext, Kms};
 
 /// How long a scheduled change is not started again while a device works on it, in milliseconds.
 const DEVICE_BUSY_MS: u64 = 15_000;
 /// Pause before a retry after a device failed to destroy a key, in milliseconds.
 const RETRY_MS: u64 = 3_000;
-
-/// A change that waits for a device to make its key.
-pub struct DeferredChange {
-    pub call: CallContext,
-    pub what: DeferredKind,
-}
-
-pub enum DeferredKind {
-    /// `POST /keys`.
-    Create(Box<CreateKey>),
-    /// A change of a key.
-    Change(KeyRequest),
-    Due,
-}
-
-/// The device's answer to an [`Order`], with the change that waits for it.
-pub struct KeyMadeJob {
-    pub order: Order,
-    /// The key, or why the device made none.
-    pub made: Result<Held, Refusal>,
-    pub waiting: DeferredChange,
-}
 
 impl Kms {
     /// Sends an order to the device's queue; gives back the request context and the refusal when there is no room.

@@ -22,11 +22,12 @@ use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
 
-use super::answer::Done;
+use super::jobs::DeferredKind;
+use super::key_request::{KeyRequest, body_hash};
+use super::operation::json;
 use super::{CallContext, Kms, StoreJob, each_job};
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{LEAF_VERSION, Leaf, OK, Op};
-use crate::audit::writer::Draft;
+use crate::audit::entry::{Entry, Items, Label};
+use crate::audit::leaf::{Draft, OK, Op};
 use crate::backend::BackendKind;
 use crate::error::{Refusal, Why};
 use crate::index::may_use;
@@ -36,8 +37,7 @@ use crate::store::change::{Order, Unplanned};
 use crate::store::write::{OpRow, Pending};
 use crate::store::{KeyStore, StoreError};
 use complete::{Answer, complete_change, makes_key, status_of};
-use held::DeferredKind;
-use plan::{KeyRequest, Plan, Planner, body_hash};
+use plan::{Plan, Planner};
 
 /// How long a change waits for its leaf before the store refuses further changes.
 pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ enum Admission {
     /// The operation was done before; its answer.
     Repeated(Answer),
     /// The operation is new; the credits for its leaf.
-    New(Vec<Credit>),
+    New(Items<Credit>),
 }
 
 /// What a change is about, for its leaf and its idempotency row.
@@ -97,7 +97,7 @@ impl Lifecycle {
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
-            StoreJob::Checkpoint(call, task, credits) => self.checkpoint(call, &task, credits),
+            StoreJob::Checkpoint(job, credits) => self.checkpoint(job, credits),
             StoreJob::Remember(kid, to, reply) => {
                 let _ = reply.send(self.remember(&kid, &to)); // the device thread may have timed out
             }
@@ -147,9 +147,12 @@ impl Lifecycle {
             body,
             kid,
         } = making;
-        let mut leaf = leaf_of(op, &call, op_id, &body);
-        leaf.alg = Some(kid.alg.as_str().to_owned());
-        leaf.purpose = Some(kid.purpose.to_string());
+        // A refused key never exists, so its leaf names none.
+        let draft = Draft {
+            alg: Some(kid.alg.as_str().to_owned()),
+            purpose: Some(kid.purpose.to_string()),
+            ..draft_of(op, &call, op_id, &body)
+        };
         let change = Change {
             op,
             op_id,
@@ -169,11 +172,10 @@ impl Lifecycle {
         };
         match plan(self, &call, &kid) {
             Err(Unplanned::NotMade(order)) => return Some((order, call)),
-            Err(Unplanned::Refused(refusal)) => self.refuse(call, leaf, false, refusal, credits),
+            Err(Unplanned::Refused(refusal)) => self.refuse(call, draft, refusal, credits),
             Ok(plan) => {
-                // Only now: a refused key never exists, so its leaf names none.
-                leaf.key = Some(kid.to_string());
-                let outcome = self.change(&change, plan, leaf, credits);
+                let draft = draft.about(&kid);
+                let outcome = self.change(&change, plan, draft, credits);
                 self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
@@ -184,7 +186,7 @@ impl Lifecycle {
     fn change_key(&mut self, call: CallContext, kid: &Kid, request: KeyRequest) {
         let (op, body) = (request.op(), request.body_hash(kid));
         let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
-        let leaf = leaf_about(op, &call, op_id, &body, kid);
+        let draft = draft_of(op, &call, op_id, &body).about(kid);
         let change = Change {
             op,
             op_id,
@@ -196,7 +198,6 @@ impl Lifecycle {
             Ok(Admission::New(credits)) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        let counted = self.store.key(kid).is_some();
         let planned = may_use(&call.caller, kid)
             .map_err(Unplanned::from)
             .and_then(|()| self.planner().plan(kid, &request));
@@ -205,10 +206,11 @@ impl Lifecycle {
                 self.order(order, call, DeferredKind::Change(request));
             }
             Err(Unplanned::Refused(refusal)) => {
-                self.refuse(call, leaf, counted, refusal, credits);
+                let counted = self.store.key(kid).is_some();
+                self.refuse(call, Draft { counted, ..draft }, refusal, credits);
             }
             Ok(plan) => {
-                let outcome = self.change(&change, plan, leaf, credits);
+                let outcome = self.change(&change, plan, draft, credits);
                 self.finish(call, op, kid.alg.as_str(), outcome);
             }
         }
@@ -242,7 +244,7 @@ impl Lifecycle {
         let call = self.kms.internal_call(&kid.tenant);
         let op_id = OpId(self.new_uuid());
         let body = body_hash(op, &kid.to_string(), &());
-        let leaf = leaf_about(op, &call, op_id, &body, kid);
+        let draft = draft_of(op, &call, op_id, &body).about(kid);
         let change = Change {
             op,
             op_id,
@@ -253,7 +255,7 @@ impl Lifecycle {
         let Ok(credits) = self.kms.admit(&call, 1) else {
             return;
         };
-        let outcome = self.change(&change, plan, leaf, credits);
+        let outcome = self.change(&change, plan, draft, credits);
         self.finish(call, op, kid.alg.as_str(), outcome);
     }
 
@@ -348,25 +350,26 @@ impl Lifecycle {
         &mut self,
         change: &Change<'_>,
         plan: Plan,
-        mut leaf: Leaf,
-        credits: Vec<Credit>,
+        mut draft: Draft,
+        credits: Items<Credit>,
     ) -> Result<Answer, Refusal> {
         let Plan {
             change: planned,
             context,
         } = plan;
-        leaf.version = Some(planned.version());
-        leaf.context = context;
+        draft.counted = true;
+        draft.version = Some(planned.version());
+        draft.context = context;
         let new = planned.new.as_ref();
         let public = new.map(|new| new.public.raw());
         let public = public.filter(|raw| !raw.is_empty());
-        leaf.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
+        draft.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
             tenant: change.call.caller.tenant.clone(),
             op_id: change.op_id,
             kid: planned.kid.clone(),
             number: new.map_or(0, |new| new.number),
-            leaf: leaf.to_bytes(),
+            leaf: draft.to_json(),
             log_size: self.kms.log_size(),
             version_before: self.store.version(),
         };
@@ -380,15 +383,11 @@ impl Lifecycle {
         self.store
             .commit(planned, &op, &pending.leaf, pending.log_size)
             .map_err(|e| self.store_failed(&e))?;
-        let mut draft = Draft::new(leaf, true);
         draft.store_version_after = Some(self.store.version());
         let (to, from) = reply();
-        self.kms.enter(Entry {
-            drafts: vec![draft],
-            done: Box::new(Done::Change(to)),
-            credits,
-        });
-        let Ok(Ok(birth)) = from.wait(Deadline::within(LEAF_WAIT)) else {
+        self.kms
+            .enter(Entry::new(Items::from_buf([draft]), to, credits));
+        let Ok(Ok(receipt)) = from.wait(Deadline::within(LEAF_WAIT)) else {
             // The change is committed but its leaf is not known to be durable: the next start
             // completes it from the outbox. A further change would need the one outbox row.
             self.stopped = true;
@@ -398,14 +397,8 @@ impl Lifecycle {
             );
             return Err(Refusal::audit_down());
         };
-        let json = complete_change(
-            &mut self.store,
-            &pending,
-            change.op,
-            birth,
-            &self.kms.origin,
-        )
-        .map_err(|e| self.store_failed(&e))?;
+        let json = complete_change(&mut self.store, &pending, change.op, receipt)
+            .map_err(|e| self.store_failed(&e))?;
         self.publish(&pending.kid);
         let location = makes_key(change.op).then(|| format!("/v1/kms/keys/{}", pending.kid));
         Ok(Answer {
@@ -432,17 +425,14 @@ impl Lifecycle {
         alg: &'static str,
         outcome: Result<Answer, Refusal>,
     ) {
-        let timing = self.kms.timing(&call);
+        let result = outcome.as_ref().map_or_else(|r| r.why.code(), |_| OK);
+        let op = op.as_str();
+        self.kms.timing(&call).count(Label { op, alg, result });
         match outcome {
-            Ok(answer) => {
-                timing.count(op.as_str(), alg, OK);
-                answer.send(call);
-            }
-            Err(refusal) => {
-                timing.count(op.as_str(), alg, refusal.why.code());
-                call.responder
-                    .send(ron_proto::problem::Problem::from(refusal));
-            }
+            Ok(answer) => answer.send(call),
+            Err(refusal) => call
+                .responder
+                .send(ron_proto::problem::Problem::from(refusal)),
         }
     }
 
@@ -450,30 +440,15 @@ impl Lifecycle {
     pub(super) fn refuse(
         &self,
         call: CallContext,
-        mut leaf: Leaf,
-        counted: bool,
+        draft: Draft,
         refusal: Refusal,
-        credits: Vec<Credit>,
+        credits: Items<Credit>,
     ) {
-        refusal.why.code().clone_into(&mut leaf.result);
-        let timing = self.kms.timing(&call);
-        let alg = leaf
-            .alg
-            .as_deref()
-            .and_then(|a| a.parse().ok())
-            .map_or("none", ron_proto::values::Alg::as_str);
-        let label = (leaf.op.as_str(), alg);
-        let done = Done::Refused {
-            responder: call.responder,
-            refusal,
-            label,
-            timing,
-        };
-        self.kms.enter(Entry {
-            drafts: vec![Draft::new(leaf, counted)],
-            done: Box::new(done),
-            credits,
-        });
+        let outcome = Err::<(), _>(refusal);
+        self.kms
+            .log_answer(call, outcome, draft, credits, |answer| {
+                json(answer.map(|logged| logged.made))
+            });
     }
 
     /// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
@@ -542,33 +517,11 @@ pub(super) fn store_down() -> Refusal {
     }
 }
 
-/// A leaf about the key that the request names.
-fn leaf_about(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32], kid: &Kid) -> Leaf {
-    Leaf {
-        alg: Some(kid.alg.as_str().to_owned()),
-        purpose: Some(kid.purpose.to_string()),
-        key: Some(kid.to_string()),
-        ..leaf_of(op, call, op_id, body)
-    }
-}
-
-pub(super) fn leaf_of(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32]) -> Leaf {
-    Leaf {
-        actor: call.caller.name.clone(),
-        alg: None,
-        context: None,
+/// The draft of a change's leaf, about no key yet.
+pub(super) fn draft_of(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32]) -> Draft {
+    Draft {
         input_sha256: Some(hex::encode(body)),
-        key: None,
-        key_op_counter: None,
-        op,
         op_id: Some(op_id.to_string()),
-        output_sha256: None,
-        prev_store_version: 0,
-        purpose: None,
-        result: OK.to_owned(),
-        tenant: call.caller.tenant.to_string(),
-        ts: 0,
-        v: LEAF_VERSION,
-        version: None,
+        ..Draft::new(op, &call.caller.name, call.caller.tenant.as_str())
     }
 }

@@ -1,14 +1,9 @@
 //! Decides a change of a key before anything is written: from the present metadata and the request to
 //! the new metadata, or to a refusal.
 
-use ron_crypto::hash::sha256;
 use ron_crypto::rand::Random;
-use ron_proto::jcs;
-use ron_proto::kms::{
-    DestroyKey, KeyState, Period, RetireKey, RotateEvery, RotateRequest, UpdateKey,
-};
-use ron_proto::values::{Kid, OpId, Timestamp};
-use serde::Serialize;
+use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
+use ron_proto::values::{Kid, Timestamp};
 
 use crate::audit::leaf::Op;
 use crate::config::lifecycle::LifecycleSettings;
@@ -18,74 +13,10 @@ use crate::index::{Rotation, Waiting, not_active};
 use crate::store::KeyStore;
 use crate::store::change::{Change, Unplanned};
 use crate::store::record::Meta;
+use crate::work::key_request::KeyRequest;
 
 /// The shortest `rotate_every`, in seconds.
 pub const ROTATE_EVERY_S_MIN: u64 = 60;
-
-/// A request to change an existing key.
-#[derive(Debug)]
-pub enum KeyRequest {
-    /// `POST .../rotate`.
-    Rotate(RotateRequest),
-    /// `PATCH ...`.
-    Update(UpdateKey),
-    /// `POST .../retire`.
-    Retire(RetireKey),
-    /// `POST .../destroy`.
-    Destroy(DestroyKey),
-    /// `POST .../destroy/cancel`.
-    CancelDestroy(RetireKey),
-}
-
-impl KeyRequest {
-    /// The operation in leaves and metrics.
-    pub const fn op(&self) -> Op {
-        match self {
-            Self::Rotate(_) => Op::Rotate,
-            Self::Update(_) => Op::Update,
-            Self::Retire(_) => Op::Retire,
-            Self::Destroy(_) => Op::Destroy,
-            Self::CancelDestroy(_) => Op::DestroyCancel,
-        }
-    }
-
-    /// The operation id, if the request has one.
-    pub const fn op_id(&self) -> Option<OpId> {
-        match self {
-            Self::Rotate(request) => request.op_id,
-            Self::Update(request) => request.op_id,
-            Self::Retire(request) | Self::CancelDestroy(request) => request.op_id,
-            Self::Destroy(request) => request.op_id,
-        }
-    }
-
-    const fn expected_head(&self) -> Option<u32> {
-        match self {
-            Self::Rotate(request) => request.expected_head,
-            Self::Update(request) => request.expected_head,
-            Self::Retire(request) | Self::CancelDestroy(request) => request.expected_head,
-            Self::Destroy(request) => request.expected_head,
-        }
-    }
-
-    /// The hash that an operation id is bound to: operation, key and canonical body.
-    pub fn body_hash(&self, kid: &Kid) -> [u8; 32] {
-        let (op, kid) = (self.op(), kid.to_string());
-        match self {
-            Self::Rotate(request) => body_hash(op, &kid, request),
-            Self::Update(request) => body_hash(op, &kid, request),
-            Self::Retire(request) | Self::CancelDestroy(request) => body_hash(op, &kid, request),
-            Self::Destroy(request) => body_hash(op, &kid, request),
-        }
-    }
-}
-
-/// SHA-256 over the operation's name, the key's name and the canonical body, separated by zero bytes.
-pub fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
-    let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
-    framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
-    sha256(&framed)
-}
 
 pub struct Plan {
     pub change: Change,

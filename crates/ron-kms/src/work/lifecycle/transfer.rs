@@ -1,22 +1,22 @@
 //! Import and export of keys, always wrapped.
 
-use ron_http::Response;
-use ron_kernel::Credit;
-use ron_proto::kms::{CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX};
-use ron_proto::receipt::LogReceipt;
+use ron_proto::kms::{
+    Bytes, CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX,
+};
 use ron_proto::values::{Kid, OpId};
+use serde::Serialize;
 
-use super::plan::{Plan, body_hash};
-use super::{Lifecycle, Making, leaf_about, store_down};
-use crate::audit::appender::Entry;
-use crate::audit::leaf::{Leaf, Op};
-use crate::audit::writer::Draft;
+use super::plan::Plan;
+use super::{Lifecycle, Making, draft_of, store_down};
+use crate::audit::entry::Logged;
+use crate::audit::leaf::{Draft, Op};
 use crate::error::{Refusal, Why};
 use crate::index::{may_use, not_active};
 use crate::keys::{SecretKey, wrapping};
 use crate::store::change::Unplanned;
 use crate::work::CallContext;
-use crate::work::answer::Done;
+use crate::work::key_request::body_hash;
+use crate::work::operation::json;
 
 impl Lifecycle {
     pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
@@ -84,18 +84,17 @@ impl Lifecycle {
     pub(super) fn export(&mut self, call: CallContext, kid: &Kid, ask: &ExportKey) {
         let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
         let body = body_hash(Op::Export, &kid.to_string(), ask);
-        let mut leaf = leaf_about(Op::Export, &call, op_id, &body, kid);
+        let mut draft = draft_of(Op::Export, &call, op_id, &body).about(kid);
+        draft.counted = self.store.key(kid).is_some();
         let credits = match self.kms.admit(&call, 1) {
             Ok(credits) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        match self.wrapped_version(&call, kid, ask, &mut leaf) {
-            Err(refusal) => {
-                let counted = self.store.key(kid).is_some();
-                self.refuse(call, leaf, counted, refusal, credits);
-            }
-            Ok(answer) => self.send_export(call, answer, leaf, credits),
-        }
+        let outcome = self.wrapped_version(&call, kid, ask, &mut draft);
+        self.kms
+            .log_answer(call, outcome, draft, credits, |answer| {
+                json(answer.map(ExportAnswer::from))
+            });
     }
 
     fn wrapped_version(
@@ -103,13 +102,13 @@ impl Lifecycle {
         call: &CallContext,
         kid: &Kid,
         ask: &ExportKey,
-        leaf: &mut Leaf,
-    ) -> Result<ExportAnswer, Refusal> {
+        draft: &mut Draft,
+    ) -> Result<Exported, Refusal> {
         let forbidden = |detail| Err(Refusal::new(Why::ExportForbidden, detail));
         may_use(&call.caller, kid)?;
         let meta = self.store.known(kid)?;
         let version = ask.version.unwrap_or(meta.head);
-        leaf.version = Some(version);
+        draft.version = Some(version);
         let Some(recipient) = &ask.recipient else {
             return forbidden("keys are exported only wrapped; name a `recipient`");
         };
@@ -131,41 +130,31 @@ impl Lifecycle {
             secret.ok_or_else(|| Refusal::new(Why::NotFound, "the key has no such version"))?;
         let info = wrapping::export_info(kid, version);
         let wrapped = wrapping::wrap_for(recipient, &info, &secret, self.kms.random.as_ref())?;
-        leaf.output_sha256 = Some(hex::encode(ron_crypto::hash::sha256(&wrapped.0)));
-        Ok(ExportAnswer {
+        draft.output_sha256 = Some(hex::encode(ron_crypto::hash::sha256(&wrapped.0)));
+        Ok(Exported {
             key: kid.clone(),
             version,
             wrapped,
-            receipt: LogReceipt {
-                log: self.kms.origin.clone(),
-                index: 0,
-            },
         })
     }
+}
 
-    fn send_export(
-        &self,
-        call: CallContext,
-        mut answer: ExportAnswer,
-        leaf: Leaf,
-        credits: Vec<Credit>,
-    ) {
-        let timing = self.kms.timing(&call);
-        let label = (Op::Export.as_str(), answer.key.alg.as_str());
-        let make = move |index: u64| {
-            answer.receipt.index = index;
-            Response::json(200, &answer)
-        };
-        let done = Done::Other {
-            responder: call.responder,
-            make: Box::new(make),
-            label,
-            timing,
-        };
-        self.kms.enter(Entry {
-            drafts: vec![Draft::new(leaf, true)],
-            done: Box::new(done),
-            credits,
-        });
+/// An export, without the receipt of its leaf.
+#[derive(Serialize)]
+struct Exported {
+    key: Kid,
+    version: u32,
+    wrapped: Bytes,
+}
+
+impl From<Logged<Exported>> for ExportAnswer {
+    fn from(logged: Logged<Exported>) -> Self {
+        let (made, receipt) = logged.into_parts();
+        Self {
+            key: made.key,
+            version: made.version,
+            wrapped: made.wrapped,
+            receipt,
+        }
     }
 }

@@ -1,0 +1,245 @@
+//! What waits for its leaf. An answer gets its receipt from the log, after its leaf is durable, and cannot be written down
+//! without one.
+
+use std::time::Duration;
+
+use ron_http::{Responder, Response};
+use ron_kernel::time::Instant;
+use ron_kernel::{Credit, ReplySender, SharedClock};
+use ron_proto::kms::SignAnswer;
+use ron_proto::problem::Problem;
+use ron_proto::receipt::LogReceipt;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::leaf::Draft;
+use super::proofs::ProofRequest;
+use crate::error::Refusal;
+use crate::metrics::Metrics;
+use crate::replay::JournalRecord;
+
+/// The items of one request. Most requests have one, which then needs no allocation.
+pub type Items<T> = SmallVec<[T; 1]>;
+
+/// A result whose leaf is not durable yet; only [`DurableLeaves::log`] opens it.
+pub struct Unlogged<A>(A);
+
+impl<A> Unlogged<A> {
+    pub fn new(made: A) -> Self {
+        Self(made)
+    }
+}
+
+/// A result with the receipt of its durable leaf. Made by the log, and read back from the journal, which holds nothing
+/// else.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub struct Logged<A> {
+    pub made: A,
+    receipt: LogReceipt,
+}
+
+impl<A> Logged<A> {
+    pub fn receipt(&self) -> &LogReceipt {
+        &self.receipt
+    }
+
+    pub fn into_parts(self) -> (A, LogReceipt) {
+        (self.made, self.receipt)
+    }
+}
+
+/// The durable leaves of one entry, given out in the order of its drafts.
+pub struct DurableLeaves<'a> {
+    origin: &'a str,
+    next: u64,
+    end: u64,
+}
+
+impl<'a> DurableLeaves<'a> {
+    /// `count` leaves of the log `origin`, from index `first` on.
+    pub(super) fn new(origin: &'a str, first: u64, count: u64) -> Self {
+        let end = first + count;
+        Self {
+            origin,
+            next: first,
+            end,
+        }
+    }
+
+    /// For an entry without leaves: repeated answers and requests that could not be parsed.
+    pub fn none() -> Self {
+        Self::new("", 0, 0)
+    }
+
+    /// The receipt of the next leaf.
+    pub fn receipt(&mut self) -> LogReceipt {
+        LogReceipt {
+            log: self.origin.to_owned(),
+            index: self.advance(),
+        }
+    }
+
+    /// The result of the next leaf, with its receipt.
+    pub fn log<A>(&mut self, unlogged: Unlogged<A>) -> Logged<A> {
+        Logged {
+            made: unlogged.0,
+            receipt: self.receipt(),
+        }
+    }
+
+    /// Passes over the leaf of a refusal; returns its index.
+    pub fn advance(&mut self) -> u64 {
+        assert!(self.next < self.end, "an entry has one draft per answer");
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+/// What a finished operation is counted as: its name, its algorithm and its result.
+#[derive(Clone, Copy)]
+pub struct Label {
+    pub op: &'static str,
+    pub alg: &'static str,
+    pub result: &'static str,
+}
+
+/// The start of a request, for the latency metrics.
+#[derive(Clone)]
+pub struct Timing {
+    pub metrics: Metrics,
+    /// When the request was parsed.
+    pub since: Instant,
+    /// The clock that `since` is from.
+    pub clock: SharedClock,
+}
+
+impl Timing {
+    fn took(&self) -> Duration {
+        self.clock.now().saturating_duration_since(self.since)
+    }
+
+    /// Counts an operation and observes the time from its request until now.
+    pub fn count(&self, label: Label) {
+        self.metrics
+            .op(label.op, label.alg, label.result, self.took());
+    }
+}
+
+/// The content of a [`Reply`].
+pub enum ReplyBody {
+    Now(Response),
+    /// A signature whose caller wants its inclusion proof (`Prefer: wait=N`).
+    WithProof(ProofRequest, Box<SignAnswer>),
+}
+
+/// A rendered answer. It leaves once everything that it promises is durable.
+pub struct Reply {
+    pub responder: Responder,
+    pub body: ReplyBody,
+    /// The operations that the reply finishes.
+    pub counted: Items<Label>,
+    pub timing: Timing,
+}
+
+impl Reply {
+    pub fn send(self) {
+        for label in self.counted {
+            self.timing.count(label);
+        }
+        match self.body {
+            ReplyBody::Now(response) => self.responder.send(response),
+            ReplyBody::WithProof(proof, answer) => proof.send(answer, self.responder),
+        }
+    }
+
+    /// Sends `audit_unavailable` instead.
+    pub fn fail(self) {
+        refuse(self.responder);
+    }
+}
+
+/// Answers that the log could not be written, whatever was computed.
+pub fn refuse(responder: Responder) {
+    responder.send(Problem::from(Refusal::audit_down()));
+}
+
+/// What waits for the leaves of an [`Entry`]; the appender calls one of the two functions, once.
+pub trait Waiting: Send {
+    /// The leaves are durable. Returns the answer, if anybody waits for one, and adds to `journal` what must be durable
+    /// before it leaves.
+    fn complete(
+        self: Box<Self>,
+        leaves: DurableLeaves<'_>,
+        journal: &mut Vec<JournalRecord>,
+    ) -> Option<Reply>;
+
+    /// The leaves are not durable.
+    fn fail(self: Box<Self>);
+}
+
+/// Nobody waits: a leaf about the service itself.
+pub struct Nobody;
+
+impl Waiting for Nobody {
+    fn complete(
+        self: Box<Self>,
+        _: DurableLeaves<'_>,
+        _: &mut Vec<JournalRecord>,
+    ) -> Option<Reply> {
+        None
+    }
+
+    fn fail(self: Box<Self>) {}
+}
+
+/// The append failed, so the leaf of a change is not durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotDurable;
+
+/// The store thread waits for the leaf of a change. It may have timed out; then it refuses changes from now on.
+impl Waiting for ReplySender<Result<LogReceipt, NotDurable>> {
+    fn complete(
+        self: Box<Self>,
+        mut leaves: DurableLeaves<'_>,
+        _: &mut Vec<JournalRecord>,
+    ) -> Option<Reply> {
+        let _ = self.send(Ok(leaves.receipt()));
+        None
+    }
+
+    fn fail(self: Box<Self>) {
+        let _ = self.send(Err(NotDurable));
+    }
+}
+
+/// A finished operation, or a batch of them, whose answer waits for its leaves.
+pub struct Entry {
+    pub(super) drafts: Items<Draft>,
+    /// Number of drafts; the writer takes them.
+    pub(super) leaves: u64,
+    pub(super) waiting: Box<dyn Waiting>,
+    /// The reserved room; freed when the entry is dropped, after its answer.
+    pub(super) credits: Items<Credit>,
+}
+
+impl Entry {
+    /// `waiting` takes one receipt, or passes over one leaf, for each of `drafts`, in their order.
+    pub fn new(
+        drafts: Items<Draft>,
+        waiting: impl Waiting + 'static,
+        credits: Items<Credit>,
+    ) -> Self {
+        Self {
+            leaves: drafts.len() as u64,
+            drafts,
+            waiting: Box::new(waiting),
+            credits,
+        }
+    }
+
+    /// The entry cannot be appended.
+    pub fn fail(self) {
+        self.waiting.fail();
+    }
+}

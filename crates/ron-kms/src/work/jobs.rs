@@ -1,0 +1,44 @@
+//! The jobs between the store thread and the threads that wait for devices.
+
+use ron_proto::kms::CreateKey;
+use ron_proto::values::Kid;
+
+use super::key_request::KeyRequest;
+use super::{CallContext, SignJob};
+use crate::backend::{Handle, Held};
+use crate::error::Refusal;
+use crate::store::change::Order;
+
+/// Work for the threads that wait for a device.
+pub enum HeldJob {
+    /// A signature, an envelope operation or an attestation.
+    Use(Box<SignJob>),
+    /// Make a key for a change that waits for it.
+    Make(Order, Box<DeferredChange>),
+    /// Destroy all versions of a key.
+    Destroy(Kid, Vec<Handle>),
+    /// Destroy a key that no change uses; nobody waits.
+    Discard(Held),
+}
+
+/// A change that waits for a device to make its key.
+pub struct DeferredChange {
+    pub call: CallContext,
+    pub what: DeferredKind,
+}
+
+pub enum DeferredKind {
+    /// `POST /keys`.
+    Create(Box<CreateKey>),
+    /// A change of a key.
+    Change(KeyRequest),
+    Due,
+}
+
+/// The device's answer to an [`Order`], with the change that waits for it.
+pub struct KeyMadeJob {
+    pub order: Order,
+    /// The key, or why the device made none.
+    pub made: Result<Held, Refusal>,
+    pub waiting: DeferredChange,
+}

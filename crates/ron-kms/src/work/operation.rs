@@ -1,0 +1,530 @@
+//! One pipeline for everything that signers do: `look up -> reserve -> run -> leaf -> render`. An [`Operation`] says how one
+//! item is run and what its leaf holds; [`Request`] takes one item or a batch of them through the steps.
+//!
+//! ```text
+//!  operation id ──> repeated: its remembered answer
+//!       │ new
+//!       └──> room for the leaf ──> run on one snapshot ──> Draft + Unlogged ──> the log ──> Logged ──> render ──> answer
+//! ```
+//!
+//! A batch is many single operations: an item with an `op_id` is the same operation as the single call with that `op_id`.
+
+use ron_http::{Principal, Response};
+use ron_kernel::{Credit, Deadline};
+use ron_proto::kms::SignAnswer;
+use ron_proto::problem::Problem;
+use ron_proto::values::{Kid, OpId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{CallContext, Kms, SignJob, StoreJob};
+use crate::audit::entry::{
+    DurableLeaves, Entry, Items, Label, Logged, Reply, ReplyBody, Timing, Unlogged, Waiting, refuse,
+};
+use crate::audit::leaf::{Draft, OK, Op};
+use crate::audit::proofs::ProofRequest;
+use crate::backend::BackendKind;
+use crate::error::{Refusal, Why};
+use crate::index::{Key, KeyIndex, may_use};
+use crate::keys::note;
+use crate::replay::{JournalRecord, Lookup, Ticket};
+
+/// The answer of one item.
+pub type Answer<M> = Result<Logged<M>, Refusal>;
+
+/// One operation: what it does with a key, and what its leaf says.
+pub trait Operation: Send + 'static {
+    /// The result. The journal holds it as JSON when the operation has an id; fields that must not be there are skipped.
+    type Made: Serialize + DeserializeOwned + Send + 'static;
+
+    fn op(&self) -> Op;
+
+    /// The key, if the operation names one.
+    fn key(&self) -> Option<&Kid>;
+
+    /// Operation id and SHA-256 of the whole request.
+    fn op_id(&self) -> Option<(OpId, [u8; 32])>;
+
+    /// The cost in Ed25519 signatures.
+    fn cost(&self) -> u64 {
+        1
+    }
+
+    /// The leaf, as far as it is known before the operation has run.
+    fn draft(&self, caller: &Principal) -> Draft;
+
+    /// Checks the caller and the key, and performs the operation. Fills `draft` as far as the checks get, so that the leaf
+    /// of a refusal names what is known.
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Self::Made, Stop>;
+
+    /// The result in the leaf and the metrics.
+    fn result(_: &Self::Made) -> &'static str {
+        OK
+    }
+
+    /// Completes a remembered answer with what the journal does not hold.
+    fn again(
+        &self,
+        _: &Kms,
+        _: &CallContext,
+        remembered: Logged<Self::Made>,
+    ) -> Answer<Self::Made> {
+        Ok(remembered)
+    }
+}
+
+/// What an operation runs with.
+pub struct Run<'a> {
+    pub kms: &'a Kms,
+    /// Number, public key and private key of a version come from this one snapshot.
+    pub index: &'a KeyIndex,
+    pub caller: &'a Principal,
+    pub deadline: Deadline,
+    pub gate: &'a mut dyn CheckpointGate,
+}
+
+/// Why an operation has no result.
+pub enum Stop {
+    Refused(Refusal),
+    /// Only the store thread can perform it.
+    Forward,
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The store must remember a checkpoint before a `note` key signs it. Each calling thread has its own way to get
+/// there, and implements it here.
+pub trait CheckpointGate {
+    /// Allows the checkpoint after remembering it. The whole-store version after that, unless the leaf must not state it.
+    fn pass(
+        &mut self,
+        kms: &Kms,
+        key: &Key,
+        to: &note::Checkpoint,
+        deadline: Deadline,
+    ) -> Result<Option<u64>, Stop>;
+}
+
+/// Refuses checkpoints in a batch: a signer does not wait for the store thread, let alone once per item.
+struct NotInBatch;
+
+impl CheckpointGate for NotInBatch {
+    fn pass(
+        &mut self,
+        _: &Kms,
+        _: &Key,
+        _: &note::Checkpoint,
+        _: Deadline,
+    ) -> Result<Option<u64>, Stop> {
+        let detail = "checkpoints are signed one at a time; use /sign";
+        Err(Refusal::new(Why::Unsupported, detail).into())
+    }
+}
+
+/// The operations of one request, whatever their type.
+pub trait Work: Send {
+    /// Cost in Ed25519 signatures, for [`super::fair`].
+    fn cost(&self) -> u64;
+
+    /// The device that holds the keys; `None` for local and for unknown keys. A batch that needs two devices is refused,
+    /// because one thread would wait for both.
+    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendKind>, Refusal>;
+
+    /// Takes the operations through the pipeline. `credits` is the room for their leaves, if it is reserved already.
+    fn run(
+        self: Box<Self>,
+        kms: &Kms,
+        call: CallContext,
+        gate: &mut dyn CheckpointGate,
+        credits: Items<Credit>,
+    );
+}
+
+/// One operation or a batch of one kind, and how its answer is rendered.
+pub struct Request<O, R> {
+    /// An `Err` could not be parsed and is refused without a leaf.
+    tasks: Items<Result<O, Refusal>>,
+    /// Not a batch: the operation may wait for the store.
+    single: bool,
+    /// Gets one answer per task, in order.
+    render: R,
+}
+
+/// A single operation; `render` gets its answer.
+pub fn one<O: Operation>(
+    task: O,
+    render: impl FnOnce(Answer<O::Made>) -> ReplyBody + Send + 'static,
+) -> Box<dyn Work> {
+    let render = move |answers: Items<Answer<O::Made>>| match answers.into_iter().next() {
+        Some(answer) => render(answer),
+        None => ReplyBody::Now(Problem::internal("there is no answer").into()),
+    };
+    let tasks = Items::from_buf([Ok(task)]);
+    let single = true;
+    Box::new(Request {
+        tasks,
+        single,
+        render,
+    })
+}
+
+/// A batch; `render` gets one answer per task, in order.
+pub fn many<O: Operation>(
+    tasks: impl IntoIterator<Item = Result<O, Refusal>>,
+    render: impl FnOnce(Items<Answer<O::Made>>) -> Response + Send + 'static,
+) -> Box<dyn Work> {
+    Box::new(Request {
+        tasks: tasks.into_iter().collect(),
+        single: false,
+        render: move |answers: Items<Answer<O::Made>>| ReplyBody::Now(render(answers)),
+    })
+}
+
+/// The answer as JSON, or the refusal as a problem.
+pub fn json<T: Serialize>(answer: Result<T, Refusal>) -> Response {
+    match answer {
+        Ok(answer) => Response::json(200, &answer),
+        Err(refusal) => Problem::from(refusal).into(),
+    }
+}
+
+/// A signature, which waits for its proof where the caller wants one.
+pub fn signed(answer: Result<SignAnswer, Refusal>, proof: Option<ProofRequest>) -> ReplyBody {
+    match (answer, proof) {
+        (Ok(answer), Some(proof)) => ReplyBody::WithProof(proof, Box::new(answer)),
+        (answer, _) => ReplyBody::Now(json(answer)),
+    }
+}
+
+/// A task after its operation id was looked up.
+enum Start<O: Operation> {
+    New(O, Option<Ticket>),
+    /// Repeated, or not an operation: has no leaf.
+    Known(Answer<O::Made>),
+}
+
+impl<O, R> Work for Request<O, R>
+where
+    O: Operation,
+    R: FnOnce(Items<Answer<O::Made>>) -> ReplyBody + Send + 'static,
+{
+    fn cost(&self) -> u64 {
+        let one = |task: &Result<O, Refusal>| task.as_ref().map_or(1, O::cost);
+        self.tasks.iter().map(one).sum()
+    }
+
+    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendKind>, Refusal> {
+        let keys = self.tasks.iter().flatten().filter_map(O::key);
+        let mut kinds = keys.filter_map(|kid| index.keys.get(kid)?.held_by());
+        let first = kinds.next();
+        if kinds.any(|kind| Some(kind) != first) {
+            let detail = "a batch may use the keys of one device only; send two";
+            return Err(Refusal::new(Why::Unsupported, detail));
+        }
+        Ok(first)
+    }
+
+    fn run(
+        self: Box<Self>,
+        kms: &Kms,
+        call: CallContext,
+        gate: &mut dyn CheckpointGate,
+        credits: Items<Credit>,
+    ) {
+        let Self {
+            tasks,
+            single,
+            render,
+        } = *self;
+        let look_up = |task| kms.look_up(&call, task);
+        let starts: Items<Start<O>> = tasks.into_iter().map(look_up).collect();
+        let new = starts.iter().filter(|s| matches!(s, Start::New(..)));
+        // Reserved before any key is used: a result without room for its leaf could never be answered. A repetition has
+        // no leaf, and works while the audit queue is full.
+        let credits = match kms.reserve(&call, new.count(), credits) {
+            Ok(credits) => credits,
+            Err(refusal) => return kms.refuse_unlogged(call, &refusal),
+        };
+        // Loaded after the wait for credits, so that the operation uses the newest head.
+        let index = kms.index.load();
+        let mut not_in_batch = NotInBatch;
+        let gate = if single { gate } else { &mut not_in_batch };
+        let mut drafts = Items::with_capacity(credits.len());
+        let mut items = Items::with_capacity(starts.len());
+        for start in starts {
+            let (task, ticket) = match start {
+                Start::New(task, ticket) => (task, ticket),
+                Start::Known(answer) => {
+                    items.push(Item::Known(answer));
+                    continue;
+                }
+            };
+            let mut at = Run {
+                kms,
+                index: &index,
+                caller: &call.caller,
+                deadline: call.deadline,
+                gate: &mut *gate,
+            };
+            match run_one(&mut at, &task, ticket) {
+                Ok((item, draft)) => {
+                    items.push(item);
+                    drafts.push(draft);
+                }
+                // Only a single operation asks for this, so no other item is lost.
+                Err(Forward(ticket)) => {
+                    // Released before the job is sent: the store thread looks the operation id up itself, and with the
+                    // ticket held it would find the operation in flight.
+                    drop(ticket);
+                    let tasks = Items::from_buf([Ok(task)]);
+                    let what = Box::new(Self {
+                        tasks,
+                        single,
+                        render,
+                    });
+                    let job = SignJob { call, what };
+                    return kms.submit_store(StoreJob::Checkpoint(job, credits));
+                }
+            }
+        }
+        let timing = kms.timing(&call);
+        let responder = call.responder;
+        let waiting = Answering {
+            responder,
+            items,
+            render,
+            timing,
+        };
+        if drafts.is_empty() {
+            let reply = waiting.reply(DurableLeaves::none(), &mut Vec::new());
+            return reply.send();
+        }
+        kms.enter(Entry::new(drafts, waiting, credits));
+    }
+}
+
+/// Only the store thread can perform the operation.
+struct Forward(Option<Ticket>);
+
+/// Runs an operation; its item and its leaf.
+fn run_one<O: Operation>(
+    at: &mut Run<'_>,
+    task: &O,
+    ticket: Option<Ticket>,
+) -> Result<(Item<O::Made>, Draft), Forward> {
+    let mut draft = task.draft(at.caller);
+    // Counted for existing keys only: counters of invented names would grow without bound.
+    draft.counted = task
+        .key()
+        .is_some_and(|kid| at.index.keys.contains_key(kid));
+    let label = |result| Label {
+        op: task.op().as_str(),
+        alg: task.key().map_or("none", |kid| kid.alg.as_str()),
+        result,
+    };
+    let item = match task.run(at, &mut draft) {
+        Ok(made) => {
+            let label = label(O::result(&made));
+            Item::Done(Unlogged::new(made), label, ticket)
+        }
+        Err(Stop::Refused(refusal)) => {
+            let label = label(refusal.why.code());
+            Item::Refused(refusal, label)
+        }
+        Err(Stop::Forward) => return Err(Forward(ticket)),
+    };
+    if let Item::Done(_, label, _) | Item::Refused(_, label) = &item
+        && label.result != OK
+    {
+        label.result.clone_into(&mut draft.result);
+    }
+    Ok((item, draft))
+}
+
+/// One item of a request, after it has run.
+enum Item<M> {
+    /// Done: has a leaf. The ticket records the answer under its operation id.
+    Done(Unlogged<M>, Label, Option<Ticket>),
+    /// Refused: has a leaf.
+    Refused(Refusal, Label),
+    /// Repeated, or never an operation: has no leaf.
+    Known(Answer<M>),
+}
+
+/// A request that waits for its leaves.
+struct Answering<M, R> {
+    responder: ron_http::Responder,
+    /// Items with a leaf stand in the order of their leaves.
+    items: Items<Item<M>>,
+    render: R,
+    timing: Timing,
+}
+
+impl<M, R> Answering<M, R>
+where
+    M: Serialize,
+    R: FnOnce(Items<Answer<M>>) -> ReplyBody,
+{
+    fn reply(self, mut leaves: DurableLeaves<'_>, journal: &mut Vec<JournalRecord>) -> Reply {
+        let mut counted = Items::new();
+        let answer = |item| match item {
+            Item::Done(unlogged, label, ticket) => {
+                counted.push(label);
+                let logged = leaves.log(unlogged);
+                journal.extend(ticket.map(|ticket| {
+                    let json = serde_json::to_vec(&logged);
+                    ticket.with(json.expect("an answer holds strings and integers only"))
+                }));
+                Ok(logged)
+            }
+            Item::Refused(refusal, label) => {
+                counted.push(label);
+                leaves.advance();
+                Err(refusal)
+            }
+            Item::Known(answer) => answer,
+        };
+        let answers = self.items.into_iter().map(answer).collect();
+        Reply {
+            responder: self.responder,
+            body: (self.render)(answers),
+            counted,
+            timing: self.timing,
+        }
+    }
+}
+
+impl<M, R> Waiting for Answering<M, R>
+where
+    M: Serialize + Send,
+    R: FnOnce(Items<Answer<M>>) -> ReplyBody + Send,
+{
+    fn complete(
+        self: Box<Self>,
+        leaves: DurableLeaves<'_>,
+        journal: &mut Vec<JournalRecord>,
+    ) -> Option<Reply> {
+        Some(self.reply(leaves, journal))
+    }
+
+    fn fail(self: Box<Self>) {
+        refuse(self.responder);
+    }
+}
+
+impl Kms {
+    /// Looks the operation id up: a repeated operation gets its answer again, every other task is new.
+    fn look_up<O: Operation>(&self, call: &CallContext, task: Result<O, Refusal>) -> Start<O> {
+        let task = match task {
+            Ok(task) => task,
+            Err(refusal) => return Start::Known(Err(refusal)),
+        };
+        let Some((op_id, body)) = task.op_id() else {
+            return Start::New(task, None);
+        };
+        // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is a leaf.
+        let caller = &call.caller;
+        if task.key().is_some_and(|kid| may_use(caller, kid).is_err()) {
+            return Start::New(task, None);
+        }
+        let begun = self
+            .replay
+            .begin(&caller.tenant, op_id, body, self.clock.unix_ms());
+        let known = match begun {
+            Ok(Lookup::New(ticket)) => return Start::New(task, Some(ticket)),
+            Ok(Lookup::Repeated(json)) => {
+                recalled(&json).and_then(|remembered| task.again(self, call, remembered))
+            }
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = &known {
+            let code = refusal.why.code();
+            self.metrics.rejects.with_label_values(&[code]).inc();
+        }
+        Start::Known(known)
+    }
+
+    /// Room for `leaves` leaves: what is reserved already, or reserved now.
+    fn reserve(
+        &self,
+        call: &CallContext,
+        leaves: usize,
+        reserved: Items<Credit>,
+    ) -> Result<Items<Credit>, Refusal> {
+        if leaves == 0 {
+            return Ok(Items::new());
+        }
+        if reserved.is_empty() {
+            return self.admit(call, leaves);
+        }
+        self.may_begin(call)?;
+        Ok(reserved)
+    }
+
+    /// Logs the outcome of an operation of the store thread that changes nothing there; the caller is answered once its
+    /// leaf is durable.
+    pub(super) fn log_answer<M: Serialize + Send + 'static>(
+        &self,
+        call: CallContext,
+        outcome: Result<M, Refusal>,
+        mut draft: Draft,
+        credits: Items<Credit>,
+        render: impl FnOnce(Answer<M>) -> Response + Send + 'static,
+    ) {
+        let alg = draft.alg.as_deref().and_then(|alg| alg.parse().ok());
+        let label = |result| Label {
+            op: draft.op.as_str(),
+            alg: alg.map_or("none", ron_proto::values::Alg::as_str),
+            result,
+        };
+        let item = match outcome {
+            Ok(made) => Item::Done(Unlogged::new(made), label(OK), None),
+            Err(refusal) => {
+                let label = label(refusal.why.code());
+                label.result.clone_into(&mut draft.result);
+                Item::Refused(refusal, label)
+            }
+        };
+        let timing = self.timing(&call);
+        let waiting = Answering {
+            responder: call.responder,
+            items: Items::from_buf([item]),
+            render: move |answers: Items<Answer<M>>| {
+                let answer = answers.into_iter().next();
+                ReplyBody::Now(
+                    answer.map_or_else(|| Problem::internal("there is no answer").into(), render),
+                )
+            },
+            timing,
+        };
+        self.enter(Entry::new(Items::from_buf([draft]), waiting, credits));
+    }
+
+    /// Where the answer waits for its proof, when the caller asked for one.
+    pub fn proof_request(&self, call: &CallContext) -> Option<ProofRequest> {
+        let until = call.proof_until?;
+        let to = self.proof_tx.clone();
+        Some(ProofRequest { to, until })
+    }
+
+    /// The start time and clock of a request, for the latency metrics.
+    pub(super) fn timing(&self, call: &CallContext) -> Timing {
+        Timing {
+            metrics: self.metrics.clone(),
+            since: call.since,
+            clock: self.clock.clone(),
+        }
+    }
+}
+
+/// Parses a remembered answer. An answer of another type means that the `op_id` was used for another operation.
+fn recalled<M: DeserializeOwned>(json: &[u8]) -> Answer<M> {
+    serde_json::from_slice(json).map_err(|_| {
+        let detail = "this op_id was used for another operation within 24 hours; use a new one";
+        Refusal::new(Why::OpIdMismatch, detail)
+    })
+}
