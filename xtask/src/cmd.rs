@@ -163,6 +163,20 @@ impl Cmd {
         Ok(String::from_utf8_lossy(&out.stdout).trim_end().to_owned())
     }
 
+    /// Runs a command that is expected to fail; returns what it prints. An error when it succeeds.
+    pub fn output_of_failure(mut self) -> Outcome<String> {
+        self.announce()?;
+        let out = self.inner.output().map_err(|e| self.not_started(&e))?;
+        if out.status.success() {
+            return Err(self.failed("it succeeds, and should not"));
+        }
+        let (shown, errors) = (
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr),
+        );
+        Ok(format!("{shown}{errors}"))
+    }
+
     /// As [`Cmd::output`], for a command that takes long: it is shown.
     pub fn measured(self) -> Outcome<String> {
         self.announce()?;

@@ -9,6 +9,7 @@ mod bench_tokens;
 mod builds;
 mod clean_root;
 mod cmd;
+mod embedding;
 mod files;
 mod fuzz;
 mod lane;

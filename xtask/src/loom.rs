@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::cmd::Cmd;
+use crate::embedding;
 use crate::files;
 use crate::lane::{Args, Failure, Outcome};
 
@@ -13,8 +14,9 @@ use crate::lane::{Args, Failure, Outcome};
 struct Part {
     name: &'static str,
     sources: &'static [&'static str],
-    /// Package of the models; the kernel's own models are tests of its library.
-    package: Option<&'static str>,
+    package: &'static str,
+    /// The cargo target that contains the models.
+    target: &'static str,
     /// What the names of all models begin with.
     prefix: &'static str,
     /// Mutant, and the models that must catch it. A mutant may have several rows.
@@ -25,7 +27,8 @@ const PARTS: [Part; 4] = [
     Part {
         name: "kernel",
         sources: &["crates/ron-kernel/src"],
-        package: None,
+        package: "ron-kernel",
+        target: "--lib",
         prefix: "models::",
         mutants: &[
             ("queue", "models::queue::after_intake"),
@@ -46,11 +49,11 @@ const PARTS: [Part; 4] = [
             ("asked", "models::console::requests"),
         ],
     },
-    // The wallet's own sources, over a kernel made of the checker's primitives; the next two likewise.
     Part {
         name: "wallet",
         sources: &["crates/svc-wallet/src"],
-        package: Some("svc-wallet-models"),
+        package: "svc-wallet-models",
+        target: "--test models",
         prefix: "",
         mutants: &[
             ("flight", "one_key"),
@@ -65,7 +68,8 @@ const PARTS: [Part; 4] = [
     Part {
         name: "tlog",
         sources: &["crates/ron-tlog/src", "crates/ron-service/src/log_host"],
-        package: Some("ron-tlog-models"),
+        package: "ron-tlog-models",
+        target: "--test models",
         prefix: "",
         mutants: &[
             ("ack", "the_index"),
@@ -76,11 +80,16 @@ const PARTS: [Part; 4] = [
     Part {
         name: "auth",
         sources: &["crates/ron-auth/src"],
-        package: Some("ron-auth-models"),
+        package: "ron-auth-models",
+        target: "--test models",
         prefix: "",
         mutants: &[("older", "requests_are_judged"), ("source", "a_reload")],
     },
 ];
+
+const CHECKERS: [&str; 2] = ["loom", "shuttle"];
+/// Directory of what is built for the checkers, which normal builds do not use.
+pub(crate) const TARGET: &str = "target/models";
 
 /// Longest run of all models of a part, and of one model with a mutant; `timeout` ends with 124 after it.
 const MODELS_SECONDS: &str = "3600";
@@ -88,15 +97,15 @@ const MUTANT_SECONDS: &str = "120";
 const TIMED_OUT: i32 = 124;
 
 pub fn loom(args: &Args) -> Outcome {
-    let mut parts = Vec::new();
+    let mut names = BTreeSet::new();
     for part in &PARTS {
-        parts.push((part, part.names()?));
+        names.append(&mut part.names()?);
     }
-    for checker in ["loom", "shuttle"] {
+    for checker in CHECKERS {
         let start = Instant::now();
         let mut built = Vec::new();
-        for (part, names) in &parts {
-            built.push((part, part.build(args, checker, names)?));
+        for part in &PARTS {
+            built.push((part, part.build(args, checker, &names)?));
         }
         println!("== {checker}: built in {} s", start.elapsed().as_secs());
         let mut ran = 0;
@@ -110,7 +119,16 @@ pub fn loom(args: &Args) -> Outcome {
             return Err(Failure(format!("no model has `{filter}` in its path")));
         }
     }
-    Ok(())
+    embedding::check()
+}
+
+/// Flags of the compiler for a checker. They apply to the whole tree, because the checker stands in ron-kernel, below
+/// everything that is modelled. All parts have the same flags and share what is built.
+fn flags(checker: &str, mutants: &BTreeSet<String>) -> String {
+    let checker = format!("--cfg {checker}");
+    mutants.iter().fold(checker, |flags, name| {
+        format!("{flags} --cfg mutant=\"{name}\"")
+    })
 }
 
 impl Part {
@@ -134,30 +152,13 @@ impl Part {
 
     /// Builds the models for a checker, with all mutants in them; the path of the program.
     fn build(&self, args: &Args, checker: &str, names: &BTreeSet<String>) -> Outcome<PathBuf> {
-        let profile = args.text("profile");
-        let options = format!("--quiet --locked --profile {profile} --message-format json");
-        let build = match self.package {
-            // Only the crate itself is built with these flags, so its dependencies are shared with the release build
-            // (`bench` is release with the test harness).
-            None => names.iter().fold(
-                Cmd::cargo(&format!("rustc {options} -p ron-kernel --lib --")).args([
-                    "-C",
-                    "debug-assertions=on",
-                    "--cfg",
-                    checker,
-                ]),
-                |build, name| build.arg("--cfg").arg(format!("mutant=\"{name}\"")),
-            ),
-            // Here the checker stands in a dependency too, so the build scripts of the two crates are told.
-            Some(package) => {
-                let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                Cmd::cargo(&format!(
-                    "test {options} -p {package} --test models --no-run"
-                ))
-                .env("RON_CHECKER", checker)
-                .env("RON_MUTANTS", names.join(" "))
-            }
-        };
+        let build = Cmd::cargo(&format!(
+            "test --quiet --locked --profile {} --message-format json --target-dir {TARGET} -p {} {} --no-run",
+            args.text("profile"),
+            self.package,
+            self.target
+        ))
+        .env("RUSTFLAGS", flags(checker, names));
         let program = executable(&build.measured()?)?;
         // The build for the other checker may write to the same path.
         let own = PathBuf::from(format!("{}-{checker}", program.display()));

@@ -1,9 +1,7 @@
 //! Threads, queues and locks of svc-wallet. The supervisor refuses anything that is not in these
 //! tables.
 
-#[cfg(not(any(loom, shuttle)))]
-use ron_kernel::Topology;
-use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
+use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 pub static COMMITTER: ThreadSpec = ThreadSpec {
     name: "wal-commit-",
@@ -96,8 +94,6 @@ pub static HOLDS: LockSpec = LockSpec {
     guards: "account, asset and amount of recently used holds; they never change",
 };
 
-/// The models use the rows above without this table, because they run without a service.
-#[cfg(not(any(loom, shuttle)))]
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",

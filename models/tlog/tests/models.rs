@@ -4,7 +4,7 @@
 #![cfg(any(loom, shuttle))]
 #![allow(missing_docs, dead_code, clippy::pedantic, clippy::needless_collect)]
 
-/// The witness thread's own source.
+/// The source of ron-service, which keeps the state of this thread to itself.
 #[path = "../../../crates/ron-service/src/log_host/witness.rs"]
 mod witness;
 
@@ -12,7 +12,7 @@ mod ready {
     pub use ron_service::ReadyBoard;
 }
 
-extern crate ron_tlog_models as ron_tlog;
+mod plain_disk;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
+use plain_disk::PlainDisk;
 use ron_crypto::sign::Ed25519Key;
-use ron_files::MemoryDisk;
 use ron_http::{Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{
-    Deadline, Receiver, Recv, Registry, ReplySender, Sender, Shutdown, Snapshot, SystemClock,
-    ThreadCtx, reply,
+    Deadline, Receiver, Recv, Registry, ReplySender, ReplyWaiter, Sender, Shutdown, Snapshot,
+    SystemClock, ThreadCtx, reply,
 };
 use ron_tlog::append::{Log, LogOptions, LogReader, WitnessStore};
 use ron_tlog::checkpoint::Checkpoint;
@@ -111,7 +111,7 @@ fn log() -> Log {
         salt: Some([5; 16]),
         ..LogOptions::new("log.example")
     };
-    Log::open(Arc::new(MemoryDisk::new()), Path::new("/l"), options).expect("an empty log")
+    Log::open(Arc::new(PlainDisk::default()), Path::new("/l"), options).expect("an empty log")
 }
 
 /// One entry, and the sender for its index.
@@ -227,7 +227,7 @@ fn race_for_a_witness() {
         let (to, jobs) = bare_queue::<Job>(&WITNESS_QUEUE, 16);
         let cosigner = Cosigner::new("w.example", Ed25519Key::from_seed(&[2; 32])).expect("name");
         let keys = vec![signer().verifier().clone()];
-        let disk = Arc::new(MemoryDisk::new());
+        let disk = Arc::new(PlainDisk::default());
         let store = WitnessStore::open(disk, Path::new("/w"), cosigner, keys).expect("opens");
         let notes = Arc::new(Snapshot::new(store.notes()));
         let mut room = Room {
@@ -235,7 +235,7 @@ fn race_for_a_witness() {
             jobs,
             notes: notes.clone(),
             clock: SystemClock::shared(),
-            ready: ready::ReadyBoard::new(&ron_kernel_real::Registry::new("m")),
+            ready: ready::ReadyBoard::new(&Registry::new("m")),
             asked: Registry::new("m").counter_closed("asked", "Asked.", &[("status", STATUSES)]),
         };
         let owner = spawn(move || {
@@ -276,12 +276,12 @@ fn race_for_a_witness() {
 }
 
 /// A client's request (size and root), and the waiter for its answer.
-type Asked = (u64, [u8; 32], ron_kernel_real::ReplyWaiter<Response>);
+type Asked = (u64, [u8; 32], ReplyWaiter<Response>);
 
 /// Sends a request from size 0. The answer is read after all threads have ended: waiting for it is
 /// not a step of the model.
 fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
-    let deadline = ron_kernel_real::Deadline::within(Duration::from_secs(36_000));
+    let deadline = Deadline::within(Duration::from_secs(36_000));
     let (responder, answer) = Responder::detached(deadline);
     let what = What::Checkpoint(request(reader, 0, new));
     assert!(to.send(Job { what, responder }, far()).is_ok());
@@ -290,7 +290,7 @@ fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
 
 /// The checkpoint of a request that was answered with a cosignature.
 fn cosigned((size, root, answer): Asked) -> Option<(u64, [u8; 32])> {
-    let now = ron_kernel_real::Deadline::within(Duration::ZERO);
+    let now = Deadline::within(Duration::ZERO);
     let response = answer.wait(now).expect("answered");
     (response.status == 200).then_some((size, root))
 }

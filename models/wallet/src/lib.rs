@@ -2,8 +2,7 @@
 //! against a kernel that uses the checker's locks, queues and threads. Only the ledger is replaced:
 //! [`upstream`].
 //!
-//! Parts outside the protocols (responders, metrics, the file of unresolved keys) are the ordinary
-//! ones, outside the model.
+//! Metrics and the file of unresolved keys are outside the model.
 #![cfg(any(loom, shuttle))]
 #![allow(
     dead_code,

@@ -159,7 +159,7 @@ impl Upstream {
             Fate::Well => Committed::Answered(CommitAnswer {
                 results: book.commit(&request.entries),
             }),
-            Fate::NotDone => Committed::NotDone(crate::watch::retry_later("not now")),
+            Fate::NotDone => Committed::NotDone(crate::errors::retry_later("not now")),
             Fate::AnswerLost => {
                 book.commit(&request.entries);
                 lost()

@@ -15,8 +15,8 @@ use shuttle::thread;
 use ron_http::{ClientConfig, HttpClient, Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{
-    KernelMetrics, Receiver, Registry, Sender, Shutdown, ShutdownTrigger, Supervisor, SystemClock,
-    ThreadCtx, Topology,
+    Deadline, KernelMetrics, Receiver, Registry, ReplyWaiter, Sender, Shutdown, ShutdownTrigger,
+    Supervisor, SystemClock, ThreadCtx, Topology,
 };
 use ron_proto::ledger::Entry;
 use ron_proto::{Account, Amount, Problem};
@@ -32,14 +32,12 @@ use svc_wallet_models::unresolved::{Change, UnresolvedKeys};
 use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
 
-type Answer = ron_kernel_real::ReplyWaiter<Response>;
+type Answer = ReplyWaiter<Response>;
 
 /// The parts outside the models, made once.
 struct Outside {
     km: KernelMetrics,
     metrics: Metrics,
-    http: Arc<HttpClient>,
-    ready: ReadyBoard,
 }
 
 fn outside() -> &'static Outside {
@@ -49,8 +47,6 @@ fn outside() -> &'static Outside {
         Outside {
             km: KernelMetrics::new(&registry),
             metrics: Metrics::new(&registry),
-            http: Arc::new(HttpClient::new(ClientConfig::default())),
-            ready: ReadyBoard::new(&ron_kernel_real::Registry::new("m")),
         }
     })
 }
@@ -138,11 +134,11 @@ impl Wallet {
             upstream: self.upstream.clone(),
             in_flight: self.in_flight.clone(),
             unresolved: self.unresolved.clone(),
-            ready: o.ready.clone(),
+            ready: ReadyBoard::new(&Registry::new("m")),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
             sup: Supervisor::new(&TOPOLOGY, o.km.clone(), SystemClock::shared()),
-            feed_http: o.http.clone(),
+            feed_http: Arc::new(HttpClient::new(ClientConfig::default())),
         };
         let ctx = self.ctx(0);
         thread::spawn(move || watch.run(&ctx))
@@ -164,7 +160,7 @@ impl Wallet {
             reference: None,
             daily_ceiling: None,
         }]);
-        let (responder, answer) = Responder::detached(ron_kernel_real::Deadline::within(within));
+        let (responder, answer) = Responder::detached(Deadline::within(within));
         let waiter = Waiter {
             since: responder.deadline().at(),
             responder,
@@ -216,7 +212,7 @@ const fn size(loom: usize, shuttle: usize) -> usize {
 
 /// The answer, if there is one yet. Consumes the waiter.
 fn told(answer: Answer) -> Option<Response> {
-    let now = ron_kernel_real::Deadline::within(Duration::ZERO);
+    let now = Deadline::within(Duration::ZERO);
     answer.wait(now).ok()
 }
 

@@ -126,7 +126,14 @@ impl<T: Send + 'static> Receiver<T> {
     /// event that makes it true must call [`Receiver::waker`].
     pub fn recv_unless(&self, ended: impl Fn() -> bool, at: Instant) -> Received<T> {
         let mut s = self.0.lock();
+        let mut waited = false;
         loop {
+            // A select takes any of the events that are ready. Here a thread that has waited sees
+            // the end first; the order in which it sees the item first is covered by the
+            // interleavings in which it runs between the two events.
+            if waited && ended() {
+                return Received::Ended;
+            }
             if let Some(item) = s.items.pop_front() {
                 drop(s);
                 self.0.changed.notify_all();
@@ -141,6 +148,7 @@ impl<T: Send + 'static> Receiver<T> {
             if self.0.changed.wait_until(&mut s, at).timed_out() {
                 return Received::TimedOut;
             }
+            waited = true;
         }
     }
 
