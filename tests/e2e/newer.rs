@@ -273,8 +273,8 @@ fn runs_of_a_newer_rewarder_are_not_judged() {
         ("run.json", |f| {
             replace(f, "\"version\":1}", "\"version\":99}");
         }),
-        ("snapshot.bin", |f| patch(f, 6, b"9")),
-        ("payouts.bin", |f| patch(f, 6, b"9")),
+        ("snapshot.bin", |f| patch(f, 7, &[99])),
+        ("payouts.bin", |f| patch(f, 7, &[99])),
     ];
     for (name, raise) in cases {
         let place = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ fn runs_of_a_newer_rewarder_are_not_judged() {
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(1), "{name}: {said}");
         assert!(said.contains(name), "{name}: {said}");
-        for word in ["9", "newer program"] {
+        for word in ["99", "newer program"] {
             assert!(said.contains(word), "{name}: no `{word}` in {said}");
         }
     }

@@ -69,7 +69,7 @@ def sealed_snapshot(usage, metrics, period=""):
         body += account.encode().ljust(width, b"\0")
         for metric in metrics:
             body += usage[account].get(metric, 0).to_bytes(16, "big")
-    head = b"RONUSG1\n" + width.to_bytes(4, "big") + len(metrics).to_bytes(4, "big")
+    head = b"RONUSAG\x01" + width.to_bytes(4, "big") + len(metrics).to_bytes(4, "big")
     head += len(accounts).to_bytes(8, "big") + b3(bytes(body)) + period.encode().ljust(64, b"\0")
     for metric in metrics:
         amounts = [totals.get(metric, 0) for totals in usage.values()]
@@ -154,7 +154,7 @@ def payout_table(paid, residual, policy):
         rows.append((owner, residual))
     width = max((len(a) for a, _ in rows), default=0)
     body = b"".join(a.encode().ljust(width, b"\0") + n.to_bytes(16, "big") for a, n in rows)
-    head = b"RONPAY1\n" + width.to_bytes(4, "big") + flag.to_bytes(4, "big")
+    head = b"RONPAYS\x01" + width.to_bytes(4, "big") + flag.to_bytes(4, "big")
     head += len(rows).to_bytes(8, "big") + sum(n for _, n in rows).to_bytes(16, "big") + b3(body)
     return rows, head + body
 

@@ -27,24 +27,31 @@ impl Kind {
         [b'R', b'O', b'N', a, b, c, d, self.version]
     }
 
-    /// Checks the first bytes of the file `path`, as far as they are there.
+    /// The version of the format in the first bytes of a file; `None` when they are not of this kind.
+    pub fn version_of(self, content: &[u8]) -> Option<u8> {
+        let (version, rest) = content.first_chunk::<START>()?.split_last()?;
+        (rest == &self.start()[..START - 1]).then_some(*version)
+    }
+
+    /// Checks the first bytes of the file `path`.
     pub fn check(self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        let damaged = |why| FileError::damaged(path, 0, why);
-        let Some(start) = content.first_chunk::<START>() else {
-            return Err(damaged("it is shorter than any file of its kind"));
-        };
-        let known = self.start();
-        if start[..START - 1] != known[..START - 1] {
-            return Err(damaged("it does not begin as a file of its kind does"));
-        }
-        match start[START - 1] {
-            found if found > self.version => Err(FileError::Newer {
+        match self.version_of(content) {
+            Some(version) if version == self.version => Ok(()),
+            Some(found) if found > self.version => Err(FileError::Newer {
                 path: path.to_owned(),
                 found,
                 known: self.version,
             }),
-            found if found == self.version => Ok(()),
-            _ => Err(damaged("its format number was never used")),
+            Some(_) => Err(FileError::damaged(
+                path,
+                7,
+                "its format number was never used",
+            )),
+            None => Err(FileError::damaged(
+                path,
+                0,
+                "it does not begin as a file of its kind",
+            )),
         }
     }
 }
@@ -92,5 +99,16 @@ impl FileError {
             path: path.to_owned(),
             error,
         }
+    }
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
+        let kind = match &error {
+            FileError::Io { error, .. } => error.kind(),
+            FileError::Damaged { .. } | FileError::Newer { .. } => io::ErrorKind::InvalidData,
+            FileError::Closed { .. } => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }

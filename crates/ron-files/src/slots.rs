@@ -127,7 +127,7 @@ impl<const SIZE: usize> SlotFile<SIZE> {
         Ok(slots)
     }
 
-    /// Reads all slots.
+    /// Reads the slots from the first to the last that the file has.
     pub fn all(&self) -> Result<Vec<Slot<SIZE>>, FileError> {
         let raw = read_all(&*self.file).map_err(FileError::io(&self.path))?;
         let slots = raw.chunks(Self::SLOT).zip(0..);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! offset  size      field                                   (integers big-endian)
-//! 0       8         "RONUSG1\n"
+//! 0       8         kind USAG and format, as every file of ron-files begins
 //! 8       4         A: account width = length of the longest account (0 if there is none)
 //! 12      4         M: number of metrics, at most 64
 //! 16      8         N: number of records
@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use ron_files::Kind;
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo, UsagePeriod};
 use ron_proto::values::{Account, Amount, ContentId};
@@ -27,8 +28,10 @@ use ron_proto::values::{Account, Amount, ContentId};
 use super::source::{Source, Target};
 use crate::calculus::{Block, CHUNK, Stop, Usage, trim};
 
-/// First bytes of every sealed snapshot; the digit is the format's version.
-pub const MAGIC: &[u8; 8] = b"RONUSG1\n";
+pub const KIND: Kind = Kind {
+    name: b"USAG",
+    version: 1,
+};
 const PERIOD: usize = 56;
 const HEAD: usize = PERIOD + 64;
 const METRIC_NAME: usize = 64;
@@ -42,8 +45,8 @@ pub enum SealError {
     #[error("not a sealed snapshot: {0}")]
     Header(&'static str),
     /// A newer format than this build reads.
-    #[error("a sealed snapshot of format {0}, this program knows up to 1; use a newer program")]
-    Newer(char),
+    #[error("a sealed snapshot of format {0}, this program knows up to {known}; use a newer program", known = KIND.version)]
+    Newer(u8),
     /// Bytes after the last record, or missing before it.
     #[error("the header promises {expected} bytes, the file has {found}")]
     Length {
@@ -101,13 +104,10 @@ impl Head {
             return Err(SealError::Header("it is shorter than a header"));
         }
         let fixed = source.at(0, HEAD)?;
-        if &fixed[..8] != MAGIC {
-            let newer = fixed.starts_with(b"RONUSG") && fixed[7] == b'\n';
-            return Err(if newer {
-                SealError::Newer(char::from(fixed[6]))
-            } else {
-                SealError::Header("wrong first bytes")
-            });
+        match KIND.version_of(&fixed) {
+            Some(version) if version == KIND.version => {}
+            Some(newer) if newer > KIND.version => return Err(SealError::Newer(newer)),
+            _ => return Err(SealError::Header("wrong first bytes")),
         }
         let width = be32(&fixed[8..]) as usize;
         let count = be32(&fixed[12..]) as usize;
@@ -418,7 +418,7 @@ impl SealWriter {
     pub(super) fn finish(mut self) -> Result<Sealed, SealError> {
         self.flush()?;
         let mut head = vec![0; HEAD + METRIC_ENTRY * self.metrics.len()];
-        head[..8].copy_from_slice(MAGIC);
+        head[..8].copy_from_slice(&KIND.start());
         head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
         head[12..16].copy_from_slice(&(self.metrics.len() as u32).to_be_bytes());
         head[16..24].copy_from_slice(&self.records.to_be_bytes());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! offset  size      field                                   (integers big-endian)
-//! 0       8         "RONPAY1\n"
+//! 0       8         kind PAYS and format, as every file of ron-files begins
 //! 8       4         A: account width = length of the longest account (0 if there is none)
 //! 12      4         flags: bit 0 = the last record is the residual's owner
 //! 16      8         N: number of records
@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
+use ron_files::Kind;
 use ron_proto::rewarder::{Payout, ProofStep, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
@@ -28,8 +29,10 @@ use crate::calculus::{Plan, ShareBlock, Stop, Sums, Usage, Watch, trim};
 use crate::inputs::snapshot::{account_field, be64, be128};
 use crate::inputs::source::{Source, Target};
 
-/// First bytes of every payout table; the digit is the format's version.
-pub const MAGIC: &[u8; 8] = b"RONPAY1\n";
+pub const KIND: Kind = Kind {
+    name: b"PAYS",
+    version: 1,
+};
 pub const HEAD: usize = 72;
 const AMOUNT: usize = 16;
 
@@ -40,8 +43,8 @@ pub enum TableError {
     #[error("not a payout table: {0}")]
     Header(&'static str),
     /// A newer format than this build reads.
-    #[error("a payout table of format {0}, this program knows up to 1; use a newer program")]
-    Newer(char),
+    #[error("a payout table of format {0}, this program knows up to {known}; use a newer program", known = KIND.version)]
+    Newer(u8),
     /// A record (counted from 0, as in the ledger) breaks a rule.
     #[error("payout {index}: {why}")]
     Record { index: u64, why: &'static str },
@@ -161,13 +164,10 @@ impl Table {
             return Err(TableError::Header("it is shorter than a header"));
         }
         let head = source.at(0, HEAD)?;
-        if &head[..8] != MAGIC {
-            let newer = head.starts_with(b"RONPAY") && head[7] == b'\n';
-            return Err(if newer {
-                TableError::Newer(char::from(head[6]))
-            } else {
-                TableError::Header("wrong first bytes")
-            });
+        match KIND.version_of(&head) {
+            Some(version) if version == KIND.version => {}
+            Some(newer) if newer > KIND.version => return Err(TableError::Newer(newer)),
+            _ => return Err(TableError::Header("wrong first bytes")),
         }
         let width = be32(&head[8..]) as usize;
         let flags = be32(&head[12..]);
@@ -449,7 +449,7 @@ impl<'a> Writer<'a> {
         let root = tree.root();
         let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
         let mut head = [0; HEAD];
-        head[..8].copy_from_slice(MAGIC);
+        head[..8].copy_from_slice(&KIND.start());
         head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
         head[12..16].copy_from_slice(&u32::from(residual_row).to_be_bytes());
         head[16..24].copy_from_slice(&self.records.to_be_bytes());

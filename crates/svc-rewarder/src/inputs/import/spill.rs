@@ -1,23 +1,29 @@
 //! External sort: sorted runs of added-up rows on disk, and their merge.
 //!
-//! A run holds, by account: length of the account (1 byte), the account, number of cells (1), and
-//! per cell metric (1), place (8) and amount (16). Runs live in a directory of their own under the
-//! scratch directory and are removed when [`Runs`] is dropped.
+//! A run is a record file whose records are blocks of accounts. A block holds, by account: length of
+//! the account (1 byte), the account, number of cells (1), and per cell metric (1), place (8) and amount
+//! (16). A block that changed on disk is an error, never another sum. Runs live in a directory of their
+//! own under the scratch directory and are removed when [`Runs`] is dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ron_files::{Kind, OsDisk, Place, RecordFile};
 use ron_proto::rewarder::METRICS_MAX;
 
 /// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
 /// buffers.
 const FAN_IN: usize = if cfg!(test) { 3 } else { 64 };
-/// Read-ahead buffer per run, in bytes.
-const READ_AHEAD: usize = 1 << 16;
+/// Bytes after which a block of a run ends: what a merge holds of each run, and what is written at once.
+const BLOCK: usize = 1 << 16;
+const KIND: Kind = Kind {
+    name: b"SORT",
+    version: 1,
+};
 
 /// One amount of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +75,121 @@ impl Merged {
     }
 }
 
+/// A run that is complete: its file, and its blocks in order.
+struct Run {
+    path: PathBuf,
+    blocks: Vec<Place>,
+}
+
+/// Writes a run, account by account in byte order.
+struct RunWriter {
+    file: RecordFile,
+    blocks: Vec<Place>,
+    block: Vec<u8>,
+}
+
+impl RunWriter {
+    fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: RecordFile::scratch(&OsDisk, path, KIND)?,
+            blocks: Vec::new(),
+            block: Vec::with_capacity(BLOCK * 2),
+        })
+    }
+
+    fn put(&mut self, account: &[u8], cells: impl Iterator<Item = Cell>) -> io::Result<()> {
+        // Accounts have at most 160 bytes and there are at most 64 metrics, so both casts are exact.
+        self.block.push(account.len() as u8);
+        self.block.extend_from_slice(account);
+        let count_at = self.block.len();
+        self.block.push(0);
+        for cell in cells {
+            self.block[count_at] += 1;
+            self.block.push(cell.metric);
+            self.block.extend_from_slice(&cell.place.to_be_bytes());
+            self.block.extend_from_slice(&cell.amount.to_be_bytes());
+        }
+        if self.block.len() < BLOCK {
+            return Ok(());
+        }
+        self.end_block()
+    }
+
+    fn end_block(&mut self) -> io::Result<()> {
+        self.blocks.push(self.file.add(&[&self.block]));
+        self.block.clear();
+        Ok(self.file.commit()?)
+    }
+
+    fn finish(mut self) -> io::Result<Run> {
+        self.end_block()?;
+        Ok(Run {
+            path: self.file.path().to_owned(),
+            blocks: self.blocks,
+        })
+    }
+}
+
+/// Reads a run in order.
+struct RunReader<'a> {
+    blocks: std::slice::Iter<'a, Place>,
+    block: Vec<u8>,
+    at: usize,
+}
+
+impl<'a> RunReader<'a> {
+    fn new(run: &'a Run) -> Self {
+        Self {
+            blocks: run.blocks.iter(),
+            block: Vec::new(),
+            at: 0,
+        }
+    }
+
+    fn take<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let bytes = self.block.get(self.at..).and_then(<[u8]>::first_chunk);
+        self.at += N;
+        bytes
+            .copied()
+            .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn next_account(&mut self) -> io::Result<Option<Vec<u8>>> {
+        // An account never straddles two blocks.
+        while self.at == self.block.len() {
+            let Some(next) = self.blocks.next() else {
+                return Ok(None);
+            };
+            (self.block, self.at) = (next.read()?, 0);
+        }
+        let [length] = self.take()?;
+        let end = self.at + usize::from(length);
+        let account = self.block.get(self.at..end);
+        self.at = end;
+        let account = account.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(Some(account.to_vec()))
+    }
+
+    fn next_cells(&mut self) -> io::Result<u8> {
+        self.take().map(|[count]| count)
+    }
+
+    fn next_cell(&mut self) -> io::Result<Cell> {
+        let [metric] = self.take()?;
+        Ok(Cell {
+            metric,
+            place: u64::from_be_bytes(self.take()?),
+            amount: u128::from_be_bytes(self.take()?),
+        })
+    }
+}
+
 /// The runs of one import.
 pub(super) struct Runs {
     scratch: PathBuf,
     /// Created with the first run.
     dir: Option<PathBuf>,
-    files: Vec<PathBuf>,
+    runs: Vec<Run>,
     made: u64,
     /// The first repeated total seen while runs were compacted.
     twice: Option<u64>,
@@ -85,14 +200,14 @@ impl Runs {
         Self {
             scratch: scratch.to_owned(),
             dir: None,
-            files: Vec::new(),
+            runs: Vec::new(),
             made: 0,
             twice: None,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.runs.is_empty()
     }
 
     fn new_file(&mut self) -> io::Result<PathBuf> {
@@ -114,39 +229,32 @@ impl Runs {
         &mut self,
         accounts: impl Iterator<Item = (&'a [u8], C)>,
     ) -> io::Result<()> {
-        if self.files.len() == FAN_IN {
+        if self.runs.len() == FAN_IN {
             self.compact()?;
         }
-        let path = self.new_file()?;
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(&path)?);
-        let mut cells = Vec::with_capacity(METRICS_MAX);
-        for (account, some) in accounts {
-            cells.clear();
-            cells.extend(some);
-            put(&mut out, account, cells.iter().copied())?;
+        let mut out = RunWriter::create(&self.new_file()?)?;
+        for (account, cells) in accounts {
+            out.put(account, cells)?;
         }
-        out.flush()?;
-        self.files.push(path);
+        self.runs.push(out.finish()?);
         Ok(())
     }
 
     /// Merges all runs to one.
     fn compact(&mut self) -> io::Result<()> {
-        let path = self.new_file()?;
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(&path)?);
+        let mut out = RunWriter::create(&self.new_file()?)?;
         let mut written = Ok(());
-        let twice = self.merge_files(|account, merged| {
+        let twice = self.merge_runs(|account, merged| {
             if written.is_ok() {
-                written = put(&mut out, account, merged.present());
+                written = out.put(account, merged.present());
             }
         })?;
         written?;
-        out.flush()?;
         self.note(twice);
-        for file in std::mem::take(&mut self.files) {
-            fs::remove_file(file)?;
+        for run in std::mem::take(&mut self.runs) {
+            fs::remove_file(run.path)?;
         }
-        self.files.push(path);
+        self.runs.push(out.finish()?);
         Ok(())
     }
 
@@ -160,7 +268,7 @@ impl Runs {
     /// Passes every account, in byte order, to `see`. Returns the first place where a total was
     /// given a second time.
     pub(super) fn merge(mut self, see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
-        let twice = self.merge_files(see)?;
+        let twice = self.merge_runs(see)?;
         self.note(twice);
         Ok(self.twice)
     }
@@ -170,12 +278,12 @@ impl Runs {
         self.merge(|_, _| {}).ok().flatten()
     }
 
-    fn merge_files(&self, mut see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
-        let mut readers = Vec::with_capacity(self.files.len());
-        let mut heap = BinaryHeap::with_capacity(self.files.len());
-        for (number, path) in self.files.iter().enumerate() {
-            let mut reader = BufReader::with_capacity(READ_AHEAD, File::open(path)?);
-            if let Some(account) = next_account(&mut reader)? {
+    fn merge_runs(&self, mut see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
+        let mut readers = Vec::with_capacity(self.runs.len());
+        let mut heap = BinaryHeap::with_capacity(self.runs.len());
+        for (number, run) in self.runs.iter().enumerate() {
+            let mut reader = RunReader::new(run);
+            if let Some(account) = reader.next_account()? {
                 heap.push(Reverse((account, number)));
             }
             readers.push(reader);
@@ -186,16 +294,14 @@ impl Runs {
         let mut twice: Option<u64> = None;
         while let Some(Reverse((account, number))) = heap.pop() {
             let reader = &mut readers[number];
-            let mut count = [0];
-            reader.read_exact(&mut count)?;
-            for _ in 0..count[0] {
-                let second = merged.add(next_cell(reader)?)?;
+            for _ in 0..reader.next_cells()? {
+                let second = merged.add(reader.next_cell()?)?;
                 twice = match (twice, second) {
                     (Some(a), Some(b)) => Some(a.min(b)),
                     (a, b) => a.or(b),
                 };
             }
-            if let Some(next) = next_account(reader)? {
+            if let Some(next) = reader.next_account()? {
                 heap.push(Reverse((next, number)));
             }
             if heap
@@ -219,41 +325,47 @@ impl Drop for Runs {
     }
 }
 
-fn put(
-    out: &mut impl Write,
-    account: &[u8],
-    cells: impl Iterator<Item = Cell> + Clone,
-) -> io::Result<()> {
-    // Accounts have at most 160 bytes and there are at most 64 metrics, so both casts are exact.
-    out.write_all(&[account.len() as u8])?;
-    out.write_all(account)?;
-    out.write_all(&[cells.clone().count() as u8])?;
-    for cell in cells {
-        out.write_all(&[cell.metric])?;
-        out.write_all(&cell.place.to_be_bytes())?;
-        out.write_all(&cell.amount.to_be_bytes())?;
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn next_account(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut length = [0];
-    if reader.read(&mut length)? == 0 {
-        return Ok(None);
+    #[test]
+    fn a_run_that_changed_on_disk_is_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        let sums = |damage: Option<u64>| {
+            let mut runs = Runs::new(scratch.path());
+            let names: Vec<String> = (0..5_000).map(|n| format!("acc:{n:05}")).collect();
+            for place in 1..=2 {
+                let cell = Cell {
+                    metric: 3,
+                    place,
+                    amount: 7,
+                };
+                let rows = names
+                    .iter()
+                    .map(|name| (name.as_bytes(), std::iter::once(cell)));
+                runs.write(rows).unwrap();
+            }
+            if let Some(at) = damage {
+                use std::os::unix::fs::FileExt as _;
+                let mut options = fs::OpenOptions::new();
+                let file = options
+                    .read(true)
+                    .write(true)
+                    .open(&runs.runs[1].path)
+                    .unwrap();
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+            }
+            let mut sums = Vec::new();
+            runs.merge(|_, merged| sums.push(merged.amount(3)))?;
+            Ok::<_, io::Error>(sums)
+        };
+        assert_eq!(sums(None).unwrap(), vec![14; 5_000]);
+        for at in [60, 100, 70_000] {
+            let why = sums(Some(at)).unwrap_err().to_string();
+            assert!(why.contains("run-2 is damaged at byte "), "{why}");
+        }
     }
-    let mut account = vec![0; usize::from(length[0])];
-    reader.read_exact(&mut account)?;
-    Ok(Some(account))
-}
-
-fn next_cell(reader: &mut impl Read) -> io::Result<Cell> {
-    let (mut metric, mut place, mut amount) = ([0], [0; 8], [0; 16]);
-    reader.read_exact(&mut metric)?;
-    reader.read_exact(&mut place)?;
-    reader.read_exact(&mut amount)?;
-    Ok(Cell {
-        metric: metric[0],
-        place: u64::from_be_bytes(place),
-        amount: u128::from_be_bytes(amount),
-    })
 }
