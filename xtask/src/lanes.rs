@@ -138,7 +138,7 @@ pub const LANES: &[Lane] = &[
     Lane {
         name: "crash",
         group: Group::Long,
-        shows: "crash images and kills of the KMS: power cuts at random operations of the log on a simulated disk, and `kill -9` of the service; after each, everything acknowledged is there",
+        shows: "crash images and kills of the KMS: power cuts at random operations of the log and of record files on a simulated disk, and `kill -9` of the service; after each, everything acknowledged is there",
         length: "20 min",
         example: "10000 100",
         knobs: &[

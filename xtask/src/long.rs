@@ -32,7 +32,7 @@ pub fn soak(args: &Args) -> Outcome {
     fleet_test(args, "--test soak -- --nocapture")
 }
 
-/// Crash images of the log on a simulated disk, then `kill -9` of the real KMS.
+/// Crash images of the log and of record files on a simulated disk, then `kill -9` of the real KMS.
 pub fn crash(args: &Args) -> Outcome {
     let release = match args.text("profile") {
         "dev" => "",
@@ -49,6 +49,7 @@ pub fn crash(args: &Args) -> Outcome {
     ))
     .run()?;
     tests("-p ron-tlog --test crash -- --nocapture")?;
+    tests("-p ron-files --test records -- --nocapture")?;
     tests("-p ron-tests --test tlog -- kill --nocapture")
 }
 
