@@ -49,6 +49,108 @@ fn only_the_kernel_touches_threads_and_time() {
     );
 }
 
+/// What a simulated world must replace, beside threads and time: where it is taken from the machine.
+struct Machine {
+    words: &'static [&'static str],
+    /// Crates and files that may name it; the list of each only shrinks.
+    places: &'static [&'static str],
+    why: &'static str,
+}
+
+const MACHINE: [Machine; 3] = [
+    Machine {
+        words: &[
+            "getrandom",
+            "OsRandom",
+            "SystemRandom",
+            "new_v4",
+            "now_v7",
+            "rand::bytes",
+            "rand::fill",
+            "rand::u64",
+        ],
+        places: &[
+            "bin/",
+            "crates/ron-client/src/call.rs",
+            "crates/ron-crypto/src/lib.rs",
+            "crates/ron-crypto/src/rand.rs",
+            "crates/ron-crypto/src/sign.rs",
+            "crates/ron-http/src/client.rs",
+            "crates/ron-http/src/ids.rs",
+            "crates/ron-http/src/spool.rs",
+            "crates/ron-kms/src/embedded.rs",
+            "crates/ron-service/src/chassis/parts.rs",
+            "crates/ron-tlog/src/append/open.rs",
+            "crates/svc-passport/src/dpop.rs",
+            "crates/svc-passport/src/issue/mod.rs",
+            "crates/svc-passport/src/sync.rs",
+            "crates/svc-wallet/src/upstream.rs",
+        ],
+        why: "a service receives its randomness from outside (`Parts::random`), so that a run can be repeated",
+    },
+    Machine {
+        words: &[
+            "TcpListener",
+            "TcpStream",
+            "UnixListener",
+            "UnixStream",
+            "UdpSocket",
+            "rustix::net",
+            "rustix::event",
+        ],
+        places: &[
+            "bin/ron/src/doctor/service.rs",
+            "bin/ron/src/fleet.rs",
+            "crates/ron-http/",
+            "crates/ron-service/src/chassis/",
+        ],
+        why: "sockets belong to ron-http; the chassis binds them",
+    },
+    Machine {
+        words: &["HashMap", "HashSet", "RandomState"],
+        places: &[
+            "crates/ron-auth/src/cache.rs",
+            "crates/ron-auth/src/meter.rs",
+            "crates/ron-auth/src/proofs.rs",
+            "crates/ron-kernel/src/metrics/sampled.rs",
+            "crates/ron-kernel/src/rate.rs",
+            "crates/ron-kms/src/replay/mod.rs",
+            "crates/ron-ledger/src/table.rs",
+            "crates/svc-admin/src/rings.rs",
+            "crates/svc-rewarder/src/inputs/import/rows.rs",
+        ],
+        why: "the order of a hash map differs between runs: use a BTreeMap, or look up only and never iterate into an output",
+    },
+];
+
+#[test]
+fn the_machine_is_touched_in_few_places() {
+    let all = sources(&["crates", "bin"]);
+    for machine in &MACHINE {
+        let allowed = |s: &Source| machine.places.iter().find(|at| s.path.starts_with(**at));
+        for word in machine.words {
+            report(
+                &format!("`{word}` at a new place"),
+                machine.why,
+                &places(&all, word, |s| allowed(s).is_none()),
+            );
+        }
+        let touches = |at: &&str| {
+            machine
+                .words
+                .iter()
+                .any(|word| !places(&all, word, |s| s.path.starts_with(*at)).is_empty())
+        };
+        let gone: Vec<_> = machine.places.iter().filter(|at| !touches(at)).collect();
+        let gone: Vec<_> = gone.iter().map(ToString::to_string).collect();
+        report(
+            "a place that the list names and that needs it no more",
+            "the list only shrinks: delete the line",
+            &gone,
+        );
+    }
+}
+
 /// A module that decides from its input alone.
 fn is_pure(source: &Source) -> bool {
     let path = &source.path;
