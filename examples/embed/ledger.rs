@@ -11,10 +11,10 @@ use ron_crypto::rand::OsRandom;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::OsDisk;
 use ron_kernel::{Clock, SystemClock};
-use ron_ledger::core::Op;
-use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
+use ron_ledger::core::{Body, Debit, Entry, Header, Op, Outcome};
+use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
-use ron_proto::ledger::Entry;
+use ron_proto::ledger::{RefusalCode, RequestKey};
 use ron_proto::{Amount, Timestamp};
 use ron_tlog::Ed25519NoteSigner;
 
@@ -67,53 +67,57 @@ fn main() -> Result<(), Failure> {
 
 // part: commit
 fn issue(key: &str, to: &str, minor: u128) -> Result<Op, Failure> {
-    Ok(Op::new(Entry::Issue {
-        principal: "shop".parse()?,
-        key: key.parse()?,
+    let body = Body::Issue {
         to: to.parse()?,
         asset: "ron".parse()?,
-        amount_minor: Amount(minor),
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
-    })?)
+        amount: Amount(minor),
+    };
+    Ok(Op::new(Entry::new(header(key)?, body))?)
 }
 
 fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
-    Ok(Op::new(Entry::Transfer {
+    let debit = Debit {
+        from: "acct:alice".parse()?,
+        asset: "ron".parse()?,
+        amount: Amount(minor),
+        nonce,
+    };
+    let to = "acct:bob".parse()?;
+    Ok(Op::new(Entry::new(
+        header(key)?,
+        Body::Transfer { debit, to },
+    ))?)
+}
+
+/// A key belongs to its tenant and principal, so two shops may use the same texts.
+fn header(key: &str) -> Result<Header, Failure> {
+    Ok(Header::keyed(RequestKey {
+        tenant: "shop.example".parse()?,
         principal: "shop".parse()?,
         key: key.parse()?,
-        from: "acct:alice".parse()?,
-        to: "acct:bob".parse()?,
-        asset: "ron".parse()?,
-        amount_minor: Amount(minor),
-        nonce,
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
-    })?)
+    }))
 }
 
 /// Decides one entry. When this returns, its leaf is on the disk.
-fn commit(engine: &mut Engine, op: Op) -> Result<Decision, Failure> {
+fn commit(engine: &mut Engine, op: Op) -> Result<Outcome, Failure> {
     let now = Timestamp(SystemClock.unix_ms());
     let request = Request {
         ops: vec![op],
         atomicity: Atomicity::Independent,
     };
-    let decided = engine.commit(now, &[request])?;
-    let first = decided.into_iter().flatten().next();
-    Ok(first.ok_or("one entry has one decision")?)
+    let committed = engine.commit(now, &[request])?;
+    let first = committed.outcomes.into_iter().flatten().next();
+    Ok(first.ok_or("one entry has one outcome")?)
 }
 
-fn tell(what: &str, decision: &Decision) {
-    match decision {
-        Decision::Fresh { seq, verdict, .. } => match verdict.refusal() {
+fn tell(what: &str, outcome: &Outcome) {
+    match outcome {
+        Outcome::Fresh { seq, verdict } => match verdict.refusal() {
             None => println!("{what}: done, entry {seq}"),
-            Some((code, _)) => println!("{what}: refused, {}, entry {seq}", code.as_str()),
+            Some(why) => println!("{what}: refused, {}, entry {seq}", RefusalCode::from(why)),
         },
-        Decision::Known { seq } => println!("{what}: known, entry {seq} answered it"),
-        Decision::Mixed => println!("{what}: some of its keys are used"),
+        Outcome::Known { seq } => println!("{what}: known, entry {seq} answered it"),
+        Outcome::Mixed => println!("{what}: some of its keys are used"),
     }
 }
 // end

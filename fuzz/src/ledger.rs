@@ -5,15 +5,17 @@
 
 use std::collections::BTreeMap;
 
-use ron_ledger::core::{KeyHash, Limit, Limits, Op, Outcome, State, Step, Verdict};
+use ron_ledger::core::{
+    Body, KeyHash, Limit, Limits, Op, Outcome, Refusal, State, Step, Verdict,
+};
 use ron_ledger::replay::Replay;
 use ron_proto::ledger::{Entry, RefusalCode, TxId};
-use ron_proto::{Account, Amount, ContentId, Timestamp};
+use ron_proto::Timestamp;
 
 #[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
 mod model;
 
-use model::{Model, Said};
+use model::{Draw, Maker, Model, Said};
 
 /// Bytes of one operation.
 const WIDE: usize = 5;
@@ -67,30 +69,23 @@ pub fn run(data: &[u8]) {
 impl Run {
     /// The limits that the entry would exceed in the current state.
     fn over(&self, op: &Op) -> [bool; 2] {
-        let (to, amount) = match op.entry() {
-            Entry::Issue {
-                to, amount_minor, ..
-            }
-            | Entry::Transfer {
-                to, amount_minor, ..
-            }
-            | Entry::Capture {
-                to, amount_minor, ..
-            } => (to, amount_minor.0),
-            Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => (account, 0),
-            _ => return [false; 2],
+        let operands = Entry::from(op).operands();
+        let amount = operands.amount_minor.map_or(0, |n| n.0);
+        // The limits bind what credits an account or names a new one, but not settlement.
+        let named = operands.from.filter(|_| operands.amount_minor.is_none());
+        let Some(to) = operands.to.or(named).filter(|_| !op.kind().is_settlement()) else {
+            return [false; 2];
         };
-        let asset = match op.entry() {
-            Entry::Issue { asset, .. } | Entry::Transfer { asset, .. } => asset.to_string(),
-            // A capture for the account that holds the money does not move it.
-            Entry::Capture { hold, .. } => match self.model.holds.get(hold) {
-                Some(((from, asset), ..)) if from != to.as_str() => asset.clone(),
-                _ => String::new(),
-            },
-            _ => String::new(),
-        };
+        let mut asset = operands.asset.map(|a| a.to_string()).unwrap_or_default();
+        // A capture for the account that holds the money does not move it.
+        if let Body::Capture { hold, .. } = &op.entry().body
+            && let Some(((from, held), ..)) = self.model.holds.get(hold)
+            && from != to.as_str()
+        {
+            asset.clone_from(held);
+        }
         let there = self.state.account_count() as u64;
-        let new = self.state.account(to).is_none();
+        let new = self.state.account(&to).is_none();
         let total = self.model.has(to.as_str(), &asset).checked_add(amount);
         let most = self.limits.account_total;
         [
@@ -101,142 +96,22 @@ impl Run {
 
     /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
     fn entry(&self, b: &[u8]) -> Option<Entry> {
-        let name = |n: u8| {
-            format!("pool:t/{}", n % 4)
-                .parse::<Account>()
-                .expect("a name")
+        let draw = Draw {
+            kind: b[0] % Draw::KINDS,
+            key: b[1],
+            from: b[2] & 3,
+            to: b[2] >> 2 & 3,
+            asset: b[2] >> 4 & 1,
+            amount: match b[3] >> 5 {
+                7 => u128::MAX,
+                6 => u128::MAX / 2 + 1,
+                _ => u128::from(b[3] & 31) + 1,
+            },
+            nonce: [0, 0, 0, 0, 0, 0, 1, -1][usize::from(b[4] & 7)],
+            ceiling: (b[2] & 32 != 0).then_some(60),
+            pick: b[4],
         };
-        let (from, to) = (name(b[2]), name(b[2] >> 2));
-        let asset = format!("as{}", b[2] >> 4 & 1).parse().expect("a name");
-        let principal = "p".parse().expect("a name");
-        let key = format!("k{}", b[1]).parse().expect("a name");
-        let amount_minor = Amount(match b[3] >> 5 {
-            7 => u128::MAX,
-            6 => u128::MAX / 2 + 1,
-            _ => u128::from(b[3] & 31) + 1,
-        });
-        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
-        let nonce = last + [1, 1, 1, 1, 1, 1, 2, 1][usize::from(b[4] & 7)];
-        let holds: Vec<TxId> = self.model.holds.keys().copied().collect();
-        let hold = holds.get(usize::from(b[4] >> 3) % holds.len().max(1));
-        let hold = hold.copied().unwrap_or(TxId(1 << 64));
-        let (tenant, epoch) = ("t".parse().expect("a name"), "e".parse().expect("a name"));
-        let commitment = ContentId([b[4] >> 7; 32]);
-        let (memo, reference) = (None, None);
-        let daily_ceiling = (b[2] & 32 != 0).then_some(Amount(60));
-        Some(match b[0] % 14 {
-            0 | 1 => Entry::Issue {
-                principal,
-                key,
-                to,
-                asset,
-                amount_minor,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            2..=4 if from == to => return None,
-            2..=4 => Entry::Transfer {
-                principal,
-                key,
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            5 => Entry::Burn {
-                principal,
-                key,
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            6 => {
-                let expires_at = Timestamp(self.now + u64::from(b[4]) * 20_000);
-                Entry::Hold {
-                    principal,
-                    key,
-                    from,
-                    asset,
-                    amount_minor,
-                    nonce,
-                    expires_at,
-                    memo,
-                    reference,
-                    daily_ceiling,
-                }
-            }
-            7 => Entry::Capture {
-                principal,
-                key,
-                hold,
-                to,
-                amount_minor,
-                memo,
-                reference,
-            },
-            8 => Entry::Release {
-                principal,
-                key,
-                hold,
-            },
-            9 if b[4] & 1 == 0 => Entry::Freeze {
-                principal,
-                key,
-                account: from,
-            },
-            9 => Entry::Unfreeze {
-                principal,
-                key,
-                account: from,
-            },
-            10 => Entry::Abandon { principal, key },
-            11 => {
-                let total = u128::from(b[3] & 15);
-                let recipients = u64::try_from(total.min(2)).expect("two at most");
-                let amount_minor = Amount(total);
-                Entry::EpochOpen {
-                    principal,
-                    tenant,
-                    epoch,
-                    from,
-                    asset,
-                    amount_minor,
-                    commitment,
-                    sum_root: commitment,
-                    recipients,
-                    source: commitment,
-                    adjusts: None,
-                }
-            }
-            12 => {
-                let index = self.model.epochs.get("e").map_or(0, |e| e.1);
-                let index = (index + u64::from(b[4] & 3)).saturating_sub(1);
-                Entry::Payout {
-                    principal,
-                    tenant,
-                    epoch,
-                    index,
-                    to,
-                    asset,
-                    amount_minor,
-                }
-            }
-            _ => Entry::EpochClose {
-                principal,
-                tenant,
-                epoch,
-                commitment,
-            },
-        })
+        Maker::new(&self.model, self.now).entry(&draw)
     }
 
     fn prior(&self, op: &Op) -> Option<u64> {
@@ -284,7 +159,7 @@ impl Run {
         }
         let before = format!("{:?}", self.model);
         if let Outcome::Fresh {
-            verdict: Verdict::Limited(limit),
+            verdict: Verdict::Refused(Refusal::Limit(limit)),
             ..
         } = &outcome
         {
@@ -297,10 +172,10 @@ impl Run {
                 "{:?}",
                 op.entry()
             );
-            assert_eq!(self.model.clone().run(op.entry(), id, self.now), Ok(()));
+            assert_eq!(self.model.clone().run(&op.into(), id, self.now), Ok(()));
             return;
         }
-        let said = self.model.run(op.entry(), id, self.now);
+        let said = self.model.run(&op.into(), id, self.now);
         assert!(said.is_err() || over == [false; 2], "{:?}", op.entry());
         match outcome {
             // Found by its epoch or index: the model changes nothing either.
@@ -334,7 +209,7 @@ impl Run {
             .enumerate()
             .map(|(i, op)| {
                 self.model
-                    .run(op.entry(), op.txid(first + i as u64), self.now)
+                    .run(&op.into(), op.txid(first + i as u64), self.now)
             })
             .collect();
         let bad = said.iter().position(Result::is_err);
@@ -404,7 +279,7 @@ fn model_result(outcome: &Outcome) -> Option<Said> {
             verdict: Verdict::Done(_),
             ..
         } => Some(Ok(())),
-        Outcome::Fresh { verdict, .. } => verdict.refusal().map(|(code, _)| Err(code)),
+        Outcome::Fresh { verdict, .. } => verdict.refusal().map(|why| Err(why.into())),
         Outcome::Known { .. } | Outcome::Mixed => None,
     }
 }

@@ -205,7 +205,8 @@ def money(caller):
     moved = {"from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 2}
     moved = caller.post("svc-wallet", "/v1/transfer", moved)["txid"]
     accounts = {"account": ["a", "b"], "from": ["a", "b"], "to": ["b", "a"], "asset": ["ron"]}
-    accounts |= {"txid": [first["txid"], moved, hold], "hold": [hold, moved], "nonce": [3, 1, 2], "principal": ["operator"]}
+    accounts |= {"txid": [first["txid"], moved, hold], "hold": [hold, moved], "nonce": [3, 1, 2]}
+    accounts |= {"tenant": ["default"], "principal": ["operator"]}
     return accounts
 
 

@@ -424,3 +424,28 @@ fn usage_is_paid_once_also_after_a_restart_and_without_the_rewarders_disk() {
     ok(&fleet.ron(&["ledger", "verify"]));
     ok(&fleet.ron(&["rewarder", "verify"]));
 }
+
+#[test]
+fn the_same_key_of_one_name_in_two_tenants_is_two_operations() {
+    let fleet = Fleet::start();
+    let url = format!("{}/v1/issue", fleet.api("svc-wallet"));
+    let issue = |tenant: &str, minor: &str| {
+        let token = passport(&fleet, "svc-wallet", tenant, "wallet:issue wallet:read");
+        let body = json!({"to": "acct:shared", "asset": "usd", "amount_minor": minor});
+        let headers = [("Idempotency-Key", "order-1")];
+        (
+            token.clone(),
+            fleet.post(&url, Some(&token), &body.to_string(), &headers),
+        )
+    };
+    let (first, a) = issue("first", "5");
+    let (second, b) = issue("second", "7");
+    let (a, b) = (json(&a, 200), json(&b, 200));
+    assert_ne!(a["txid"], b["txid"]);
+    // Each tenant finds its own operation, and neither sees the other's.
+    let ops = format!("{}/v1/ops/order-1", fleet.api("svc-wallet"));
+    for (token, made) in [(&first, &a), (&second, &b)] {
+        let found = json(&fleet.get(&ops, Some(token)), 200);
+        assert_eq!(&found["receipt"], made);
+    }
+}

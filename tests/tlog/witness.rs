@@ -204,7 +204,7 @@ fn the_ledgers_log_is_witnessed_too() {
     ledger.wait_ready();
     let issue = |ledger: &Kms, n: u32| {
         let key = format!("{n:064x}");
-        let entry = serde_json::json!({"kind": "issue", "principal": "tester", "to": "acct:a", "asset": "ron", "amount_minor": "5", "key": key});
+        let entry = serde_json::json!({"kind": "issue", "tenant": "t", "principal": "tester", "to": "acct:a", "asset": "ron", "amount_minor": "5", "key": key});
         ledger.post(
             "/v1/ledger/commit",
             &serde_json::json!({"entries": [entry]}),

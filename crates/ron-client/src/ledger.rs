@@ -6,10 +6,11 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EntryKey, EpochDoc, Event, EventPage,
-    Head, HoldDoc, PrincipalName, ResolveRequest, TxId,
+    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
+    HoldDoc, RequestKey, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
+use serde::Serialize;
 
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
@@ -24,18 +25,18 @@ impl LedgerClient {
     }
 
     /// Commits entries; every entry is its own idempotency key, so this is safe to repeat.
-    pub fn commit(
+    pub fn commit<E: Serialize>(
         &self,
-        request: &CommitRequest,
+        request: &CommitRequest<E>,
         deadline: Deadline,
     ) -> Result<CommitAnswer, ClientError> {
         self.0.post("/v1/ledger/commit", request, true, deadline)
     }
 
     /// One attempt of [`LedgerClient::commit`], for callers that pace their attempts themselves.
-    pub fn commit_once(
+    pub fn commit_once<E: Serialize>(
         &self,
-        request: &CommitRequest,
+        request: &CommitRequest<E>,
         deadline: Deadline,
     ) -> Result<CommitAnswer, ClientError> {
         self.0.post("/v1/ledger/commit", request, false, deadline)
@@ -44,10 +45,10 @@ impl LedgerClient {
     /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(
         &self,
-        request: &ResolveRequest,
+        key: &RequestKey,
         deadline: Deadline,
     ) -> Result<EntryAnswer, ClientError> {
-        self.0.post("/v1/ledger/resolve", request, true, deadline)
+        self.0.post("/v1/ledger/resolve", key, true, deadline)
     }
 
     /// An account's balances, nonce and holds.
@@ -81,16 +82,12 @@ impl LedgerClient {
     }
 
     /// The entry of a key; 404 when there is none.
-    pub fn by_key(
-        &self,
-        principal: &PrincipalName,
-        key: &EntryKey,
-        deadline: Deadline,
-    ) -> Result<Event, ClientError> {
+    pub fn by_key(&self, key: &RequestKey, deadline: Deadline) -> Result<Event, ClientError> {
         let path = format!(
-            "/v1/ledger/by-key/{}/{}",
-            encode(principal.as_str()),
-            encode(key.as_str())
+            "/v1/ledger/by-key/{}/{}/{}",
+            encode(key.tenant.as_str()),
+            encode(key.principal.as_str()),
+            encode(key.key.as_str())
         );
         self.0.get(&path, deadline)
     }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ron_crypto::sign::Ed25519Key;
 use ron_files::OsDisk;
 use ron_kernel::{Clock, SystemClock};
-use ron_ledger::core::Op;
-use ron_ledger::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
+use ron_ledger::core::{Op, Outcome};
+use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
@@ -41,6 +41,7 @@ impl Load {
         self.serial += 1;
         self.nonces[from as usize] += 1;
         let entry = Entry::Transfer {
+            tenant: "t".parse().expect("a name"),
             principal: "bench".parse().expect("a name"),
             key: format!(
                 "k-{:016x}-{}",
@@ -79,9 +80,10 @@ impl Load {
         let decided = self.engine.commit(now, requests).expect("the disk works");
         assert!(
             decided
+                .outcomes
                 .iter()
                 .flatten()
-                .all(|d| matches!(d, Decision::Fresh { verdict, .. } if verdict.is_done()))
+                .all(|o| matches!(o, Outcome::Fresh { verdict, .. } if verdict.is_done()))
         );
         if let Some(job) = self.engine.begin_snapshot(false) {
             self.engine
@@ -129,6 +131,7 @@ fn main() {
         let ops = (0..1_000).map(|i| {
             let n = chunk * 1_000 + i;
             let entry = Entry::Issue {
+                tenant: "t".parse().expect("a name"),
                 principal: "bench".parse().expect("a name"),
                 key: format!("fund-{n}").parse().expect("a key"),
                 to: format!("acc:{n}").parse().expect("a name"),

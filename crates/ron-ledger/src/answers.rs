@@ -1,9 +1,11 @@
 //! Turns decisions and leaves into what callers see: answers, receipts, events. Pure.
 
-use ron_proto::ledger::{Entry, EntryAnswer, Event, Receipt, RefusalCode, escrow_account};
-use ron_proto::{Account, Amount, Asset, ContentId, Timestamp};
+use ron_proto::ledger::{
+    EntryAnswer, EntryKey, EntryKind, Event, Receipt, RefusalCode, escrow_account,
+};
+use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Timestamp};
 
-use crate::core::{Op, Verdict};
+use crate::core::{Body, Debit, Effect, Op, Refusal, Verdict};
 
 /// The accounts, asset, amount and nonce of a receipt.
 #[derive(Default)]
@@ -27,30 +29,80 @@ impl Moved {
         }
     }
 
-    fn with_nonce(self, nonce: u64) -> Self {
+    fn debit(debit: &Debit, to: Option<&Account>) -> Self {
         Self {
-            nonce: Some(nonce),
-            ..self
+            nonce: Some(debit.nonce),
+            ..Self::of(Some(&debit.from), to, &debit.asset, debit.amount)
+        }
+    }
+
+    /// What a hold gave up, to `to` when it was captured.
+    fn effect(effect: Option<&Effect>, to: Option<&Account>) -> Self {
+        effect.map_or_else(Self::default, |e| {
+            Self::of(Some(&e.from), to, &e.asset, e.amount)
+        })
+    }
+
+    /// What a done entry moved.
+    fn by(op: &Op, effect: Option<&Effect>) -> Self {
+        let escrow = |epoch| escrow_account(&op.entry().header.tenant, epoch);
+        match &op.entry().body {
+            Body::Issue { to, asset, amount } => Self::of(None, Some(to), asset, *amount),
+            Body::Transfer { debit, to } => Self::debit(debit, Some(to)),
+            Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, None),
+            Body::Capture { to, .. } => Self::effect(effect, Some(to)),
+            Body::Release { .. } | Body::Expire { .. } => Self::effect(effect, None),
+            Body::Freeze { account } | Body::Unfreeze { account } => Self {
+                from: Some(account.clone()),
+                ..Self::default()
+            },
+            Body::EpochOpen(open) => {
+                let to = escrow(&open.epoch);
+                Self::of(Some(&open.from), Some(&to), &open.asset, open.amount)
+            }
+            Body::Payout(payout) => {
+                let from = escrow(&payout.epoch);
+                Self::of(Some(&from), Some(&payout.to), &payout.asset, payout.amount)
+            }
+            Body::EpochClose { .. } | Body::Abandon => Self::default(),
         }
     }
 }
 
 pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswer {
-    if let Some((code, expected)) = verdict.refusal() {
-        return EntryAnswer::Refused {
-            code,
+    match verdict {
+        Verdict::Done(effect) => {
+            let receipt = receipt(op, seq, ts, effect.as_ref());
+            EntryAnswer::Done {
+                seq,
+                txid: receipt.txid,
+                receipt,
+                replayed: false,
+            }
+        }
+        Verdict::Refused(why) => EntryAnswer::Refused {
+            code: why.into(),
             seq: Some(seq),
-            expected,
-            paid_by: verdict.paid_by().cloned(),
+            expected: expected(why),
+            paid_by: paid_by(why),
             replayed: false,
-        };
+        },
     }
-    let receipt = receipt(op, seq, ts, verdict);
-    EntryAnswer::Done {
-        seq,
-        txid: receipt.txid,
-        receipt,
-        replayed: false,
+}
+
+const fn expected(why: &Refusal) -> Option<u64> {
+    if let Refusal::NonceConflict { expected } | Refusal::IndexGap { expected } = why {
+        Some(*expected)
+    } else {
+        None
+    }
+}
+
+fn paid_by(why: &Refusal) -> Option<EpochId> {
+    if let Refusal::UsagePaid { by } = why {
+        Some(by.clone())
+    } else {
+        None
     }
 }
 
@@ -84,24 +136,24 @@ pub fn event(seq: u64, ts: Timestamp, op: &Op, verdict: &Verdict) -> Event {
     Event {
         seq,
         ts,
-        entry: op.entry().clone(),
+        entry: op.into(),
         answer: answer(op, seq, ts, verdict),
     }
 }
 
 /// The receipt of a committed entry. It depends only on the leaf and its sequence, so it can be
 /// made again at any time.
-pub fn receipt(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> Receipt {
-    let moved = moved(op.entry(), verdict);
+pub fn receipt(op: &Op, seq: u64, ts: Timestamp, effect: Option<&Effect>) -> Receipt {
+    let moved = Moved::by(op, effect);
     Receipt {
         txid: op.txid(seq),
-        op: op.kind(),
+        op: op.kind().into(),
         from: moved.from,
         to: moved.to,
         asset: moved.asset,
         amount_minor: moved.amount,
         nonce: moved.nonce,
-        idem: idem(op.entry()),
+        idem: idem(op),
         ts,
         seq,
         receipt_hash: ContentId([0; 32]),
@@ -110,107 +162,27 @@ pub fn receipt(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> Receipt {
     .expect("a receipt has no floats and no maps, so it has a canonical form")
 }
 
-fn moved(entry: &Entry, verdict: &Verdict) -> Moved {
-    if let Verdict::Done(Some(e)) = verdict {
-        let to = if let Entry::Capture { to, .. } = entry {
-            Some(to)
-        } else {
-            None
-        };
-        return Moved::of(Some(&e.from), to, &e.asset, e.amount);
-    }
-    match entry {
-        Entry::Issue { .. } | Entry::Transfer { .. } | Entry::Burn { .. } | Entry::Hold { .. } => {
-            moved_by_owner(entry)
-        }
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Moved {
-            from: Some(account.clone()),
-            ..Moved::default()
-        },
-        settlement => moved_by_settlement(settlement),
-    }
-}
-
-fn moved_by_owner(entry: &Entry) -> Moved {
-    match entry {
-        Entry::Issue {
-            to,
-            asset,
-            amount_minor,
-            ..
-        } => Moved::of(None, Some(to), asset, *amount_minor),
-        Entry::Transfer {
-            from,
-            to,
-            asset,
-            amount_minor,
-            nonce,
-            ..
-        } => Moved::of(Some(from), Some(to), asset, *amount_minor).with_nonce(*nonce),
-        Entry::Burn {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            ..
-        }
-        | Entry::Hold {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            ..
-        } => Moved::of(Some(from), None, asset, *amount_minor).with_nonce(*nonce),
-        _ => Moved::default(),
-    }
-}
-
-fn moved_by_settlement(entry: &Entry) -> Moved {
-    match entry {
-        Entry::EpochOpen {
-            tenant,
-            epoch,
-            from,
-            asset,
-            amount_minor,
-            ..
-        } => Moved::of(
-            Some(from),
-            Some(&escrow_account(tenant, epoch)),
-            asset,
-            *amount_minor,
-        ),
-        Entry::Payout {
-            tenant,
-            epoch,
-            to,
-            asset,
-            amount_minor,
-            ..
-        } => Moved::of(
-            Some(&escrow_account(tenant, epoch)),
-            Some(to),
-            asset,
-            *amount_minor,
-        ),
-        _ => Moved::default(),
-    }
-}
-
-fn idem(entry: &Entry) -> String {
-    match entry {
-        Entry::EpochOpen { tenant, epoch, .. } => format!("epoch_open:{tenant}/{epoch}"),
-        Entry::Payout {
-            tenant,
-            epoch,
-            index,
-            ..
-        } => format!("payout:{tenant}/{epoch}/{index}"),
-        Entry::EpochClose { tenant, epoch, .. } => format!("epoch_close:{tenant}/{epoch}"),
-        Entry::Expire { hold } => format!("expire:{hold}"),
-        keyed => keyed
-            .principal_key()
-            .map(|(_, k)| k.to_string())
+/// The entry's key, or a text that identifies an entry without one.
+fn idem(op: &Op) -> String {
+    let header = &op.entry().header;
+    let (kind, tenant) = (EntryKind::from(op.kind()), &header.tenant);
+    match &op.entry().body {
+        Body::EpochOpen(open) => format!("{kind}:{tenant}/{}", open.epoch),
+        Body::Payout(payout) => format!("{kind}:{tenant}/{}/{}", payout.epoch, payout.index),
+        Body::EpochClose { epoch, .. } => format!("{kind}:{tenant}/{epoch}"),
+        Body::Expire { hold } => format!("{kind}:{hold}"),
+        Body::Issue { .. }
+        | Body::Transfer { .. }
+        | Body::Burn { .. }
+        | Body::Hold { .. }
+        | Body::Capture { .. }
+        | Body::Release { .. }
+        | Body::Freeze { .. }
+        | Body::Unfreeze { .. }
+        | Body::Abandon => header
+            .key
+            .as_ref()
+            .map(EntryKey::to_string)
             .unwrap_or_default(),
     }
 }

@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::Disk;
 use ron_kernel::RankedRwLock;
-use ron_proto::Timestamp;
-use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
+use ron_proto::ledger::RequestKey;
+use ron_proto::{Tenant, Timestamp};
 use ron_tlog::{
     AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
 };
 
 use crate::core::{
-    Batch, Body, Broken, Frozen, KeyHash, Leaf, Limits, Op, Outcome, State, Step, Verdict,
+    Batch, Broken, Content, Frozen, KeyHash, Leaf, Limits, OWN_PRINCIPAL, Op, Outcome, State, Step,
+    Verdict,
 };
 use crate::replay::{Keys, Replay, ReplayError};
 use crate::store::keys::KeyIndex;
@@ -25,8 +26,6 @@ use crate::store::segment::Segment;
 use crate::store::snapshot;
 use crate::topology;
 
-/// The principal of entries that the ledger makes itself; callers may not use it.
-pub const OWN_PRINCIPAL: &str = "ron-ledger";
 /// Entries per log segment. A linked commit must lie within one segment, because only writes within
 /// one segment are atomic.
 const SEGMENT_ENTRIES: u64 = 65_536;
@@ -125,18 +124,13 @@ impl Atomicity {
     }
 }
 
-/// The durable outcome of one entry of a request.
+/// The durable outcomes of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    Fresh {
-        seq: u64,
-        ts: Timestamp,
-        verdict: Verdict,
-    },
-    /// The entry at `seq` already has this key, epoch or index.
-    Known { seq: u64 },
-    /// A linked commit or batch with both used and unused keys.
-    Mixed,
+pub struct Committed {
+    /// The time of all fresh entries.
+    pub ts: Timestamp,
+    /// One list per request, one outcome per entry.
+    pub outcomes: Vec<Vec<Outcome>>,
 }
 
 /// State shared by readers and the writer.
@@ -220,7 +214,7 @@ impl Engine {
             let genesis = Leaf {
                 ts: now,
                 link: None,
-                body: Body::Genesis {
+                content: Content::Genesis {
                     origin: options.origin.clone(),
                 },
             };
@@ -278,12 +272,12 @@ impl Engine {
     }
 
     /// Decides requests in order, makes the result durable with one flush and publishes it to
-    /// readers. Returns one list of decisions per request. Holds that are due by `now` end first.
+    /// readers. Holds that are due by `now` end first.
     pub fn commit(
         &mut self,
         now: Timestamp,
         requests: &[Request],
-    ) -> Result<Vec<Vec<Decision>>, CommitError> {
+    ) -> Result<Committed, CommitError> {
         if self.log.poisoned() {
             return Err(CommitError::Poisoned);
         }
@@ -299,15 +293,7 @@ impl Engine {
         };
         let ts = batch.ts;
         self.make_durable(batch)?;
-        let decided = |o| match o {
-            Outcome::Fresh { seq, verdict } => Decision::Fresh { seq, ts, verdict },
-            Outcome::Known { seq } => Decision::Known { seq },
-            Outcome::Mixed => Decision::Mixed,
-        };
-        Ok(outcomes
-            .into_iter()
-            .map(|list| list.into_iter().map(decided).collect())
-            .collect())
+        Ok(Committed { ts, outcomes })
     }
 
     fn decide(
@@ -355,12 +341,14 @@ impl Engine {
         if used + entries <= self.options.segment_entries || used == 0 {
             return;
         }
-        let principal: PrincipalName = OWN_PRINCIPAL.parse().expect("a constant name");
         for _ in used..self.options.segment_entries {
-            let key: EntryKey = format!("pad:{}", step.next_seq())
-                .parse()
-                .expect("a short key");
-            step.entry(&Op::abandon(principal.clone(), key), None);
+            let key = format!("pad:{}", step.next_seq());
+            let owned = RequestKey {
+                tenant: Tenant::system(),
+                principal: OWN_PRINCIPAL.parse().expect("a constant name"),
+                key: key.parse().expect("a short key"),
+            };
+            step.entry(&Op::abandon(owned), None);
         }
     }
 
@@ -464,11 +452,11 @@ fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
     let bytes = reader.entry(0)?;
     match Leaf::decode(&bytes) {
         Ok(Leaf {
-            body: Body::Genesis { origin: found },
+            content: Content::Genesis { origin: found },
             ..
         }) if found == origin => Ok(()),
         Ok(Leaf {
-            body: Body::Genesis { origin: found },
+            content: Content::Genesis { origin: found },
             ..
         }) => Err(EngineError::Foreign(format!(
             "the log is that of `{found}`, the configuration says `{origin}`"
@@ -561,18 +549,10 @@ pub fn decode_entry(seq: u64, bytes: &[u8]) -> Result<(Timestamp, Op, Verdict), 
     match Leaf::decode(bytes) {
         Ok(Leaf {
             ts,
-            body: Body::Entry { op, verdict },
+            content: Content::Entry { op, verdict },
             ..
         }) => Ok((ts, op, verdict)),
         Ok(_) => Err(damaged("it is not an entry".to_owned())),
         Err(e) => Err(damaged(e.to_string())),
     }
-}
-
-/// True for entries that only the ledger itself may make.
-pub fn is_own(entry: &Entry) -> bool {
-    matches!(entry, Entry::Expire { .. } | Entry::Abandon { .. })
-        || entry
-            .principal_key()
-            .is_some_and(|(p, _)| p.as_str() == OWN_PRINCIPAL)
 }

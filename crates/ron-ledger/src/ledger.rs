@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ron_kernel::{Deadline, SendError, Sender, WaitError, reply};
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EntryKey, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, PrincipalName, TxId, escrow_account,
+    AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
+    EventPage, Head, HoldDoc, RequestKey, TxId, escrow_account,
 };
-use ron_proto::{Account, Amount, EpochId, Tenant, b64};
+use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
 
 use crate::answers;
-use crate::core::{BadEntry, HoldRow, Op, State, Verdict};
-use crate::engine::{Atomicity, Decision, Request, Shared, decode_entry, is_own, read_entry};
+use crate::core::{BadEntry, HoldRow, Kind, OWN_PRINCIPAL, Op, Outcome, State, Verdict};
+use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
 
 /// Maximum open holds in an account document.
 const HOLDS_SHOWN: usize = 1_000;
@@ -121,14 +121,14 @@ pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, Subm
     };
     let mut ops = Vec::with_capacity(entries.len());
     for (index, entry) in entries.into_iter().enumerate() {
-        if is_own(&entry) {
+        let op = Op::new(entry).map_err(|bad| SubmitError::Bad { index, bad })?;
+        if is_own(&op) {
             return Err(bad(
                 index,
                 "kind",
                 "only the ledger itself writes such entries",
             ));
         }
-        let op = Op::new(entry).map_err(|bad| SubmitError::Bad { index, bad })?;
         if bound && op.key().is_none() {
             return Err(bad(
                 index,
@@ -152,6 +152,12 @@ pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, Subm
     Ok(ops)
 }
 
+/// True for entries that only the ledger itself may make.
+fn is_own(op: &Op) -> bool {
+    matches!(op.kind(), Kind::Expire | Kind::Abandon)
+        || op.entry().header.principal.as_str() == OWN_PRINCIPAL
+}
+
 impl Ledger {
     /// Commits entries and waits for their answers, at most until `deadline`.
     pub fn commit(
@@ -170,13 +176,8 @@ impl Ledger {
     }
 
     /// The outcome of a key; a key without an entry is permanently abandoned.
-    pub fn resolve(
-        &self,
-        principal: PrincipalName,
-        key: EntryKey,
-        deadline: Deadline,
-    ) -> Result<EntryAnswer, SubmitError> {
-        let ops = vec![Op::abandon(principal, key)];
+    pub fn resolve(&self, key: RequestKey, deadline: Deadline) -> Result<EntryAnswer, SubmitError> {
+        let ops = vec![Op::abandon(key)];
         let answer = self
             .wait(
                 Request {
@@ -343,12 +344,8 @@ impl Ledger {
     }
 
     /// The entry committed under a key.
-    pub fn by_key(
-        &self,
-        principal: &PrincipalName,
-        key: &EntryKey,
-    ) -> Result<Option<Event>, ReadError> {
-        let op = Op::abandon(principal.clone(), key.clone());
+    pub fn by_key(&self, key: RequestKey) -> Result<Option<Event>, ReadError> {
+        let op = Op::abandon(key);
         let hash = op.key().expect("an abandon entry has a key");
         let found = self
             .shared
@@ -394,36 +391,40 @@ fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
 fn known_answer(shared: &Shared, op: &Op, seq: u64) -> Result<EntryAnswer, ReadError> {
     let (ts, first, verdict) = read_entry(shared.reader(), seq)?;
     // A resolve asks for the outcome of the key, whatever its request was.
-    if matches!(op.entry(), Entry::Abandon { .. }) {
+    if op.kind() == Kind::Abandon {
         return Ok(answers::replayed(&first, seq, (ts, &first, &verdict)));
     }
     Ok(answers::replayed(op, seq, (ts, &first, &verdict)))
 }
 
-/// Makes the answers for durable decisions.
+/// Makes the answers for the durable outcomes of one request, which was decided at `ts`.
 pub(crate) fn answer_all(
     shared: &Shared,
     ops: &[Op],
-    decisions: &[Decision],
+    ts: Timestamp,
+    outcomes: &[Outcome],
 ) -> Result<Vec<EntryAnswer>, SubmitError> {
-    let one = |(op, d): (&Op, &Decision)| match d {
-        Decision::Fresh { seq, ts, verdict } => Ok(answers::answer(op, *seq, *ts, verdict)),
-        Decision::Mixed => Ok(answers::mismatch(op)),
-        Decision::Known { seq } => {
+    let one = |(op, outcome): (&Op, &Outcome)| match outcome {
+        Outcome::Fresh { seq, verdict } => Ok(answers::answer(op, *seq, ts, verdict)),
+        Outcome::Mixed => Ok(answers::mismatch(op)),
+        Outcome::Known { seq } => {
             known_answer(shared, op, *seq).map_err(|e| SubmitError::Unknown(e.to_string()))
         }
     };
-    ops.iter().zip(decisions).map(one).collect()
+    ops.iter().zip(outcomes).map(one).collect()
 }
 
 /// `done`, `refused` or `replayed`, as a metric label.
-pub(crate) const fn outcome_label(d: &Decision) -> &'static str {
-    match d {
-        Decision::Fresh {
+pub(crate) const fn outcome_label(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Fresh {
             verdict: Verdict::Done(_),
             ..
         } => "done",
-        Decision::Fresh { .. } => "refused",
-        Decision::Known { .. } | Decision::Mixed => "replayed",
+        Outcome::Fresh {
+            verdict: Verdict::Refused(_),
+            ..
+        } => "refused",
+        Outcome::Known { .. } | Outcome::Mixed => "replayed",
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The modules: `core` (pure state machine and leaf format), `replay` (decides leaves again),
-//! `store` (snapshots, key index), `engine` (all of these without threads), `writer`, `ledger` (the
+//! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine` (all of these without threads), `writer`, `ledger` (the
 //! handle), `feed`, `projection`, `verify` (offline), `api`, `service`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
@@ -17,7 +17,7 @@
 //! **Invariant:** the log alone is the truth: `derived/` and the projection may be deleted at any
 //! time.
 //! **Invariant:** at every commit, also in release builds: per asset issued - burned = sum of
-//! balances; nothing below zero; nonces without gaps; one entry per (principal, key).
+//! balances; nothing below zero; nonces without gaps; one entry per key of a tenant's principal.
 //!
 //! Formats: `docs/formats/ledger.md`.
 
@@ -50,6 +50,7 @@ pub mod store;
 pub mod table;
 pub mod topology;
 pub mod verify;
+mod wire;
 mod witness;
 pub mod writer;
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_kernel::{Receiver, ThreadCtx};
-use ron_proto::Account;
-use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, Receipt};
+use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Reference};
+use ron_proto::{Account, Asset};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 
 use crate::feed::wait_new_entries;
@@ -21,12 +21,12 @@ use crate::metrics::Metrics;
 const CHUNK: u64 = 2_000;
 /// Pause after each full chunk, so that catching up leaves the CPU to the writer.
 const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS entries (
   seq INTEGER PRIMARY KEY, ts TEXT NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL, code TEXT,
-  principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
+  tenant TEXT, principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
   memo TEXT, ref TEXT, txid TEXT
 );
 CREATE TABLE IF NOT EXISTS history (account TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (account, seq)) WITHOUT ROWID;
@@ -189,129 +189,44 @@ impl Changes {
 
 fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
     let mut entry = tx.prepare_cached(
-        "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+        "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
     let mut history = tx.prepare_cached("INSERT OR IGNORE INTO history VALUES (?1, ?2)")?;
     let (outcome, code) = match &e.answer {
         EntryAnswer::Done { .. } => ("done", None),
         EntryAnswer::Refused { code, .. } => ("refused", Some(code.as_str())),
     };
-    let key = e.entry.principal_key();
-    let columns = columns(&e.entry, e.answer.receipt());
+    let key = e.entry.request_key();
+    let receipt = e.answer.receipt();
+    // A committed entry shows what it moved, a refused one what it asked for.
+    let mut columns = e.entry.operands();
+    if let Some(r) = receipt {
+        (columns.from, columns.to) = (r.from.clone(), r.to.clone());
+        (columns.asset, columns.amount_minor) = (r.asset.clone(), r.amount_minor);
+        columns.nonce = r.nonce;
+    }
     entry.execute(params![
         e.seq as i64,
         e.ts.to_string(),
         e.entry.kind().as_str(),
         outcome,
         code,
-        key.map(|(p, _)| p.as_str()),
-        key.map(|(_, k)| k.as_str()),
+        key.as_ref().map(|k| k.tenant.as_str()),
+        key.as_ref().map(|k| k.principal.as_str()),
+        key.as_ref().map(|k| k.key.as_str()),
         columns.from.as_ref().map(Account::as_str),
         columns.to.as_ref().map(Account::as_str),
-        columns.asset,
-        columns.amount,
+        columns.asset.as_ref().map(Asset::as_str),
+        columns.amount_minor.map(|a| a.to_string()),
         columns.nonce.map(|n| n as i64),
-        columns.memo,
-        columns.reference,
-        e.answer.receipt().map(|r| r.txid.to_string()),
+        columns.memo.as_ref().map(Memo::as_str),
+        columns.reference.as_ref().map(Reference::as_str),
+        receipt.map(|r| r.txid.to_string()),
     ])?;
     for account in [&columns.from, &columns.to].into_iter().flatten() {
         history.execute(params![account.as_str(), e.seq as i64])?;
     }
     Ok(())
-}
-
-/// The columns of an entry: from its receipt when committed, from its request when refused.
-#[derive(Default)]
-struct Columns {
-    from: Option<Account>,
-    to: Option<Account>,
-    asset: Option<String>,
-    amount: Option<String>,
-    nonce: Option<u64>,
-    memo: Option<String>,
-    reference: Option<String>,
-}
-
-fn columns(entry: &Entry, receipt: Option<&Receipt>) -> Columns {
-    let mut t = Columns::default();
-    if let Entry::Issue {
-        memo, reference, ..
-    }
-    | Entry::Transfer {
-        memo, reference, ..
-    }
-    | Entry::Burn {
-        memo, reference, ..
-    }
-    | Entry::Hold {
-        memo, reference, ..
-    }
-    | Entry::Capture {
-        memo, reference, ..
-    } = entry
-    {
-        t.memo = memo.as_ref().map(ToString::to_string);
-        t.reference = reference.as_ref().map(ToString::to_string);
-    }
-    if let Some(r) = receipt {
-        (t.from, t.to, t.nonce) = (r.from.clone(), r.to.clone(), r.nonce);
-        t.asset = r.asset.as_ref().map(ToString::to_string);
-        t.amount = r.amount_minor.map(|a| a.to_string());
-        return t;
-    }
-    fill_from_request(entry, &mut t);
-    t
-}
-
-/// Fills in what a refused request asked for.
-fn fill_from_request(entry: &Entry, t: &mut Columns) {
-    let (from, to, money) = match entry {
-        Entry::Issue {
-            to,
-            asset,
-            amount_minor,
-            ..
-        } => (None, Some(to), Some((asset, amount_minor))),
-        Entry::Transfer {
-            from,
-            to,
-            asset,
-            amount_minor,
-            ..
-        } => (Some(from), Some(to), Some((asset, amount_minor))),
-        Entry::Burn {
-            from,
-            asset,
-            amount_minor,
-            ..
-        }
-        | Entry::Hold {
-            from,
-            asset,
-            amount_minor,
-            ..
-        }
-        | Entry::EpochOpen {
-            from,
-            asset,
-            amount_minor,
-            ..
-        } => (Some(from), None, Some((asset, amount_minor))),
-        Entry::Payout {
-            to,
-            asset,
-            amount_minor,
-            ..
-        } => (None, Some(to), Some((asset, amount_minor))),
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
-            (Some(account), None, None)
-        }
-        _ => (None, None, None),
-    };
-    (t.from, t.to) = (from.cloned(), to.cloned());
-    t.asset = money.map(|(s, _)| s.to_string());
-    t.amount = money.map(|(_, a)| a.to_string());
 }
 
 /// Read access for the history endpoint; opens the file for each request.

@@ -5,7 +5,7 @@
 
 use ron_proto::Timestamp;
 
-use crate::core::{Body, KeyHash, Leaf, Limit, Limits, Link, Op, State, Step, Verdict};
+use crate::core::{Content, KeyHash, Leaf, Limit, Limits, Link, Op, Refusal, State, Step, Verdict};
 use crate::table::{ByHash, Table};
 
 /// Why a leaf contradicts the entries before it.
@@ -72,7 +72,7 @@ impl Replay {
             Ok(leaf) => leaf,
             Err(e) => return fail(format!("the leaf cannot be read: {e}")),
         };
-        let Body::Entry { op, verdict } = leaf.body else {
+        let Content::Entry { op, verdict } = leaf.content else {
             return fail("a genesis record among the entries".to_owned());
         };
         let starts_group = leaf.link.is_none_or(|l| l.position == 0);
@@ -89,8 +89,8 @@ impl Replay {
             link: leaf.link,
             op,
             limit: match verdict {
-                Verdict::Limited(limit) => Some(limit),
-                Verdict::Done(_) | Verdict::Refused { .. } | Verdict::Paid(_) => None,
+                Verdict::Refused(Refusal::Limit(limit)) => Some(limit),
+                Verdict::Done(_) | Verdict::Refused(_) => None,
             },
             bytes: bytes.to_vec(),
         });

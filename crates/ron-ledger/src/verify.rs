@@ -8,7 +8,7 @@ use ron_proto::ledger::Event;
 use ron_tlog::VerifierKey;
 
 use crate::answers;
-use crate::core::{AssetRow, Body, Leaf, State};
+use crate::core::{AssetRow, Content, Leaf, State};
 use crate::engine::decode_entry;
 use crate::replay::{Replay, ReplayError};
 
@@ -98,7 +98,7 @@ fn check(
         if index == 0 {
             return match Leaf::decode(bytes) {
                 Ok(Leaf {
-                    body: Body::Genesis { origin },
+                    content: Content::Genesis { origin },
                     ..
                 }) => {
                     genesis = Some(origin);

@@ -15,7 +15,8 @@ use ron_kernel::{
 use ron_proto::Timestamp;
 use ron_proto::ledger::EntryKind;
 
-use crate::engine::{CommitError, Decision, Engine, Request, Shared, SnapshotJob, Snapshotter};
+use crate::core::Kind;
+use crate::engine::{CommitError, Committed, Engine, Request, Shared, SnapshotJob, Snapshotter};
 use crate::health::Health;
 use crate::ledger::{
     BROKEN, Gate, Job, Ledger, POISONED, Reply, SubmitError, answer_all, outcome_label,
@@ -40,7 +41,7 @@ const LAST_SNAPSHOT_FROM: u64 = 20_000;
 struct Decided {
     requests: Vec<Request>,
     replies: Vec<Reply>,
-    result: Result<Vec<Vec<Decision>>, CommitError>,
+    result: Result<Committed, CommitError>,
 }
 
 /// Notifications of new entries, one queue per reader of the log.
@@ -244,11 +245,11 @@ impl Writer {
     }
 
     fn count(&self, decided: &Decided) {
-        let Ok(decisions) = &decided.result else {
+        let Ok(committed) = &decided.result else {
             return;
         };
-        let mut counts: Vec<(EntryKind, &'static str, u64)> = Vec::new();
-        for (request, list) in decided.requests.iter().zip(decisions) {
+        let mut counts: Vec<(Kind, &'static str, u64)> = Vec::new();
+        for (request, list) in decided.requests.iter().zip(&committed.outcomes) {
             for (op, d) in request.ops.iter().zip(list) {
                 let (kind, label) = (op.kind(), outcome_label(d));
                 match counts.iter_mut().find(|c| c.0 == kind && c.1 == label) {
@@ -260,7 +261,7 @@ impl Writer {
         for (kind, label, n) in counts {
             self.metrics
                 .entries
-                .with_label_values(&[kind.as_str(), label])
+                .with_label_values(&[EntryKind::from(kind).as_str(), label])
                 .inc_by(n);
         }
     }
@@ -316,11 +317,10 @@ fn run_answers(ctx: &ThreadCtx, answers: &Receiver<Decided>, shared: &Shared, ga
 
 fn answer(shared: &Shared, gate: &Gate, decided: Decided) {
     match decided.result {
-        Ok(decisions) => {
-            for ((request, reply), list) in
-                decided.requests.iter().zip(decided.replies).zip(&decisions)
-            {
-                reply(answer_all(shared, &request.ops, list));
+        Ok(Committed { ts, outcomes }) => {
+            let asked = decided.requests.iter().zip(decided.replies);
+            for ((request, reply), list) in asked.zip(&outcomes) {
+                reply(answer_all(shared, &request.ops, ts, list));
             }
         }
         Err(e) => {

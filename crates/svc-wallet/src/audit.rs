@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::Timestamp;
-use ron_proto::ledger::{EntryKey, PrincipalName};
+use ron_proto::ledger::RequestKey;
 use serde::Serialize;
 
 /// Maximum bytes of one file.
@@ -22,6 +22,7 @@ const LINES: usize = 512;
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
     ts: Timestamp,
+    tenant: Arc<str>,
     principal: Arc<str>,
     op: &'static str,
     key: Arc<str>,
@@ -47,16 +48,17 @@ impl Audit {
     /// Records one operation; never waits.
     pub fn record(
         &self,
-        (principal, key): (&PrincipalName, &EntryKey),
+        key: &RequestKey,
         op: &'static str,
         outcome: &'static str,
         seq: Option<u64>,
     ) {
         let line = Line {
             ts: Timestamp(self.clock.unix_ms()),
-            principal: principal.as_str().into(),
+            tenant: key.tenant.as_str().into(),
+            principal: key.principal.as_str().into(),
             op,
-            key: key.as_str().into(),
+            key: key.key.as_str().into(),
             outcome,
             seq,
         };
@@ -161,6 +163,7 @@ mod tests {
         let mut out = Stream::new(dir.path().to_owned());
         let line = Line {
             ts: Timestamp(0),
+            tenant: "t".into(),
             principal: "p".into(),
             op: "issue",
             key: "k".into(),
@@ -171,7 +174,7 @@ mod tests {
         let text = std::fs::read_to_string(out.path(0)).unwrap();
         assert_eq!(
             text,
-            "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"principal\":\"p\",\"op\":\"issue\",\"key\":\"k\",\"outcome\":\"done\",\"seq\":3}\n"
+            "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"tenant\":\"t\",\"principal\":\"p\",\"op\":\"issue\",\"key\":\"k\",\"outcome\":\"done\",\"seq\":3}\n"
         );
         for _ in 0..6 {
             out.file.as_mut().unwrap().1 = FILE_BYTES;

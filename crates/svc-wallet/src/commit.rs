@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx};
-use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer, EntryKey, PrincipalName, RefusalCode};
+use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer, RefusalCode, RequestKey};
 use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
 use crate::balances::Balances;
 use crate::errors::in_flight;
-use crate::inflight::{FinishedRequest, InFlightTable, RequestKey, Waiter};
+use crate::inflight::{FinishedRequest, InFlightTable, Waiter};
 use crate::metrics::Metrics;
 use crate::render::{self, AnswerOptions, Shape};
 use crate::unresolved::UnresolvedKeys;
@@ -31,7 +31,7 @@ pub const CALL_ENTRIES: usize = 512;
 #[derive(Debug)]
 pub struct CommitJob {
     pub key: RequestKey,
-    /// The complete entries; more than one only for a batch.
+    /// The complete entries, shared with the in-flight table; more than one only for a batch.
     pub entries: Arc<[Entry]>,
     pub shape: Shape,
     /// Operation name, for metrics and audit.
@@ -57,7 +57,7 @@ impl CommitQueues {
         #[cfg(mutant = "lane")]
         // by key instead of by account: two debits of one account use different queues
         let at = match ron_kernel::mutant("lane") {
-            true => job.key.1.as_str().len() % self.0.len(),
+            true => job.key.key.as_str().len() % self.0.len(),
             false => at,
         };
         let queue = &self.0[at];
@@ -119,10 +119,8 @@ impl Committer {
         let Some(first) = jobs.first() else {
             return;
         };
-        let entries: Vec<Entry> = jobs
-            .iter()
-            .flat_map(|j| j.entries.iter().cloned())
-            .collect();
+        // References: the in-flight table compares later requests with the same entries.
+        let entries: Vec<&Entry> = jobs.iter().flat_map(|j| j.entries.iter()).collect();
         self.metrics.batch_size.observe(entries.len() as f64);
         let request = CommitRequest {
             entries,
@@ -190,12 +188,11 @@ impl Committer {
         if job.shape == Shape::One || !mine.iter().any(mismatch) {
             return None;
         }
-        let (principal, key) = &job.key;
         let within = Deadline::within(Duration::from_millis(500));
         let client = &self.upstream.client;
         let found = self
             .upstream
-            .watched(slot, within, || client.by_key(principal, key, within));
+            .watched(slot, within, || client.by_key(&job.key, within));
         let event = found.ok()?;
         matches!(event.entry, Entry::Abandon { .. })
             .then(|| vec![event.answer.as_replayed(); mine.len()])
@@ -229,17 +226,15 @@ impl Committer {
                 None if answer.is_replayed() => "replayed",
                 None => "done",
             };
-            let key = (&job.key.0, &job.key.1);
             self.audit
-                .record(key, job.op, outcome, render::seq_of(answer));
+                .record(&job.key, job.op, outcome, render::seq_of(answer));
         }
     }
 
     /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
         for (job, landed) in self.finish(jobs) {
-            self.audit
-                .record((&job.key.0, &job.key.1), job.op, why.code, None);
+            self.audit.record(&job.key, job.op, why.code, None);
             for waiter in landed.leader.into_iter().chain(landed.followers) {
                 self.answer(waiter, why.clone());
             }
@@ -250,8 +245,7 @@ impl Committer {
     /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
         for (job, landed) in self.finish(jobs) {
-            self.audit
-                .record((&job.key.0, &job.key.1), job.op, "unknown", None);
+            self.audit.record(&job.key, job.op, "unknown", None);
             for waiter in landed.followers {
                 self.answer(waiter, in_flight());
             }
@@ -281,22 +275,6 @@ fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     waiting.drain(..singles.max(1).min(waiting.len())).collect()
 }
 
-/// The caller's name as the ledger stores it.
-pub fn principal_name(name: &str) -> Result<PrincipalName, Problem> {
-    name.parse().map_err(|_| {
-        Problem::forbidden(
-            "the token's subject is longer than the 160 characters a ledger principal may have",
-        )
-    })
-}
-
-/// The caller's key as the ledger stores it.
-pub fn entry_key(key: &ron_proto::IdemKey) -> Result<EntryKey, Problem> {
-    key.to_string()
-        .parse()
-        .map_err(|_| Problem::bad_request("the idempotency key is not usable"))
-}
-
 fn log_failed_call(why: &str) {
     tracing::warn!(service = "svc-wallet", event = "ledger_call_failed", why);
 }
@@ -307,7 +285,11 @@ mod tests {
 
     fn job(n: u32, shape: Shape) -> CommitJob {
         CommitJob {
-            key: ("p".parse().unwrap(), format!("k{n}").parse().unwrap()),
+            key: RequestKey {
+                tenant: "t".parse().unwrap(),
+                principal: "p".parse().unwrap(),
+                key: format!("k{n}").parse().unwrap(),
+            },
             entries: Arc::new([]),
             shape,
             op: "issue",
@@ -325,7 +307,7 @@ mod tests {
             let call = next_call(&mut waiting);
             calls.push(
                 call.iter()
-                    .map(|j| j.key.1.as_str().to_owned())
+                    .map(|j| j.key.key.as_str().to_owned())
                     .collect::<Vec<_>>(),
             );
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_proto::Account;
-use ron_proto::ledger::{Entry, EntryAnswer, Event, EventPage};
+use ron_proto::ledger::{EntryAnswer, Event, EventPage};
 
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
@@ -145,8 +145,8 @@ impl Feed {
         let pins = !self.unresolved.is_empty();
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);
-            if let (true, Some((principal, key))) = (pins, event.entry.principal_key()) {
-                self.unresolved.release(&(principal.clone(), key.clone()));
+            if pins && let Some(key) = event.entry.request_key() {
+                self.unresolved.release(&key);
             }
         }
         if let Some(copy) = copy {
@@ -165,26 +165,22 @@ pub fn touched(event: &Event) -> Vec<&Account> {
     let EntryAnswer::Done { receipt, .. } = &event.answer else {
         return Vec::new();
     };
-    let frozen = match &event.entry {
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => Some(account),
-        _ => None,
-    };
-    [receipt.from.as_ref(), receipt.to.as_ref(), frozen]
-        .into_iter()
-        .flatten()
-        .collect()
+    // The receipt of a freeze names its account as `from`.
+    receipt.from.iter().chain(&receipt.to).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ron_proto::Timestamp;
+    use ron_proto::ledger::Entry;
 
     fn page(seqs: &[u64], next: u64) -> EventPage {
         let event = |seq: &u64| Event {
             seq: *seq,
             ts: Timestamp(0),
             entry: Entry::Abandon {
+                tenant: "t".parse().unwrap(),
                 principal: "p".parse().unwrap(),
                 key: format!("k{seq}").parse().unwrap(),
             },

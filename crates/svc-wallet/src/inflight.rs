@@ -1,4 +1,4 @@
-//! In-flight writes: one record per (principal, key) with all waiters for its answer.
+//! In-flight writes: one record per key of a tenant's principal, with all waiters for its answer.
 //!
 //! The first request with a key is the leader and goes to the ledger. A repeated request waits for
 //! the same answer; a different request under the same key is refused at once. **Invariant:** every
@@ -11,12 +11,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::Responder;
 use ron_kernel::RankedMutex;
-use ron_proto::ledger::{Entry, EntryKey, PrincipalName};
+use ron_proto::ledger::{Entry, RequestKey};
 
 use crate::topology::IN_FLIGHT;
-
-/// Principal and idempotency key.
-pub type RequestKey = (PrincipalName, EntryKey);
 
 /// A request that waits for an answer.
 #[derive(Debug)]
@@ -207,6 +204,7 @@ mod tests {
 
     fn entry(key: &str, amount: u128, ceiling: Option<u128>) -> Arc<[Entry]> {
         Arc::new([Entry::Issue {
+            tenant: "t".parse().unwrap(),
             principal: "p".parse().unwrap(),
             key: key.parse().unwrap(),
             to: "a".parse().unwrap(),
@@ -216,6 +214,14 @@ mod tests {
             reference: None,
             daily_ceiling: ceiling.map(ron_proto::Amount),
         }])
+    }
+
+    fn key(key: &str) -> RequestKey {
+        RequestKey {
+            tenant: "t".parse().unwrap(),
+            principal: "p".parse().unwrap(),
+            key: key.parse().unwrap(),
+        }
     }
 
     fn waiter(ms: u64) -> (Waiter, ron_kernel::ReplyWaiter<ron_http::Response>) {
@@ -233,7 +239,7 @@ mod tests {
     #[test]
     fn the_same_request_waits_and_another_is_turned_away() {
         let in_flight = InFlightTable::default();
-        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let key = key("k");
         let enter = |e: &Arc<[Entry]>| in_flight.enter(&key, e, waiter(1_000).0);
         assert!(matches!(enter(&entry("k", 1, Some(5))), Admission::Leader));
         assert!(matches!(
@@ -255,7 +261,7 @@ mod tests {
     #[test]
     fn late_waiters_leave_once_and_a_flight_nobody_waits_for_is_not_sent() {
         let in_flight = InFlightTable::default();
-        let key: RequestKey = ("p".parse().unwrap(), "k".parse().unwrap());
+        let key = key("k");
         let request = entry("k", 1, None);
         let (first, _a) = waiter(100);
         let (second, _b) = waiter(10_000);

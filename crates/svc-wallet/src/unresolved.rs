@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use ron_http::Responder;
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
-use ron_proto::ledger::{EntryKey, PrincipalName};
+use ron_proto::ledger::RequestKey;
 use ron_service::store::{Migration, Store, StoreError};
 
 use crate::errors::unknown;
-use crate::inflight::RequestKey;
 use crate::topology::UNRESOLVED;
 
 /// How long a committer waits for space in the queue.
@@ -23,7 +22,7 @@ const NOTES_MAX: usize = 512;
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
     name: "pins",
-    sql: "CREATE TABLE pins (principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (principal, key)) WITHOUT ROWID",
+    sql: "CREATE TABLE pins (tenant TEXT NOT NULL, principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (tenant, principal, key)) WITHOUT ROWID",
 }];
 
 /// A change to the recorded set.
@@ -68,7 +67,7 @@ impl UnresolvedKeys {
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
             Err(SendError::Full(note) | SendError::Closed(note)) => {
-                tracing::warn!(event = "pin_not_durable", key = key.1.as_str());
+                tracing::warn!(event = "pin_not_durable", key = key.key.as_str());
                 answer_callers(note);
             }
         }
@@ -91,9 +90,8 @@ impl UnresolvedKeys {
     }
 
     /// Whether the outcome of the key is unknown.
-    pub fn holds(&self, principal: &PrincipalName, key: &EntryKey) -> bool {
-        let set = self.set.lock();
-        !set.is_empty() && set.contains(&(principal.clone(), key.clone()))
+    pub fn holds(&self, key: &RequestKey) -> bool {
+        self.set.lock().contains(key)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -108,8 +106,15 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreEr
         None => Store::memory(&MIGRATIONS)?,
     };
     let keys = store.read(|db| {
-        let mut q = db.prepare("SELECT principal, key FROM pins")?;
-        let rows = q.query_map([], |r| Ok((parsed(r, 0)?, parsed(r, 1)?)))?;
+        let mut q = db.prepare("SELECT tenant, principal, key FROM pins")?;
+        let key = |r: &rusqlite::Row<'_>| {
+            Ok(RequestKey {
+                tenant: parsed(r, 0)?,
+                principal: parsed(r, 1)?,
+                key: parsed(r, 2)?,
+            })
+        };
+        let rows = q.query_map([], key)?;
         rows.collect::<Result<_, _>>().map_err(StoreError::from)
     })?;
     Ok((store, keys))
@@ -156,20 +161,28 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, file: Option<&Store>) {
 fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     file.write(|tx| {
         for note in notes {
-            let (sql, (principal, key)) = match note {
-                Change::Add(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2)", key),
-                Change::Release(key) => ("DELETE FROM pins WHERE principal = ?1 AND key = ?2", key),
+            let (sql, key) = match note {
+                Change::Add(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2, ?3)", key),
+                Change::Release(key) => (
+                    "DELETE FROM pins WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
+                    key,
+                ),
             };
-            tx.execute(sql, [principal.as_str(), key.as_str()])?;
+            let columns = [
+                key.tenant.as_str(),
+                key.principal.as_str(),
+                key.key.as_str(),
+            ];
+            tx.execute(sql, columns)?;
         }
         Ok(())
     })
 }
 
 fn answer_callers(note: Change) {
-    if let Change::Add((_, key), callers) = note {
+    if let Change::Add(key, callers) = note {
         for caller in callers {
-            caller.send(unknown(&key));
+            caller.send(unknown(&key.key));
         }
     }
 }
@@ -182,7 +195,11 @@ mod tests {
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
     fn flight(key: &str) -> RequestKey {
-        ("p".parse().unwrap(), key.parse().unwrap())
+        RequestKey {
+            tenant: "t".parse().unwrap(),
+            principal: "p".parse().unwrap(),
+            key: key.parse().unwrap(),
+        }
     }
 
     #[test]
@@ -221,7 +238,7 @@ mod tests {
         let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
         sup.spawn_owner(&PINS, Some(store), body, || Some(None));
         let unresolved = UnresolvedKeys::new(before, notes);
-        let held = |(principal, key): &RequestKey| unresolved.holds(principal, key);
+        let held = |key: &RequestKey| unresolved.holds(key);
         assert!(unresolved.is_empty());
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
@@ -261,7 +278,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = open(Some(dir.path())).unwrap();
         let odd = |tx: &rusqlite::Transaction<'_>| -> Result<(), StoreError> {
-            tx.execute("INSERT INTO pins VALUES ('p', '')", [])?;
+            tx.execute("INSERT INTO pins VALUES ('t', 'p', '')", [])?;
             Ok(())
         };
         store.write(odd).unwrap();
@@ -269,7 +286,7 @@ mod tests {
         assert!(matches!(
             open(Some(dir.path())),
             Err(StoreError::Sqlite(
-                rusqlite::Error::FromSqlConversionFailure(1, ..)
+                rusqlite::Error::FromSqlConversionFailure(2, ..)
             ))
         ));
     }

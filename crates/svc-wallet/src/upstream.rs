@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrigger, Snapshot};
 use ron_proto::Problem;
-use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, LEDGER_CLOSED};
+use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, Entry, LEDGER_CLOSED};
 
 use crate::errors::retry_later;
 use crate::metrics::Metrics;
@@ -145,7 +145,7 @@ impl Upstream {
 
     /// Commits: at most three attempts of at most one second each, all idempotent. `slot` belongs
     /// to the calling thread.
-    pub fn commit(&self, slot: usize, request: &CommitRequest) -> Committed {
+    pub fn commit(&self, slot: usize, request: &CommitRequest<&Entry>) -> Committed {
         let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, ron_crypto::rand::u64());
         let mut open: Option<String> = None;
         let mut tries = 0;

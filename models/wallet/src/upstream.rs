@@ -10,7 +10,7 @@ use ron_ledger::answers;
 use ron_ledger::core::{KeyHash, Op, Outcome, State, Step, Verdict};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, CommitAnswer, CommitRequest, Entry, EntryAnswer, EntryKey, Event,
-    PrincipalName,
+    RequestKey,
 };
 use ron_proto::{Account, Amount, Problem, Timestamp};
 
@@ -53,8 +53,8 @@ pub struct Book {
 const NOW: Timestamp = Timestamp(1_700_000_000_000);
 
 impl Book {
-    fn commit(&mut self, entries: &[Entry]) -> Vec<EntryAnswer> {
-        entries.iter().map(|e| self.one(e)).collect()
+    fn commit<'e>(&mut self, entries: impl IntoIterator<Item = &'e Entry>) -> Vec<EntryAnswer> {
+        entries.into_iter().map(|e| self.one(e)).collect()
     }
 
     fn one(&mut self, entry: &Entry) -> EntryAnswer {
@@ -85,14 +85,9 @@ impl Book {
 pub struct Client(RankedMutex<Book>);
 
 impl Client {
-    pub fn by_key(
-        &self,
-        principal: &PrincipalName,
-        key: &EntryKey,
-        _by: Deadline,
-    ) -> Result<Event, ClientError> {
+    pub fn by_key(&self, key: &RequestKey, _by: Deadline) -> Result<Event, ClientError> {
         let book = self.0.lock();
-        let op = Op::abandon(principal.clone(), key.clone());
+        let op = Op::abandon(key.clone());
         let found = op.key().and_then(|k| book.keys.get(&k).copied());
         let seq = found.ok_or_else(|| ClientError::NotSent {
             detail: "no such key".to_owned(),
@@ -104,7 +99,7 @@ impl Client {
     /// Entries with this key that took effect.
     pub fn times_done(&self, key: &EntryKey) -> usize {
         let book = self.0.lock();
-        let of = |op: &Op| op.entry().principal_key().is_some_and(|(_, k)| k == key);
+        let of = |op: &Op| op.entry().header.key.as_ref() == Some(key);
         let all = book.entries.iter();
         all.filter(|(op, v)| of(op) && v.is_done()).count()
     }
@@ -152,16 +147,16 @@ impl Upstream {
         })
     }
 
-    pub fn commit(&self, _slot: usize, request: &CommitRequest) -> Committed {
+    pub fn commit(&self, _slot: usize, request: &CommitRequest<&Entry>) -> Committed {
         let mut book = self.client.0.lock();
         let lost = || Committed::Unknown("lost on the way".to_owned());
         match book.fates.pop_front().unwrap_or(Fate::Well) {
             Fate::Well => Committed::Answered(CommitAnswer {
-                results: book.commit(&request.entries),
+                results: book.commit(request.entries.iter().copied()),
             }),
             Fate::NotDone => Committed::NotDone(crate::errors::retry_later("not now")),
             Fate::AnswerLost => {
-                book.commit(&request.entries);
+                book.commit(request.entries.iter().copied());
                 lost()
             }
             Fate::RequestLost => lost(),

@@ -18,13 +18,13 @@ use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Registry, ReplyWaiter, Sender, Shutdown, ShutdownTrigger,
     Supervisor, SystemClock, ThreadCtx, Topology,
 };
-use ron_proto::ledger::Entry;
+use ron_proto::ledger::{Entry, RequestKey};
 use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
 use svc_wallet_models::balances::Balances;
 use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
-use svc_wallet_models::inflight::{Admission, InFlightTable, RequestKey, Waiter};
+use svc_wallet_models::inflight::{Admission, InFlightTable, Waiter};
 use svc_wallet_models::metrics::Metrics;
 use svc_wallet_models::render::{self, Shape};
 use svc_wallet_models::topology::{AUDIT_QUEUE, PIN_QUEUE, WORK_QUEUE};
@@ -81,6 +81,7 @@ impl Wallet {
         let (notes, _) = bare_queue::<Change>(&PIN_QUEUE, 1);
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
+            tenant: "t".parse().unwrap(),
             principal: "bank".parse().unwrap(),
             key: "first".parse().unwrap(),
             to: "a".parse().unwrap(),
@@ -146,11 +147,12 @@ impl Wallet {
 
     /// The steps of a handler for a write that the policy allows (api/submit.rs).
     fn send(&self, key: &str, nonce: u64, n: u128, within: Duration) -> Answer {
-        let key: RequestKey = ("p".parse().unwrap(), key.parse().unwrap());
+        let key = request_key(key);
         let from: Account = "a".parse().unwrap();
         let entries: Arc<[Entry]> = Arc::new([Entry::Transfer {
-            principal: key.0.clone(),
-            key: key.1.clone(),
+            tenant: key.tenant.clone(),
+            principal: key.principal.clone(),
+            key: key.key.clone(),
             from: from.clone(),
             to: "b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
@@ -198,8 +200,15 @@ impl Wallet {
     }
 
     fn unresolved(&self, key: &str) -> bool {
-        self.unresolved
-            .holds(&"p".parse().unwrap(), &key.parse().unwrap())
+        self.unresolved.holds(&request_key(key))
+    }
+}
+
+fn request_key(key: &str) -> RequestKey {
+    RequestKey {
+        tenant: "t".parse().unwrap(),
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
     }
 }
 
@@ -429,6 +438,7 @@ fn a_balance_never_looks_younger_than_it_is() {
 
 fn issue_more(i: usize) -> Entry {
     Entry::Issue {
+        tenant: "t".parse().unwrap(),
         principal: "bank".parse().unwrap(),
         key: format!("more{i}").parse().unwrap(),
         to: "a".parse().unwrap(),

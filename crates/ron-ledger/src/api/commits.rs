@@ -2,9 +2,7 @@
 //! and returns; the thread that makes the answers sends the response.
 
 use ron_http::{Request as HttpRequest, Responder, Response};
-use ron_proto::ledger::{
-    CommitAnswer, CommitRequest, Entry, EntryAnswer, MAX_ENTRIES, ResolveRequest,
-};
+use ron_proto::ledger::{CommitAnswer, CommitRequest, Entry, EntryAnswer, MAX_ENTRIES, RequestKey};
 use ron_proto::{Problem, scope};
 
 use super::Api;
@@ -22,8 +20,8 @@ pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
 }
 
 pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
-    let op = match req.json::<ResolveRequest>() {
-        Ok(body) => Op::abandon(body.principal, body.key),
+    let op = match req.json::<RequestKey>() {
+        Ok(body) => Op::abandon(body),
         Err(problem) => return res.send(problem),
     };
     let request = Request {

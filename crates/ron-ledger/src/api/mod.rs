@@ -10,7 +10,7 @@ use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
     AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
-    HoldDoc, MAX_COMMIT_BYTES, ResolveRequest,
+    HoldDoc, MAX_COMMIT_BYTES, RequestKey,
 };
 use ron_proto::scope;
 
@@ -57,7 +57,7 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
             commits::resolve(&b, &req, res);
         })
         .summary("Outcome of an idempotency key; a key without an entry is permanently abandoned")
-        .body::<ResolveRequest>()
+        .body::<RequestKey>()
         .returns::<EntryAnswer>(200)
         .errors(&[400, 429, 503, 504])
         .while_draining(),
@@ -113,7 +113,7 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
 fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
     let [a, b, c] = [api, api, api].map(Arc::clone);
     [
-        Route::get("/v1/ledger/by-key/{principal}/{key}", READ, move |req| {
+        Route::get("/v1/ledger/by-key/{tenant}/{principal}/{key}", READ, move |req| {
             reads::by_key(&a, req)
         })
         .summary("Entry committed under an idempotency key")

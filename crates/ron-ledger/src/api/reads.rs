@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, TxId};
+use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, RequestKey, TxId};
 use ron_proto::{Problem, ValueError};
 use ron_tlog::ReadError;
 
@@ -100,11 +100,12 @@ pub(super) fn head(api: &Api, _req: &Request) -> Answer {
 }
 
 pub(super) fn by_key(api: &Api, req: &Request) -> Answer {
-    found(
-        api.ledger
-            .by_key(&param(req, "principal")?, &param(req, "key")?),
-        "key",
-    )
+    let key = RequestKey {
+        tenant: param(req, "tenant")?,
+        principal: param(req, "principal")?,
+        key: param(req, "key")?,
+    };
+    found(api.ledger.by_key(key), "key")
 }
 
 pub(super) fn tx(api: &Api, req: &Request) -> Answer {

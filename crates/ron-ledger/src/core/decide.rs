@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{Entry, RefusalCode, TxId};
-use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::Timestamp;
+use ron_proto::ledger::TxId;
 
-use super::Verdict;
-use super::delta::{Delta, Touched};
+use super::delta::Delta;
+use super::entry::{Body, Entry, Header};
 use super::leaf::{self, Link};
 use super::limits::Limits;
 use super::op::Op;
-use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, State};
+use super::overlay::Overlay;
+use super::rules::Stop;
+use super::state::State;
+use super::verdict::{Refusal, Verdict};
 
 /// The outcome of an entry given to a [`Step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +60,8 @@ const EXPIRIES_PER_STEP: usize = 1_000;
 /// A batch that is being decided.
 #[derive(Debug)]
 pub struct Step<'a> {
-    state: &'a State,
-    delta: Delta,
-    /// Changes of the current linked commit; dropped when one of its entries is refused.
-    group: Option<Delta>,
+    pub(super) overlay: Overlay<'a>,
     leaves: Vec<Vec<u8>>,
-    pub(super) ts: Timestamp,
-    pub(super) limits: Limits,
 }
 
 impl<'a> Step<'a> {
@@ -71,18 +69,20 @@ impl<'a> Step<'a> {
     /// instead.
     pub fn new(state: &'a State, now: Timestamp) -> Self {
         Self {
-            state,
-            delta: Delta::default(),
-            group: None,
+            overlay: Overlay {
+                state,
+                delta: Delta::default(),
+                group: None,
+                ts: now.max(state.ts),
+                limits: Limits::default(),
+            },
             leaves: Vec::new(),
-            ts: now.max(state.ts),
-            limits: Limits::default(),
         }
     }
 
     /// Sets the limits for the entries that follow. By default only the limits of the format apply.
     pub const fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+        self.overlay.limits = limits;
     }
 
     /// Decides one entry. `prior` is the sequence that its key already has outside this batch.
@@ -91,9 +91,10 @@ impl<'a> Step<'a> {
             return Outcome::Known { seq };
         }
         let seq = self.next_seq();
-        match self.decide(op, seq) {
-            Ok(verdict) => self.record(op, None, verdict),
-            Err(known) => Outcome::Known { seq: known },
+        match self.overlay.decide(op, seq) {
+            Ok(effect) => self.record(op, None, Verdict::Done(effect)),
+            Err(Stop::Refused(why)) => self.record(op, None, Verdict::Refused(why)),
+            Err(Stop::Known(seq)) => Outcome::Known { seq },
         }
     }
 
@@ -135,36 +136,7 @@ impl<'a> Step<'a> {
         if let Some(outcomes) = self.known_together(ops, priors) {
             return outcomes;
         }
-        let first = self.next_seq();
-        self.group = Some(Delta::default());
-        let mut failed = None;
-        let mut verdicts = Vec::with_capacity(ops.len());
-        for (i, op) in ops.iter().enumerate() {
-            match self.decide(op, first + i as u64) {
-                Ok(v @ Verdict::Done(_)) => verdicts.push(v),
-                Ok(v) => failed = Some((i, v)),
-                // Linked commits contain keyed entries only, so none is found by epoch or index.
-                Err(_) => failed = Some((i, Verdict::refused(RefusalCode::EpochConflict))),
-            }
-            if failed.is_some() {
-                break;
-            }
-        }
-        let group = self.group.take().expect("set above");
-        if let Some((at, verdict)) = failed {
-            let others = Verdict::refused(RefusalCode::LinkedFailed);
-            verdicts = (0..ops.len())
-                .map(|i| {
-                    if i == at {
-                        verdict.clone()
-                    } else {
-                        others.clone()
-                    }
-                })
-                .collect();
-        } else {
-            self.delta.merge(group);
-        }
+        let verdicts = self.decide_linked(ops);
         let length = ops.len() as u32;
         let link = |i: usize| {
             Some(Link {
@@ -179,19 +151,46 @@ impl<'a> Step<'a> {
             .collect()
     }
 
+    fn decide_linked(&mut self, ops: &[Op]) -> Vec<Verdict> {
+        let first = self.next_seq();
+        self.overlay.group = Some(Delta::default());
+        let decided: Result<Vec<Verdict>, (usize, Refusal)> = (0..)
+            .zip(ops)
+            .map(|(i, op)| match self.overlay.decide(op, first + i as u64) {
+                Ok(effect) => Ok(Verdict::Done(effect)),
+                Err(Stop::Refused(why)) => Err((i, why)),
+                // Linked commits contain keyed entries only, so none is found by epoch or index.
+                Err(Stop::Known(_)) => Err((i, Refusal::EpochConflict)),
+            })
+            .collect();
+        let group = self.overlay.group.take().expect("set above");
+        match decided {
+            Ok(verdicts) => {
+                self.overlay.delta.merge(group);
+                verdicts
+            }
+            Err((at, why)) => {
+                let mut verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
+                verdicts[at] = Verdict::Refused(why);
+                verdicts
+            }
+        }
+    }
+
     /// Ends the holds that are due; call it before the entries of the batch. Returns how many
     /// ended.
     pub fn expire_due(&mut self) -> usize {
         let due: Vec<TxId> = self
+            .overlay
             .state
             .expiries
-            .range(..=(self.ts, u64::MAX))
+            .range(..=(self.overlay.ts, u64::MAX))
             .take(EXPIRIES_PER_STEP)
-            .filter_map(|(_, seq)| self.state.holds.get(seq).map(|h| h.id))
+            .filter_map(|(_, seq)| self.overlay.state.holds.get(seq).map(|h| h.id))
             .collect();
         for hold in &due {
-            let op =
-                Op::new(Entry::Expire { hold: *hold }).expect("an expiry has nothing to check");
+            let expire = Entry::new(Header::own(), Body::Expire { hold: *hold });
+            let op = Op::new(expire).expect("an expiry has no key and nothing else to check");
             self.entry(&op, None);
         }
         due.len()
@@ -201,36 +200,38 @@ impl<'a> Step<'a> {
     pub fn finish(self) -> Result<Batch, Broken> {
         self.check_rows()?;
         self.check_conservation()?;
-        let first_seq = self.state.seq + 1;
+        let first_seq = self.overlay.state.seq + 1;
         Ok(Batch {
             leaves: self.leaves,
             first_seq,
-            ts: self.ts,
-            delta: self.delta,
+            ts: self.overlay.ts,
+            delta: self.overlay.delta,
         })
     }
 
     /// The sequence that the next leaf gets.
     pub fn next_seq(&self) -> u64 {
-        self.state.seq + 1 + self.leaves.len() as u64
+        self.overlay.state.seq + 1 + self.leaves.len() as u64
     }
 
     fn used(&self, op: &Op) -> Option<u64> {
-        op.key().and_then(|k| self.delta.keys.get(&k).copied())
+        op.key()
+            .and_then(|k| self.overlay.delta.keys.get(&k).copied())
     }
 
     fn record(&mut self, op: &Op, link: Option<Link>, verdict: Verdict) -> Outcome {
         let seq = self.next_seq();
-        self.leaves.push(leaf::encode(self.ts, link, &verdict, op));
+        self.leaves
+            .push(leaf::encode(self.overlay.ts, link, &verdict, op));
         if let Some(key) = op.key() {
-            self.delta.add_key(key, seq);
+            self.overlay.delta.add_key(key, seq);
         }
         Outcome::Fresh { seq, verdict }
     }
 
     fn check_rows(&self) -> Result<(), Broken> {
-        for t in &self.delta.touched {
-            let old_nonce = self.state.account_at(t.ix).map_or(0, |r| r.nonce);
+        for t in &self.overlay.delta.touched {
+            let old_nonce = self.overlay.state.account_at(t.ix).map_or(0, |r| r.nonce);
             if t.row.nonce != old_nonce + t.debits {
                 return Err(Broken(format!(
                     "account {}: nonce {old_nonce} became {} by {} debits",
@@ -245,6 +246,7 @@ impl<'a> Step<'a> {
             }
         }
         match self
+            .overlay
             .delta
             .epochs
             .iter()
@@ -260,11 +262,16 @@ impl<'a> Step<'a> {
     /// Per asset: the balances changed by exactly what was issued and burned, and the supply still
     /// adds up.
     fn check_conservation(&self) -> Result<(), Broken> {
-        let mut moved: BTreeMap<u32, (u128, u128)> =
-            self.delta.assets.keys().map(|ix| (*ix, (0, 0))).collect();
+        let mut moved: BTreeMap<u32, (u128, u128)> = self
+            .overlay
+            .delta
+            .assets
+            .keys()
+            .map(|ix| (*ix, (0, 0)))
+            .collect();
         let overflow = || Broken("balances of one batch overflow".to_owned());
-        for t in &self.delta.touched {
-            let old = self.state.account_at(t.ix);
+        for t in &self.overlay.delta.touched {
+            let old = self.overlay.state.account_at(t.ix);
             for b in &t.row.balances {
                 let before = old.map_or(0, |r| r.balance(b.asset).total);
                 let (up, down) = moved.entry(b.asset).or_default();
@@ -275,8 +282,8 @@ impl<'a> Step<'a> {
             }
         }
         for (ix, (up, down)) in moved {
-            let old = self.state.asset(ix);
-            let Some(new) = self.delta.assets.get(&ix).or(old) else {
+            let old = self.overlay.state.asset(ix);
+            let Some(new) = self.overlay.delta.assets.get(&ix).or(old) else {
                 continue;
             };
             let issued = new.issued - old.map_or(0, |a| a.issued);
@@ -292,133 +299,5 @@ impl<'a> Step<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
-/// these.
-impl Step<'_> {
-    pub(super) fn top(&mut self) -> &mut Delta {
-        self.group.as_mut().unwrap_or(&mut self.delta)
-    }
-
-    fn layers(&self) -> impl Iterator<Item = &Delta> {
-        self.group.iter().chain(std::iter::once(&self.delta))
-    }
-
-    pub(super) fn find(&self, name: &Account) -> Option<u32> {
-        self.layers()
-            .find_map(|d| d.name(name))
-            .or_else(|| self.state.names.get(name).copied())
-    }
-
-    pub(super) fn row(&self, ix: u32) -> &AccountRow {
-        let here = self.layers().find_map(|d| d.touched(ix)).map(|t| &t.row);
-        here.or_else(|| self.state.account_at(ix))
-            .expect("row numbers come from find or intern")
-    }
-
-    pub(super) fn touch(&mut self, ix: u32) -> &mut Touched {
-        let (state, delta) = (self.state, &mut self.delta);
-        let from_state = || {
-            let row = state
-                .account_at(ix)
-                .expect("row numbers come from find or intern")
-                .clone();
-            Touched { ix, row, debits: 0 }
-        };
-        match &mut self.group {
-            None => delta.touched_mut(ix, from_state),
-            Some(group) => {
-                let below = delta.touched(ix);
-                group.touched_mut(ix, || below.cloned().unwrap_or_else(from_state))
-            }
-        }
-    }
-
-    /// Number of accounts, including those created in the batch.
-    pub(super) fn account_count(&self) -> u64 {
-        let added: u32 = self.layers().map(|d| d.accounts_added).sum();
-        self.state.accounts.len() as u64 + u64::from(added)
-    }
-
-    /// The row of an account, created when it is new; callers have checked the limit with `room`.
-    pub(super) fn intern(&mut self, name: &Account) -> u32 {
-        if let Some(ix) = self.find(name) {
-            return ix;
-        }
-        let ix = u32::try_from(self.account_count()).expect("there is room, so fewer than 2^32");
-        self.top().add_account(ix, name.clone());
-        ix
-    }
-
-    pub(super) fn asset_ix(&self, name: &Asset) -> Option<u32> {
-        let first_new = self.state.assets.len() as u32;
-        let among_new = |d: &Delta| {
-            d.assets
-                .range(first_new..)
-                .find(|(_, a)| a.name == *name)
-                .map(|(ix, _)| *ix)
-        };
-        self.state
-            .asset_ix(name)
-            .or_else(|| self.layers().find_map(among_new))
-    }
-
-    pub(super) fn asset(&self, ix: u32) -> &AssetRow {
-        let here = self.layers().find_map(|d| d.assets.get(&ix));
-        here.or_else(|| self.state.asset(ix))
-            .expect("row numbers come from asset_ix or add_asset")
-    }
-
-    pub(super) fn asset_mut(&mut self, ix: u32) -> &mut AssetRow {
-        let row = self.asset(ix).clone();
-        self.top().assets.entry(ix).or_insert(row)
-    }
-
-    pub(super) fn add_asset(&mut self, name: &Asset) -> u32 {
-        let added: u32 = self.layers().map(|d| d.assets_added).sum();
-        let ix = self.state.assets.len() as u32 + added;
-        let row = AssetRow {
-            name: name.clone(),
-            issued: 0,
-            burned: 0,
-            circulating: 0,
-        };
-        let top = self.top();
-        top.assets_added += 1;
-        top.assets.insert(ix, row);
-        ix
-    }
-
-    pub(super) fn hold(&self, id: TxId) -> Option<&HoldRow> {
-        let seq = id.seq();
-        match self.layers().find_map(|d| d.holds.get(&seq)) {
-            Some(here) => here.as_ref(),
-            None => self.state.holds.get(&seq),
-        }
-        .filter(|h| h.id == id)
-    }
-
-    pub(super) fn epoch(&self, key: &EpochKey) -> Option<&EpochRow> {
-        self.layers()
-            .find_map(|d| d.epochs.get(key))
-            .or_else(|| self.state.epochs.get(key))
-    }
-
-    /// The epoch of the tenant that last paid for this source.
-    pub(super) fn paid_by(&self, tenant: &Tenant, source: ContentId) -> Option<&EpochId> {
-        let key = (tenant.clone(), source);
-        self.layers()
-            .find_map(|d| d.sources.get(&key))
-            .or_else(|| self.state.sources.get(&key))
-    }
-
-    pub(super) fn epoch_mut(&mut self, key: &EpochKey) -> &mut EpochRow {
-        if !self.top().epochs.contains_key(key) {
-            let row = self.epoch(key).expect("callers looked it up").clone();
-            self.top().epochs.insert(key.clone(), row);
-        }
-        self.top().epochs.get_mut(key).expect("inserted above")
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ron_proto::Account;
 
-use super::KeyHash;
+use super::entry::KeyHash;
 use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, Sources, State};
 use crate::table::{ByHash, ByRow, Table};
 

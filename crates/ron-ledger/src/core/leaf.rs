@@ -4,20 +4,19 @@
 //! ```text
 //! leaf    := 0x01 | ts varint (unix ms) | link | verdict | request
 //! link    := 0x00 | 0x01 position varint, length varint      (one linked commit)
-//! verdict := 0x00 (0xff from text, asset text, amount)? | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
+//! verdict := 0x00 | 0xff from text, asset text, amount | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
+//!            0xff: done, with the effect of a capture, release or expire
+//!            expected: a varint with nonce_conflict, index_gap; paid_by: the epoch, with usage_paid
 //!            0xfe: refused by the operator's limit of accounts (1) or of one account's total (2)
-//!            the effect: of a done capture, release, expire; expected: a varint with nonce_conflict, index_gap;
-//!            paid_by: the epoch, with usage_paid
-//! request := 0x00 origin text (genesis) | kind (1..13) fields
+//! request := 0x00 origin text (genesis) | kind (1..) header fields
 //! ```
 
-use ron_proto::ledger::{EntryKind, RefusalCode};
 use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
 use super::limits::{ACCOUNTS_MAX, Limit};
 use super::op::Op;
-use super::{Effect, Verdict};
+use super::verdict::{Effect, Refusal, Verdict};
 
 const FORMAT: u8 = 1;
 
@@ -33,11 +32,11 @@ pub struct Leaf {
     /// The writer's time; never decreases.
     pub ts: Timestamp,
     pub link: Option<Link>,
-    pub body: Body,
+    pub content: Content,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum Content {
     /// Leaf 0: the origin of the log.
     Genesis { origin: String },
     /// Every other leaf: an entry and its verdict.
@@ -46,9 +45,9 @@ pub enum Body {
 
 impl Leaf {
     pub fn encode(&self) -> Vec<u8> {
-        match &self.body {
-            Body::Entry { op, verdict } => encode(self.ts, self.link, verdict, op),
-            Body::Genesis { origin } => {
+        match &self.content {
+            Content::Entry { op, verdict } => encode(self.ts, self.link, verdict, op),
+            Content::Genesis { origin } => {
                 let mut o = Out(Vec::with_capacity(origin.len() + 16));
                 o.byte(FORMAT);
                 o.varint(self.ts.0);
@@ -84,20 +83,24 @@ impl Leaf {
             }
         })?;
         let verdict = read_verdict(&mut i)?;
-        if i.rest().first() == Some(&0) {
+        let content = if i.rest().first() == Some(&0) {
             i.byte()?;
             let origin = i.text()?.to_owned();
             i.end()?;
-            if link.is_some() || verdict.is_some() {
+            if link.is_some() || verdict != Verdict::Done(None) {
                 return i.fail("a genesis leaf has neither link nor verdict");
             }
-            return Ok(Self {
-                ts,
-                link,
-                body: Body::Genesis { origin },
-            });
-        }
-        finish(ts, link, verdict, &mut i)
+            Content::Genesis { origin }
+        } else {
+            let op = Op::decode(&mut i)?;
+            if let Verdict::Done(effect) = &verdict
+                && effect.is_some() != op.kind().has_effect()
+            {
+                return i.fail("an effect belongs to capture, release and expire");
+            }
+            Content::Entry { op, verdict }
+        };
+        Ok(Self { ts, link, content })
     }
 }
 
@@ -106,23 +109,42 @@ fn small(i: &mut In<'_>) -> Result<u32, DecodeError> {
     u32::try_from(n).or_else(|_| i.fail("the number is too large"))
 }
 
-/// A refusal, or `None` for an entry that took effect.
-fn read_verdict(i: &mut In<'_>) -> Result<Option<Verdict>, DecodeError> {
-    let code = match i.byte()? {
-        0 => return Ok(None),
-        LIMITED => return read_limit(i).map(|limit| Some(Verdict::Limited(limit))),
-        n => match RefusalCode::ALL.get(usize::from(n) - 1) {
-            Some(RefusalCode::UsagePaid) => return Ok(Some(Verdict::Paid(i.value()?))),
-            Some(code) => *code,
-            None => return i.fail(format!("refusal {n} is not known")),
+fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
+    let why = match i.byte()? {
+        0 => return Ok(Verdict::Done(None)),
+        EFFECT => {
+            let effect = Effect {
+                from: i.value()?,
+                asset: i.value()?,
+                amount: Amount(i.amount()?),
+            };
+            return Ok(Verdict::Done(Some(effect)));
+        }
+        1 => Refusal::InsufficientFunds,
+        2 => Refusal::NonceConflict {
+            expected: i.varint()?,
         },
+        3 => Refusal::LimitsExceeded,
+        4 => Refusal::AmountOverflow,
+        5 => Refusal::AccountFrozen,
+        6 => Refusal::ReservedAccount,
+        7 => Refusal::HoldNotFound,
+        8 => Refusal::HoldTooSmall,
+        9 => Refusal::HoldExpired,
+        10 => Refusal::EpochConflict,
+        11 => Refusal::EpochUnknown,
+        12 => Refusal::EpochClosed,
+        13 => Refusal::IndexGap {
+            expected: i.varint()?,
+        },
+        14 => Refusal::EpochIncomplete,
+        15 => Refusal::LinkedFailed,
+        16 => Refusal::Abandoned,
+        18 => Refusal::UsagePaid { by: i.value()? },
+        LIMITED => Refusal::Limit(read_limit(i)?),
+        n => return i.fail(format!("refusal {n} is not known")),
     };
-    let expected = if carries_expected(code) {
-        Some(i.varint()?)
-    } else {
-        None
-    };
-    Ok(Some(Verdict::Refused { code, expected }))
+    Ok(Verdict::Refused(why))
 }
 
 fn read_limit(i: &mut In<'_>) -> Result<Limit, DecodeError> {
@@ -136,61 +158,58 @@ fn read_limit(i: &mut In<'_>) -> Result<Limit, DecodeError> {
     }
 }
 
-fn finish(
-    ts: Timestamp,
-    link: Option<Link>,
-    verdict: Option<Verdict>,
-    i: &mut In<'_>,
-) -> Result<Leaf, DecodeError> {
-    let kind = i.rest().first().copied();
-    let verdict = match verdict {
-        Some(v) => v,
-        // The effect is stored between verdict and request; its marker byte tells whether there is
-        // one.
-        None if kind == Some(EFFECT) => {
-            i.byte()?;
-            let effect = Effect {
-                from: i.value()?,
-                asset: i.value()?,
-                amount: Amount(i.amount()?),
-            };
-            Verdict::Done(Some(effect))
-        }
-        None => Verdict::Done(None),
-    };
-    let op = Op::decode(i)?;
-    let wants = matches!(
-        op.kind(),
-        EntryKind::Capture | EntryKind::Release | EntryKind::Expire
-    );
-    if let Verdict::Done(effect) = &verdict
-        && effect.is_some() != wants
-    {
-        return i.fail("an effect belongs to capture, release and expire");
-    }
-    Ok(Leaf {
-        ts,
-        link,
-        body: Body::Entry { op, verdict },
-    })
-}
-
-/// Marks an effect; above every kind number.
+/// Marks an effect; above every refusal number.
 const EFFECT: u8 = 0xff;
 /// Marks a refusal by a limit of the operator; above every refusal number.
 const LIMITED: u8 = 0xfe;
 
-const fn carries_expected(code: RefusalCode) -> bool {
-    matches!(code, RefusalCode::NonceConflict | RefusalCode::IndexGap)
-}
-
-/// The number of a refusal in the log: its position in the closed list, from 1.
-fn refusal_number(code: RefusalCode) -> u8 {
-    let at = RefusalCode::ALL
-        .iter()
-        .position(|c| *c == code)
-        .expect("the list holds every code");
-    at as u8 + 1
+fn put_verdict(o: &mut Out, verdict: &Verdict) {
+    let why = match verdict {
+        Verdict::Done(None) => return o.byte(0),
+        Verdict::Done(Some(effect)) => {
+            o.byte(EFFECT);
+            o.text(effect.from.as_str());
+            o.text(effect.asset.as_str());
+            return o.amount(effect.amount.0);
+        }
+        Verdict::Refused(why) => why,
+    };
+    match why {
+        Refusal::InsufficientFunds => o.byte(1),
+        Refusal::NonceConflict { expected } => {
+            o.byte(2);
+            o.varint(*expected);
+        }
+        Refusal::LimitsExceeded => o.byte(3),
+        Refusal::AmountOverflow => o.byte(4),
+        Refusal::AccountFrozen => o.byte(5),
+        Refusal::ReservedAccount => o.byte(6),
+        Refusal::HoldNotFound => o.byte(7),
+        Refusal::HoldTooSmall => o.byte(8),
+        Refusal::HoldExpired => o.byte(9),
+        Refusal::EpochConflict => o.byte(10),
+        Refusal::EpochUnknown => o.byte(11),
+        Refusal::EpochClosed => o.byte(12),
+        Refusal::IndexGap { expected } => {
+            o.byte(13);
+            o.varint(*expected);
+        }
+        Refusal::EpochIncomplete => o.byte(14),
+        Refusal::LinkedFailed => o.byte(15),
+        Refusal::Abandoned => o.byte(16),
+        Refusal::UsagePaid { by } => {
+            o.byte(18);
+            o.text(by.as_str());
+        }
+        Refusal::Limit(Limit::Accounts(most)) => {
+            o.bytes(&[LIMITED, 1]);
+            o.varint(u64::from(*most));
+        }
+        Refusal::Limit(Limit::AccountTotal(most)) => {
+            o.bytes(&[LIMITED, 2]);
+            o.amount(*most);
+        }
+    }
 }
 
 /// The bytes of an entry's leaf, without building a [`Leaf`].
@@ -202,33 +221,7 @@ pub(super) fn encode(ts: Timestamp, link: Option<Link>, verdict: &Verdict, op: &
         o.varint(u64::from(l.position));
         o.varint(u64::from(l.length));
     });
-    match verdict {
-        Verdict::Done(None) => o.byte(0),
-        Verdict::Done(Some(effect)) => {
-            o.bytes(&[0, EFFECT]);
-            o.text(effect.from.as_str());
-            o.text(effect.asset.as_str());
-            o.amount(effect.amount.0);
-        }
-        Verdict::Refused { code, expected } => {
-            o.byte(refusal_number(*code));
-            if carries_expected(*code) {
-                o.varint(expected.unwrap_or(0));
-            }
-        }
-        Verdict::Paid(epoch) => {
-            o.byte(refusal_number(RefusalCode::UsagePaid));
-            o.text(epoch.as_str());
-        }
-        Verdict::Limited(Limit::Accounts(most)) => {
-            o.bytes(&[LIMITED, 1]);
-            o.varint(u64::from(*most));
-        }
-        Verdict::Limited(Limit::AccountTotal(most)) => {
-            o.bytes(&[LIMITED, 2]);
-            o.amount(*most);
-        }
-    }
+    put_verdict(&mut o, verdict);
     o.bytes(op.request());
     o.0
 }

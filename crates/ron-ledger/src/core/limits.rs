@@ -8,6 +8,10 @@
 /// Maximum accounts ever: row numbers have 32 bits.
 pub const ACCOUNTS_MAX: u32 = 4_000_000_000;
 
+/// Maximum minor units ever issued of an asset. No account can exceed it, and no sum of accounts
+/// overflows 128 bits.
+pub(super) const ISSUED_MAX: u128 = u128::MAX - 1_000_000_000;
+
 /// The limits in force while entries are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -22,7 +26,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             accounts: ACCOUNTS_MAX,
-            account_total: super::rules::ISSUED_MAX,
+            account_total: ISSUED_MAX,
         }
     }
 }

@@ -2,85 +2,69 @@
 //! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, funds, the
 //! operator's limits.
 
-use ron_proto::ledger::{ESCROW_PREFIX, Entry, RefusalCode, TxId, escrow_account};
+use ron_proto::ledger::{ESCROW_PREFIX, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
-use super::decide::Step;
-use super::limits::{ACCOUNTS_MAX, Limit};
+use super::entry::{Body, Debit, EpochOpen, Payout};
+use super::limits::{ACCOUNTS_MAX, ISSUED_MAX, Limit};
 use super::op::Op;
-use super::state::{EpochKey, EpochRow, HoldRow};
-use super::{Effect, Verdict};
+use super::overlay::Overlay;
+use super::state::{Balance, EpochKey, EpochRow, HoldRow};
+use super::verdict::{Effect, Refusal};
 
-/// Sequence of the entry that already has this epoch or index.
-type KnownSeq = u64;
-
-/// The result of a rule; `Err` is a refusal.
-type Rule<T> = Result<T, Verdict>;
-
-const DONE: Verdict = Verdict::Done(None);
-
-/// Maximum minor units ever issued of an asset. No account can exceed it, and no sum of accounts
-/// overflows 128 bits.
-pub(super) const ISSUED_MAX: u128 = u128::MAX - 1_000_000_000;
-
-fn no<T>(code: RefusalCode) -> Rule<T> {
-    Err(Verdict::refused(code))
+/// Why an entry takes no effect.
+#[derive(Debug)]
+pub(super) enum Stop {
+    Refused(Refusal),
+    /// The entry at this sequence already opened or closed the epoch, or made the payout.
+    Known(u64),
 }
 
-/// The common part of transfer, burn and hold.
-struct Debit<'e> {
-    from: &'e Account,
-    asset: &'e Asset,
-    amount: u128,
-    nonce: u64,
-    ceiling: Option<Amount>,
-}
+/// The result of a rule.
+type Rule<T> = Result<T, Stop>;
 
-fn debit(entry: &Entry) -> Debit<'_> {
-    match entry {
-        Entry::Transfer {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            daily_ceiling,
-            ..
-        }
-        | Entry::Burn {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            daily_ceiling,
-            ..
-        }
-        | Entry::Hold {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            daily_ceiling,
-            ..
-        } => Debit {
-            from,
-            asset,
-            amount: amount_minor.0,
-            nonce: *nonce,
-            ceiling: *daily_ceiling,
-        },
-        _ => unreachable!("called for debits by their owner only"),
-    }
+fn no<T>(why: Refusal) -> Rule<T> {
+    Err(Stop::Refused(why))
 }
 
 fn reserved(account: &Account) -> Rule<()> {
     if account.as_str().starts_with(ESCROW_PREFIX) {
-        no(RefusalCode::ReservedAccount)
+        no(Refusal::ReservedAccount)
     } else {
         Ok(())
     }
 }
 
-impl Step<'_> {
+impl Overlay<'_> {
+    /// Applies the rule of one entry, which gets sequence `seq` if it is recorded. On an error
+    /// nothing has changed.
+    pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Rule<Option<Effect>> {
+        let (header, tenant) = (&op.entry().header, &op.entry().header.tenant);
+        let ceiling = header.daily_ceiling;
+        match &op.entry().body {
+            Body::Issue { to, asset, amount } => self.issue(to, asset, amount.0, ceiling)?,
+            Body::Transfer { debit, to } => self.transfer(debit, ceiling, to)?,
+            Body::Burn { debit } => self.burn(debit, ceiling)?,
+            Body::Hold { debit, expires_at } => {
+                self.make_hold(debit, ceiling, *expires_at, op.txid(seq))?;
+            }
+            Body::Capture { hold, to, amount } => {
+                return self.capture(*hold, to, amount.0).map(Some);
+            }
+            Body::Release { hold } => return self.end_hold(*hold).map(Some),
+            Body::Expire { hold } => return self.expire(*hold).map(Some),
+            Body::Freeze { account } => self.set_frozen(account, true)?,
+            Body::Unfreeze { account } => self.set_frozen(account, false)?,
+            Body::EpochOpen(open) => self.epoch_open(tenant, open, seq)?,
+            Body::Payout(payout) => self.payout(tenant, payout, seq)?,
+            Body::EpochClose { epoch, commitment } => {
+                self.epoch_close((tenant.clone(), epoch.clone()), *commitment, seq)?;
+            }
+            Body::Abandon => return no(Refusal::Abandoned),
+        }
+        Ok(None)
+    }
+
     /// Refuses a new account above the limit of accounts.
     fn room(&self, name: &Account) -> Rule<()> {
         self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
@@ -90,7 +74,7 @@ impl Step<'_> {
         if self.account_count() < u64::from(most) || self.find(name).is_some() {
             Ok(())
         } else {
-            Err(Verdict::Limited(Limit::Accounts(most)))
+            no(Refusal::Limit(Limit::Accounts(most)))
         }
     }
 
@@ -103,40 +87,8 @@ impl Step<'_> {
         let most = self.limits.account_total;
         match there.checked_add(amount) {
             Some(total) if total <= most => Ok(()),
-            _ => Err(Verdict::Limited(Limit::AccountTotal(most))),
+            _ => no(Refusal::Limit(Limit::AccountTotal(most))),
         }
-    }
-
-    pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Result<Verdict, KnownSeq> {
-        let ruled = match op.entry() {
-            Entry::EpochOpen { .. } => return self.epoch_open(op.entry(), seq),
-            Entry::Payout { .. } => return self.payout(op.entry(), seq),
-            Entry::EpochClose { .. } => return self.epoch_close(op.entry(), seq),
-            Entry::Issue {
-                to,
-                asset,
-                amount_minor,
-                daily_ceiling,
-                ..
-            } => self.issue(to, asset, amount_minor.0, *daily_ceiling),
-            Entry::Transfer { to, .. } => self.transfer(&debit(op.entry()), to),
-            Entry::Burn { .. } => self.burn(&debit(op.entry())),
-            Entry::Hold { expires_at, .. } => {
-                self.make_hold(&debit(op.entry()), *expires_at, op.txid(seq))
-            }
-            Entry::Capture {
-                hold,
-                to,
-                amount_minor,
-                ..
-            } => self.capture(*hold, to, amount_minor.0),
-            Entry::Release { hold, .. } => self.end_hold(*hold),
-            Entry::Expire { hold } => self.expire(*hold),
-            Entry::Freeze { account, .. } => self.set_frozen(account, true),
-            Entry::Unfreeze { account, .. } => self.set_frozen(account, false),
-            Entry::Abandon { .. } => no(RefusalCode::Abandoned),
-        };
-        Ok(ruled.unwrap_or_else(|refusal| refusal))
     }
 
     /// Refuses an amount that would bring the day's total of (account, asset) above the ceiling.
@@ -152,7 +104,7 @@ impl Step<'_> {
         };
         let used = match (account, asset) {
             (Some(a), Some(s)) => self.row(a).balance(s),
-            _ => super::Balance::default(),
+            _ => Balance::default(),
         };
         let used = if used.day == self.ts.utc_day() {
             used.day_total
@@ -161,7 +113,7 @@ impl Step<'_> {
         };
         match used.checked_add(amount) {
             Some(sum) if sum <= ceiling.0 => Ok(()),
-            _ => no(RefusalCode::LimitsExceeded),
+            _ => no(Refusal::LimitsExceeded),
         }
     }
 
@@ -183,16 +135,16 @@ impl Step<'_> {
         asset: &Asset,
         amount: u128,
         ceiling: Option<Amount>,
-    ) -> Rule<Verdict> {
+    ) -> Rule<()> {
         reserved(to)?;
         let known = self.asset_ix(asset);
         self.within_ceiling(self.find(to), known, amount, ceiling)?;
         let issued = known.map_or(0, |ix| self.asset(ix).issued);
         let Some(issued) = issued.checked_add(amount) else {
-            return no(RefusalCode::AmountOverflow);
+            return no(Refusal::AmountOverflow);
         };
         if issued > ISSUED_MAX {
-            return no(RefusalCode::LimitsExceeded);
+            return no(Refusal::LimitsExceeded);
         }
         self.within_total(to, known, amount)?;
         self.room(to)?;
@@ -203,95 +155,99 @@ impl Step<'_> {
         let to = self.intern(to);
         self.touch(to).row.balance_mut(ix).total += amount;
         self.count_day(to, ix, amount, ceiling);
-        Ok(DONE)
+        Ok(())
     }
 
     /// Checks a debit; returns the row numbers of account and asset.
-    fn check_debit(&self, d: &Debit<'_>) -> Rule<(u32, u32)> {
-        reserved(d.from)?;
-        let from = self.find(d.from);
+    fn check_debit(&self, d: &Debit, ceiling: Option<Amount>) -> Rule<(u32, u32)> {
+        reserved(&d.from)?;
+        let from = self.find(&d.from);
         let nonce = match from.map(|ix| self.row(ix)) {
-            Some(row) if row.frozen => return no(RefusalCode::AccountFrozen),
+            Some(row) if row.frozen => return no(Refusal::AccountFrozen),
             Some(row) => row.nonce,
             None => 0,
         };
         if d.nonce != nonce + 1 {
-            return Err(Verdict::Refused {
-                code: RefusalCode::NonceConflict,
-                expected: Some(nonce + 1),
-            });
+            let expected = nonce + 1;
+            return no(Refusal::NonceConflict { expected });
         }
-        let asset = self.asset_ix(d.asset);
-        self.within_ceiling(from, asset, d.amount, d.ceiling)?;
+        let asset = self.asset_ix(&d.asset);
+        self.within_ceiling(from, asset, d.amount.0, ceiling)?;
         let (Some(from), Some(asset)) = (from, asset) else {
-            return no(RefusalCode::InsufficientFunds);
+            return no(Refusal::InsufficientFunds);
         };
         let b = self.row(from).balance(asset);
-        if b.total - b.held < d.amount {
-            return no(RefusalCode::InsufficientFunds);
+        if b.total - b.held < d.amount.0 {
+            return no(Refusal::InsufficientFunds);
         }
         Ok((from, asset))
     }
 
     /// Uses up the nonce and adds to the day's total.
-    fn note_debit(&mut self, d: &Debit<'_>, from: u32, asset: u32) {
+    fn note_debit(&mut self, d: &Debit, ceiling: Option<Amount>, (from, asset): (u32, u32)) {
         let t = self.touch(from);
         t.row.nonce += 1;
         t.debits += 1;
-        self.count_day(from, asset, d.amount, d.ceiling);
+        self.count_day(from, asset, d.amount.0, ceiling);
     }
 
-    fn transfer(&mut self, d: &Debit<'_>, to: &Account) -> Rule<Verdict> {
+    fn transfer(&mut self, d: &Debit, ceiling: Option<Amount>, to: &Account) -> Rule<()> {
         reserved(to)?;
-        let (from, asset) = self.check_debit(d)?;
-        self.within_total(to, Some(asset), d.amount)?;
+        let (from, asset) = self.check_debit(d, ceiling)?;
+        self.within_total(to, Some(asset), d.amount.0)?;
         self.room(to)?;
-        self.note_debit(d, from, asset);
-        self.touch(from).row.balance_mut(asset).total -= d.amount;
+        self.note_debit(d, ceiling, (from, asset));
+        self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let to = self.intern(to);
-        self.touch(to).row.balance_mut(asset).total += d.amount;
-        Ok(DONE)
+        self.touch(to).row.balance_mut(asset).total += d.amount.0;
+        Ok(())
     }
 
-    fn burn(&mut self, d: &Debit<'_>) -> Rule<Verdict> {
-        let (from, asset) = self.check_debit(d)?;
-        self.note_debit(d, from, asset);
-        self.touch(from).row.balance_mut(asset).total -= d.amount;
+    fn burn(&mut self, d: &Debit, ceiling: Option<Amount>) -> Rule<()> {
+        let (from, asset) = self.check_debit(d, ceiling)?;
+        self.note_debit(d, ceiling, (from, asset));
+        self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let row = self.asset_mut(asset);
-        row.burned += d.amount;
-        row.circulating -= d.amount;
-        Ok(DONE)
+        row.burned += d.amount.0;
+        row.circulating -= d.amount.0;
+        Ok(())
     }
 
-    fn make_hold(&mut self, d: &Debit<'_>, expires_at: Timestamp, id: TxId) -> Rule<Verdict> {
+    fn make_hold(
+        &mut self,
+        d: &Debit,
+        ceiling: Option<Amount>,
+        expires_at: Timestamp,
+        id: TxId,
+    ) -> Rule<()> {
         if expires_at <= self.ts {
-            return no(RefusalCode::HoldExpired);
+            return no(Refusal::HoldExpired);
         }
-        let (from, asset) = self.check_debit(d)?;
-        self.note_debit(d, from, asset);
-        self.touch(from).row.balance_mut(asset).held += d.amount;
+        let (from, asset) = self.check_debit(d, ceiling)?;
+        self.note_debit(d, ceiling, (from, asset));
+        self.touch(from).row.balance_mut(asset).held += d.amount.0;
         let row = HoldRow {
             id,
             account: from,
             asset,
-            remaining: d.amount,
+            remaining: d.amount.0,
             expires_at,
         };
         self.top().holds.insert(id.seq(), Some(row));
-        Ok(DONE)
+        Ok(())
     }
 
-    fn capture(&mut self, id: TxId, to: &Account, amount: u128) -> Rule<Verdict> {
+    fn capture(&mut self, id: TxId, to: &Account, amount: u128) -> Rule<Effect> {
         reserved(to)?;
         let ts = self.ts;
         let Some(hold) = self.hold(id).filter(|h| h.expires_at > ts).cloned() else {
-            return no(RefusalCode::HoldNotFound);
+            return no(Refusal::HoldNotFound);
         };
         if self.row(hold.account).frozen {
-            return no(RefusalCode::AccountFrozen);
+            return no(Refusal::AccountFrozen);
         }
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
-            return no(RefusalCode::HoldTooSmall);
+            return no(Refusal::HoldTooSmall);
         };
         // A capture to the holder's own account does not raise its total.
         if self.find(to) != Some(hold.account) {
@@ -306,25 +262,25 @@ impl Step<'_> {
         self.touch(to).row.balance_mut(hold.asset).total += amount;
         let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });
         self.top().holds.insert(id.seq(), left);
-        Ok(Verdict::Done(Some(effect)))
+        Ok(effect)
     }
 
-    fn expire(&mut self, id: TxId) -> Rule<Verdict> {
+    fn expire(&mut self, id: TxId) -> Rule<Effect> {
         let ts = self.ts;
         if self.hold(id).is_some_and(|h| h.expires_at > ts) {
-            return no(RefusalCode::HoldNotFound);
+            return no(Refusal::HoldNotFound);
         }
         self.end_hold(id)
     }
 
-    fn end_hold(&mut self, id: TxId) -> Rule<Verdict> {
+    fn end_hold(&mut self, id: TxId) -> Rule<Effect> {
         let Some(hold) = self.hold(id).cloned() else {
-            return no(RefusalCode::HoldNotFound);
+            return no(Refusal::HoldNotFound);
         };
         let effect = self.effect(&hold, hold.remaining);
         self.touch(hold.account).row.balance_mut(hold.asset).held -= hold.remaining;
         self.top().holds.insert(id.seq(), None);
-        Ok(Verdict::Done(Some(effect)))
+        Ok(effect)
     }
 
     fn effect(&self, hold: &HoldRow, amount: u128) -> Effect {
@@ -335,71 +291,50 @@ impl Step<'_> {
         }
     }
 
-    fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<Verdict> {
+    fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<()> {
         reserved(account)?;
         self.room(account)?;
         let ix = self.intern(account);
         self.touch(ix).row.frozen = frozen;
-        Ok(DONE)
+        Ok(())
     }
 }
 
 /// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
-impl Step<'_> {
-    fn epoch_open(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
-        let Entry::EpochOpen {
-            tenant,
-            epoch,
-            from,
-            asset,
-            amount_minor,
-            commitment,
-            sum_root,
-            recipients,
-            source,
-            adjusts,
-            ..
-        } = entry
-        else {
-            unreachable!("called for epoch_open only");
-        };
-        let key: EpochKey = (tenant.clone(), epoch.clone());
+impl Overlay<'_> {
+    fn epoch_open(&mut self, tenant: &Tenant, open: &EpochOpen, seq: u64) -> Rule<()> {
+        let key: EpochKey = (tenant.clone(), open.epoch.clone());
         if let Some(e) = self.epoch(&key) {
-            let same = e.commitment == *commitment
-                && e.sum_root == *sum_root
-                && e.from == *from
-                && e.recipients == *recipients
-                && e.source == *source
-                && e.adjusts == *adjusts
-                && e.total == amount_minor.0
-                && self.asset(e.asset).name == *asset;
+            let same = e.commitment == open.commitment
+                && e.sum_root == open.sum_root
+                && e.from == open.from
+                && e.recipients == open.recipients
+                && e.source == open.source
+                && e.adjusts == open.adjusts
+                && e.total == open.amount.0
+                && self.asset(e.asset).name == open.asset;
             return if same {
-                Err(e.opened_seq)
+                Err(Stop::Known(e.opened_seq))
             } else {
-                Ok(Verdict::refused(RefusalCode::EpochConflict))
+                no(Refusal::EpochConflict)
             };
         }
-        let escrow = escrow_account(tenant, epoch);
-        let checked = self
-            .check_source(tenant, *source, adjusts.as_ref())
-            .and_then(|()| self.check_pool(from, asset, amount_minor.0));
-        let room = || self.room_among(&escrow, ACCOUNTS_MAX);
-        let (pool, asset) = match checked.and_then(|rows| room().map(|()| rows)) {
-            Ok(rows) => rows,
-            Err(refusal) => return Ok(refusal),
-        };
-        self.touch(pool).row.balance_mut(asset).total -= amount_minor.0;
+        self.check_source(tenant, open.source, open.adjusts.as_ref())?;
+        let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
+        let escrow = escrow_account(tenant, &open.epoch);
+        self.room_among(&escrow, ACCOUNTS_MAX)?;
+        self.touch(pool).row.balance_mut(asset).total -= open.amount.0;
         let escrow = self.intern(&escrow);
-        self.touch(escrow).row.balance_mut(asset).total += amount_minor.0;
+        self.touch(escrow).row.balance_mut(asset).total += open.amount.0;
         let row = EpochRow {
-            commitment: *commitment,
-            sum_root: *sum_root,
-            from: from.clone(),
+            commitment: open.commitment,
+            sum_root: open.sum_root,
+            from: open.from.clone(),
             asset,
-            recipients: *recipients,
-            source: *source,
-            adjusts: adjusts.clone(),
-            total: amount_minor.0,
+            recipients: open.recipients,
+            source: open.source,
+            adjusts: open.adjusts.clone(),
+            total: open.amount.0,
             paid: 0,
             next_index: 0,
             opened_seq: seq,
@@ -407,9 +342,10 @@ impl Step<'_> {
             runs: Vec::new(),
         };
         let top = self.top();
-        top.sources.insert((key.0.clone(), *source), key.1.clone());
+        top.sources
+            .insert((key.0.clone(), open.source), key.1.clone());
         top.epochs.insert(key, row);
-        Ok(DONE)
+        Ok(())
     }
 
     /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
@@ -421,9 +357,11 @@ impl Step<'_> {
         adjusts: Option<&EpochId>,
     ) -> Rule<()> {
         match (self.paid_by(tenant, source), adjusts) {
-            (Some(paid), named) if named != Some(paid) => Err(Verdict::Paid(paid.clone())),
+            (Some(paid), named) if named != Some(paid) => {
+                no(Refusal::UsagePaid { by: paid.clone() })
+            }
             (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
-                no(RefusalCode::EpochUnknown)
+                no(Refusal::EpochUnknown)
             }
             _ => Ok(()),
         }
@@ -433,112 +371,78 @@ impl Step<'_> {
         reserved(from)?;
         let pool = self.find(from);
         if pool.is_some_and(|ix| self.row(ix).frozen) {
-            return no(RefusalCode::AccountFrozen);
+            return no(Refusal::AccountFrozen);
         }
         let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)) else {
-            return no(RefusalCode::InsufficientFunds);
+            return no(Refusal::InsufficientFunds);
         };
         let b = self.row(pool).balance(asset);
         if b.total - b.held < amount {
-            no(RefusalCode::InsufficientFunds)
+            no(Refusal::InsufficientFunds)
         } else {
             Ok((pool, asset))
         }
     }
 
-    fn payout(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
-        let Entry::Payout {
-            tenant,
-            epoch,
-            index,
-            to,
-            asset,
-            amount_minor,
-            ..
-        } = entry
-        else {
-            unreachable!("called for payout only");
-        };
-        let key: EpochKey = (tenant.clone(), epoch.clone());
+    fn payout(&mut self, tenant: &Tenant, payout: &Payout, seq: u64) -> Rule<()> {
+        let key: EpochKey = (tenant.clone(), payout.epoch.clone());
         let Some(e) = self.epoch(&key) else {
-            return Ok(Verdict::refused(RefusalCode::EpochUnknown));
+            return no(Refusal::EpochUnknown);
         };
-        if let Some(made) = e.payout_seq(*index) {
-            return Err(made);
+        if let Some(made) = e.payout_seq(payout.index) {
+            return Err(Stop::Known(made));
         }
-        let asset_ix = e.asset;
-        if let Err(refusal) = self.check_payout(e, *index, to, asset, amount_minor.0) {
-            return Ok(refusal);
-        }
-        let escrow = self.intern(&escrow_account(tenant, epoch));
-        self.touch(escrow).row.balance_mut(asset_ix).total -= amount_minor.0;
-        let to = self.intern(to);
-        self.touch(to).row.balance_mut(asset_ix).total += amount_minor.0;
+        self.check_payout(e, payout)?;
+        let (asset, amount) = (e.asset, payout.amount.0);
+        let escrow = self.intern(&escrow_account(tenant, &payout.epoch));
+        self.touch(escrow).row.balance_mut(asset).total -= amount;
+        let to = self.intern(&payout.to);
+        self.touch(to).row.balance_mut(asset).total += amount;
         let e = self.epoch_mut(&key);
-        e.paid += amount_minor.0;
+        e.paid += amount;
         e.note_payout(seq);
-        Ok(DONE)
+        Ok(())
     }
 
-    fn check_payout(
-        &self,
-        e: &EpochRow,
-        index: u64,
-        to: &Account,
-        asset: &Asset,
-        amount: u128,
-    ) -> Rule<()> {
-        reserved(to)?;
+    fn check_payout(&self, e: &EpochRow, payout: &Payout) -> Rule<()> {
+        reserved(&payout.to)?;
         if e.closed_seq.is_some() {
-            return no(RefusalCode::EpochClosed);
+            return no(Refusal::EpochClosed);
         }
-        if index >= e.recipients || self.asset(e.asset).name != *asset {
-            return no(RefusalCode::EpochConflict);
+        if payout.index >= e.recipients || self.asset(e.asset).name != payout.asset {
+            return no(Refusal::EpochConflict);
         }
-        if index > e.next_index {
-            return Err(Verdict::Refused {
-                code: RefusalCode::IndexGap,
-                expected: Some(e.next_index),
-            });
+        if payout.index > e.next_index {
+            let expected = e.next_index;
+            return no(Refusal::IndexGap { expected });
         }
         // Every recipient still to come needs at least one unit, and the last one takes exactly the
         // remainder.
-        let left = e.recipients - index - 1;
-        match (e.total - e.paid).checked_sub(amount) {
+        let left = e.recipients - payout.index - 1;
+        match (e.total - e.paid).checked_sub(payout.amount.0) {
             Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
-                self.room_among(to, ACCOUNTS_MAX)
+                self.room_among(&payout.to, ACCOUNTS_MAX)
             }
-            _ => no(RefusalCode::EpochConflict),
+            _ => no(Refusal::EpochConflict),
         }
     }
 
-    fn epoch_close(&mut self, entry: &Entry, seq: u64) -> Result<Verdict, KnownSeq> {
-        let Entry::EpochClose {
-            tenant,
-            epoch,
-            commitment,
-            ..
-        } = entry
-        else {
-            unreachable!("called for epoch_close only");
+    fn epoch_close(&mut self, key: EpochKey, commitment: ContentId, seq: u64) -> Rule<()> {
+        let Some(e) = self.epoch(&key) else {
+            return no(Refusal::EpochUnknown);
         };
-        let key: EpochKey = (tenant.clone(), epoch.clone());
-        let code = match self.epoch(&key) {
-            None => RefusalCode::EpochUnknown,
-            Some(e) if e.commitment != *commitment => RefusalCode::EpochConflict,
-            Some(e) => match e.closed_seq {
-                Some(closed) => return Err(closed),
-                None if e.next_index == e.recipients
-                    && e.paid == e.total
-                    && self.escrow_is_empty(&key, e.asset) =>
-                {
-                    self.epoch_mut(&key).closed_seq = Some(seq);
-                    return Ok(DONE);
-                }
-                None => RefusalCode::EpochIncomplete,
-            },
-        };
-        Ok(Verdict::refused(code))
+        if e.commitment != commitment {
+            return no(Refusal::EpochConflict);
+        }
+        if let Some(closed) = e.closed_seq {
+            return Err(Stop::Known(closed));
+        }
+        let paid = e.next_index == e.recipients && e.paid == e.total;
+        if !paid || !self.escrow_is_empty(&key, e.asset) {
+            return no(Refusal::EpochIncomplete);
+        }
+        self.epoch_mut(&key).closed_seq = Some(seq);
+        Ok(())
     }
 
     fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::support::T0;
 use crate::answers;
-use crate::core::{Effect, Limit, Op, Verdict};
+use crate::core::{Effect, Limit, Op, Refusal, Verdict};
 
 fn op(json: Value) -> Op {
     Op::new(serde_json::from_value::<Entry>(json).unwrap()).unwrap()
@@ -14,7 +14,7 @@ fn op(json: Value) -> Op {
 
 /// The receipt of a committed entry at sequence 9, without its id and hash.
 fn told(op: &Op, effect: Option<Effect>) -> Value {
-    let receipt = answers::receipt(op, 9, Timestamp(T0), &Verdict::Done(effect));
+    let receipt = answers::receipt(op, 9, Timestamp(T0), effect.as_ref());
     assert_eq!(receipt.txid, op.txid(9));
     assert!(receipt.clone().sealed().unwrap() == receipt, "its own hash");
     let mut json = serde_json::to_value(receipt).unwrap();
@@ -29,24 +29,24 @@ fn told(op: &Op, effect: Option<Effect>) -> Value {
 fn receipts_of_what_callers_ask_for() {
     let check = |entry: Value, want: Value| assert_eq!(told(&op(entry), None), want);
     check(
-        json!({"kind": "issue", "principal": "p", "key": "k", "to": "a", "asset": "ron", "amount_minor": "5"}),
+        json!({"kind": "issue", "tenant": "t", "principal": "p", "key": "k", "to": "a", "asset": "ron", "amount_minor": "5"}),
         json!({"op": "issue", "to": "a", "asset": "ron", "amount_minor": "5", "idem": "k"}),
     );
     check(
-        json!({"kind": "transfer", "principal": "p", "key": "k", "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 3}),
+        json!({"kind": "transfer", "tenant": "t", "principal": "p", "key": "k", "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 3}),
         json!({"op": "transfer", "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 3, "idem": "k"}),
     );
     check(
-        json!({"kind": "burn", "principal": "p", "key": "k", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 4}),
+        json!({"kind": "burn", "tenant": "t", "principal": "p", "key": "k", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 4}),
         json!({"op": "burn", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 4, "idem": "k"}),
     );
     check(
-        json!({"kind": "hold", "principal": "p", "key": "k", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 5, "expires_at": "2100-01-01T00:00:00.000Z"}),
+        json!({"kind": "hold", "tenant": "t", "principal": "p", "key": "k", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 5, "expires_at": "2100-01-01T00:00:00.000Z"}),
         json!({"op": "hold", "from": "a", "asset": "ron", "amount_minor": "5", "nonce": 5, "idem": "k"}),
     );
     for kind in ["freeze", "unfreeze"] {
         check(
-            json!({"kind": kind, "principal": "p", "key": "k", "account": "a"}),
+            json!({"kind": kind, "tenant": "t", "principal": "p", "key": "k", "account": "a"}),
             json!({"op": kind, "from": "a", "idem": "k"}),
         );
     }
@@ -63,13 +63,14 @@ fn receipts_of_holds_that_end_say_what_moved() {
         })
     };
     let capture = op(
-        json!({"kind": "capture", "principal": "p", "key": "k", "hold": hold, "to": "b", "amount_minor": "5"}),
+        json!({"kind": "capture", "tenant": "t", "principal": "p", "key": "k", "hold": hold, "to": "b", "amount_minor": "5"}),
     );
     assert_eq!(
         told(&capture, effect(5)),
         json!({"op": "capture", "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "idem": "k"})
     );
-    let release = op(json!({"kind": "release", "principal": "p", "key": "k", "hold": hold}));
+    let release =
+        op(json!({"kind": "release", "tenant": "t", "principal": "p", "key": "k", "hold": hold}));
     assert_eq!(
         told(&release, effect(2)),
         json!({"op": "release", "from": "a", "asset": "ron", "amount_minor": "2", "idem": "k"})
@@ -117,7 +118,7 @@ fn receipts_of_settlement_name_the_escrow() {
 fn refusals_and_mismatches() {
     let issue = |key: &str, n: u32| {
         op(
-            json!({"kind": "issue", "principal": "p", "key": key, "to": "a", "asset": "ron", "amount_minor": n.to_string()}),
+            json!({"kind": "issue", "tenant": "t", "principal": "p", "key": key, "to": "a", "asset": "ron", "amount_minor": n.to_string()}),
         )
     };
     let refused = |code, seq, expected, replayed| EntryAnswer::Refused {
@@ -127,15 +128,12 @@ fn refusals_and_mismatches() {
         paid_by: None,
         replayed,
     };
-    let conflict = Verdict::Refused {
-        code: RefusalCode::NonceConflict,
-        expected: Some(4),
-    };
+    let conflict = Verdict::Refused(Refusal::NonceConflict { expected: 4 });
     assert_eq!(
         answers::answer(&issue("k", 1), 9, Timestamp(T0), &conflict),
         refused(RefusalCode::NonceConflict, Some(9), Some(4), false)
     );
-    let limited = Verdict::Limited(Limit::AccountTotal(7));
+    let limited = Verdict::Refused(Refusal::Limit(Limit::AccountTotal(7)));
     let first = issue("k", 1);
     let again = answers::replayed(&issue("k", 1), 9, (Timestamp(T0), &first, &limited));
     assert_eq!(
@@ -143,7 +141,8 @@ fn refusals_and_mismatches() {
         refused(RefusalCode::LimitsExceeded, Some(9), None, true),
         "the limit itself is the operator's matter"
     );
-    let paid = Verdict::Paid("e".parse().unwrap());
+    let by = "e".parse().unwrap();
+    let paid = Verdict::Refused(Refusal::UsagePaid { by });
     let told = serde_json::to_value(answers::answer(&first, 9, Timestamp(T0), &paid)).unwrap();
     let want = json!({"outcome": "refused", "code": "usage_paid", "seq": 9, "paid_by": "e"});
     assert_eq!(told, want, "who asked learns which epoch paid");
@@ -162,6 +161,6 @@ fn refusals_and_mismatches() {
     );
     let event = answers::event(9, Timestamp(T0), &first, &Verdict::Done(None));
     assert_eq!((event.seq, event.ts), (9, Timestamp(T0)));
-    assert_eq!(&event.entry, first.entry());
+    assert_eq!(event.entry, Entry::from(&first));
     assert!(event.answer.receipt().is_some());
 }

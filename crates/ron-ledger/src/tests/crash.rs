@@ -5,7 +5,8 @@ use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_proto::Timestamp;
 
 use super::support::*;
-use crate::engine::{Decision, Engine};
+use crate::core::Outcome;
+use crate::engine::Engine;
 
 /// A client's record: each key and the sequence that its answer gave.
 type Journal = Vec<(String, u64)>;
@@ -42,16 +43,17 @@ fn commit_noted(
 ) -> Option<()> {
     let keys: Vec<String> = entries
         .iter()
-        .map(|e| e.principal_key().unwrap().1.to_string())
+        .map(|e| e.request_key().unwrap().key.to_string())
         .collect();
     let decided = e
         .commit(Timestamp(T0), &[request(entries, linked)])
         .ok()?
+        .outcomes
         .remove(0);
     for (key, d) in keys.into_iter().zip(decided) {
         match d {
-            Decision::Fresh { seq, .. } | Decision::Known { seq } => journal.push((key, seq)),
-            Decision::Mixed => panic!("{key}: a linked commit was torn"),
+            Outcome::Fresh { seq, .. } | Outcome::Known { seq } => journal.push((key, seq)),
+            Outcome::Mixed => panic!("{key}: a linked commit was torn"),
         }
     }
     Some(())
@@ -66,11 +68,8 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     for (key, seq) in journal {
         let (_, op, _) = crate::engine::read_entry(shared.reader(), *seq)
             .unwrap_or_else(|e| panic!("{what}: {e}"));
-        assert_eq!(
-            op.entry().principal_key().unwrap().1.as_str(),
-            key,
-            "{what}"
-        );
+        let found = op.entry().header.key.as_ref().unwrap();
+        assert_eq!(found.as_str(), key, "{what}");
         assert_eq!(
             shared.keys().find(op.key().unwrap()).unwrap(),
             Some(*seq),
@@ -90,7 +89,7 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     assert_eq!(nonce % 3, 0, "{what}: a commit was torn");
     // The ledger accepts further commits.
     let more = commit(&mut e, vec![issue("after", "z", 1)], false);
-    assert!(!matches!(more[0], Decision::Mixed));
+    assert!(!matches!(more[0], Outcome::Mixed));
 }
 
 #[test]

@@ -1,17 +1,17 @@
 //! The engine on a simulated disk: replay, snapshots, keys in files, linked commits at segment ends.
 
 use ron_files::SimDisk;
-use ron_proto::ledger::{Entry, RefusalCode};
+use ron_proto::ledger::Entry;
 use ron_proto::{Amount, Timestamp};
 
 use super::support::*;
-use crate::core::{Op, Verdict};
-use crate::engine::{Atomicity, Decision, Request};
+use crate::core::{Op, Outcome, Refusal, Verdict};
+use crate::engine::{Atomicity, Request};
 
-fn seq(d: &Decision) -> u64 {
+fn seq(d: &Outcome) -> u64 {
     match d {
-        Decision::Fresh { seq, .. } | Decision::Known { seq } => *seq,
-        Decision::Mixed => panic!("mixed"),
+        Outcome::Fresh { seq, .. } | Outcome::Known { seq } => *seq,
+        Outcome::Mixed => panic!("mixed"),
     }
 }
 
@@ -80,7 +80,7 @@ fn a_snapshot_shortens_the_replay_and_old_keys_are_still_known() {
                 );
                 assert_eq!(
                     again,
-                    [Decision::Known {
+                    [Outcome::Known {
                         seq: 2 + round * 40 + n
                     }]
                 );
@@ -88,7 +88,7 @@ fn a_snapshot_shortens_the_replay_and_old_keys_are_still_known() {
         }
         assert_eq!(
             commit(e, vec![transfer("tail", "x", "y", 1, 1)], false),
-            [Decision::Known { seq: 242 }]
+            [Outcome::Known { seq: 242 }]
         );
     };
     check(&mut e);
@@ -172,17 +172,14 @@ fn linked_commits_are_all_or_nothing() {
     let codes: Vec<_> = got
         .iter()
         .map(|d| match d {
-            Decision::Fresh {
-                verdict: Verdict::Refused { code, .. },
+            Outcome::Fresh {
+                verdict: Verdict::Refused(why),
                 ..
-            } => *code,
+            } => why.clone(),
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(
-        codes,
-        [RefusalCode::LinkedFailed, RefusalCode::InsufficientFunds]
-    );
+    assert_eq!(codes, [Refusal::LinkedFailed, Refusal::InsufficientFunds]);
     e.shared().state(|s| {
         assert_eq!(s.account(&"a".parse().unwrap()).unwrap().nonce, 0);
         assert!(s.account(&"b".parse().unwrap()).is_none());
@@ -198,7 +195,7 @@ fn linked_commits_are_all_or_nothing() {
     );
     assert_eq!(
         again,
-        [Decision::Known { seq: 2 }, Decision::Known { seq: 3 }]
+        [Outcome::Known { seq: 2 }, Outcome::Known { seq: 3 }]
     );
     let mixed = commit(
         &mut e,
@@ -208,16 +205,17 @@ fn linked_commits_are_all_or_nothing() {
         ],
         true,
     );
-    assert_eq!(mixed, [Decision::Mixed, Decision::Mixed]);
+    assert_eq!(mixed, [Outcome::Mixed, Outcome::Mixed]);
     assert_eq!(e.shared().head(), 3);
 }
 
-fn batch(engine: &mut crate::engine::Engine, entries: Vec<Entry>) -> Vec<Decision> {
+fn batch(engine: &mut crate::engine::Engine, entries: Vec<Entry>) -> Vec<Outcome> {
     let request = Request {
         atomicity: Atomicity::Batch,
         ..request(entries, false)
     };
-    engine.commit(Timestamp(T0), &[request]).unwrap().remove(0)
+    let mut committed = engine.commit(Timestamp(T0), &[request]).unwrap();
+    committed.outcomes.remove(0)
 }
 
 #[test]
@@ -232,19 +230,19 @@ fn the_keys_of_a_batch_are_all_new_or_all_used() {
     let first = batch(&mut e, two.clone());
     assert!(done(&first[0]), "each entry is decided by itself");
     assert!(!done(&first[1]), "500 are not there");
-    assert!(matches!(first[1], Decision::Fresh { .. }));
+    assert!(matches!(first[1], Outcome::Fresh { .. }));
     let size = e.shared().head();
     let again = batch(&mut e, two.clone());
     assert_eq!(
         again,
-        [seq(&first[0]), seq(&first[1])].map(|seq| Decision::Known { seq })
+        [seq(&first[0]), seq(&first[1])].map(|seq| Outcome::Known { seq })
     );
     let mut longer = two;
     longer.push(transfer("k#2", "a", "b", 1, 2));
-    assert_eq!(batch(&mut e, longer), vec![Decision::Mixed; 3]);
+    assert_eq!(batch(&mut e, longer), vec![Outcome::Mixed; 3]);
     assert_eq!(
         batch(&mut e, vec![issue("n", "a", 1), issue("n", "a", 1)]),
-        vec![Decision::Mixed; 2]
+        vec![Outcome::Mixed; 2]
     );
     assert_eq!(e.shared().head(), size, "nothing was written for these");
     // Like a linked commit, a batch is never torn between two segments.
@@ -266,7 +264,7 @@ fn a_request_sent_again_after_the_policy_changed_is_the_same_request() {
         }
         Op::new(entry).unwrap()
     };
-    commit(&mut e, vec![with(Some(50), 10).entry().clone()], false);
+    commit(&mut e, vec![Entry::from(&with(Some(50), 10))], false);
     let first = with(Some(50), 10);
     assert!(with(None, 10).repeats(&first) && with(Some(1), 10).repeats(&first));
     assert!(!with(Some(50), 11).repeats(&first));
@@ -307,10 +305,11 @@ fn what_was_paid_is_known_after_a_restart_with_a_snapshot_and_without() {
     let refused = |e: &mut crate::engine::Engine, name: &str| {
         let again = paying(epoch_open(name, "pool:t/r", 10, 1, 2), 5, None);
         let said = commit(e, vec![again], false).remove(0);
-        let Decision::Fresh { verdict, .. } = said else {
+        let Outcome::Fresh { verdict, .. } = said else {
             panic!("{said:?}")
         };
-        assert_eq!(verdict, Verdict::Paid("e".parse().unwrap()));
+        let by = "e".parse().unwrap();
+        assert_eq!(verdict, Verdict::Refused(Refusal::UsagePaid { by }));
     };
     refused(&mut e, "e-2");
     drop(e);
@@ -344,7 +343,7 @@ fn epochs_settle_once() {
     assert!(commit(&mut e, all(), false).iter().all(done));
     let before = image(&e);
     for d in commit(&mut e, all(), false) {
-        assert!(matches!(d, Decision::Known { .. }), "{d:?}");
+        assert!(matches!(d, Outcome::Known { .. }), "{d:?}");
     }
     assert_eq!(image(&e), before);
     let other = commit(
@@ -354,11 +353,8 @@ fn epochs_settle_once() {
     );
     assert!(other.iter().all(|d| matches!(
         d,
-        Decision::Fresh {
-            verdict: Verdict::Refused {
-                code: RefusalCode::EpochConflict,
-                ..
-            },
+        Outcome::Fresh {
+            verdict: Verdict::Refused(Refusal::EpochConflict),
             ..
         }
     )));

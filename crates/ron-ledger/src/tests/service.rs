@@ -168,11 +168,11 @@ fn commits_reads_feed_history_and_proofs() {
     );
     let txid = got[1].receipt().unwrap().txid;
     let by_tx: ron_proto::ledger::Event = rig.get(&format!("/v1/ledger/tx/{txid}"));
-    let by_key: ron_proto::ledger::Event = rig.get("/v1/ledger/by-key/p/t");
+    let by_key: ron_proto::ledger::Event = rig.get("/v1/ledger/by-key/t/p/t");
     assert_eq!((by_tx.seq, &by_tx), (2, &by_key));
     for missing in [
         "/v1/ledger/tx/tx_00000000000000020000000000000000",
-        "/v1/ledger/by-key/p/none",
+        "/v1/ledger/by-key/t/p/none",
         "/v1/ledger/epochs/t/none",
     ] {
         assert_eq!(rig.send("reader", missing, None).0, 404, "{missing}");

@@ -7,13 +7,14 @@ use ron_files::{Disk, SimDisk};
 use ron_proto::ledger::{Entry, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
-use crate::core::{Op, Verdict};
-use crate::engine::{Atomicity, Decision, Engine, EngineOptions, Request};
+use crate::core::{Op, Outcome, Verdict};
+use crate::engine::{Atomicity, Engine, EngineOptions, Request};
 
 pub(super) const T0: u64 = 1_700_000_000_000;
 
 pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
     Entry::Issue {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         to: to.parse().unwrap(),
@@ -27,6 +28,7 @@ pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
 
 pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> Entry {
     Entry::Transfer {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         from: from.parse().unwrap(),
@@ -42,6 +44,7 @@ pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> 
 
 pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) -> Entry {
     Entry::Hold {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         from: from.parse().unwrap(),
@@ -57,6 +60,7 @@ pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) 
 
 pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
     Entry::Capture {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         hold: id,
@@ -146,18 +150,19 @@ pub(super) fn try_open(disk: &SimDisk) -> Result<Engine, crate::engine::EngineEr
     Engine::open(disk, Path::new("/ledger"), options(256), Timestamp(T0))
 }
 
-/// Commits one request and returns the decisions on its entries.
-pub(super) fn commit(engine: &mut Engine, entries: Vec<Entry>, linked: bool) -> Vec<Decision> {
+/// Commits one request and returns the outcomes of its entries.
+pub(super) fn commit(engine: &mut Engine, entries: Vec<Entry>, linked: bool) -> Vec<Outcome> {
     engine
         .commit(Timestamp(T0), &[request(entries, linked)])
         .unwrap()
+        .outcomes
         .remove(0)
 }
 
-pub(super) fn done(d: &Decision) -> bool {
+pub(super) fn done(d: &Outcome) -> bool {
     matches!(
         d,
-        Decision::Fresh {
+        Outcome::Fresh {
             verdict: Verdict::Done(_),
             ..
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ron_files::{Disk, FaultKind, SimDisk};
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
 use ron_proto::Timestamp;
-use ron_proto::ledger::{ClosedCause, EntryAnswer, RefusalCode};
+use ron_proto::ledger::{ClosedCause, Entry, EntryAnswer, RefusalCode, RequestKey};
 
 use super::support::*;
 use crate::engine::{Atomicity, Engine};
@@ -45,6 +45,14 @@ fn rig() -> Rig {
 
 fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(10))
+}
+
+fn key(key: &str) -> RequestKey {
+    RequestKey {
+        tenant: "t".parse().unwrap(),
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+    }
 }
 
 fn code(a: &EntryAnswer) -> Option<RefusalCode> {
@@ -152,27 +160,60 @@ fn the_same_request_again_gets_the_same_answer_and_another_body_does_not() {
 }
 
 #[test]
+fn keys_of_two_tenants_are_two_keys() {
+    let rig = rig();
+    let of = |name: &str, n: u128| {
+        let mut entry = issue("k", "a", n);
+        if let Entry::Issue { tenant, .. } = &mut entry {
+            *tenant = name.parse().unwrap();
+        }
+        entry
+    };
+    let commit = |entry: Entry| {
+        let answers = rig
+            .ledger
+            .commit(vec![entry], Atomicity::Independent, soon());
+        answers.unwrap().remove(0)
+    };
+    let (first, second) = (commit(of("t", 5)), commit(of("u", 7)));
+    let [a, b] = [&first, &second].map(|answer| answer.receipt().expect("done"));
+    assert_eq!((a.seq, b.seq), (1, 2));
+    assert!(!second.is_replayed());
+    // Each tenant gets its own answer again, and another request is a mismatch for it alone.
+    assert_eq!(commit(of("u", 7)), second.clone().as_replayed());
+    assert_eq!(commit(of("t", 5)), first.clone().as_replayed());
+    let mismatch = commit(of("u", 5));
+    assert_eq!(code(&mismatch), Some(RefusalCode::IdempotencyMismatch));
+    for (tenant, seq) in [("t", 1), ("u", 2)] {
+        let owned = RequestKey {
+            tenant: tenant.parse().unwrap(),
+            ..key("k")
+        };
+        let event = rig.ledger.by_key(owned.clone()).unwrap().unwrap();
+        assert_eq!((event.seq, event.entry.request_key()), (seq, Some(owned)));
+    }
+    let balance = rig.ledger.account(&"a".parse().unwrap()).balances.remove(0);
+    assert_eq!(balance.amount_minor.0, 12);
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
 fn resolve_tells_or_gives_up_and_a_late_commit_is_refused() {
     let rig = rig();
-    let (p, k) = (
-        "p".parse::<ron_proto::ledger::PrincipalName>().unwrap(),
-        "i".parse::<ron_proto::ledger::EntryKey>().unwrap(),
-    );
     let done = rig
         .ledger
         .commit(vec![issue("i", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
-    let told = rig.ledger.resolve(p.clone(), k, soon()).unwrap();
+    let told = rig.ledger.resolve(key("i"), soon()).unwrap();
     assert_eq!(told.receipt(), done[0].receipt());
-    let late = "late".parse::<ron_proto::ledger::EntryKey>().unwrap();
-    let gone = rig.ledger.resolve(p.clone(), late.clone(), soon()).unwrap();
+    let gone = rig.ledger.resolve(key("late"), soon()).unwrap();
     assert_eq!(code(&gone), Some(RefusalCode::Abandoned));
     let refused = rig
         .ledger
         .commit(vec![issue("late", "a", 10)], Atomicity::Independent, soon())
         .unwrap();
     assert_eq!(code(&refused[0]), Some(RefusalCode::Abandoned));
-    assert_eq!(rig.ledger.by_key(&p, &late).unwrap().unwrap().seq, 2);
+    assert_eq!(rig.ledger.by_key(key("late")).unwrap().unwrap().seq, 2);
     assert_eq!(rig.ledger.head_seq(), 2);
     rig.sup.drain(Duration::from_secs(5));
 }
@@ -190,11 +231,13 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
         hold: ron_proto::ledger::TxId(1)
     }));
     assert!(bad(ron_proto::ledger::Entry::Abandon {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: "k".parse().unwrap()
     }));
     assert!(bad(ron_proto::ledger::Entry::Freeze {
-        principal: crate::engine::OWN_PRINCIPAL.parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        principal: crate::core::OWN_PRINCIPAL.parse().unwrap(),
         key: "pad:1".parse().unwrap(),
         account: "a".parse().unwrap()
     }));
@@ -295,9 +338,7 @@ fn a_full_disk_is_told_as_such_whatever_met_it_first() {
         .ledger
         .commit(vec![issue("j", "a", 1)], Atomicity::Independent, soon());
     assert!(matches!(lost, Err(SubmitError::Unknown(_))), "{lost:?}");
-    let refused = rig
-        .ledger
-        .resolve("p".parse().unwrap(), "k".parse().unwrap(), soon());
+    let refused = rig.ledger.resolve(key("k"), soon());
     let Err(SubmitError::Closed(why)) = refused else {
         panic!("{refused:?}");
     };

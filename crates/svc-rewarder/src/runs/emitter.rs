@@ -229,9 +229,7 @@ impl Emitter {
     /// One commit; the ledger must return one answer per entry.
     fn commit(&self, entries: &[Entry], shutdown: &Shutdown) -> Step<Vec<EntryAnswer>> {
         let timer = self.metrics.emit_seconds.start_timer();
-        let answer = self.call(LEDGER, shutdown, |by| {
-            self.ledger.commit(entries.to_vec(), by)
-        })?;
+        let answer = self.call(LEDGER, shutdown, |by| self.ledger.commit(entries, by))?;
         timer.observe_duration();
         for answer in &answer.results {
             let result = match answer {

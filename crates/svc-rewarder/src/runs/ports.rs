@@ -32,7 +32,7 @@ pub trait Ledger: Send + Sync {
         by: Deadline,
     ) -> Result<Option<EpochDoc>, PortError>;
     /// Commits settlement entries. Idempotent, so any caller may repeat it.
-    fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError>;
+    fn commit(&self, entries: &[Entry], by: Deadline) -> Result<CommitAnswer, PortError>;
 }
 
 pub trait Signer: Send + Sync {
@@ -72,11 +72,11 @@ impl Ledger for LedgerClient {
         }
     }
 
-    fn commit(&self, entries: Vec<Entry>, by: Deadline) -> Result<CommitAnswer, PortError> {
+    fn commit(&self, entries: &[Entry], by: Deadline) -> Result<CommitAnswer, PortError> {
         Ok(LedgerClient::commit(
             self,
             &CommitRequest {
-                entries,
+                entries: entries.iter().collect::<Vec<&Entry>>(),
                 linked: false,
                 batch: false,
             },

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use ron_files::{Disk, FileError, read_small, write_atomic};
 use ron_kernel::Snapshot;
-use ron_proto::ledger::{Entry, EntryAnswer, EntryKey, Event, PrincipalName, RefusalCode};
+use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode, RequestKey};
 
 use crate::inflight::same_request;
 use index::{Index, Row};
@@ -195,10 +195,12 @@ impl Answers {
                 self.roll(event.seq)?;
             }
             let segment = self.writing.as_mut().expect("just made");
-            let key = event.entry.principal_key();
-            let hash = key.map_or(0, |(principal, key)| hash(principal, key));
+            let hash = event.entry.request_key().map_or(0, |key| hash(&key));
             segment.add(hash, event.ts.0, |out| {
-                key.map_or(Ok(()), |_| serde_json::to_writer(out, event))
+                if hash == 0 {
+                    return Ok(());
+                }
+                serde_json::to_writer(out, event)
             })?;
             if hash != 0 {
                 let seq = event.seq as u32;
@@ -267,18 +269,18 @@ impl AnswersReader {
 
     /// The answer to a repeated request, if all of its entries are in the copy.
     pub fn replay(&self, request: &[Entry]) -> Option<Replay> {
-        let (principal, key) = request.first()?.principal_key()?;
-        let found = self.batch(principal, key, request.len())?;
+        let key = request.first()?.request_key()?;
+        let found = self.batch(&key, request.len())?;
         replay_of(request, &found)
     }
 
     /// The entry committed under a key.
-    pub fn by_key(&self, principal: &PrincipalName, key: &EntryKey) -> Option<Event> {
+    pub fn by_key(&self, key: &RequestKey) -> Option<Event> {
         let view = self.view.load();
         view.index
-            .find(hash(principal, key))
+            .find(hash(key))
             .filter_map(|low| self.look(&view, whole_seq(low, view.applied)))
-            .find(|event| event.entry.principal_key() == Some((principal, key)))
+            .find(|event| event.entry.request_key().as_ref() == Some(key))
     }
 
     pub fn at(&self, seq: u64) -> Option<Event> {
@@ -286,8 +288,8 @@ impl AnswersReader {
     }
 
     /// The entry of a key and the ones directly after it, `n` in total.
-    pub fn batch(&self, principal: &PrincipalName, key: &EntryKey, n: usize) -> Option<Vec<Event>> {
-        let first = self.by_key(principal, key)?;
+    pub fn batch(&self, key: &RequestKey, n: usize) -> Option<Vec<Event>> {
+        let first = self.by_key(key)?;
         if n <= 1 {
             return Some(vec![first]);
         }
@@ -366,10 +368,10 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
     })
 }
 
-/// 32 bits of a hash over (principal, key), never 0 because 0 marks an entry without a key.
+/// 32 bits of a hash over a key with its owner, never 0 because 0 marks an entry without a key.
 /// Collisions are harmless: the full key is compared after the lookup.
-fn hash(principal: &PrincipalName, key: &EntryKey) -> u32 {
-    let text = format!("{} {}", principal.as_str(), key.as_str());
+fn hash(key: &RequestKey) -> u32 {
+    let text = format!("{} {} {}", key.tenant, key.principal, key.key);
     segments::part_of(&ron_crypto::hash::blake3(text.as_bytes())).max(1)
 }
 

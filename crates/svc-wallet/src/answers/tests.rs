@@ -9,6 +9,7 @@ use ron_proto::{Amount, ContentId, Timestamp};
 
 fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
     let entry = Entry::Issue {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         to: "a".parse().unwrap(),
@@ -60,9 +61,16 @@ fn opened(reader: &AnswersReader, origin: &str, head: u64, keep: u64) -> Answers
     answers
 }
 
+fn key(tenant: &str, principal: &str, key: &str) -> RequestKey {
+    RequestKey {
+        tenant: tenant.parse().unwrap(),
+        principal: principal.parse().unwrap(),
+        key: key.parse().unwrap(),
+    }
+}
+
 fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
-    let (p, key) = ("p".parse().unwrap(), format!("k{n}").parse().unwrap());
-    reader.by_key(&p, &key)
+    reader.by_key(&key("t", "p", &format!("k{n}")))
 }
 
 #[test]
@@ -276,10 +284,12 @@ fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
 }
 
 #[test]
-fn keys_and_principals_are_spread_over_the_index() {
-    let of = |principal: &str, key: &str| hash(&principal.parse().unwrap(), &key.parse().unwrap());
-    let mut seen: Vec<u32> = (0..1_000).map(|n| of("p", &format!("k{n}"))).collect();
-    seen.extend((0..1_000).map(|n| of(&format!("p{n}"), "k0")));
+fn keys_principals_and_tenants_are_spread_over_the_index() {
+    let of = |tenant: &str, principal: &str, name: &str| hash(&key(tenant, principal, name));
+    let name = |prefix: &str, n: u32| format!("{prefix}{n}");
+    let mut seen: Vec<u32> = (0..700).map(|n| of("t", "p", &name("k", n))).collect();
+    seen.extend((0..700).map(|n| of("t", &name("p", n), "k0")));
+    seen.extend((0..600).map(|n| of(&name("t", n), "p", "k0")));
     seen.sort_unstable();
     seen.dedup();
     assert!(seen.len() > 1_990 && !seen.contains(&0), "{}", seen.len());

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, Memo, Receipt};
+use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, Receipt, RequestKey};
 use ron_proto::wallet::{HistoryEntry, HistoryPage, Nothing, WalletAction};
-use ron_proto::{Account, Amount, Asset, Problem, scope};
+use ron_proto::{Account, Problem, scope};
 
 use super::Api;
 use super::holds::nothing;
@@ -74,15 +74,21 @@ fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Proble
     let account = account_of(req)?;
     not_reserved(&account)?;
     api.allow(req, WalletAction::Admin, &account, None, None)?;
-    let (principal, key) = (tag.principal, tag.key);
+    let RequestKey {
+        tenant,
+        principal,
+        key,
+    } = tag.owned;
     let entry = if frozen {
         Entry::Freeze {
+            tenant,
             principal,
             key,
             account: account.clone(),
         }
     } else {
         Entry::Unfreeze {
+            tenant,
             principal,
             key,
             account: account.clone(),
@@ -117,29 +123,18 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// The operands of an entry, as the request gave them.
-#[derive(Default)]
-struct Operands {
-    from: Option<Account>,
-    to: Option<Account>,
-    asset: Option<Asset>,
-    amount: Option<Amount>,
-    nonce: Option<u64>,
-    memo: Option<Memo>,
-}
-
 /// An entry as readers of the account see it: without the idempotency keys and names of other
 /// callers.
 fn history_entry(event: Event) -> HistoryEntry {
     let refused = code_of(&event.answer);
     let op = event.entry.kind();
-    let mut operands = operands(event.entry);
+    let mut operands = event.entry.operands();
     let receipt = event.answer.receipt();
     if let Some(r) = receipt {
         // A receipt has the resolved accounts and amounts (a release names only its hold), so it
         // wins.
         (operands.from, operands.to) = (r.from.clone(), r.to.clone());
-        (operands.asset, operands.amount, operands.nonce) =
+        (operands.asset, operands.amount_minor, operands.nonce) =
             (r.asset.clone(), r.amount_minor, r.nonce);
     }
     HistoryEntry {
@@ -151,78 +146,8 @@ fn history_entry(event: Event) -> HistoryEntry {
         from: operands.from,
         to: operands.to,
         asset: operands.asset,
-        amount_minor: operands.amount,
+        amount_minor: operands.amount_minor,
         nonce: operands.nonce,
         memo: operands.memo,
-    }
-}
-
-fn operands(entry: Entry) -> Operands {
-    match entry {
-        Entry::Issue {
-            to,
-            asset,
-            amount_minor,
-            memo,
-            ..
-        } => Operands {
-            to: Some(to),
-            asset: Some(asset),
-            amount: Some(amount_minor),
-            memo,
-            ..Operands::default()
-        },
-        Entry::Transfer {
-            from,
-            to,
-            asset,
-            amount_minor,
-            nonce,
-            memo,
-            ..
-        } => Operands {
-            from: Some(from),
-            to: Some(to),
-            asset: Some(asset),
-            amount: Some(amount_minor),
-            nonce: Some(nonce),
-            memo,
-        },
-        Entry::Burn {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            memo,
-            ..
-        }
-        | Entry::Hold {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            memo,
-            ..
-        } => Operands {
-            from: Some(from),
-            asset: Some(asset),
-            amount: Some(amount_minor),
-            nonce: Some(nonce),
-            memo,
-            ..Operands::default()
-        },
-        Entry::Capture {
-            to,
-            amount_minor,
-            memo,
-            ..
-        } => Operands {
-            to: Some(to),
-            amount: Some(amount_minor),
-            memo,
-            ..Operands::default()
-        },
-        // The other kinds have their operands only in the receipt.
-        _ => Operands::default(),
     }
 }

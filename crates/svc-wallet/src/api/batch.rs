@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{CommitRequest, Entry, MAX_COMMIT_BYTES, Reference};
+use ron_proto::ledger::{CommitRequest, Entry, MAX_COMMIT_BYTES, Reference, RequestKey};
 use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, Burn, IssueMoney, MAX_BATCH, Transfer};
 use ron_proto::{ContentId, Problem, jcs, scope};
 
@@ -40,14 +40,16 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let mut made: Vec<Made> = Vec::with_capacity(body.items.len());
     for (i, item) in body.items.into_iter().enumerate() {
         let key = match i {
-            0 => whole.key.clone(),
-            i => format!("{}#{i}", whole.key.as_str())
+            0 => whole.owned.key.clone(),
+            i => format!("{}#{i}", whole.owned.key)
                 .parse()
                 .map_err(|_| Problem::bad_request("the idempotency key is not usable"))?,
         };
         let tag = Tag {
-            principal: whole.principal.clone(),
-            key,
+            owned: RequestKey {
+                key,
+                ..whole.owned.clone()
+            },
             reference: Some(reference.clone()),
         };
         let one = entry(api, req, tag, item);
@@ -138,20 +140,15 @@ fn reference(body: &Batch) -> Result<Reference, Problem> {
 
 /// Number of items of the batch that this entry belongs to; `None` for a single operation.
 pub fn items_of(entry: &Entry) -> Option<usize> {
-    let (Entry::Issue { reference, .. }
-    | Entry::Transfer { reference, .. }
-    | Entry::Burn { reference, .. }) = entry
-    else {
-        return None;
-    };
-    let rest = reference.as_ref()?.as_str().strip_prefix(PREFIX)?;
+    let reference = entry.operands().reference?;
+    let rest = reference.as_str().strip_prefix(PREFIX)?;
     rest.split(':').next()?.parse().ok()
 }
 
 /// Refuses a batch whose ledger call would exceed the size limit.
 fn fits(entries: &[Entry]) -> Result<(), Problem> {
     let request = CommitRequest {
-        entries: entries.to_vec(),
+        entries: entries.iter().collect(),
         linked: true,
         batch: false,
     };
@@ -183,6 +180,7 @@ mod tests {
         assert_ne!(two, batch(vec![item(2), item(1)], false));
         assert_ne!(two, batch(vec![item(1), item(2)], true));
         let entry = Entry::Issue {
+            tenant: "t".parse().unwrap(),
             principal: "p".parse().unwrap(),
             key: "k".parse().unwrap(),
             to: "a".parse().unwrap(),

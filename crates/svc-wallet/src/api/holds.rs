@@ -98,8 +98,9 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Hold {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         from: body.from,
         asset: body.asset,
         amount_minor: body.amount_minor,
@@ -126,8 +127,9 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         Some(body.amount_minor),
     )?;
     let entry = Entry::Capture {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         hold,
         to: body.to,
         amount_minor: body.amount_minor,
@@ -149,8 +151,9 @@ fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         None,
     )?;
     let entry = Entry::Release {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         hold,
     };
     Ok(Accepted::one(entry, facts.from.clone()))

@@ -17,9 +17,9 @@ use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
-use ron_proto::ledger::Entry;
+use ron_proto::ledger::{Entry, RequestKey};
 use ron_proto::wallet::{WalletAction, WalletPolicy};
-use ron_proto::{Account, Amount, Asset, Problem};
+use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
 
 pub use holds::HoldFacts;
 
@@ -133,15 +133,16 @@ impl Api {
             .is_ok()
     }
 
-    /// Whether the caller may see an entry: its own, or one that touches an account it may read.
+    /// Whether the caller may see an entry: its own, or one that names an account it may read.
     fn may_see(&self, principal: &Principal, entry: &Entry) -> bool {
-        let own = entry
-            .principal_key()
-            .is_some_and(|(name, _)| name.as_str() == principal.name);
-        own || accounts_of(entry)
-            .into_iter()
+        let own = entry.request_key().is_some_and(|owned| {
+            owned.tenant == principal.tenant && owned.principal.as_str() == principal.name
+        });
+        let named = entry.operands();
+        own || [named.from, named.to]
+            .iter()
             .flatten()
-            .any(|a| self.may_read(principal, a))
+            .any(|account| self.may_read(principal, account))
     }
 
     fn read_deadline(req: &Request) -> Deadline {
@@ -171,19 +172,20 @@ impl Api {
     }
 }
 
-fn accounts_of(entry: &Entry) -> [Option<&Account>; 2] {
-    match entry {
-        Entry::Issue { to, .. } | Entry::Capture { to, .. } | Entry::Payout { to, .. } => {
-            [None, Some(to)]
-        }
-        Entry::Transfer { from, to, .. } => [Some(from), Some(to)],
-        Entry::Burn { from, .. } | Entry::Hold { from, .. } | Entry::EpochOpen { from, .. } => {
-            [Some(from), None]
-        }
-        Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => [Some(account), None],
-        Entry::Release { .. }
-        | Entry::Expire { .. }
-        | Entry::EpochClose { .. }
-        | Entry::Abandon { .. } => [None, None],
-    }
+/// The caller's key as the ledger stores it.
+fn request_key(caller: &Principal, key: &IdemKey) -> Result<RequestKey, Problem> {
+    let principal = caller.name.parse().map_err(|_| {
+        Problem::forbidden(
+            "the token's subject is longer than the 160 characters a ledger principal may have",
+        )
+    })?;
+    let key = key
+        .to_string()
+        .parse()
+        .map_err(|_| Problem::bad_request("the idempotency key is not usable"))?;
+    Ok(RequestKey {
+        tenant: caller.tenant.clone(),
+        principal,
+        key,
+    })
 }

@@ -5,16 +5,14 @@ use std::sync::Arc;
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{EntryAnswer, Event, ResolveRequest};
+use ron_proto::ledger::{EntryAnswer, Event, RequestKey};
 use ron_proto::wallet::Operation;
 use ron_proto::{IdemKey, Problem, scope};
 
-use super::Api;
 use super::batch::items_of;
 use super::submit::neighbours;
-use crate::commit::{entry_key, principal_name};
+use super::{Api, request_key};
 use crate::errors::in_flight;
-use crate::inflight::RequestKey;
 use crate::render::item;
 
 pub fn route(api: &Arc<Api>) -> Route {
@@ -41,7 +39,7 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
         .param("key")
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let key: RequestKey = (principal_name(&req.principal.name)?, entry_key(&key)?);
+    let key = request_key(&req.principal, &key)?;
     if api.in_flight.holds(&key) {
         return Err(in_flight());
     }
@@ -62,25 +60,21 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
 
 fn from_ledger(
     api: &Api,
-    (principal, key): &RequestKey,
+    key: &RequestKey,
     by: Deadline,
 ) -> Result<Option<Operation>, ClientError> {
-    match api.upstream.client.by_key(principal, key, by) {
+    match api.upstream.client.by_key(key, by) {
         Ok(event) => match items_of(&event.entry) {
             None => Ok(Some(single(event.answer))),
             Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
         },
-        Err(ClientError::Refused { status: 404, .. }) if api.unresolved.holds(principal, key) => {
-            let ask = ResolveRequest {
-                principal: principal.clone(),
-                key: key.clone(),
-            };
-            let answer = api.upstream.client.resolve(&ask, by)?;
+        Err(ClientError::Refused { status: 404, .. }) if api.unresolved.holds(key) => {
+            let answer = api.upstream.client.resolve(key, by)?;
             // The request may have been committed in the meantime, and it may be a batch; then
             // report all of its items.
             match &answer {
                 EntryAnswer::Done { .. } => {
-                    let event = api.upstream.client.by_key(principal, key, by)?;
+                    let event = api.upstream.client.by_key(key, by)?;
                     let n = items_of(&event.entry);
                     match n {
                         Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
@@ -95,8 +89,8 @@ fn from_ledger(
     }
 }
 
-fn from_copy(api: &Api, (principal, key): &RequestKey) -> Option<Operation> {
-    let event = api.answers.by_key(principal, key)?;
+fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {
+    let event = api.answers.by_key(key)?;
     match items_of(&event.entry) {
         None => Some(single(event.answer)),
         Some(n) => {

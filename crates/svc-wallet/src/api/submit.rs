@@ -6,18 +6,18 @@ use std::sync::Arc;
 use ron_client::ClientError;
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Entry, EntryKey, Event, LEDGER_CLOSED, PrincipalName};
+use ron_proto::ledger::{Entry, Event, LEDGER_CLOSED, RequestKey};
 use ron_proto::{Account, Problem};
 
-use super::Api;
+use super::{Api, request_key};
 use crate::answers::{Replay, replay_of};
 use crate::commit::CommitJob;
-use crate::inflight::{Admission, RequestKey, Waiter};
+use crate::inflight::{Admission, Waiter};
 use crate::render::{self, AnswerOptions, Shape};
 
 /// A write that passed the checks of body, caveats and policy.
 pub struct Accepted {
-    /// At least one; the first has the principal and key of the request.
+    /// At least one; the first has the key of the request.
     pub entries: Vec<Entry>,
     /// The account whose writes keep their order.
     pub account: Account,
@@ -70,11 +70,9 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
 /// Records a refusal before the ledger in the audit stream. Requests without a usable name or key
 /// were refused by the HTTP front.
 fn audit_refusal(api: &Api, req: &Request, op: &'static str, code: &'static str) {
-    let key = req.idempotency_key().ok().map(|k| k.to_string());
-    let key: Option<EntryKey> = key.and_then(|k| k.parse().ok());
-    let name: Option<PrincipalName> = req.principal.name.parse().ok();
-    if let (Some(name), Some(key)) = (name, key) {
-        api.audit.record((&name, &key), op, code, None);
+    let key = req.idempotency_key();
+    if let Ok(key) = key.and_then(|key| request_key(&req.principal, &key)) {
+        api.audit.record(&key, op, code, None);
     }
 }
 
@@ -84,10 +82,9 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         account,
         shape,
     } = accepted;
-    let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
+    let Some(key) = entries.first().and_then(Entry::request_key) else {
         return responder.send(Problem::internal("an accepted write without a key"));
     };
-    let key: RequestKey = (principal.clone(), key.clone());
     let entries: Arc<[Entry]> = entries.into();
     let waiter = Waiter {
         responder,
@@ -182,10 +179,10 @@ fn from_copy(api: &Api, entries: &[Entry]) -> Option<Replay> {
 }
 
 fn from_ledger(api: &Api, entries: &[Entry], by: Deadline) -> Result<Option<Replay>, ClientError> {
-    let Some((principal, key)) = entries.first().and_then(Entry::principal_key) else {
+    let Some(key) = entries.first().and_then(Entry::request_key) else {
         return Ok(None);
     };
-    let first = match api.upstream.client.by_key(principal, key, by) {
+    let first = match api.upstream.client.by_key(&key, by) {
         Ok(event) => event,
         Err(ClientError::Refused { status: 404, .. }) => return Ok(None),
         Err(e) => return Err(e),

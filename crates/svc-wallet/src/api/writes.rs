@@ -4,15 +4,12 @@ use std::sync::Arc;
 
 use ron_auth::caveats::daily_ceiling;
 use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{
-    ESCROW_PREFIX, Entry, EntryKey, MAX_WIRE_INTEGER, PrincipalName, Receipt, Reference,
-};
+use ron_proto::ledger::{ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, Receipt, Reference, RequestKey};
 use ron_proto::wallet::{Burn, IssueMoney, Transfer, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
-use super::Api;
 use super::submit::{Accepted, write};
-use crate::commit::{entry_key, principal_name};
+use super::{Api, request_key};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let scoped = |path, scope, op, read| write(api, path, Need::Scope(scope), op, read);
@@ -48,17 +45,15 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
 
 /// The fields of an entry that come from outside the body.
 pub struct Tag {
-    pub principal: PrincipalName,
-    /// The caller's idempotency key, or the derived key of a batch item.
-    pub key: EntryKey,
+    /// The caller with its idempotency key, or with the derived key of a batch item.
+    pub owned: RequestKey,
     /// The batch that the entry belongs to.
     pub reference: Option<Reference>,
 }
 
 pub fn tag(req: &Request) -> Result<Tag, Problem> {
     Ok(Tag {
-        principal: principal_name(&req.principal.name)?,
-        key: entry_key(&req.idempotency_key()?)?,
+        owned: request_key(&req.principal, &req.idempotency_key()?)?,
         reference: None,
     })
 }
@@ -78,8 +73,9 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Mad
     )?;
     let account = body.to.clone();
     let entry = Entry::Issue {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         to: body.to,
         asset: body.asset,
         amount_minor: body.amount_minor,
@@ -105,8 +101,9 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Ma
     let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Transfer {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         from: body.from,
         to: body.to,
         asset: body.asset,
@@ -130,8 +127,9 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<Made, Prob
     let daily_ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Burn {
-        principal: tag.principal,
-        key: tag.key,
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
         from: body.from,
         asset: body.asset,
         amount_minor: body.amount_minor,

@@ -1,12 +1,13 @@
 //! Corners of the core: changed bytes, hostile entries, escrow, the end of 128 bits.
 
-use ron_proto::ledger::{Entry, RefusalCode, escrow_account};
+use ron_proto::ledger::{Entry, escrow_account};
 use ron_proto::{Amount, Timestamp};
 
 use super::*;
 
 pub(super) fn issue(key: &str, to: &str, n: u128) -> Op {
     Op::new(Entry::Issue {
+        tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
         to: to.parse().unwrap(),
@@ -27,12 +28,9 @@ fn every_changed_byte_of_a_leaf_is_another_leaf_or_none() {
             position: 1,
             length: 3,
         }),
-        body: Body::Entry {
+        content: Content::Entry {
             op: issue("k", "a", 5),
-            verdict: Verdict::Refused {
-                code: RefusalCode::NonceConflict,
-                expected: Some(9),
-            },
+            verdict: Verdict::Refused(Refusal::NonceConflict { expected: 9 }),
         },
     };
     let bytes = leaf.encode();
@@ -58,7 +56,9 @@ fn hostile_entries_are_no_ops() {
         "p".parse::<ron_proto::ledger::PrincipalName>().unwrap(),
         "k".parse::<ron_proto::ledger::EntryKey>().unwrap(),
     );
+    let tenant: ron_proto::Tenant = "t".parse().unwrap();
     let transfer = |from: &str, to: &str, n: u128, nonce: u64| Entry::Transfer {
+        tenant: tenant.clone(),
         principal: principal.clone(),
         key: key.clone(),
         from: from.parse().unwrap(),
@@ -91,14 +91,14 @@ fn escrow_is_out_of_reach() {
         said[0][0],
         Outcome::Fresh {
             seq: 1,
-            verdict: Verdict::refused(RefusalCode::ReservedAccount)
+            verdict: Verdict::Refused(Refusal::ReservedAccount)
         }
     );
     assert_eq!(book.state.account_count(), 0);
 }
 
-pub(super) fn refused(code: RefusalCode, seq: u64) -> Outcome {
-    let verdict = Verdict::refused(code);
+pub(super) fn refused(why: Refusal, seq: u64) -> Outcome {
+    let verdict = Verdict::Refused(why);
     Outcome::Fresh { seq, verdict }
 }
 
@@ -119,8 +119,8 @@ fn no_sum_of_accounts_can_pass_128_bits() {
     let ops = amounts.map(|(key, to, n)| issue(key, to, n)).to_vec();
     let said = book.commit(1, &[(ops, Atomicity::Independent)]).remove(0);
     assert!(done(&said[0]) && done(&said[1]));
-    assert_eq!(said[2], refused(RefusalCode::LimitsExceeded, 3));
-    assert_eq!(said[3], refused(RefusalCode::AmountOverflow, 4));
+    assert_eq!(said[2], refused(Refusal::LimitsExceeded, 3));
+    assert_eq!(said[3], refused(Refusal::AmountOverflow, 4));
     book.state.audit().unwrap();
     assert_eq!(book.state.asset(0).unwrap().circulating, most);
 }
@@ -160,36 +160,40 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
         assert!(why.contains(what), "{why}");
     };
     broken("nonce 0 became 1 by 0 debits", |s| {
-        s.touch(0).row.nonce += 1;
+        s.overlay.touch(0).row.nonce += 1;
     });
-    broken("nonce 0 became 0 by 1 debits", |s| s.touch(0).debits += 1);
-    broken("held 11 of 10", |s| s.touch(0).row.balance_mut(0).held = 11);
+    broken("nonce 0 became 0 by 1 debits", |s| {
+        s.overlay.touch(0).debits += 1;
+    });
+    broken("held 11 of 10", |s| {
+        s.overlay.touch(0).row.balance_mut(0).held = 11;
+    });
     broken("balances rose 1, fell 0", |s| {
-        s.touch(0).row.balance_mut(0).total += 1;
+        s.overlay.touch(0).row.balance_mut(0).total += 1;
     });
     broken("balances rose 0, fell 1", |s| {
-        s.touch(0).row.balance_mut(0).total -= 1;
+        s.overlay.touch(0).row.balance_mut(0).total -= 1;
     });
-    broken("issued 1, burned 0", |s| s.asset_mut(0).issued += 1);
-    broken("issued 0, burned 1", |s| s.asset_mut(0).burned += 1);
-    broken("asset ron", |s| s.asset_mut(0).circulating += 1);
+    broken("issued 1, burned 0", |s| s.overlay.asset_mut(0).issued += 1);
+    broken("issued 0, burned 1", |s| s.overlay.asset_mut(0).burned += 1);
+    broken("asset ron", |s| s.overlay.asset_mut(0).circulating += 1);
     let mut step = Step::new(&book.state, Timestamp(2));
-    step.touch(0);
+    step.overlay.touch(0);
     assert!(step.finish().is_ok(), "looking changes nothing");
 }
 
 fn issue_of(key: &str, to: &str, asset: &str) -> Op {
-    let entry = serde_json::json!({"kind": "issue", "principal": "p", "key": key, "to": to, "asset": asset,
+    let entry = serde_json::json!({"kind": "issue", "tenant": "t", "principal": "p", "key": key, "to": to, "asset": asset,
         "amount_minor": "9"});
-    Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
 }
 
 #[test]
 fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() {
     let hold = |key: &str, nonce: u64| {
-        let entry = serde_json::json!({"kind": "hold", "principal": "p", "key": key, "from": "a", "asset": "as1",
+        let entry = serde_json::json!({"kind": "hold", "tenant": "t", "principal": "p", "key": key, "from": "a", "asset": "as1",
             "amount_minor": "1", "nonce": nonce, "expires_at": "2100-01-01T00:00:00.000Z"});
-        Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+        Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
     };
     let first = vec![issue_of("k1", "a", "as1"), issue_of("k2", "a", "as2")];
     let second = vec![
@@ -236,7 +240,7 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     let key = ("t".parse().unwrap(), "e".parse().unwrap());
     for (paid, next_index, good) in [(11, 0, false), (0, 3, false), (10, 2, true)] {
         let mut step = Step::new(&book.state, Timestamp(2));
-        let row = step.epoch_mut(&key);
+        let row = step.overlay.epoch_mut(&key);
         (row.paid, row.next_index) = (paid, next_index);
         assert_eq!(step.finish().is_ok(), good);
     }
@@ -257,7 +261,7 @@ fn open(
     if let Some(earlier) = adjusts {
         entry["adjusts"] = earlier.into();
     }
-    Op::new(serde_json::from_value(entry).unwrap())
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap())
 }
 
 #[test]
@@ -287,7 +291,7 @@ fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
     let good = Leaf {
         ts: Timestamp(1),
         link: None,
-        body: Body::Entry {
+        content: Content::Entry {
             op: open("t", "e", "pool:t/a", 1, None).unwrap(),
             verdict: Verdict::Done(None),
         },
@@ -304,12 +308,15 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
     let mut book = Book::default();
     let pools = ["pool:t/a", "pool:u/a"].map(|pool| issue(pool, pool, 100));
     book.commit(1, &[(pools.to_vec(), Atomicity::Independent)]);
-    let paid = |by: &str| Verdict::Paid(by.parse().unwrap());
-    let no = Verdict::refused;
+    let paid = |by: &str| {
+        let by = by.parse().unwrap();
+        Verdict::Refused(Refusal::UsagePaid { by })
+    };
+    let no = Verdict::Refused;
     for (at, (tenant, epoch, source, adjusts, want)) in [
         ("t", "e1", 1, None, Verdict::Done(None)),
         ("t", "e2", 1, None, paid("e1")),
-        ("t", "e3", 2, Some("e0"), no(RefusalCode::EpochUnknown)),
+        ("t", "e3", 2, Some("e0"), no(Refusal::EpochUnknown)),
         ("t", "e3", 2, Some("e1"), Verdict::Done(None)),
         ("t", "e2", 1, Some("e3"), paid("e1")),
         ("t", "e2", 1, Some("e1"), Verdict::Done(None)),
@@ -319,7 +326,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         // Usage of another tenant is separate.
         ("u", "e1", 1, None, Verdict::Done(None)),
         ("u", "e2", 1, Some("e2"), paid("e1")),
-        ("u", "e5", 3, Some("e3"), no(RefusalCode::EpochUnknown)),
+        ("u", "e5", 3, Some("e3"), no(Refusal::EpochUnknown)),
     ]
     .into_iter()
     .enumerate()
@@ -339,7 +346,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         let (seq, verdict) = (book.state.seq(), want.clone());
         assert_eq!(said[0], Outcome::Fresh { seq, verdict }, "step {at}");
         let leaf = Leaf::decode(book.leaves.last().unwrap()).unwrap();
-        assert!(matches!(leaf.body, Body::Entry { verdict, .. } if verdict == want));
+        assert!(matches!(leaf.content, Content::Entry { verdict, .. } if verdict == want));
     }
     // Opening an epoch again with the same fields changes nothing; with another source it is a
     // conflict.
@@ -351,7 +358,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
     assert!(matches!(said[0], Outcome::Known { .. }));
     assert!(matches!(
         &said[1],
-        Outcome::Fresh { verdict, .. } if *verdict == no(RefusalCode::EpochConflict)
+        Outcome::Fresh { verdict, .. } if *verdict == no(Refusal::EpochConflict)
     ));
     replays(&book);
 }
@@ -380,7 +387,7 @@ fn a_payout_made_again_is_the_same_only_with_the_same_words() {
     let payout = |to: &str, n: &str, principal: &str| {
         let entry = serde_json::json!({"kind": "payout", "principal": principal, "tenant": "t", "epoch": "e", "index": 1,
             "to": to, "asset": "ron", "amount_minor": n});
-        Op::new(serde_json::from_value(entry).unwrap()).unwrap()
+        Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
     };
     let first = payout("b", "4", "r");
     assert!(

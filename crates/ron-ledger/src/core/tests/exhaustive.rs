@@ -72,6 +72,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
     let commitment = ContentId([1; 32]);
     match verb {
         Verb::Issue(a) => Entry::Issue {
+            tenant,
             principal,
             key,
             to: name(a),
@@ -82,6 +83,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             daily_ceiling: Some(Amount(15)),
         },
         Verb::Transfer(a, _) | Verb::Skip(a) => Entry::Transfer {
+            tenant,
             principal,
             key,
             from: name(a),
@@ -97,6 +99,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             daily_ceiling,
         },
         Verb::Burn(a) => Entry::Burn {
+            tenant,
             principal,
             key,
             from: name(a),
@@ -108,6 +111,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             daily_ceiling,
         },
         Verb::Hold(a) => Entry::Hold {
+            tenant,
             principal,
             key,
             from: name(a),
@@ -120,6 +124,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             daily_ceiling,
         },
         Verb::Capture(a) => Entry::Capture {
+            tenant,
             principal,
             key,
             hold,
@@ -129,21 +134,28 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             reference,
         },
         Verb::Release => Entry::Release {
+            tenant,
             principal,
             key,
             hold,
         },
         Verb::Freeze(a) => Entry::Freeze {
+            tenant,
             principal,
             key,
             account: name(a),
         },
         Verb::Unfreeze(a) => Entry::Unfreeze {
+            tenant,
             principal,
             key,
             account: name(a),
         },
-        Verb::Abandon => Entry::Abandon { principal, key },
+        Verb::Abandon => Entry::Abandon {
+            tenant,
+            principal,
+            key,
+        },
         Verb::Open(a) => Entry::EpochOpen {
             principal,
             tenant,

@@ -1,38 +1,38 @@
 //! The operator's limits: what they refuse, and that a replay does not depend on their current
 //! values.
 
-use ron_proto::ledger::RefusalCode;
-
 use super::corners::{done, issue, refused};
 use super::*;
 
 fn entry(json: serde_json::Value) -> Op {
-    Op::new(serde_json::from_value(json).unwrap()).unwrap()
+    Op::new(serde_json::from_value::<Entry>(json).unwrap()).unwrap()
 }
 
 fn transfer(key: &str, to: &str, n: u128, nonce: u64) -> Op {
     entry(
-        serde_json::json!({"kind": "transfer", "principal": "p", "key": key, "from": "a", "to": to,
+        serde_json::json!({"kind": "transfer", "tenant": "t", "principal": "p", "key": key, "from": "a", "to": to,
         "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce}),
     )
 }
 
 fn hold(key: &str, n: u128, nonce: u64) -> Op {
     entry(
-        serde_json::json!({"kind": "hold", "principal": "p", "key": key, "from": "a", "asset": "ron",
+        serde_json::json!({"kind": "hold", "tenant": "t", "principal": "p", "key": key, "from": "a", "asset": "ron",
         "amount_minor": n.to_string(), "nonce": nonce, "expires_at": "2100-01-01T00:00:00.000Z"}),
     )
 }
 
 fn capture(key: &str, hold: TxId, to: &str, n: u128) -> Op {
     entry(
-        serde_json::json!({"kind": "capture", "principal": "p", "key": key, "hold": hold.to_string(),
+        serde_json::json!({"kind": "capture", "tenant": "t", "principal": "p", "key": key, "hold": hold.to_string(),
         "to": to, "amount_minor": n.to_string()}),
     )
 }
 
 fn freeze(key: &str, account: &str) -> Op {
-    entry(serde_json::json!({"kind": "freeze", "principal": "p", "key": key, "account": account}))
+    entry(
+        serde_json::json!({"kind": "freeze", "tenant": "t", "principal": "p", "key": key, "account": account}),
+    )
 }
 
 fn settlement(json: serde_json::Value) -> Op {
@@ -48,7 +48,7 @@ fn loose(ops: Vec<Op>) -> [(Vec<Op>, Atomicity); 1] {
 }
 
 fn limited(limit: Limit, seq: u64) -> Outcome {
-    let verdict = Verdict::Limited(limit);
+    let verdict = Verdict::Refused(Refusal::Limit(limit));
     Outcome::Fresh { seq, verdict }
 }
 
@@ -76,7 +76,7 @@ fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
         Atomicity::Linked,
     );
     let said = book.commit(2, &[linked]).remove(0);
-    assert_eq!(said[0], refused(RefusalCode::LinkedFailed, 3));
+    assert_eq!(said[0], refused(Refusal::LinkedFailed, 3));
     assert_eq!(said[1], limited(limit, 4));
     assert_eq!(book.state.account_count(), 2, "all or nothing");
     let more = vec![
@@ -191,12 +191,12 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     book.limits = Limits::default();
     book.commit(1, &loose(vec![issue("k4", "b", 8)]));
     let all: Vec<Verdict> = book.leaves.iter().map(|l| verdict(l)).collect();
-    let no = Verdict::refused(RefusalCode::LinkedFailed);
+    let no = Verdict::Refused(Refusal::LinkedFailed);
     let want = [
         Verdict::Done(None),
-        Verdict::Limited(Limit::AccountTotal(10)),
+        Verdict::Refused(Refusal::Limit(Limit::AccountTotal(10))),
         no,
-        Verdict::Limited(Limit::Accounts(1)),
+        Verdict::Refused(Refusal::Limit(Limit::Accounts(1))),
         Verdict::Done(None),
         Verdict::Done(None),
     ];
@@ -217,9 +217,9 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
 }
 
 fn verdict(leaf: &[u8]) -> Verdict {
-    match Leaf::decode(leaf).unwrap().body {
-        Body::Entry { verdict, .. } => verdict,
-        Body::Genesis { .. } => panic!("no entry"),
+    match Leaf::decode(leaf).unwrap().content {
+        Content::Entry { verdict, .. } => verdict,
+        Content::Genesis { .. } => panic!("no entry"),
     }
 }
 
@@ -234,9 +234,9 @@ fn the_leaf_of_a_limit_has_one_spelling() {
         let leaf = Leaf {
             ts: Timestamp(1_700_000_000_123),
             link: None,
-            body: Body::Entry {
+            content: Content::Entry {
                 op: issue("k", "a", 5),
-                verdict: Verdict::Limited(limit),
+                verdict: Verdict::Refused(Refusal::Limit(limit)),
             },
         };
         let bytes = leaf.encode();
@@ -246,7 +246,7 @@ fn the_leaf_of_a_limit_has_one_spelling() {
         let mut leaf = vec![1, 5, 0];
         leaf.extend_from_slice(verdict);
         leaf.extend_from_slice(issue("k", "a", 5).request());
-        Leaf::decode(&leaf).map(|l| l.body)
+        Leaf::decode(&leaf).map(|l| l.content)
     };
     assert!(with(&[0xfe, 1, 7]).is_ok());
     let past = [0xfe, 1, 0x81, 0xd0, 0xac, 0xf3, 0x0e]; // 4,000,000,001
@@ -279,7 +279,8 @@ proptest! {
                 .iter()
                 .map(|(draws, atomicity)| {
                     let holds = book.state.accounts().flat_map(|a| book.state.holds_of(&a.name)).map(|h| h.id).collect();
-                    let maker = Maker { model: &model, holds, ts: now };
+                    let mut maker = Maker::new(&model, now);
+                    maker.holds = holds;
                     let made = draws.iter().filter_map(|d| maker.entry(d)).map(|e| with_nonce(&book.state, e));
                     let ops: Vec<Op> = made.map(|e| Op::new(e).unwrap()).collect();
                     (if *atomicity == Atomicity::Independent { ops } else { drop_duplicate_keys(ops) }, *atomicity)
@@ -289,7 +290,7 @@ proptest! {
             let before = book.state.clone();
             let said = book.commit(now, &groups);
             for (op, outcome) in groups.iter().flat_map(|(ops, _)| ops).zip(said.iter().flatten()) {
-                if let Outcome::Fresh { verdict: Verdict::Limited(limit), .. } = outcome {
+                if let Outcome::Fresh { verdict: Verdict::Refused(Refusal::Limit(limit)), .. } = outcome {
                     let own = [Limit::Accounts(accounts), Limit::AccountTotal(account_total)];
                     prop_assert!(own.contains(limit) && !op.kind().is_settlement(), "{limit:?}");
                 }

@@ -1,10 +1,11 @@
 //! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a
 //! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
-//! twice.
+//! twice. Below it, entries made from drawn numbers, for the property tests and the fuzzer.
 
 use std::collections::BTreeMap;
 
 use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
+use ron_proto::{Account, Amount, ContentId, Timestamp};
 use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
@@ -228,5 +229,200 @@ impl Model {
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())
+    }
+}
+
+/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draw {
+    pub(super) kind: u8,
+    pub(super) key: u8,
+    pub(super) from: u8,
+    pub(super) to: u8,
+    pub(super) asset: u8,
+    pub(super) amount: u128,
+    pub(super) nonce: i8,
+    pub(super) ceiling: Option<u128>,
+    pub(super) pick: u8,
+}
+
+impl Draw {
+    /// The values of `kind` are below this.
+    pub(super) const KINDS: u8 = 15;
+}
+
+/// The inputs of generated entries: the current nonces and holds.
+pub(super) struct Maker<'a> {
+    model: &'a Model,
+    pub(super) holds: Vec<TxId>,
+    ts: u64,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(model: &'a Model, ts: u64) -> Self {
+        Self {
+            model,
+            holds: model.holds.keys().copied().collect(),
+            ts,
+        }
+    }
+
+    /// `None` for the draws that are no well-formed entry.
+    pub(super) fn entry(&self, d: &Draw) -> Option<Entry> {
+        // Every account may fund an epoch.
+        let account = |n: u8| format!("pool:t/{n}").parse::<Account>().unwrap();
+        let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
+        let (from, to, asset) = (
+            account(d.from),
+            account(d.to),
+            format!("as{}", d.asset).parse().unwrap(),
+        );
+        let amount_minor = Amount(d.amount);
+        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
+        let nonce = (last + 1)
+            .checked_add_signed(i64::from(d.nonce))
+            .filter(|n| *n > 0)?;
+        let (memo, reference, daily_ceiling) = (None, None, d.ceiling.map(Amount));
+        let hold = self
+            .holds
+            .get(usize::from(d.pick) % self.holds.len().max(1))
+            .copied()
+            .unwrap_or(TxId(u128::from(d.pick)));
+        // Two tenants whose principals and keys read alike; the first owns the epochs.
+        let tenant = if d.pick < 128 || d.kind > 11 {
+            "t"
+        } else {
+            "u"
+        };
+        let tenant = tenant.parse().unwrap();
+        let epoch = format!("e{}", d.pick % 3).parse().unwrap();
+        let commitment = ContentId([d.pick % 5 / 4; 32]);
+        let source = ContentId([d.key % 3; 32]);
+        let adjusts = format!("e{}", d.to).parse().unwrap();
+        let adjusts = Some(adjusts).filter(|named| d.from < 2 && *named != epoch);
+        Some(match d.kind {
+            0..=2 => Entry::Issue {
+                tenant,
+                principal,
+                key,
+                to,
+                asset,
+                amount_minor,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            3..=5 if from == to => return None,
+            3..=5 => Entry::Transfer {
+                tenant,
+                principal,
+                key,
+                from,
+                to,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            6 => Entry::Burn {
+                tenant,
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            7 => {
+                let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
+                Entry::Hold {
+                    tenant,
+                    principal,
+                    key,
+                    from,
+                    asset,
+                    amount_minor,
+                    nonce,
+                    expires_at,
+                    memo,
+                    reference,
+                    daily_ceiling,
+                }
+            }
+            8 => Entry::Capture {
+                tenant,
+                principal,
+                key,
+                hold,
+                to,
+                amount_minor,
+                memo,
+                reference,
+            },
+            9 => Entry::Release {
+                tenant,
+                principal,
+                key,
+                hold,
+            },
+            10 if d.pick.is_multiple_of(3) => Entry::Freeze {
+                tenant,
+                principal,
+                key,
+                account: from,
+            },
+            10 => Entry::Unfreeze {
+                tenant,
+                principal,
+                key,
+                account: from,
+            },
+            11 => Entry::Abandon {
+                tenant,
+                principal,
+                key,
+            },
+            12 => Entry::EpochOpen {
+                principal,
+                tenant,
+                epoch,
+                from,
+                asset,
+                amount_minor: Amount(d.amount.min(9)),
+                commitment,
+                sum_root: commitment,
+                recipients: 2.min(d.amount.min(9) as u64),
+                source,
+                adjusts,
+            },
+            13 => {
+                let index = self
+                    .model
+                    .epochs
+                    .get(epoch.as_str())
+                    .map_or(0, |e| e.1)
+                    .saturating_add_signed(i64::from(d.nonce));
+                Entry::Payout {
+                    principal,
+                    tenant,
+                    epoch,
+                    index,
+                    to,
+                    asset,
+                    amount_minor,
+                }
+            }
+            _ => Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+        })
     }
 }

@@ -256,7 +256,7 @@ impl Ledger for SimLedger {
         self.guarded(|books| books.epochs.get(&(tenant.clone(), epoch.clone())).cloned())
     }
 
-    fn commit(&self, entries: Vec<Entry>, _: Deadline) -> Result<CommitAnswer, PortError> {
+    fn commit(&self, entries: &[Entry], _: Deadline) -> Result<CommitAnswer, PortError> {
         assert!(entries.len() <= ron_proto::ledger::MAX_ENTRIES);
         self.guarded(|books| CommitAnswer {
             results: entries.iter().map(|entry| apply(books, entry)).collect(),

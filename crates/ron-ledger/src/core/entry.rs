@@ -1,0 +1,413 @@
+//! The entry, which is what the ledger decides: a header that all kinds share, and a body of one
+//! kind.
+//!
+//! A change of an API does not touch these types: `wire.rs` converts them.
+
+use ron_proto::ledger::{
+    EntryKey, MAX_WIRE_INTEGER, Memo, PrincipalName, Reference, RequestKey, TxId, is_pool_of,
+};
+use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+/// The principal of entries that the ledger makes itself; callers may not use it.
+pub const OWN_PRINCIPAL: &str = "ron-ledger";
+
+/// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
+pub type KeyHash = [u8; 16];
+
+/// Declares the kinds with their numbers, so that reading a number knows every kind.
+macro_rules! kinds {
+    ($($kind:ident = $number:literal,)+) => {
+        /// Kind of an entry. Its number stands in the log and is never given to another kind.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Kind {
+            $($kind = $number,)+
+        }
+
+        impl Kind {
+            pub const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            pub(super) const fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$kind),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    Issue = 1,
+    Transfer = 2,
+    Burn = 3,
+    Hold = 4,
+    Capture = 5,
+    Release = 6,
+    Expire = 7,
+    Freeze = 8,
+    Unfreeze = 9,
+    EpochOpen = 10,
+    Payout = 11,
+    EpochClose = 12,
+    Abandon = 13,
+}
+
+impl Kind {
+    /// True for the kinds that settle reward epochs. They have no key: the state identifies them.
+    pub const fn is_settlement(self) -> bool {
+        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
+    }
+
+    /// Whether the leaf of a done entry records what it moved, because the request does not say it.
+    pub(super) const fn has_effect(self) -> bool {
+        match self {
+            Self::Capture | Self::Release | Self::Expire => true,
+            Self::Issue
+            | Self::Transfer
+            | Self::Burn
+            | Self::Hold
+            | Self::Freeze
+            | Self::Unfreeze
+            | Self::EpochOpen
+            | Self::Payout
+            | Self::EpochClose
+            | Self::Abandon => false,
+        }
+    }
+}
+
+/// Why an entry is malformed. This is not a refusal: it is answered at once and leaves no leaf.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct BadEntry {
+    pub field: &'static str,
+    pub why: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub header: Header,
+    pub body: Body,
+}
+
+/// What entries of all kinds have in common. The encoding marks the optional fields that are
+/// present, so a new one leaves the bytes of other entries as they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Tenant of the principal, and of the epoch that a settlement entry names.
+    pub tenant: Tenant,
+    /// The name that the entry is made for.
+    pub principal: PrincipalName,
+    /// Never used twice by its principal; absent in settlement entries and expiries.
+    pub key: Option<EntryKey>,
+    pub memo: Option<Memo>,
+    /// The caller's own reference, or the batch that the entry belongs to.
+    pub reference: Option<Reference>,
+    /// Maximum minor units that entries with a ceiling may move for the account on one UTC day.
+    pub daily_ceiling: Option<Amount>,
+}
+
+impl Header {
+    /// A header without optional fields.
+    pub const fn new(tenant: Tenant, principal: PrincipalName) -> Self {
+        Self {
+            tenant,
+            principal,
+            key: None,
+            memo: None,
+            reference: None,
+            daily_ceiling: None,
+        }
+    }
+
+    /// A header with a key and no other optional field.
+    pub fn keyed(owned: RequestKey) -> Self {
+        Self {
+            key: Some(owned.key),
+            ..Self::new(owned.tenant, owned.principal)
+        }
+    }
+
+    /// The header of an entry that the ledger makes itself and that no key identifies.
+    pub fn own() -> Self {
+        let principal = OWN_PRINCIPAL.parse().expect("a constant name");
+        Self::new(Tenant::system(), principal)
+    }
+
+    /// The hash by which the key is found; `None` without a key. Tenant and principal are preceded
+    /// by their lengths, so that no two keys with their owners have the same input.
+    pub(super) fn key_hash(&self) -> Option<KeyHash> {
+        let key = self.key.as_ref()?.as_str().as_bytes();
+        let [tenant, principal] =
+            [self.tenant.as_str(), self.principal.as_str()].map(str::as_bytes);
+        // The maximum lengths of the parts, so that hashing takes no memory from the heap.
+        let mut buf = [0u8; 18 + 1 + 64 + 1 + 160 + 128];
+        let mut n = 0;
+        for part in [
+            b"ron-ledger/v1/key\0".as_slice(),
+            &[tenant.len() as u8],
+            tenant,
+            &[principal.len() as u8],
+            principal,
+            key,
+        ] {
+            buf[n..n + part.len()].copy_from_slice(part);
+            n += part.len();
+        }
+        let hash = ron_crypto::hash::blake3(&buf[..n]);
+        let mut out = [0; 16];
+        out.copy_from_slice(&hash[..16]);
+        Some(out)
+    }
+
+    /// The key with its owner.
+    pub fn request_key(&self) -> Option<RequestKey> {
+        self.key.clone().map(|key| RequestKey {
+            tenant: self.tenant.clone(),
+            principal: self.principal.clone(),
+            key,
+        })
+    }
+
+    /// True when both ask for the same. The daily ceiling is not part of a request: it comes from
+    /// the policy in force, so it may differ when a request is repeated.
+    fn same_but_ceiling(&self, other: &Self) -> bool {
+        self.tenant == other.tenant
+            && self.principal == other.principal
+            && self.key == other.key
+            && self.memo == other.memo
+            && self.reference == other.reference
+    }
+}
+
+/// A debit by the account's owner: the common part of transfer, burn and hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Debit {
+    pub from: Account,
+    pub asset: Asset,
+    pub amount: Amount,
+    /// Must be the account's last nonce plus one.
+    pub nonce: u64,
+}
+
+/// Binds an epoch to one manifest and moves its total from the pool into escrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochOpen {
+    pub epoch: EpochId,
+    /// The pool that funds it.
+    pub from: Account,
+    pub asset: Asset,
+    /// The sum of all payouts.
+    pub amount: Amount,
+    pub commitment: ContentId,
+    /// Root of the Merkle-sum tree over the payouts.
+    pub sum_root: ContentId,
+    pub recipients: u64,
+    /// Identifies the usage that the epoch pays for.
+    pub source: ContentId,
+    /// The earlier epoch that this one corrects.
+    pub adjusts: Option<EpochId>,
+}
+
+/// Pays one recipient out of the epoch's escrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payout {
+    pub epoch: EpochId,
+    /// Must be the epoch's next.
+    pub index: u64,
+    pub to: Account,
+    pub asset: Asset,
+    pub amount: Amount,
+}
+
+/// What an entry does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    Issue {
+        to: Account,
+        asset: Asset,
+        amount: Amount,
+    },
+    Transfer {
+        debit: Debit,
+        to: Account,
+    },
+    Burn {
+        debit: Debit,
+    },
+    Hold {
+        debit: Debit,
+        expires_at: Timestamp,
+    },
+    Capture {
+        hold: TxId,
+        to: Account,
+        amount: Amount,
+    },
+    Release {
+        hold: TxId,
+    },
+    /// Written by the ledger alone, when a hold is due.
+    Expire {
+        hold: TxId,
+    },
+    Freeze {
+        account: Account,
+    },
+    Unfreeze {
+        account: Account,
+    },
+    EpochOpen(EpochOpen),
+    Payout(Payout),
+    EpochClose {
+        epoch: EpochId,
+        commitment: ContentId,
+    },
+    /// Written by the ledger alone, for a key that has no entry.
+    Abandon,
+}
+
+impl Body {
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Issue { .. } => Kind::Issue,
+            Self::Transfer { .. } => Kind::Transfer,
+            Self::Burn { .. } => Kind::Burn,
+            Self::Hold { .. } => Kind::Hold,
+            Self::Capture { .. } => Kind::Capture,
+            Self::Release { .. } => Kind::Release,
+            Self::Expire { .. } => Kind::Expire,
+            Self::Freeze { .. } => Kind::Freeze,
+            Self::Unfreeze { .. } => Kind::Unfreeze,
+            Self::EpochOpen(_) => Kind::EpochOpen,
+            Self::Payout(_) => Kind::Payout,
+            Self::EpochClose { .. } => Kind::EpochClose,
+            Self::Abandon => Kind::Abandon,
+        }
+    }
+}
+
+impl Entry {
+    pub const fn new(header: Header, body: Body) -> Self {
+        Self { header, body }
+    }
+
+    /// True when `self` asks for the same as `first`, which was found under the same key, epoch or
+    /// index. A settlement entry is the same also in another principal's name.
+    pub(super) fn repeats(&self, first: &Self) -> bool {
+        match first.body.kind() {
+            // The key was given up, so every request under it has this answer.
+            Kind::Abandon => true,
+            Kind::EpochOpen | Kind::Payout | Kind::EpochClose => self.body == first.body,
+            Kind::Issue
+            | Kind::Transfer
+            | Kind::Burn
+            | Kind::Hold
+            | Kind::Capture
+            | Kind::Release
+            | Kind::Expire
+            | Kind::Freeze
+            | Kind::Unfreeze => {
+                self.body == first.body && self.header.same_but_ceiling(&first.header)
+            }
+        }
+    }
+
+    /// Checks what can be checked without state.
+    pub(super) fn check(&self) -> Result<(), BadEntry> {
+        let (keyed, texts, ceiling) = match &self.body {
+            Body::Issue { amount, .. } => {
+                positive(*amount)?;
+                (true, true, true)
+            }
+            Body::Transfer { debit, to } => {
+                if debit.from == *to {
+                    return bad("to", "must differ from `from`");
+                }
+                debit.check()?;
+                (true, true, true)
+            }
+            Body::Burn { debit } | Body::Hold { debit, .. } => {
+                debit.check()?;
+                (true, true, true)
+            }
+            Body::Capture { amount, .. } => {
+                positive(*amount)?;
+                (true, true, false)
+            }
+            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } | Body::Abandon => {
+                (true, false, false)
+            }
+            Body::EpochOpen(open) => {
+                open.check(&self.header.tenant)?;
+                (false, false, false)
+            }
+            Body::Payout(payout) => {
+                positive(payout.amount)?;
+                count("index", payout.index, 0)?;
+                (false, false, false)
+            }
+            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false),
+        };
+        let h = &self.header;
+        if h.key.is_some() != keyed {
+            return bad("key", "stands in keyed kinds, and in all of these");
+        }
+        if (h.memo.is_some() || h.reference.is_some()) && !texts {
+            return bad("memo", "memo and ref do not belong to this kind");
+        }
+        if h.daily_ceiling.is_some() && !ceiling {
+            return bad("daily_ceiling", "does not belong to this kind");
+        }
+        Ok(())
+    }
+}
+
+impl Debit {
+    fn check(&self) -> Result<(), BadEntry> {
+        positive(self.amount)?;
+        count("nonce", self.nonce, 1)
+    }
+}
+
+impl EpochOpen {
+    fn check(&self, tenant: &Tenant) -> Result<(), BadEntry> {
+        // A rule of the core, so that no caller that settles for several tenants pays one tenant's
+        // epoch from another's pool.
+        if !is_pool_of(tenant, &self.from) {
+            return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
+        }
+        if self.adjusts.as_ref() == Some(&self.epoch) {
+            return bad("adjusts", "must name another epoch");
+        }
+        count("recipients", self.recipients, 0)?;
+        let (recipients, amount) = (u128::from(self.recipients), self.amount.0);
+        if (recipients == 0) != (amount == 0) || amount < recipients {
+            return bad(
+                "amount_minor",
+                "must be at least one minor unit per recipient, and 0 without recipients",
+            );
+        }
+        Ok(())
+    }
+}
+
+const fn bad(field: &'static str, why: &'static str) -> Result<(), BadEntry> {
+    Err(BadEntry { field, why })
+}
+
+fn positive(amount: Amount) -> Result<(), BadEntry> {
+    match amount.0 {
+        0 => bad("amount_minor", "must be above zero"),
+        _ => Ok(()),
+    }
+}
+
+fn count(field: &'static str, n: u64, min: u64) -> Result<(), BadEntry> {
+    match n {
+        n if n < min => bad(field, "counts from 1"),
+        n if n > MAX_WIRE_INTEGER => bad(field, "must be below 2^53"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,69 @@
+//! The decision about an entry, as its leaf records it.
+
+use ron_proto::{Account, Amount, Asset, EpochId};
+
+use super::limits::Limit;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Done(Option<Effect>),
+    /// Nothing changed, except that the key (if any) is used.
+    Refused(Refusal),
+}
+
+/// What a capture, release or expiry moved. It is known only when decided, so the leaf records it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Effect {
+    /// The account that the hold is on.
+    pub from: Account,
+    pub asset: Asset,
+    /// Captured, or made available again.
+    pub amount: Amount,
+}
+
+/// Why an entry was refused. The codes that callers see are those of `ron-proto`; their meaning is
+/// explained there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    InsufficientFunds,
+    NonceConflict {
+        /// The account's next nonce.
+        expected: u64,
+    },
+    LimitsExceeded,
+    AmountOverflow,
+    AccountFrozen,
+    ReservedAccount,
+    HoldNotFound,
+    HoldTooSmall,
+    HoldExpired,
+    EpochConflict,
+    EpochUnknown,
+    EpochClosed,
+    IndexGap {
+        /// The epoch's next index.
+        expected: u64,
+    },
+    EpochIncomplete,
+    LinkedFailed,
+    Abandoned,
+    UsagePaid {
+        /// The epoch that already paid for the usage.
+        by: EpochId,
+    },
+    /// A limit of the operator; callers see `limits_exceeded`.
+    Limit(Limit),
+}
+
+impl Verdict {
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Done(_))
+    }
+
+    pub const fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Self::Done(_) => None,
+            Self::Refused(why) => Some(why),
+        }
+    }
+}

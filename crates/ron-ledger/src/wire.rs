@@ -1,0 +1,390 @@
+//! Converts entries, kinds and refusals between the core and the wire. Pure.
+//!
+//! The core decides and stores its own types, so a change of an API does not touch the bytes of the
+//! log.
+
+use ron_proto::Tenant;
+use ron_proto::ledger::{self as wire, EntryKind, RefusalCode, RequestKey};
+
+use crate::core::{Body, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
+
+impl From<Kind> for EntryKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Issue => Self::Issue,
+            Kind::Transfer => Self::Transfer,
+            Kind::Burn => Self::Burn,
+            Kind::Hold => Self::Hold,
+            Kind::Capture => Self::Capture,
+            Kind::Release => Self::Release,
+            Kind::Expire => Self::Expire,
+            Kind::Freeze => Self::Freeze,
+            Kind::Unfreeze => Self::Unfreeze,
+            Kind::EpochOpen => Self::EpochOpen,
+            Kind::Payout => Self::Payout,
+            Kind::EpochClose => Self::EpochClose,
+            Kind::Abandon => Self::Abandon,
+        }
+    }
+}
+
+impl From<&Refusal> for RefusalCode {
+    fn from(why: &Refusal) -> Self {
+        match why {
+            Refusal::InsufficientFunds => Self::InsufficientFunds,
+            Refusal::NonceConflict { .. } => Self::NonceConflict,
+            Refusal::LimitsExceeded | Refusal::Limit(_) => Self::LimitsExceeded,
+            Refusal::AmountOverflow => Self::AmountOverflow,
+            Refusal::AccountFrozen => Self::AccountFrozen,
+            Refusal::ReservedAccount => Self::ReservedAccount,
+            Refusal::HoldNotFound => Self::HoldNotFound,
+            Refusal::HoldTooSmall => Self::HoldTooSmall,
+            Refusal::HoldExpired => Self::HoldExpired,
+            Refusal::EpochConflict => Self::EpochConflict,
+            Refusal::EpochUnknown => Self::EpochUnknown,
+            Refusal::EpochClosed => Self::EpochClosed,
+            Refusal::IndexGap { .. } => Self::IndexGap,
+            Refusal::EpochIncomplete => Self::EpochIncomplete,
+            Refusal::LinkedFailed => Self::LinkedFailed,
+            Refusal::Abandoned => Self::Abandoned,
+            Refusal::UsagePaid { .. } => Self::UsagePaid,
+        }
+    }
+}
+
+/// The header of a keyed entry.
+fn keyed(tenant: Tenant, principal: wire::PrincipalName, key: wire::EntryKey) -> Header {
+    Header::keyed(RequestKey {
+        tenant,
+        principal,
+        key,
+    })
+}
+
+impl From<wire::Entry> for Entry {
+    fn from(entry: wire::Entry) -> Self {
+        match entry {
+            wire::Entry::Issue {
+                tenant,
+                principal,
+                key,
+                to,
+                asset,
+                amount_minor: amount,
+                memo,
+                reference,
+                daily_ceiling,
+            } => {
+                let header = Header {
+                    memo,
+                    reference,
+                    daily_ceiling,
+                    ..keyed(tenant, principal, key)
+                };
+                Self::new(header, Body::Issue { to, asset, amount })
+            }
+            wire::Entry::Transfer {
+                tenant,
+                principal,
+                key,
+                from,
+                to,
+                asset,
+                amount_minor: amount,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            } => {
+                let header = Header {
+                    memo,
+                    reference,
+                    daily_ceiling,
+                    ..keyed(tenant, principal, key)
+                };
+                let debit = Debit {
+                    from,
+                    asset,
+                    amount,
+                    nonce,
+                };
+                Self::new(header, Body::Transfer { debit, to })
+            }
+            wire::Entry::Burn {
+                tenant,
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor: amount,
+                nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            } => {
+                let header = Header {
+                    memo,
+                    reference,
+                    daily_ceiling,
+                    ..keyed(tenant, principal, key)
+                };
+                let debit = Debit {
+                    from,
+                    asset,
+                    amount,
+                    nonce,
+                };
+                Self::new(header, Body::Burn { debit })
+            }
+            wire::Entry::Hold {
+                tenant,
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor: amount,
+                nonce,
+                expires_at,
+                memo,
+                reference,
+                daily_ceiling,
+            } => {
+                let header = Header {
+                    memo,
+                    reference,
+                    daily_ceiling,
+                    ..keyed(tenant, principal, key)
+                };
+                let debit = Debit {
+                    from,
+                    asset,
+                    amount,
+                    nonce,
+                };
+                Self::new(header, Body::Hold { debit, expires_at })
+            }
+            wire::Entry::Capture {
+                tenant,
+                principal,
+                key,
+                hold,
+                to,
+                amount_minor: amount,
+                memo,
+                reference,
+            } => {
+                let header = Header {
+                    memo,
+                    reference,
+                    ..keyed(tenant, principal, key)
+                };
+                Self::new(header, Body::Capture { hold, to, amount })
+            }
+            wire::Entry::Release {
+                tenant,
+                principal,
+                key,
+                hold,
+            } => Self::new(keyed(tenant, principal, key), Body::Release { hold }),
+            wire::Entry::Expire { hold } => Self::new(Header::own(), Body::Expire { hold }),
+            wire::Entry::Freeze {
+                tenant,
+                principal,
+                key,
+                account,
+            } => Self::new(keyed(tenant, principal, key), Body::Freeze { account }),
+            wire::Entry::Unfreeze {
+                tenant,
+                principal,
+                key,
+                account,
+            } => Self::new(keyed(tenant, principal, key), Body::Unfreeze { account }),
+            wire::Entry::EpochOpen {
+                principal,
+                tenant,
+                epoch,
+                from,
+                asset,
+                amount_minor: amount,
+                commitment,
+                sum_root,
+                recipients,
+                source,
+                adjusts,
+            } => {
+                let open = EpochOpen {
+                    epoch,
+                    from,
+                    asset,
+                    amount,
+                    commitment,
+                    sum_root,
+                    recipients,
+                    source,
+                    adjusts,
+                };
+                Self::new(Header::new(tenant, principal), Body::EpochOpen(open))
+            }
+            wire::Entry::Payout {
+                principal,
+                tenant,
+                epoch,
+                index,
+                to,
+                asset,
+                amount_minor: amount,
+            } => {
+                let payout = Payout {
+                    epoch,
+                    index,
+                    to,
+                    asset,
+                    amount,
+                };
+                Self::new(Header::new(tenant, principal), Body::Payout(payout))
+            }
+            wire::Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            } => {
+                let body = Body::EpochClose { epoch, commitment };
+                Self::new(Header::new(tenant, principal), body)
+            }
+            wire::Entry::Abandon {
+                tenant,
+                principal,
+                key,
+            } => Self::new(keyed(tenant, principal, key), Body::Abandon),
+        }
+    }
+}
+
+/// The entry as events show it.
+impl From<&Op> for wire::Entry {
+    fn from(op: &Op) -> Self {
+        let Header {
+            tenant,
+            principal,
+            key,
+            memo,
+            reference,
+            daily_ceiling,
+        } = op.entry().header.clone();
+        let key = || key.expect("a checked entry of a keyed kind has a key");
+        match op.entry().body.clone() {
+            Body::Issue { to, asset, amount } => Self::Issue {
+                tenant,
+                principal,
+                key: key(),
+                to,
+                asset,
+                amount_minor: amount,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            Body::Transfer { debit, to } => Self::Transfer {
+                tenant,
+                principal,
+                key: key(),
+                from: debit.from,
+                to,
+                asset: debit.asset,
+                amount_minor: debit.amount,
+                nonce: debit.nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            Body::Burn { debit } => Self::Burn {
+                tenant,
+                principal,
+                key: key(),
+                from: debit.from,
+                asset: debit.asset,
+                amount_minor: debit.amount,
+                nonce: debit.nonce,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            Body::Hold { debit, expires_at } => Self::Hold {
+                tenant,
+                principal,
+                key: key(),
+                from: debit.from,
+                asset: debit.asset,
+                amount_minor: debit.amount,
+                nonce: debit.nonce,
+                expires_at,
+                memo,
+                reference,
+                daily_ceiling,
+            },
+            Body::Capture { hold, to, amount } => Self::Capture {
+                tenant,
+                principal,
+                key: key(),
+                hold,
+                to,
+                amount_minor: amount,
+                memo,
+                reference,
+            },
+            Body::Release { hold } => Self::Release {
+                tenant,
+                principal,
+                key: key(),
+                hold,
+            },
+            Body::Expire { hold } => Self::Expire { hold },
+            Body::Freeze { account } => Self::Freeze {
+                tenant,
+                principal,
+                key: key(),
+                account,
+            },
+            Body::Unfreeze { account } => Self::Unfreeze {
+                tenant,
+                principal,
+                key: key(),
+                account,
+            },
+            Body::EpochOpen(open) => Self::EpochOpen {
+                principal,
+                tenant,
+                epoch: open.epoch,
+                from: open.from,
+                asset: open.asset,
+                amount_minor: open.amount,
+                commitment: open.commitment,
+                sum_root: open.sum_root,
+                recipients: open.recipients,
+                source: open.source,
+                adjusts: open.adjusts,
+            },
+            Body::Payout(payout) => Self::Payout {
+                principal,
+                tenant,
+                epoch: payout.epoch,
+                index: payout.index,
+                to: payout.to,
+                asset: payout.asset,
+                amount_minor: payout.amount,
+            },
+            Body::EpochClose { epoch, commitment } => Self::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+            Body::Abandon => Self::Abandon {
+                tenant,
+                principal,
+                key: key(),
+            },
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The outcome of entries: answers, refusal codes, receipts and events.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Entry, EntryKind, TxId};
+use crate::jcs::{self, JcsError};
+use crate::values::{Account, Amount, Asset, ContentId, EpochId, Timestamp};
+
+/// Response of `POST /v1/ledger/commit`: one result per entry, in the order of the entries.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommitAnswer {
+    pub results: Vec<EntryAnswer>,
+}
+
+/// Outcome of one entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+pub enum EntryAnswer {
+    /// The entry took effect and is durable.
+    Done {
+        /// Index of the entry's leaf in the ledger's log.
+        seq: u64,
+        /// Transaction id of the entry.
+        txid: TxId,
+        /// Receipt of the entry.
+        receipt: Receipt,
+        /// True when the request had been decided before; nothing changed now.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replayed: bool,
+    },
+    /// Nothing changed, except that the key (if any) is consumed.
+    Refused {
+        /// Why the entry was refused.
+        code: RefusalCode,
+        /// Index of the leaf that records the refusal; absent for `idempotency_mismatch`, which
+        /// writes none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        seq: Option<u64>,
+        /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
+        /// epoch's next index.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expected: Option<u64>,
+        /// For `usage_paid` the epoch that paid this usage.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        paid_by: Option<EpochId>,
+        /// True when the request had been decided before; nothing changed now.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        replayed: bool,
+    },
+}
+
+impl EntryAnswer {
+    /// The receipt, if the entry took effect.
+    pub const fn receipt(&self) -> Option<&Receipt> {
+        match self {
+            Self::Done { receipt, .. } => Some(receipt),
+            Self::Refused { .. } => None,
+        }
+    }
+
+    /// The same outcome, marked as decided before.
+    #[must_use]
+    pub fn as_replayed(mut self) -> Self {
+        let (Self::Done { replayed, .. } | Self::Refused { replayed, .. }) = &mut self;
+        *replayed = true;
+        self
+    }
+
+    /// Whether the request had been decided before.
+    pub const fn is_replayed(&self) -> bool {
+        match self {
+            Self::Done { replayed, .. } | Self::Refused { replayed, .. } => *replayed,
+        }
+    }
+}
+
+/// Why an entry was refused.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// The available balance (or the pool) is smaller than the amount.
+    InsufficientFunds,
+    /// The nonce is not the account's next; `expected` contains the next one.
+    NonceConflict,
+    /// A limit would be exceeded: a daily ceiling, the operator's limit on accounts or on an
+    /// account's total, or the maximum ever issued of an asset.
+    LimitsExceeded,
+    /// A total would exceed 128 bits.
+    AmountOverflow,
+    /// The debited account is frozen.
+    AccountFrozen,
+    /// The account is reserved for the ledger (escrow).
+    ReservedAccount,
+    /// No open hold has this id.
+    HoldNotFound,
+    /// The remaining amount of the hold is smaller than the requested one.
+    HoldTooSmall,
+    /// The hold's `expires_at` is not in the future.
+    HoldExpired,
+    /// The epoch is bound to another manifest, or the payout differs from the one already made.
+    EpochConflict,
+    /// The epoch was never opened.
+    EpochUnknown,
+    /// The epoch is closed.
+    EpochClosed,
+    /// The payout is not the epoch's next; `expected` contains the next index.
+    IndexGap,
+    /// Not every index is paid, or the escrow is not empty.
+    EpochIncomplete,
+    /// Another entry of the same linked commit was refused.
+    LinkedFailed,
+    /// The key was abandoned by `resolve` before the entry arrived.
+    Abandoned,
+    /// The key was used for another request.
+    IdempotencyMismatch,
+    /// Another epoch of the tenant paid this usage; `paid_by` contains it.
+    UsagePaid,
+}
+
+impl RefusalCode {
+    /// Every code, in the order of its number in the log.
+    pub const ALL: [Self; 18] = [
+        Self::InsufficientFunds,
+        Self::NonceConflict,
+        Self::LimitsExceeded,
+        Self::AmountOverflow,
+        Self::AccountFrozen,
+        Self::ReservedAccount,
+        Self::HoldNotFound,
+        Self::HoldTooSmall,
+        Self::HoldExpired,
+        Self::EpochConflict,
+        Self::EpochUnknown,
+        Self::EpochClosed,
+        Self::IndexGap,
+        Self::EpochIncomplete,
+        Self::LinkedFailed,
+        Self::Abandoned,
+        Self::IdempotencyMismatch,
+        Self::UsagePaid,
+    ];
+
+    /// The code on the wire, also the `code` of the problem derived from it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InsufficientFunds => "insufficient_funds",
+            Self::NonceConflict => "nonce_conflict",
+            Self::LimitsExceeded => "limits_exceeded",
+            Self::AmountOverflow => "amount_overflow",
+            Self::AccountFrozen => "account_frozen",
+            Self::ReservedAccount => "reserved_account",
+            Self::HoldNotFound => "hold_not_found",
+            Self::HoldTooSmall => "hold_too_small",
+            Self::HoldExpired => "hold_expired",
+            Self::EpochConflict => "epoch_conflict",
+            Self::EpochUnknown => "epoch_unknown",
+            Self::EpochClosed => "epoch_closed",
+            Self::IndexGap => "index_gap",
+            Self::EpochIncomplete => "epoch_incomplete",
+            Self::LinkedFailed => "linked_failed",
+            Self::Abandoned => "abandoned",
+            Self::IdempotencyMismatch => "idempotency_mismatch",
+            Self::UsagePaid => "usage_paid",
+        }
+    }
+
+    /// Explanation in one sentence, for people.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::InsufficientFunds => "the available balance is smaller than the amount",
+            Self::NonceConflict => "the nonce is not the account's next",
+            Self::LimitsExceeded => "a daily ceiling or another limit would be exceeded",
+            Self::AmountOverflow => "a total would exceed 128 bits",
+            Self::AccountFrozen => "the account is frozen and refuses debits",
+            Self::ReservedAccount => "the account is reserved for the ledger",
+            Self::HoldNotFound => "no open hold has this id",
+            Self::HoldTooSmall => {
+                "the remaining amount of the hold is smaller than the requested one"
+            }
+            Self::HoldExpired => "the hold's expires_at is not in the future",
+            Self::EpochConflict => "the epoch is bound to another manifest or payout",
+            Self::EpochUnknown => "the epoch was never opened",
+            Self::EpochClosed => "the epoch is closed",
+            Self::IndexGap => "the payout is not the epoch's next",
+            Self::EpochIncomplete => "not every index of the epoch is paid",
+            Self::LinkedFailed => "another entry of the same linked commit was refused",
+            Self::Abandoned => "the key was abandoned before the entry arrived",
+            Self::IdempotencyMismatch => "the key was used for another request",
+            Self::UsagePaid => "another epoch paid this usage",
+        }
+    }
+}
+
+impl fmt::Display for RefusalCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Receipt of an entry that took effect. Its content follows from the request, the ledger's time
+/// and the sequence number, so a repetition returns the same receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Receipt {
+    /// Transaction id of the entry.
+    pub txid: TxId,
+    /// Kind of the entry.
+    pub op: EntryKind,
+    /// The debited account; for freeze and unfreeze the account itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Account>,
+    /// The credited account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Account>,
+    /// Asset; absent only for freeze, unfreeze and epoch_close.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asset: Option<Asset>,
+    /// Amount moved, in minor units; absent together with `asset`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    /// Nonce of the debited account, for the kinds that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// The entry's key; for settlement entries a text derived from epoch and index.
+    pub idem: String,
+    /// The ledger's time of the entry.
+    pub ts: Timestamp,
+    /// Index of the entry's leaf in the ledger's log.
+    pub seq: u64,
+    /// `b3:` of the canonical JSON of all preceding fields.
+    pub receipt_hash: ContentId,
+}
+
+/// The hashed fields of a receipt, in the same order.
+#[derive(Serialize)]
+struct ReceiptBody<'a> {
+    txid: TxId,
+    op: EntryKind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'a Account>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'a Account>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    asset: Option<&'a Asset>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amount_minor: Option<Amount>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nonce: Option<u64>,
+    idem: &'a str,
+    ts: Timestamp,
+    seq: u64,
+}
+
+impl Receipt {
+    /// The hash the receipt must contain: `b3:` of the canonical JSON of every field except
+    /// `receipt_hash`.
+    pub fn expected_hash(&self) -> Result<ContentId, JcsError> {
+        let body = ReceiptBody {
+            txid: self.txid,
+            op: self.op,
+            from: self.from.as_ref(),
+            to: self.to.as_ref(),
+            asset: self.asset.as_ref(),
+            amount_minor: self.amount_minor,
+            nonce: self.nonce,
+            idem: &self.idem,
+            ts: self.ts,
+            seq: self.seq,
+        };
+        Ok(ContentId::of(&jcs::to_vec(&body)?))
+    }
+
+    /// The same receipt with its hash filled in.
+    pub fn sealed(mut self) -> Result<Self, JcsError> {
+        self.receipt_hash = self.expected_hash()?;
+        Ok(self)
+    }
+}
+/// One entry as recorded in the log: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// Index of the entry's leaf in the ledger's log.
+    pub seq: u64,
+    /// The ledger's time of the entry.
+    pub ts: Timestamp,
+    /// The entry as requested.
+    pub entry: Entry,
+    /// The first outcome returned for the entry (`replayed` is false).
+    pub answer: EntryAnswer,
+}
+
+/// `GET /v1/ledger/events?after=N&wait=S`: entries in order, without gaps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EventPage {
+    /// Entries with `seq > after`, ascending without gaps; at most 500.
+    pub events: Vec<Event>,
+    /// Value of `after` for the next page.
+    pub next: u64,
+    /// The last durable sequence number when the page was made.
+    pub head: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn receipt_hash_covers_every_field() {
+        let r = Receipt {
+            txid: TxId::derive(1, b"x"),
+            op: EntryKind::Transfer,
+            from: Some("a".parse().unwrap()),
+            to: Some("b".parse().unwrap()),
+            asset: Some("ron".parse().unwrap()),
+            amount_minor: Some(Amount(5)),
+            nonce: Some(1),
+            idem: "k".to_owned(),
+            ts: Timestamp(0),
+            seq: 1,
+            receipt_hash: ContentId([0; 32]),
+        }
+        .sealed()
+        .unwrap();
+        assert_eq!(r.receipt_hash, r.expected_hash().unwrap());
+        let mut variants = vec![r.clone(); 6];
+        variants[0].amount_minor = Some(Amount(6));
+        variants[1].seq = 2;
+        variants[2].idem = "l".to_owned();
+        variants[3].ts = Timestamp(1);
+        variants[4].from = None;
+        variants[5].op = EntryKind::Burn;
+        for v in variants {
+            assert_ne!(v.expected_hash().unwrap(), r.receipt_hash);
+        }
+    }
+
+    #[test]
+    fn refusal_codes_are_listed_once() {
+        for (i, a) in RefusalCode::ALL.iter().enumerate() {
+            assert_eq!(serde_json::to_value(a).unwrap(), a.as_str());
+            assert!(!RefusalCode::ALL[i + 1..].contains(a));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Documents about the state: accounts, holds, epochs, the head of the log, and why a ledger is
+//! closed.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::TxId;
+use crate::Problem;
+use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+/// `GET /v1/ledger/accounts/{a}`. An account that was never used is returned as empty, not as 404.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccountDoc {
+    /// The account asked for.
+    pub account: Account,
+    /// The last nonce used; the next debit must carry `nonce + 1`.
+    pub nonce: u64,
+    /// Whether the account refuses debits.
+    pub frozen: bool,
+    /// Balances, sorted by asset; assets the account never had are absent.
+    pub balances: Vec<BalanceDoc>,
+    /// Open holds on the account, oldest first, at most 1,000.
+    pub holds: Vec<HoldDoc>,
+    /// Sequence number up to which the state is exact.
+    pub seq: u64,
+    /// The ledger's time of that entry.
+    pub ts: Timestamp,
+}
+
+/// Balance of an account in one asset, in minor units.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BalanceDoc {
+    pub asset: Asset,
+    /// Balance, including held amounts.
+    pub amount_minor: Amount,
+    /// `amount_minor` less the held amounts.
+    pub available_minor: Amount,
+}
+
+/// An open hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HoldDoc {
+    /// Id of the hold: the txid of the entry that made it.
+    pub hold: TxId,
+    /// The account whose money is reserved.
+    pub from: Account,
+    pub asset: Asset,
+    /// Remaining amount, in minor units.
+    pub amount_minor: Amount,
+    /// When the remaining amount becomes available again.
+    pub expires_at: Timestamp,
+}
+/// `GET /v1/ledger/head`: current state of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// The log's origin line, which is also the name in its verifier key.
+    pub origin: String,
+    /// The last durable sequence number; 0 when there is no entry yet.
+    pub seq: u64,
+    /// Number of leaves in the log: `seq + 1`.
+    pub size: u64,
+    /// RFC 6962 root over these leaves, base64.
+    pub root: String,
+    /// The ledger's time of the last entry.
+    pub ts: Timestamp,
+    /// Number of leaves covered by the last signed checkpoint.
+    pub checkpoint_size: u64,
+    /// Present while the ledger is closed for writing; reads are still served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed: Option<Closed>,
+}
+
+/// Why a ledger is closed for writing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Closed {
+    /// Kind of the failure.
+    pub cause: ClosedCause,
+    /// What failed, and what the operator must do.
+    pub detail: String,
+}
+
+/// Kind of the failure that closed a ledger for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ClosedCause {
+    /// No space was left on its disk.
+    DiskFull,
+    /// Its disk failed a write or a flush.
+    DiskFailed,
+    /// An invariant was violated.
+    Broken,
+}
+
+/// Code of the response (503) to a write while the ledger is closed, given by the ledger or by the
+/// wallet. `details` contains the reason, a [`Closed`].
+pub const LEDGER_CLOSED: &str = "ledger_closed";
+
+impl Closed {
+    /// The response to a write that was rejected; nothing was done.
+    pub fn problem(&self) -> Problem {
+        // Needs action by the operator, so the retry delay is long; the request itself is valid.
+        Problem::new(
+            503,
+            LEDGER_CLOSED,
+            "The ledger cannot write",
+            self.detail.clone(),
+        )
+        .with_details(serde_json::json!({"cause": self.cause, "hint": self.cause.hint()}))
+        .with_retry_after(10)
+    }
+}
+
+impl ClosedCause {
+    /// What the operator must do.
+    pub const fn hint(self) -> &'static str {
+        match self {
+            Self::DiskFull => "free space on the ledger's disk, then restart the ledger",
+            Self::DiskFailed => {
+                "repair or replace the ledger's disk, check the log with `ron ledger verify`, then restart the ledger"
+            }
+            Self::Broken => {
+                "keep the ledger's files as they are, check the log with `ron ledger verify`, and report it"
+            }
+        }
+    }
+}
+
+/// State of an epoch's settlement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EpochState {
+    /// Payouts are being made.
+    Open,
+    /// Every payout is made.
+    Closed,
+}
+
+/// `GET /v1/ledger/epochs/{tenant}/{epoch}`: settlement of one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EpochDoc {
+    pub tenant: Tenant,
+    pub epoch: EpochId,
+    pub state: EpochState,
+    /// The manifest's commitment.
+    pub commitment: ContentId,
+    /// Root of the Merkle-sum tree over the payouts.
+    pub sum_root: ContentId,
+    pub asset: Asset,
+    /// The pool account the total was taken from.
+    pub from: Account,
+    /// The escrow account the payouts are made from.
+    pub escrow: Account,
+    /// Number of payouts.
+    pub recipients: u64,
+    /// Identifies what the epoch pays for.
+    pub source: ContentId,
+    /// The earlier epoch that this one corrects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adjusts: Option<EpochId>,
+    /// The sum of all payouts, in minor units.
+    pub amount_minor: Amount,
+    /// Amount paid so far, in minor units.
+    pub paid_minor: Amount,
+    /// The index of the next payout.
+    pub next_index: u64,
+    /// Sequence number of `epoch_open`.
+    pub opened_seq: u64,
+    /// Sequence number of `epoch_close`; absent while the epoch is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_seq: Option<u64>,
+}

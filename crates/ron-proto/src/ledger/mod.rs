@@ -1,0 +1,76 @@
+//! The ledger's wire types: entries, responses, receipts, account and epoch documents, events and
+//! the head.
+//!
+//! Amounts are decimal strings of minor units, times are RFC 3339 UTC with milliseconds, `seq` and
+//! nonces are JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log;
+//! leaf 0 is the genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
+
+mod answer;
+mod document;
+mod entry;
+mod name;
+
+pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, Receipt, RefusalCode};
+pub use document::{
+    AccountDoc, BalanceDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
+};
+pub use entry::{CommitRequest, Entry, EntryKind, Operands, RequestKey};
+pub use name::{EntryKey, Memo, PrincipalName, Reference, TxId};
+
+use crate::values::{Account, EpochId, Tenant};
+
+/// Maximum number of entries in one commit.
+pub const MAX_ENTRIES: usize = 1_000;
+/// Maximum size of one commit body, in bytes.
+pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+/// Maximum size of a memo, in bytes.
+pub const MAX_MEMO_BYTES: usize = 256;
+/// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
+/// them exactly.
+pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
+/// Accounts with this prefix are reserved for the ledger: only `epoch_open`, `payout` and
+/// `epoch_close` change them.
+pub const ESCROW_PREFIX: &str = "escrow:";
+/// Prefix of the accounts that are pools of reward epochs; a tenant's pools are
+/// `pool:<tenant>/<name>`.
+pub const POOL_PREFIX: &str = "pool:";
+
+/// True when `account` is a pool of `tenant`: `pool:`, the tenant, a slash and a name. A dot in the
+/// tenant's name is written as a colon, because accounts have no dots; tenants have no colons, so
+/// no two tenants share a pool.
+pub fn is_pool_of(tenant: &Tenant, account: &Account) -> bool {
+    let below = account.as_str().strip_prefix(POOL_PREFIX);
+    let Some((owner, name)) = below.and_then(|below| below.split_once('/')) else {
+        return false;
+    };
+    let spelt = tenant
+        .as_str()
+        .bytes()
+        .map(|b| if b == b'.' { b':' } else { b });
+    !name.is_empty() && owner.bytes().eq(spelt)
+}
+
+/// The escrow account of an epoch: `escrow:` and 64 hex digits derived from tenant and epoch only.
+pub fn escrow_account(tenant: &Tenant, epoch: &EpochId) -> Account {
+    let mut h = blake3::Hasher::new();
+    h.update(b"ron-ledger/v1/escrow\0");
+    for part in [tenant.as_str(), epoch.as_str()] {
+        h.update(&(part.len() as u64).to_be_bytes());
+        h.update(part.as_bytes());
+    }
+    format!("{ESCROW_PREFIX}{}", h.finalize().to_hex())
+        .parse()
+        .expect("prefix and hex digits make an account")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escrow_accounts_do_not_run_together() {
+        let e = |t: &str, e: &str| escrow_account(&t.parse().unwrap(), &e.parse().unwrap());
+        assert_ne!(e("ab", "c"), e("a", "bc"));
+        assert!(e("a", "b").as_str().starts_with(ESCROW_PREFIX));
+    }
+}
