@@ -124,7 +124,7 @@ pub enum RefusalCode {
 }
 
 impl RefusalCode {
-    /// Every code, in the order of its number in the log.
+    /// Every code; a metric has a series for each.
     pub const ALL: [Self; 18] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
