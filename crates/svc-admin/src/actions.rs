@@ -228,7 +228,7 @@ mod tests {
                 detail: "no answer within the deadline".to_owned(),
             };
             let problem = problem_of(&error, later);
-            assert_eq!((problem.status, &*problem.code), (status, code));
+            assert_eq!((problem.status, problem.code), (status, code));
         };
         check(Failure::Unknown, Cause::Timeout, 504, "upstream_timeout");
         check(Failure::Unknown, Cause::Other, 502, "upstream_connect");
