@@ -321,7 +321,7 @@ fn random_cuts_of_random_batches() {
         state % n
     };
     for image in 0..images {
-        let batches: Vec<u64> = (0..1 + below(12)).map(|_| 1 + below(9)).collect();
+        let batches: Vec<u64> = (0..=below(12)).map(|_| 1 + below(9)).collect();
         let whole = SimDisk::new();
         work(&whole, &key(1), &batches);
         let cut = 1 + below(whole.operations());
