@@ -23,7 +23,7 @@ cargo build --release --locked --workspace --bins --examples
 
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
-cargo clippy --release --locked -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
+cargo clippy --release --locked -p ron-custody -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
 cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
 
 step "unit tests"

@@ -15,9 +15,9 @@ use ron_crypto::hpke::Kem;
 use ron_crypto::rand::OsRandom;
 use ron_crypto::secret::SecretBytes;
 use ron_crypto::{hash, keyblob, rand};
+use ron_custody::keys::wrapping::import_info;
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
-use ron_kms::keys::wrapping::import_info;
 use ron_proto::Alg;
 use ron_proto::kms::{
     Bytes, CreateKey, DestroyKey, ImportKey, KeyDoc, KeyState, PayloadPolicy, SignBatch, SignItem,

@@ -110,11 +110,11 @@ pub fn flood(args: &Args) -> Outcome {
     fleet_test(args, "--test http a_flood")
 }
 
-/// Nothing but the library is built with these features.
+/// Nothing but the libraries is built with these features.
 pub fn devices(args: &Args) -> Outcome {
     crate_test(
         args,
-        "-p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2",
+        "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2",
     )
 }
 

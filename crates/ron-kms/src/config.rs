@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_custody::backend::settings::{DEVICE_KEYS, DeviceSettings};
+use ron_custody::keys::material::OFFERED;
 use ron_proto::values::Alg;
 use ron_service::log_host::asker::{WITNESS_KEYS, WitnessSettings};
 use ron_service::{CHASSIS_KEYS, Config, ConfigProblem, Key, Table, listen_keys};
 
-pub use crate::backend::BackendKind;
-use crate::backend::settings::{DEVICE_KEYS, DeviceSettings};
-use crate::keys::material::OFFERED;
-pub use crate::store::source::SealSource;
+pub use ron_custody::backend::BackendKind;
+pub use ron_custody::store::source::SealSource;
 
 pub mod lifecycle;
 

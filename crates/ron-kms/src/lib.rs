@@ -22,16 +22,11 @@
 pub mod api;
 pub mod attest;
 pub mod audit;
-pub mod backend;
 pub mod config;
 pub mod embedded;
 pub mod engine;
-pub mod error;
-pub mod index;
-pub mod keys;
 pub mod metrics;
 pub mod replay;
-pub mod store;
 pub mod topology;
 pub mod work;
 

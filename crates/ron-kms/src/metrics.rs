@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ron_custody::backend::metrics::DeviceMetrics;
+use ron_custody::error::{NO_MATCH, OK, Why};
+use ron_custody::index::KeyIndex;
 use ron_kernel::{
     ClosedCounter, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
     Registry,
@@ -10,10 +13,6 @@ use ron_kernel::{
 
 use ron_proto::kms::KeyState;
 use ron_service::log_host::asker::WitnessMetrics;
-
-use crate::backend::metrics::DeviceMetrics;
-use crate::error::{NO_MATCH, OK, Why};
-use crate::index::KeyIndex;
 
 /// Seconds. The lowest bound is 10 us: an Ed25519 signature takes about that, a durable answer some milliseconds.
 const OP_BUCKETS: &[f64] = &[
@@ -186,7 +185,7 @@ impl Metrics {
         metrics
     }
 
-    /// Counts one operation. `result` is `ok` or a code of [`crate::error::Why`].
+    /// Counts one operation. `result` is `ok` or a code of [`ron_custody::error::Why`].
     pub fn op(&self, op: &'static str, alg: &'static str, result: &'static str, took: Duration) {
         self.ops.with_label_values(&[op, alg, result]).inc();
         self.op_seconds
@@ -204,7 +203,7 @@ impl Metrics {
         for key in index.keys.values() {
             *counts.entry((key.kid.alg, key.state)).or_insert(0) += 1;
         }
-        for alg in crate::keys::material::OFFERED {
+        for alg in ron_custody::keys::material::OFFERED {
             for state in KeyState::ALL {
                 let count = counts.get(&(alg, state)).copied().unwrap_or(0);
                 self.keys

@@ -7,6 +7,10 @@
 //!       └────────────store(64)──> kms-store <─────────────┘─────────────────┘
 //! ```
 
+use ron_custody::topology::{
+    PKCS11, PKCS11_KEEPER, PKCS11_QUEUE, REMOTE, REMOTE_KEEPER, REMOTE_QUEUE, TPM, TPM_KEEPER,
+    TPM_QUEUE,
+};
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 pub const SIGNERS: ThreadSpec = ThreadSpec {
@@ -70,44 +74,12 @@ pub const PROOFS: ThreadSpec = ThreadSpec {
     critical: false,
     job: "answer sign requests that wait for their proof",
 };
-/// Sessions of a PKCS#11 token.
-pub const PKCS11: ThreadSpec = ThreadSpec {
-    name: "kms-p11-",
-    count: Count::Pool("pkcs11.sessions"),
-    stage: Stage::Write,
-    critical: false,
-    job: "own a session of the token each and call it; one that hangs is set aside",
-};
-/// The owner of the TPM.
-pub const TPM: ThreadSpec = ThreadSpec {
-    name: "kms-tpm-",
-    count: Count::Pool("one, and those set aside"),
-    stage: Stage::Write,
-    critical: false,
-    job: "own the TPM and call it; one that hangs is set aside",
-};
 pub const ATTEST: ThreadSpec = ThreadSpec {
     name: "kms-attest",
     count: Count::One,
     stage: Stage::Background,
     critical: false,
     job: "have devices attest their keys every attest.refresh_every",
-};
-/// Probes the token and reconnects.
-pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
-    name: "kms-keep-p11",
-    count: Count::One,
-    stage: Stage::Background,
-    critical: false,
-    job: "probe the PKCS#11 token, reconnect with backoff",
-};
-/// Probes the TPM and reconnects.
-pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
-    name: "kms-keep-tpm",
-    count: Count::One,
-    stage: Stage::Background,
-    critical: false,
-    job: "probe the TPM, reconnect with backoff",
 };
 /// Threads that wait for the PKCS#11 token.
 pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
@@ -125,22 +97,6 @@ pub const HELD_TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "jobs of keys in the TPM: reserve, check, wait for its owner",
 };
-/// Sessions with another key service.
-pub const REMOTE: ThreadSpec = ThreadSpec {
-    name: "kms-rem-",
-    count: Count::Pool("remote.sessions"),
-    stage: Stage::Write,
-    critical: false,
-    job: "call the other key service",
-};
-/// Probes the other key service and reconnects.
-pub const REMOTE_KEEPER: ThreadSpec = ThreadSpec {
-    name: "kms-keep-rem",
-    count: Count::One,
-    stage: Stage::Background,
-    critical: false,
-    job: "probe the other key service, reconnect with backoff",
-};
 /// Threads that wait for the other key service.
 pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
     name: "kms-hrem-",
@@ -149,15 +105,6 @@ pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
     critical: false,
     job: "jobs of keys in another key service: reserve, check, wait for its answer",
 };
-/// Calls that wait for a session with the other key service.
-pub const REMOTE_QUEUE: QueueSpec = QueueSpec {
-    name: "remote",
-    capacity: 64,
-    overflow: Overflow::RejectNew,
-    from: "kms-hrem-*, kms-keep-rem",
-    to: "kms-rem-*",
-    when_full: "429 busy",
-};
 /// Jobs of keys in another key service.
 pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
     name: "held_remote",
@@ -165,24 +112,6 @@ pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
     overflow: Overflow::RejectNew,
     from: "kms-http-, kms-store",
     to: "kms-hrem-*",
-    when_full: "429 busy",
-};
-/// Calls that wait for a session of the token.
-pub const PKCS11_QUEUE: QueueSpec = QueueSpec {
-    name: "pkcs11",
-    capacity: 64,
-    overflow: Overflow::RejectNew,
-    from: "kms-hp11-*, kms-keep-p11",
-    to: "kms-p11-*",
-    when_full: "429 busy",
-};
-/// Calls that wait for the TPM.
-pub const TPM_QUEUE: QueueSpec = QueueSpec {
-    name: "tpm",
-    capacity: 64,
-    overflow: Overflow::RejectNew,
-    from: "kms-htpm-*, kms-keep-tpm, kms-store",
-    to: "kms-tpm-*",
     when_full: "429 busy",
 };
 /// Jobs of keys in the token.

@@ -311,7 +311,7 @@ fn devices(report: &mut Report, name: &str, config: &Config) {
             "load its driver, or let this user open it (group tss)",
         );
     }
-    for (device, answer) in ron_kms::backend::probe::probe_devices(config) {
+    for (device, answer) in ron_custody::backend::probe::probe_devices(config) {
         match answer {
             Ok(()) => report.ok(&device, "it answers"),
             Err(why) => report.fail(

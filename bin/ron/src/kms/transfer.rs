@@ -8,7 +8,7 @@ use ron_client::KmsClient;
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::secret::SecretBytes;
 use ron_crypto::{OsRandom, keyblob};
-use ron_kms::keys::wrapping::{export_info, import_info, kem_of, wrap_for};
+use ron_custody::keys::wrapping::{export_info, import_info, kem_of, wrap_for};
 use ron_proto::kms::{Bytes, ExportKey, ImportKey, PayloadPolicy, Recipient, RotateEvery};
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 use ron_service::config::read_secret_file;

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::keys::envelope::CIPHERTEXT_BYTES_MAX;
+use ron_custody::keys::payload::check_context;
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
@@ -20,9 +23,6 @@ use zeroize::Zeroizing;
 
 use super::call_context;
 use crate::audit::entry::ReplyBody;
-use crate::error::{Refusal, Why};
-use crate::keys::envelope::CIPHERTEXT_BYTES_MAX;
-use crate::keys::payload::check_context;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Answer, json, one};
 use crate::work::{Kms, SignJob};

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ron_custody::error::{Refusal, Why};
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_proto::kms::{
     BATCH_ITEMS_MAX, UnwrapBatch, UnwrapBatchAnswer, UnwrapItem, UnwrapRequest, UnwrapResult,
@@ -16,7 +17,6 @@ use serde::de::DeserializeOwned;
 
 use super::call_context;
 use super::envelope::{Ask, ERRORS, answer_of, task_of};
-use crate::error::{Refusal, Why};
 use crate::work::envelope::EnvelopeTask;
 use crate::work::operation::many;
 use crate::work::{Kms, SignJob};

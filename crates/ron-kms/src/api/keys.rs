@@ -3,6 +3,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use ron_custody::index::Key;
+use ron_custody::index::may_use;
 use ron_http::{Method, Need, Principal, Request, Responder, Response, Route, sync};
 use ron_proto::kms::{CreateKey, KeyDoc, KeyList, KeyState, RotateAnswer, RotateRequest};
 use ron_proto::problem::Problem;
@@ -10,8 +12,6 @@ use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, Purpose};
 
 use super::call_context;
-use crate::index::Key;
-use crate::index::may_use;
 use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 

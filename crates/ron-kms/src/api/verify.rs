@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ron_custody::error::Refusal;
 use ron_http::{Method, Need, Principal, Request, Response, Route, sync};
 use ron_kernel::RankedMutex;
 use ron_proto::kms::{
@@ -12,7 +13,6 @@ use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::Tenant;
 
-use crate::error::Refusal;
 use crate::topology::VERIFY_LOCK;
 use crate::work::Kms;
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::keys::PublicKey;
 use ron_http::{Method, Need, Request, Response, Route, sync};
 use ron_proto::kms::{MESSAGE_BYTES_MAX, VerifyRawAnswer, VerifyRawRequest};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 
 use crate::audit::leaf::{NO_MATCH, OK};
-use crate::error::{Refusal, Why};
-use crate::keys::PublicKey;
 use crate::work::Kms;
 
 /// The routes of this file.

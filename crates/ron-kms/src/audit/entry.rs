@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ron_custody::error::Refusal;
 use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, ReplySender, SharedClock};
@@ -14,7 +15,6 @@ use smallvec::SmallVec;
 
 use super::leaf::Draft;
 use super::proofs::ProofRequest;
-use crate::error::Refusal;
 use crate::metrics::Metrics;
 use crate::replay::JournalRecord;
 

@@ -8,15 +8,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ron_custody::store::log_key::{LogSigner, SecondSigner};
+use ron_custody::store::{LogIdentity, LogKey};
 use ron_files::{OsDisk, write_atomic};
 use ron_kernel::{SharedClock, Snapshot};
 use ron_service::log_host::KeyView;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{CHAIN_BYTES_MAX, KeyChain};
-
-use crate::store::log_key::{LogSigner, SecondSigner};
-use crate::store::{LogIdentity, LogKey};
 
 /// Maximum keys that sign at a time: a note has room for 64 lines, which witnesses need too.
 pub const SIGNING_MAX: usize = 8;

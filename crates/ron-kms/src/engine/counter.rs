@@ -11,13 +11,13 @@
 
 use std::time::Duration;
 
+use ron_custody::backend::settings::DeviceSettings;
+use ron_custody::backend::{BackendKind, Backends};
+use ron_custody::store::KeyStore;
 use ron_kernel::Deadline;
 
 use super::log::Distrust;
 use crate::audit::health::Fault;
-use crate::backend::settings::DeviceSettings;
-use crate::backend::{BackendKind, Backends};
-use crate::store::KeyStore;
 
 /// Maximum wait for one answer of the TPM.
 const WAIT: Duration = Duration::from_secs(3);

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Disk;
 use ron_kernel::SharedClock;
 use ron_proto::receipt::LogReceipt;
@@ -19,7 +20,6 @@ use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
 use crate::audit::writer::{AuditWriter, Counters};
 use crate::config::Settings;
 use crate::metrics::Metrics;
-use crate::store::{KeyStore, LogIdentity};
 use crate::work::lifecycle::complete::complete_change;
 use crate::work::log_key::complete_log_key;
 

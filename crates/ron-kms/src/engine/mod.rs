@@ -9,6 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_crypto::rand::Random;
+use ron_custody::backend::{self, Backends, line::DeviceHandles};
+use ron_custody::keys::wrapping::WrappingKeys;
+use ron_custody::store::log_key::LogSigner;
+use ron_custody::store::{KeyStore, StoreError, StoreSettings};
 use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
@@ -26,13 +30,9 @@ use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::{self, AuditHealth, LogRing};
-use crate::backend::{self, Backends, line::DeviceHandles};
 use crate::config::Settings;
-use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::{Bounds, Journal, JournalError, Replay};
-use crate::store::log_key::LogSigner;
-use crate::store::{KeyStore, StoreError, StoreSettings};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };

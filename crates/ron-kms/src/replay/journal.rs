@@ -15,10 +15,10 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_custody::store::OP_ID_MS;
 use ron_files::{Check, Disk, FileError, Kind, Place, RecordFile, Tail};
 
 use super::{Bounds, Entry, JournalRecord, OpKey, Replay};
-use crate::store::OP_ID_MS;
 
 const KIND: Kind = Kind {
     name: b"JRNL",

@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::store::OP_ID_MS;
 use ron_files::{Check, Disk, Place};
 use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
 
-use crate::error::{Refusal, Why};
-use crate::store::OP_ID_MS;
 use crate::topology::REPLAY_LOCK;
 pub use journal::{Journal, JournalError};
 

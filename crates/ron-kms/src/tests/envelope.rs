@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::keys::SecretKey;
+use ron_custody::keys::envelope::{self, header};
 use ron_files::{FaultKind, SimDisk};
 use ron_http::{Principal, Response};
 use ron_kernel::Deadline;
@@ -12,9 +15,6 @@ use ron_proto::values::{Alg, Kid};
 use super::{Got, Rig, create_request, file_settings, memory_settings, op_id, principal, settings};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Leaf, Op};
-use crate::error::{Refusal, Why};
-use crate::keys::SecretKey;
-use crate::keys::envelope::{self, header};
 use crate::work::SignJob;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Work, many};
@@ -497,15 +497,15 @@ fn an_older_store_beside_the_log_wraps_nothing() {
     let rig = Rig::file(dir.path()).expect("starts");
     let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
     rig.stop();
-    let old = std::fs::read(dir.path().join(crate::store::FILE_NAME)).expect("reads");
+    let old = std::fs::read(dir.path().join(ron_custody::store::FILE_NAME)).expect("reads");
     let rig = Rig::file(dir.path()).expect("starts");
     assert_eq!(number(one(&rig, wrap(&key, None, b"x"))), 0);
     rig.stop();
     for suffix in ["-wal", "-shm"] {
-        let name = format!("{}{suffix}", crate::store::FILE_NAME);
+        let name = format!("{}{suffix}", ron_custody::store::FILE_NAME);
         let _ = std::fs::remove_file(dir.path().join(name)); // gone after an orderly stop
     }
-    std::fs::write(dir.path().join(crate::store::FILE_NAME), old).expect("writes");
+    std::fs::write(dir.path().join(ron_custody::store::FILE_NAME), old).expect("writes");
     let rig = Rig::file(dir.path()).expect("starts, to verify only");
     let refused = run(&rig, &rig.caller.clone(), vec![wrap(&key, None, b"x")]).pop();
     let refused = refused.expect("one").expect_err("nothing is wrapped");

@@ -298,7 +298,7 @@ fn holds(dir: &Path, needle: &[u8]) -> Option<String> {
 }
 
 fn sealed_records(dir: &Path, key: &Kid) -> Vec<Vec<u8>> {
-    let db = Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens");
+    let db = Connection::open(dir.join(ron_custody::store::FILE_NAME)).expect("opens");
     let mut query = db
         .prepare("SELECT sealed FROM versions WHERE kid = ?1 ORDER BY number")
         .expect("query");

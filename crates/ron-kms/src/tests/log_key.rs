@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use ron_custody::store::log_key::LOG_KEY_NAME;
+use ron_custody::store::write::OpRow;
+use ron_custody::store::{KeyStore, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{PayloadPolicy, RotateLogKey, RotateLogKeyAnswer, SignRequest};
@@ -15,9 +18,6 @@ use crate::audit::leaf::{Draft, Leaf, Op};
 use crate::audit::ring::{CHAIN_FILE, open_checkpoint};
 use crate::audit::verify::{verify_dir, verify_on};
 use crate::config::Settings;
-use crate::store::log_key::LOG_KEY_NAME;
-use crate::store::write::OpRow;
-use crate::store::{KeyStore, StoreError};
 
 fn request(op: u128) -> RotateLogKey {
     RotateLogKey {
@@ -220,7 +220,7 @@ fn rows_of_log_keys_cannot_be_changed_or_removed() {
     ] {
         let place = tempfile::tempdir().expect("dir");
         super::store::copy(dir.path(), place.path());
-        let db = rusqlite::Connection::open(place.path().join(crate::store::FILE_NAME));
+        let db = rusqlite::Connection::open(place.path().join(ron_custody::store::FILE_NAME));
         let db = db.expect("opens");
         assert!(db.execute(change, []).expect("runs") > 0);
         drop(db);

@@ -7,7 +7,6 @@ mod audit;
 mod devices;
 mod envelope;
 mod gate;
-mod lane_model;
 mod lifecycle;
 mod log_key;
 mod notes;

@@ -1,5 +1,7 @@
 //! From a request to its durable answer: signing, rotation, replay, limits, overload.
 
+use ron_custody::keys::PublicKey;
+use ron_custody::keys::material::SUPPORTED;
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{
     CreateKey, Digest, DigestAlg, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateAnswer,
@@ -10,8 +12,6 @@ use ron_proto::values::Alg;
 
 use super::{Rig, create_request, memory_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, Op};
-use crate::keys::PublicKey;
-use crate::keys::material::SUPPORTED;
 use crate::work::key_request::KeyRequest;
 use crate::work::verify::verify;
 

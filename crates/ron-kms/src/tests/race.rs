@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ron_crypto::rand::SeededRandom;
+use ron_custody::backend::{Attestation, BackendKind, Custody};
+use ron_custody::index::{Key, KeyIndex, Version};
+use ron_custody::keys::SecretKey;
 use ron_http::Principal;
 use ron_proto::kms::{KeyState, PayloadPolicy, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Kid, Timestamp};
 
 use super::{Rig, principal, signed};
-use crate::backend::{Attestation, BackendKind, Custody};
-use crate::index::{Key, KeyIndex, Version};
-use crate::keys::SecretKey;
 
 fn kid() -> Kid {
     "ron/p/ed25519/0190f0a0-0000-7000-8000-000000000000"

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_crypto::rand::SeededRandom;
+use ron_custody::backend::{BackendKind, Backends};
+use ron_custody::store::write::{OpRow, Pending};
+use ron_custody::store::{KeyStore, StoreError};
 use ron_proto::kms::{KeyDoc, PayloadPolicy, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::{Rig, file_settings, op_id, signed};
 use crate::audit::leaf::{Draft, Leaf, Op};
-use crate::backend::{BackendKind, Backends};
 use crate::config::SealSource;
 use crate::engine::store_settings;
-use crate::store::write::{OpRow, Pending};
-use crate::store::{KeyStore, StoreError};
 
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
@@ -26,7 +26,7 @@ pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
 }
 
 fn database(dir: &Path) -> Connection {
-    Connection::open(dir.join(crate::store::FILE_NAME)).expect("opens")
+    Connection::open(dir.join(ron_custody::store::FILE_NAME)).expect("opens")
 }
 
 pub fn copy(from: &Path, to: &Path) {

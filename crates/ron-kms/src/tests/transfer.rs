@@ -4,6 +4,8 @@ use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::keyblob;
 use ron_crypto::rand::SeededRandom;
 use ron_crypto::secret::SecretBytes;
+use ron_custody::keys::material::OFFERED;
+use ron_custody::keys::{SecretKey, wrapping};
 use ron_proto::kms::{
     Bytes, ExportAnswer, ExportKey, ImportKey, KeyDoc, PayloadPolicy, Recipient, SignRequest,
     WrappingKeyDoc,
@@ -15,8 +17,6 @@ use super::{Got, Rig, create_request, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::audit::verify::LeafCheck;
-use crate::keys::material::OFFERED;
-use crate::keys::{SecretKey, wrapping};
 use crate::work::StoreJob;
 
 fn doc(rig: &Rig, alg: Alg) -> WrappingKeyDoc {

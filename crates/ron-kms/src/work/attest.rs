@@ -2,6 +2,10 @@
 //! it holds.
 
 use ron_crypto::hash::sha256;
+use ron_custody::backend::{BackendKind, Custody, TpmEvidence};
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{Key, Version};
+use ron_custody::keys::SecretKey;
 use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::jcs;
@@ -19,10 +23,6 @@ use super::refresh::ATTEST_WAIT;
 use crate::attest::{statement_bytes, tpm_nonce};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, OK, Op};
-use crate::backend::{BackendKind, Custody, TpmEvidence};
-use crate::error::{Refusal, Why};
-use crate::index::{Key, Version};
-use crate::keys::SecretKey;
 
 pub struct AttestTask {
     pub key: Kid,
@@ -36,19 +36,6 @@ fn wire(backend: BackendKind) -> KeyBackend {
         BackendKind::Pkcs11 => KeyBackend::Pkcs11,
         BackendKind::Tpm => KeyBackend::Tpm,
         BackendKind::Remote => KeyBackend::Remote,
-    }
-}
-
-impl From<TpmEvidence> for TpmEvidenceDoc {
-    fn from(evidence: TpmEvidence) -> Self {
-        Self {
-            attestation_key: Bytes(evidence.attestation_key),
-            key_public: Bytes(evidence.key_public),
-            certify: Bytes(evidence.certify),
-            certify_signature: Bytes(evidence.certify_signature),
-            quote: Bytes(evidence.quote),
-            quote_signature: Bytes(evidence.quote_signature),
-        }
     }
 }
 

@@ -5,6 +5,10 @@
 
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
+use ron_custody::backend::Custody;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{Key, KeyIndex};
+use ron_custody::keys::{SecretKey, envelope};
 use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, PrivateBytes};
@@ -15,10 +19,6 @@ use super::operation::{Answer, Operation, Run, Stop};
 use super::{CallContext, Kms};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, NO_MATCH, OK, Op};
-use crate::backend::Custody;
-use crate::error::{Refusal, Why};
-use crate::index::{Key, KeyIndex};
-use crate::keys::{SecretKey, envelope};
 
 #[derive(Clone)]
 pub enum EnvelopeOp {

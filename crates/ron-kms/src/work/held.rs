@@ -4,6 +4,9 @@
 
 use std::time::Duration;
 
+use ron_custody::backend::{BackendKind, Backends, Handle, Held};
+use ron_custody::error::Refusal;
+use ron_custody::store::change::Order;
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
@@ -12,9 +15,6 @@ use ron_proto::values::Kid;
 use super::jobs::{DeferredChange, HeldJob, KeyMadeJob};
 use super::operation::Work;
 use super::{Kms, StoreJob, each_job};
-use crate::backend::{BackendKind, Backends, Handle, Held};
-use crate::error::Refusal;
-use crate::store::change::Order;
 use crate::topology::{
     HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
 };

@@ -1,13 +1,13 @@
 //! The jobs between the store thread and the threads that wait for devices.
 
+use ron_custody::backend::{Handle, Held};
+use ron_custody::error::Refusal;
+use ron_custody::store::change::Order;
 use ron_proto::kms::CreateKey;
 use ron_proto::values::Kid;
 
 use super::key_request::KeyRequest;
 use super::{CallContext, SignJob};
-use crate::backend::{Handle, Held};
-use crate::error::Refusal;
-use crate::store::change::Order;
 
 /// Work for the threads that wait for a device.
 pub enum HeldJob {

@@ -5,6 +5,11 @@
 //! (`engine::log`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::may_run_system;
+use ron_custody::store::log_key::{LOG_KEY_NAME, NewLogKey};
+use ron_custody::store::write::OpRow;
+use ron_custody::store::{KeyStore, StoreError};
 use ron_kernel::{Credit, Deadline, reply};
 use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
 use ron_proto::receipt::LogReceipt;
@@ -18,11 +23,6 @@ use crate::audit;
 use crate::audit::entry::{Entry, Items};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
-use crate::error::{Refusal, Why};
-use crate::index::may_run_system;
-use crate::store::log_key::{LOG_KEY_NAME, NewLogKey};
-use crate::store::write::OpRow;
-use crate::store::{KeyStore, StoreError};
 
 /// Name of the algorithm in leaf and metrics.
 const ALG: &str = "ed25519";

@@ -21,6 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::rand::Random;
+use ron_custody::backend::Backends;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::KeyIndex;
+use ron_custody::keys::note::Checkpoint;
+use ron_custody::keys::wrapping::WrappingKeys;
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
@@ -36,12 +41,7 @@ use crate::audit::entry::{Entry, Items, Nobody};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::{AuditHealth, LogRing};
-use crate::backend::Backends;
 use crate::config::Settings;
-use crate::error::{Refusal, Why};
-use crate::index::KeyIndex;
-use crate::keys::note::Checkpoint;
-use crate::keys::wrapping::WrappingKeys;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use fair::{FairQueue, PushError};

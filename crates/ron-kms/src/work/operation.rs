@@ -9,6 +9,10 @@
 //!
 //! A batch is many single operations: an item with an `op_id` is the same operation as the single call with that `op_id`.
 
+use ron_custody::backend::BackendKind;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{Key, KeyIndex, may_use};
+use ron_custody::keys::note;
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
 use ron_proto::kms::SignAnswer;
@@ -23,10 +27,6 @@ use crate::audit::entry::{
 };
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::audit::proofs::ProofRequest;
-use crate::backend::BackendKind;
-use crate::error::{Refusal, Why};
-use crate::index::{Key, KeyIndex, may_use};
-use crate::keys::note;
 use crate::replay::{JournalRecord, Lookup, Ticket};
 
 /// The answer of one item.

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_custody::backend::{Attestation, Custody, Device, Held};
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_service::ReadyBoard;
 
 use super::Kms;
 use crate::attest::tpm_format;
-use crate::backend::{Attestation, Custody, Device, Held};
 
 /// Maximum time for a device to attest.
 pub const ATTEST_WAIT: Duration = Duration::from_secs(3);

@@ -2,6 +2,11 @@
 //! snapshot of the keys and blocks only on a device that holds the key.
 
 use ron_crypto::hash::sha256;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{Key, KeyIndex};
+use ron_custody::keys::jwt::Head;
+use ron_custody::keys::note;
+use ron_custody::keys::payload::{self, Allowed, Payload};
 use ron_http::Principal;
 use ron_proto::jcs;
 use ron_proto::kms::{
@@ -15,11 +20,6 @@ use super::operation::{Operation, Run, Stop};
 use super::verify::signs_not;
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
-use crate::error::{Refusal, Why};
-use crate::index::{Key, KeyIndex};
-use crate::keys::jwt::Head;
-use crate::keys::note;
-use crate::keys::payload::{self, Allowed, Payload};
 
 /// A sign request or one item of a batch.
 #[derive(Clone)]

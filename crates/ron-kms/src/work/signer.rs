@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::Key;
+use ron_custody::keys::note::Checkpoint;
 use ron_kernel::{Deadline, Receiver, ThreadCtx, reply};
 
 use super::fair::Turn;
 use super::operation::{CheckpointGate, Stop};
 use super::{Kms, SignJob, StoreJob};
 use crate::audit::entry::Items;
-use crate::error::{Refusal, Why};
-use crate::index::Key;
-use crate::keys::note::Checkpoint;
 
 /// Maximum wait of a device's thread for the store to remember a checkpoint.
 const REMEMBER_WAIT: Duration = Duration::from_secs(5);

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::keys::symmetric::SymmetricKey;
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
@@ -11,8 +13,6 @@ use super::lifecycle::{Lifecycle, store_down};
 use super::{Kms, SELF, StoreJob};
 use crate::audit::entry::{Entry, Items, Nobody};
 use crate::audit::leaf::{Draft, Op};
-use crate::error::{Refusal, Why};
-use crate::keys::symmetric::SymmetricKey;
 
 /// Maximum wait of a signer for a block.
 const BLOCK_WAIT: Duration = Duration::from_secs(1);

@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{Key, KeyIndex, Version};
+use ron_custody::keys::PublicKey;
+use ron_custody::keys::payload::Payload;
 use ron_http::Principal;
 use ron_proto::kms::{Signature, VerifyAnswer, VerifyDetail, VerifyMode, VerifyRequest};
 use ron_proto::values::Alg;
 
 use super::Kms;
-use crate::error::{Refusal, Why};
-use crate::index::{Key, KeyIndex, Version};
-use crate::keys::PublicKey;
-use crate::keys::payload::Payload;
 
 /// Maximum signatures in one request.
 const SIGNATURES_MAX: usize = 4;

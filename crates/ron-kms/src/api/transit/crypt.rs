@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use ron_custody::error::Refusal;
+use ron_custody::index::Key;
+use ron_custody::keys::envelope::{HEADER_LEN, header};
 use ron_http::{Method, Request, Responder, Response, Route};
 use ron_proto::kms::{BATCH_ITEMS_MAX, Bytes, PrivateBytes};
 use ron_proto::problem::Problem;
@@ -18,9 +21,6 @@ use super::{
 use crate::api::call_context;
 use crate::api::envelope::task;
 use crate::audit::entry::Items;
-use crate::error::Refusal;
-use crate::index::Key;
-use crate::keys::envelope::{HEADER_LEN, header};
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Answer, many};
 use crate::work::{Kms, SignJob};

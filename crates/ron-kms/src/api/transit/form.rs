@@ -1,11 +1,11 @@
 //! The format of Vault's answers: `data` in an envelope of constants, or `errors`.
 
+use ron_custody::error::Refusal;
 use ron_http::{Body, Response, Route};
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use super::bad;
-use crate::error::Refusal;
 
 /// The statuses that a request may choose for a batch with failed items.
 const PARTIAL: [u16; 7] = [200, 202, 207, 400, 409, 422, 424];

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::Key;
 use ron_http::{Method, Request, Responder, Response, Route};
 use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
@@ -17,8 +19,6 @@ use super::{
     unsupported,
 };
 use crate::api::call_context;
-use crate::error::{Refusal, Why};
-use crate::index::Key;
 use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 

@@ -18,6 +18,9 @@ mod token;
 
 use std::sync::Arc;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::may_use;
+use ron_custody::index::{Key, KeyIndex};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route, sync};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -25,9 +28,6 @@ use ron_proto::values::{Alg, Kid, Purpose};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::error::{Refusal, Why};
-use crate::index::may_use;
-use crate::index::{Key, KeyIndex};
 use crate::work::Kms;
 
 pub use token::VaultTokens;

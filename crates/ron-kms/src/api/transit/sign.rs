@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::Key;
 use ron_http::{Method, Request, Responder, Route};
 use ron_proto::kms::{
     BATCH_ITEMS_MAX, Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
@@ -23,8 +25,6 @@ use super::{
 use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
 use crate::audit::entry::Logged;
-use crate::error::{Refusal, Why};
-use crate::index::Key;
 use crate::work::operation::many;
 use crate::work::sign::{SignTask, Signed};
 use crate::work::{Kms, SignJob};

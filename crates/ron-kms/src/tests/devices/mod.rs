@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ron_custody::error::Refusal;
 use ron_http::{Body, Response};
 use ron_kernel::{Deadline, ReplyWaiter};
 use ron_proto::kms::{
@@ -30,7 +31,6 @@ use ron_proto::kms::{
 use ron_proto::values::{Alg, Kid};
 
 use super::{Got, Rig, create_request};
-use crate::error::Refusal;
 use crate::work::SignJob;
 use crate::work::operation::{one, signed};
 use crate::work::sign::SignTask;

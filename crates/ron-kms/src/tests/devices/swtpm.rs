@@ -365,7 +365,7 @@ fn what_the_tpm_says_is_checked_by_strangers() {
 
 /// `tpm2_checkquote` agrees, with the nonce that the statement gives.
 fn checkquote(dir: &Path, certificate: &ron_proto::kms::BirthCertificate) {
-    use crate::keys::PublicKey;
+    use ron_custody::keys::PublicKey;
     let evidence = &certificate.evidence;
     let tpm = evidence.tpm.as_ref().expect("evidence");
     let ak = PublicKey::from_raw(Alg::EcdsaP256, tpm.attestation_key.as_slice()).expect("a point");

@@ -1,12 +1,12 @@
 //! Checkpoints of `note` keys: remembered in the store before they are signed, so that a key never signs two
 //! checkpoints of which neither extends the other, also across a crash.
 
+use ron_custody::index::Key;
+use ron_custody::keys::note;
 use ron_kernel::{Credit, Deadline};
 
 use super::Lifecycle;
 use crate::audit::entry::Items;
-use crate::index::Key;
-use crate::keys::note;
 use crate::work::operation::{CheckpointGate, Stop};
 use crate::work::{Kms, SignJob};
 

@@ -1,13 +1,13 @@
 //! Completion of a change: its leaf is durable, so the version becomes visible and its answer is stored.
 
+use ron_custody::store::write::Pending;
+use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
 use ron_proto::kms::KeyChanged;
 use ron_proto::receipt::LogReceipt;
 use serde::Serialize;
 
 use crate::audit::leaf::Op;
-use crate::store::write::Pending;
-use crate::store::{KeyStore, StoreError};
 use crate::work::CallContext;
 
 /// The answer of a finished change.

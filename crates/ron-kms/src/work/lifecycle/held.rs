@@ -10,14 +10,14 @@
 //! The change is planned again because the store may have changed in between. A key that the second
 //! plan does not use is destroyed.
 
+use ron_custody::backend::Handle;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::store::change::Order;
 use ron_kernel::SendError;
 use ron_proto::values::Kid;
 
 use super::plan::Plan;
 use super::{Lifecycle, store_down};
-use crate::backend::Handle;
-use crate::error::{Refusal, Why};
-use crate::store::change::Order;
 use crate::work::jobs::{DeferredChange, DeferredKind, HeldJob, KeyMadeJob};
 use crate::work::{CallContext, Kms};
 

@@ -2,17 +2,17 @@
 //! the new metadata, or to a refusal.
 
 use ron_crypto::rand::Random;
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::Key;
+use ron_custody::index::{Rotation, Waiting, not_active};
+use ron_custody::store::KeyStore;
+use ron_custody::store::change::{Change, Unplanned};
+use ron_custody::store::record::Meta;
 use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
 use ron_proto::values::{Kid, Timestamp};
 
 use crate::audit::leaf::Op;
 use crate::config::lifecycle::LifecycleSettings;
-use crate::error::{Refusal, Why};
-use crate::index::Key;
-use crate::index::{Rotation, Waiting, not_active};
-use crate::store::KeyStore;
-use crate::store::change::{Change, Unplanned};
-use crate::store::record::Meta;
 use crate::work::key_request::KeyRequest;
 
 /// The shortest `rotate_every`, in seconds.

@@ -1,5 +1,9 @@
 //! Import and export of keys, always wrapped.
 
+use ron_custody::error::{Refusal, Why};
+use ron_custody::index::{may_use, not_active};
+use ron_custody::keys::{SecretKey, wrapping};
+use ron_custody::store::change::Unplanned;
 use ron_proto::kms::{
     Bytes, CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX,
 };
@@ -10,10 +14,6 @@ use super::plan::Plan;
 use super::{Lifecycle, Making, draft_of, store_down};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
-use crate::error::{Refusal, Why};
-use crate::index::{may_use, not_active};
-use crate::keys::{SecretKey, wrapping};
-use crate::store::change::Unplanned;
 use crate::work::CallContext;
 use crate::work::key_request::body_hash;
 use crate::work::operation::json;

@@ -2,6 +2,7 @@
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
+use ron_proto::kms::{Bytes, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
 use super::{Attestation, BackendKind, Capabilities};
@@ -45,6 +46,19 @@ pub struct TpmEvidence {
     pub quote: Vec<u8>,
     /// `TPMT_SIGNATURE` over it.
     pub quote_signature: Vec<u8>,
+}
+
+impl From<TpmEvidence> for TpmEvidenceDoc {
+    fn from(evidence: TpmEvidence) -> Self {
+        Self {
+            attestation_key: Bytes(evidence.attestation_key),
+            key_public: Bytes(evidence.key_public),
+            certify: Bytes(evidence.certify),
+            certify_signature: Bytes(evidence.certify_signature),
+            quote: Bytes(evidence.quote),
+            quote_signature: Bytes(evidence.quote_signature),
+        }
+    }
 }
 
 /// Why a call to a device failed.

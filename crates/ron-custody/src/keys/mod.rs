@@ -3,6 +3,8 @@
 pub mod envelope;
 pub mod jwt;
 pub mod lane;
+#[cfg(test)]
+mod lane_model;
 pub mod material;
 pub mod note;
 pub mod payload;

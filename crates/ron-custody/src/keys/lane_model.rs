@@ -8,7 +8,7 @@ mod atomics {
 }
 
 #[allow(clippy::duplicate_mod)] // intended: the same file on other primitives
-#[path = "../keys/lane.rs"]
+#[path = "lane.rs"]
 mod lane;
 
 use std::collections::BTreeSet;
