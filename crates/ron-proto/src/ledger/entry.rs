@@ -466,8 +466,8 @@ pub struct RequestKey {
     pub key: EntryKey,
 }
 
-/// Body of `POST /v1/ledger/commit`. A caller that keeps its entries sends references to them
-/// (`CommitRequest<&Entry>`).
+// Generic, so that a caller that keeps its entries sends references: `CommitRequest<&Entry>`.
+/// Body of `POST /v1/ledger/commit`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CommitRequest")]
