@@ -276,7 +276,7 @@ fn is(row: &OverviewNode, kind: &str) -> bool {
 }
 
 #[test]
-fn hostile_nodes_harm_nobody_but_themselves() {
+fn hostile_nodes_affect_only_themselves() {
     let nodes = Nodes::start();
     let mut console = Console::start(&nodes.ports, INTERVAL);
     let mut took = Vec::new();

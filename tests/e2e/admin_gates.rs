@@ -167,7 +167,7 @@ fn anonymous() -> [&'static str; 3] {
 }
 
 #[test]
-fn a_proxy_names_the_user_and_nobody_else_does() {
+fn only_a_listed_proxy_names_the_user() {
     let node = "[[nodes]]\nid = \"n\"\nhealth_url = \"http://127.0.0.1:1\"\n";
     let console = Console::start(&format!("{INGRESS}{node}"));
     console.refuses_all();

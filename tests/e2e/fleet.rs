@@ -17,7 +17,7 @@ const UNCONFIGURED: [&str; 5] = [
 ];
 
 #[test]
-fn every_service_tells_its_state_and_its_threads_are_what_it_says() {
+fn every_service_reports_its_state_and_its_threads_match_its_table() {
     let fleet = Fleet::start();
     fleet.token("svc-wallet", None);
     let mut told = BTreeSet::new();

@@ -223,7 +223,7 @@ fn forged(issuer: &str) -> (String, impl Fn(&str, &str) -> String + use<>) {
 const NOTHING_REVOKED: &str = r#"{"events":[],"next":0,"current_epoch":1}"#;
 
 #[test]
-fn whoever_takes_the_issuers_port_makes_no_passports() {
+fn a_program_on_the_issuers_port_makes_no_passports() {
     let fleet = Fleet::start();
     let (keys, passport) = forged(fleet.bootstrap()["issuer"].as_str().unwrap());
     let true_issuer = fleet.api("svc-passport");

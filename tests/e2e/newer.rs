@@ -191,9 +191,9 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     ),
     (
         "svc-wallet",
-        "svc-wallet/data/pins.sqlite",
+        "svc-wallet/data/unresolved.sqlite",
         |f| sqlite(f, "PRAGMA user_version = 99"),
-        ["pins.sqlite", "99", "up to 1", "newer program"],
+        ["unresolved.sqlite", "99", "up to 1", "newer program"],
     ),
     (
         "svc-wallet",
@@ -372,7 +372,7 @@ fn every_file_of_a_data_directory_says_its_version_or_need_not() {
         "keys.db",
         "log.meta",
         "passport.db",
-        "pins.sqlite",
+        "unresolved.sqlite",
         "rewarder.db",
         "admin.db",
         "bootstrap.json",

@@ -67,7 +67,7 @@ fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> Stri
 }
 
 #[test]
-fn a_secret_is_made_by_us_kept_as_a_hash_and_changed_without_a_gap() {
+fn a_secret_is_generated_kept_as_a_hash_and_rotated_without_a_gap() {
     let rig = Rig::start();
     let dir = rig.fleet.dir();
     let config = dir.join("svc-passport/config.toml");
@@ -140,7 +140,7 @@ fn a_secret_is_made_by_us_kept_as_a_hash_and_changed_without_a_gap() {
 }
 
 #[test]
-fn wrong_secrets_shut_nobody_out() {
+fn wrong_secrets_lock_no_client_out() {
     let rig = Rig::start();
     let enough = AtomicBool::new(false);
     let statuses = std::thread::scope(|scope| {
@@ -168,7 +168,7 @@ fn wrong_secrets_shut_nobody_out() {
 }
 
 #[test]
-fn a_proof_made_for_another_place_is_worth_nothing_here() {
+fn a_proof_for_another_url_is_refused() {
     let rig = Rig::start();
     let keys = tempfile::tempdir().unwrap();
     let key = keys.path().join("key").display().to_string();

@@ -266,7 +266,7 @@ fn nginx_protects_a_page_with_our_introspection() {
 }
 
 #[test]
-fn without_its_kms_the_issuer_verifies_and_revokes_and_says_what_it_cannot() {
+fn without_its_kms_the_issuer_verifies_and_revokes_and_reports_what_fails() {
     let mut fleet = Fleet::start();
     let token = fleet.token("svc-wallet", None);
     let revoker = fleet.token("svc-passport", Some("passport:revoke"));

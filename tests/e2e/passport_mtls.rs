@@ -117,7 +117,7 @@ fn curl(dir: &Path, cert: &str, url: &str, more: &[&str]) -> (String, Value) {
 }
 
 #[test]
-fn a_certificate_proves_its_client_and_binds_what_it_is_given() {
+fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
     let fleet = Fleet::start();
     let certs = tempfile::tempdir().unwrap();
     let dir = certs.path();

@@ -468,7 +468,7 @@ fn the_wallet(rig: &mut Rig) {
 }
 
 #[test]
-fn who_takes_the_ports_of_a_service_is_told_nothing() {
+fn a_program_on_the_ports_of_a_service_gets_no_credential() {
     let mut rig = Rig::start();
     let console = rig.token("svc-admin");
     the_ledger(&mut rig, &console);
@@ -569,7 +569,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn who_listens_on_the_socket_of_a_service_as_another_user_is_told_nothing() {
+fn another_user_on_the_socket_of_a_service_gets_no_credential() {
     if !is_root() {
         println!("not run: listening as another user needs root");
         return;

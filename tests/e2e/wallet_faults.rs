@@ -54,7 +54,7 @@ fn wallet_with(rig: &mut Rig, settings: &[&'static str]) {
 }
 
 #[test]
-fn a_ledger_that_hangs_is_told_apart_from_one_that_is_well() {
+fn a_hanging_ledger_is_distinguished_from_a_healthy_one() {
     let mut rig = Rig::start();
     // With the defaults of operators.
     wallet_with(

@@ -133,7 +133,7 @@ fn cpu_ticks(pid: u32) -> u64 {
 }
 
 #[test]
-fn abuse_of_connections_hurts_nobody_else() {
+fn abuse_of_connections_affects_no_other_client() {
     let _turn = alone();
     let target = Target::start();
     let api = target.api;

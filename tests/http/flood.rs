@@ -134,7 +134,7 @@ fn status(wire: &mut Wire, request: &[u8]) -> u16 {
 }
 
 #[test]
-fn large_bodies_of_strangers_take_little_memory() {
+fn large_bodies_of_unauthenticated_callers_take_little_memory() {
     let _turn = alone();
     let fleet = Fleet::as_by_default();
     let passport = addr_of(&fleet.api("svc-passport"));

@@ -85,7 +85,7 @@ def signatures(transit):
         create(name, kind)
         signed = transit.sign_data(name=name, hash_input=b64(b"text"))["data"]["signature"]
         assert signed.startswith("vault:v1:")
-        stranger(transit, name, kind, signed, b"text")
+        third_party(transit, name, kind, signed, b"text")
         transit.rotate_key(name=name)
         check = lambda text, sig: transit.verify_signed_data(name=name, hash_input=b64(text), signature=sig)["data"]["valid"]
         assert check(b"text", signed) and not check(b"test", signed)
@@ -101,7 +101,7 @@ def signatures(transit):
     print("signatures")
 
 
-def stranger(transit, name, kind, signed, text):
+def third_party(transit, name, kind, signed, text):
     """A third-party library verifies with the public key that the API returns."""
     public = transit.read_key(name=name)["data"]["keys"]["1"]["public_key"]
     raw = base64.b64decode(signed.split(":")[2])
@@ -148,7 +148,7 @@ def keys(transit, old):
     print("keys")
 
 
-def strangers(url, token):
+def third_parties(url, token):
     assert not hvac.Client(url=url, token=token[:-1] + ("A" if token[-1] != "A" else "B")).is_authenticated()
     anyone = hvac.Client(url=url, token="nonsense")
     for kind in (hvac.exceptions.Forbidden,):
@@ -157,7 +157,7 @@ def strangers(url, token):
         except kind:
             continue
         raise AssertionError("a wrong token was taken")
-    print("strangers")
+    print("third_parties")
 
 
 url, token = sys.argv[1], sys.stdin.read().strip()
@@ -169,5 +169,5 @@ data_keys(api)
 signatures(api)
 macs(api)
 keys(api, first)
-strangers(url, token)
+third_parties(url, token)
 print("done")

@@ -6,6 +6,6 @@
 mod kill;
 mod node;
 mod rotation;
-mod strangers;
 mod tamper;
+mod third_parties;
 mod witness;

@@ -83,7 +83,7 @@ fn replace(from: &Path, to: &Path) {
 }
 
 #[test]
-fn deleted_edited_cut_or_put_back() {
+fn a_deleted_edited_cut_or_rolled_back_log_is_detected() {
     let p = prepared();
     let segment = "audit/00000000.seg";
     for name in ["audit/log.meta", "audit/checkpoint", segment] {

@@ -142,7 +142,7 @@ fn two_hosts_witness_each_other() {
 }
 
 #[test]
-fn a_data_directory_that_was_put_back_as_a_whole_is_caught_by_anchor_and_witness() {
+fn a_rolled_back_data_directory_is_detected_by_anchor_and_witness() {
     for by_witness in [false, true] {
         let home = Home::new();
         let place = tempfile::tempdir().expect("dir");

@@ -23,7 +23,7 @@ const FILES: &[(&str, &[&str])] = &[
     ),
     ("crates/ron-ledger/src", &["answers", "replay"]),
     ("crates/ron-ledger/src/store", &["keys"]),
-    ("crates/svc-wallet/src", &["flights", "pins"]),
+    ("crates/svc-wallet/src", &["inflight", "unresolved"]),
     (
         "crates/svc-wallet/src/answers",
         &["mod", "index", "segments"],

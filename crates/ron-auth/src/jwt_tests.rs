@@ -289,7 +289,7 @@ fn attacks_on_the_shape() {
 }
 
 #[test]
-fn a_stranger_cannot_sign() {
+fn a_foreign_key_cannot_sign() {
     let issuer = issuer();
     let stranger = Ed25519Key::generate(&SeededRandom::new(1));
     let signed = format!(

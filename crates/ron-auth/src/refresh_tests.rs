@@ -134,7 +134,7 @@ impl Rig {
 }
 
 #[test]
-fn a_stranger_on_the_issuers_port_is_believed_nothing() {
+fn another_program_on_the_issuers_port_is_not_believed() {
     let rig = rig(None);
     rig.serve(&[9], None, 0);
     rig.refused("the policy note cannot be read: status 404");

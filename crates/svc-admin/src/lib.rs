@@ -3,7 +3,7 @@
 //! ```text
 //!  configuration, discovery files ── watch ──> fleet.rs: roster ── adm-sched: due nodes ───┐
 //!                                                                                          ▼
-//!  nodes' health ports <── adm-samp ── node.rs: rings + last answers ────────┐       (queue looks)
+//!  nodes' health ports <── adm-samp ── node.rs: rings + last answers ────────┐       (queue polls)
 //!                         (promtext, dialect)      │ lock, short             ▼
 //!  logs' checkpoints, tiles <── adm-logs ── heads ─┤                  adm-view: state (pure), build, tag
 //!  rewarders' epochs <── adm-epochs ── epochs ─────┤                         │ board

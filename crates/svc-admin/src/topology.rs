@@ -82,7 +82,7 @@ const METRICS_CMD_ROW: QueueSpec = QueueSpec {
 /// Nodes that are due.
 pub static POLLS: QueueSpec = POLLS_ROW;
 const POLLS_ROW: QueueSpec = QueueSpec {
-    name: "looks",
+    name: "polls",
     capacity: 128,
     overflow: Overflow::RejectNew,
     from: "adm-sched",

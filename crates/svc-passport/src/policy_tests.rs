@@ -295,7 +295,7 @@ fn proof_bind_becomes_the_binding() {
 }
 
 #[test]
-fn a_narrower_ask_is_granted_as_asked() {
+fn a_narrower_request_is_granted_unchanged() {
     let caveats = ["asset=rpl".to_owned(), "ceiling.per_op=5".to_owned()];
     let asked = TokenRequest {
         subject: Some("user:7"),

@@ -142,10 +142,10 @@ impl Feed {
     }
 
     fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
-        let pins = !self.unresolved.is_empty();
+        let any = !self.unresolved.is_empty();
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);
-            if pins && let Some(key) = event.entry.request_key() {
+            if any && let Some(key) = event.entry.request_key() {
                 self.unresolved.release(&key);
             }
         }

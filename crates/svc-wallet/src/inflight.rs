@@ -77,9 +77,9 @@ impl Default for InFlightTable {
 
 impl InFlightTable {
     pub fn enter(&self, key: &RequestKey, request: &Arc<[Entry]>, waiter: Waiter) -> Admission {
-        #[cfg(mutant = "flight")]
+        #[cfg(mutant = "in_flight")]
         // checks whether the key is free, releases the lock, and takes the key as if it still were
-        if ron_kernel::mutant("flight") && !self.holds(key) {
+        if ron_kernel::mutant("in_flight") && !self.holds(key) {
             self.0.lock().remove(key);
         }
         let mut all = self.0.lock();
@@ -132,10 +132,10 @@ impl InFlightTable {
 
     /// Removes requests and returns their remaining waiters, in the order of `keys`.
     pub fn finish(&self, keys: &[&RequestKey]) -> Vec<FinishedRequest> {
-        #[cfg(mutant = "land")]
+        #[cfg(mutant = "complete")]
         // the waiters are removed first and the request later: a waiter that arrives in between is
         // lost
-        if ron_kernel::mutant("land") {
+        if ron_kernel::mutant("complete") {
             let out = |f: &mut InFlightRequest| FinishedRequest {
                 leader: f.leader.take(),
                 followers: std::mem::take(&mut f.followers),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn late_waiters_leave_once_and_a_flight_nobody_waits_for_is_not_sent() {
+    fn late_waiters_leave_once_and_a_request_without_waiters_is_not_sent() {
         let in_flight = InFlightTable::default();
         let key = key("k");
         let request = entry("k", 1, None);

@@ -54,7 +54,8 @@ use crate::feed::Feed;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PIN_QUEUE, PINS, PROBE, TOPOLOGY, WATCH, WORK_QUEUE,
+    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PROBE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER,
+    WATCH, WORK_QUEUE,
 };
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{SharedUpstream, Upstream};
@@ -152,7 +153,7 @@ fn share(
     let stalled_after = settings.stalled_after;
     let upstream = Upstream::new(client, slots, stalled_after, clock.clone(), metrics.clone());
     let upstream = Arc::new(upstream);
-    let unresolved = spawn_pins(chassis, home.as_deref())?;
+    let unresolved = spawn_recorder(chassis, home.as_deref())?;
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
     let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
     chassis.km.io_errors.declare(["audit"]);
@@ -174,15 +175,15 @@ fn share(
     })
 }
 
-fn spawn_pins(
+fn spawn_recorder(
     chassis: &Chassis,
     home: Option<&std::path::Path>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
-    let (notes, notes_rx) = queue(&PIN_QUEUE, PIN_QUEUE.capacity, &chassis.km);
+    let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
     // After a panic the file is gone: callers are still answered, without a durable record.
     chassis.sup.spawn_owner(
-        &PINS,
+        &UNRESOLVED_RECORDER,
         Some(store),
         move |store, ctx| unresolved::run(ctx, &notes_rx, store.as_ref()),
         || Some(None),

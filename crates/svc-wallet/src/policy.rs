@@ -6,7 +6,7 @@ use ron_proto::{Account, Amount, Asset, Problem};
 
 /// The operation to decide on.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct PolicyRequest<'a> {
     pub principal: &'a str,
     pub action: WalletAction,
     /// The debited account; credited for an issue, read for a read.
@@ -27,7 +27,7 @@ pub struct Allowed {
 /// Decides by the first matching rule; without a matching rule access is denied.
 pub fn decide(
     policy: &WalletPolicy,
-    ask: &Ask<'_>,
+    ask: &PolicyRequest<'_>,
     per_op_max: Amount,
 ) -> Result<Allowed, Problem> {
     let rule = policy
@@ -48,7 +48,7 @@ pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
     Problem::new(403, "limits_exceeded", "Limit exceeded", detail)
 }
 
-fn applies(rule: &WalletRule, ask: &Ask<'_>) -> bool {
+fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
     matches(&rule.principal, ask.principal)
         && rule.actions.contains(&ask.action)
         && rule
@@ -111,7 +111,7 @@ mod tests {
                      amount: u128,
                      want: Result<(), &str>| {
             let (account, asset) = (account.parse().unwrap(), asset.parse().unwrap());
-            let ask = Ask {
+            let ask = PolicyRequest {
                 principal,
                 action,
                 account: &account,

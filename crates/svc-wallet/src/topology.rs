@@ -31,8 +31,8 @@ pub static WATCH: ThreadSpec = ThreadSpec {
     critical: false,
     job: "turns readiness off while a ledger call hangs, answers writes whose deadline is reached",
 };
-pub static PINS: ThreadSpec = ThreadSpec {
-    name: "wal-pins",
+pub static UNRESOLVED_RECORDER: ThreadSpec = ThreadSpec {
+    name: "wal-unresolved",
     count: Count::One,
     stage: Stage::Write,
     critical: false,
@@ -56,12 +56,12 @@ pub static WORK_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 /// Keys with an unknown outcome, to be recorded.
-pub static PIN_QUEUE: QueueSpec = QueueSpec {
-    name: "pins",
+pub static UNRESOLVED_QUEUE: QueueSpec = QueueSpec {
+    name: "unresolved",
     capacity: 1024,
     overflow: Overflow::WaitDeadline,
     from: "wal-commit-*, wal-watch",
-    to: "wal-pins",
+    to: "wal-unresolved",
     when_full: "504 without the durable record; the key is recorded in memory",
 };
 pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
@@ -74,12 +74,12 @@ pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
 };
 
 pub static IN_FLIGHT: LockSpec = LockSpec {
-    name: "flights",
+    name: "in_flight",
     rank: 10,
     guards: "in-flight writes by key, with all waiters for their answers",
 };
 pub static UNRESOLVED: LockSpec = LockSpec {
-    name: "pinned",
+    name: "unresolved",
     rank: 20,
     guards: "idempotency keys whose outcome is not known yet",
 };
@@ -97,7 +97,7 @@ pub static HOLDS: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",
-    threads: [COMMITTER, PROBE, FEED, WATCH, PINS, AUDIT],
-    queues: [WORK_QUEUE, PIN_QUEUE, AUDIT_QUEUE],
+    threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT],
+    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE],
     locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS],
 };

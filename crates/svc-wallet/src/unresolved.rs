@@ -21,8 +21,8 @@ const NOTES_MAX: usize = 512;
 
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
-    name: "pins",
-    sql: "CREATE TABLE pins (tenant TEXT NOT NULL, principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (tenant, principal, key)) WITHOUT ROWID",
+    name: "unresolved keys",
+    sql: "CREATE TABLE unresolved (tenant TEXT NOT NULL, principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (tenant, principal, key)) WITHOUT ROWID",
 }];
 
 /// A change to the recorded set.
@@ -55,8 +55,9 @@ impl UnresolvedKeys {
 
     /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location.
     pub fn add(&self, key: &RequestKey, callers: Vec<Responder>) {
-        #[cfg(mutant = "pin")] // the callers are referred to a record that does not exist yet
-        if ron_kernel::mutant("pin") {
+        #[cfg(mutant = "unresolved")]
+        // the callers are referred to a record that does not exist yet
+        if ron_kernel::mutant("unresolved") {
             answer_callers(Change::Add(key.clone(), callers));
             self.set.lock().insert(key.clone());
             return;
@@ -67,7 +68,7 @@ impl UnresolvedKeys {
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
             Err(SendError::Full(note) | SendError::Closed(note)) => {
-                tracing::warn!(event = "pin_not_durable", key = key.key.as_str());
+                tracing::warn!(event = "unresolved_not_durable", key = key.key.as_str());
                 answer_callers(note);
             }
         }
@@ -102,11 +103,11 @@ impl UnresolvedKeys {
 /// Opens the file; without a directory the records do not survive the process.
 pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
-        Some(dir) => Store::open(&dir.join("pins.sqlite"), &MIGRATIONS)?,
+        Some(dir) => Store::open(&dir.join("unresolved.sqlite"), &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
     };
     let keys = store.read(|db| {
-        let mut q = db.prepare("SELECT tenant, principal, key FROM pins")?;
+        let mut q = db.prepare("SELECT tenant, principal, key FROM unresolved")?;
         let key = |r: &rusqlite::Row<'_>| {
             Ok(RequestKey {
                 tenant: parsed(r, 0)?,
@@ -152,7 +153,7 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, file: Option<&Store>) {
         let room = NOTES_MAX.saturating_sub(some.len());
         notes.drain_into(&mut some, room);
         if let Some(Err(why)) = file.map(|file| write(file, &some)) {
-            tracing::error!(event = "pins_not_durable", reason = %why);
+            tracing::error!(event = "unresolved_not_durable", reason = %why);
         }
         some.drain(..).for_each(answer_callers);
     }
@@ -162,9 +163,9 @@ fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     file.write(|tx| {
         for note in notes {
             let (sql, key) = match note {
-                Change::Add(key, _) => ("INSERT OR IGNORE INTO pins VALUES (?1, ?2, ?3)", key),
+                Change::Add(key, _) => ("INSERT OR IGNORE INTO unresolved VALUES (?1, ?2, ?3)", key),
                 Change::Release(key) => (
-                    "DELETE FROM pins WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
+                    "DELETE FROM unresolved WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
                     key,
                 ),
             };
@@ -190,11 +191,11 @@ fn answer_callers(note: Change) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{PIN_QUEUE, PINS, TOPOLOGY};
+    use crate::topology::{TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER};
     use ron_kernel::queue::bare_queue;
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
-    fn flight(key: &str) -> RequestKey {
+    fn request(key: &str) -> RequestKey {
         RequestKey {
             tenant: "t".parse().unwrap(),
             principal: "p".parse().unwrap(),
@@ -203,9 +204,9 @@ mod tests {
     }
 
     #[test]
-    fn pins_outlive_the_process_until_they_are_released() {
+    fn keys_outlive_the_process_until_they_are_released() {
         let dir = tempfile::tempdir().unwrap();
-        let key = flight;
+        let key = request;
         let (store, before) = open(Some(dir.path())).unwrap();
         assert!(before.is_empty());
         let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
@@ -216,11 +217,11 @@ mod tests {
         ];
         write(&store, &notes).unwrap();
         notes.into_iter().for_each(answer_callers);
-        let told = answer
+        let response = answer
             .wait(Deadline::within(Duration::from_secs(1)))
             .unwrap();
         assert_eq!(
-            (told.status, told.get("location")),
+            (response.status, response.get("location")),
             (504, Some("/v1/ops/a"))
         );
         drop(store);
@@ -229,40 +230,40 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_key_is_held_until_it_is_released_and_the_file_follows() {
+    fn a_key_is_held_until_it_is_released_and_the_file_follows() {
         let dir = tempfile::tempdir().unwrap();
         let (store, before) = open(Some(dir.path())).unwrap();
         let km = KernelMetrics::new(&Registry::new("svc_wallet"));
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-        let (notes, notes_rx) = bare_queue(&PIN_QUEUE, 8);
+        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
         let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
-        sup.spawn_owner(&PINS, Some(store), body, || Some(None));
+        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
         let unresolved = UnresolvedKeys::new(before, notes);
         let held = |key: &RequestKey| unresolved.holds(key);
         assert!(unresolved.is_empty());
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
-            unresolved.add(&flight(name), vec![caller]);
+            unresolved.add(&request(name), vec![caller]);
             // The thread answers after its write.
-            let told = answer
+            let response = answer
                 .wait(Deadline::within(Duration::from_secs(30)))
                 .unwrap();
-            assert_eq!(told.status, 504);
+            assert_eq!(response.status, 504);
         }
-        assert!(held(&flight("a")) && held(&flight("b")) && !held(&flight("c")));
+        assert!(held(&request("a")) && held(&request("b")) && !held(&request("c")));
         assert!(!unresolved.is_empty());
-        unresolved.release(&flight("a"));
-        assert!(!held(&flight("a")) && held(&flight("b")));
+        unresolved.release(&request("a"));
+        assert!(!held(&request("a")) && held(&request("b")));
         sup.drain(Duration::from_secs(30));
         let (_store, before) = open(Some(dir.path())).unwrap();
-        assert_eq!(before.into_iter().collect::<Vec<_>>(), [flight("b")]);
+        assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("b")]);
     }
 
     #[test]
     fn a_start_loads_every_key_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = open(Some(dir.path())).unwrap();
-        let all: Vec<_> = (0..70_000).map(|n| flight(&format!("k{n:05}"))).collect();
+        let all: Vec<_> = (0..70_000).map(|n| request(&format!("k{n:05}"))).collect();
         let notes: Vec<_> = all
             .iter()
             .map(|key| Change::Add(key.clone(), Vec::new()))
@@ -278,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (store, _) = open(Some(dir.path())).unwrap();
         let odd = |tx: &rusqlite::Transaction<'_>| -> Result<(), StoreError> {
-            tx.execute("INSERT INTO pins VALUES ('t', 'p', '')", [])?;
+            tx.execute("INSERT INTO unresolved VALUES ('t', 'p', '')", [])?;
             Ok(())
         };
         store.write(odd).unwrap();

@@ -87,7 +87,7 @@ impl Clocks {
 
     /// Time without an answer while a call is in flight: since the last answer, or since the oldest
     /// call began.
-    fn silence(&self, now: Instant) -> Duration {
+    fn time_without_answer(&self, now: Instant) -> Duration {
         let heard = self.zero + Duration::from_micros(self.heard.load(Ordering::Acquire));
         let since = |t: Instant| now.saturating_duration_since(t.max(heard));
         self.oldest().map_or(Duration::ZERO, since)
@@ -173,8 +173,8 @@ impl Upstream {
                 Err(ClientError::Unknown { detail, .. }) => open = Some(detail),
                 // A retry is useless until an operator has intervened.
                 Err(e) if open.is_none() && e.code() == Some(LEDGER_CLOSED) => {
-                    let told = self.closed_problem();
-                    return Committed::NotDone(told.unwrap_or_else(|| closed_of(&e)));
+                    let known = self.closed_problem();
+                    return Committed::NotDone(known.unwrap_or_else(|| closed_of(&e)));
                 }
                 Err(e) if open.is_none() && (tries >= TRIES || !e.retryable()) => {
                     let why = format!("the ledger does not take writes now; nothing changed: {e}");
@@ -261,7 +261,7 @@ impl Upstream {
     /// that one answer ends the stall at once.
     fn stalled(&self) -> bool {
         let now = self.clock.now();
-        self.clocks.silence(now) >= self.stalled_after.silent
+        self.clocks.time_without_answer(now) >= self.stalled_after.silent
             || self.clocks.age(now) >= self.stalled_after.hangs
     }
 
@@ -298,17 +298,17 @@ fn closed_of(e: &ClientError) -> Problem {
     let ClientError::Refused { problem, .. } = e else {
         return retry_later(e.to_string());
     };
-    let told = Problem::new(
+    let closed = Problem::new(
         503,
         LEDGER_CLOSED,
         "The ledger cannot write",
         problem.detail.clone(),
     );
-    let told = match &problem.details {
-        Some(details) => told.with_details(details.clone()),
-        None => told,
+    let closed = match &problem.details {
+        Some(details) => closed.with_details(details.clone()),
+        None => closed,
     };
-    told.with_retry_after(10)
+    closed.with_retry_after(10)
 }
 
 /// Whether the ledger sent any response.
@@ -346,20 +346,32 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_broken_by_any_answer_and_owed_only_while_a_call_is_under_way() {
+    fn time_without_answer_ends_with_any_answer_and_counts_only_during_calls() {
         let zero = Deadline::within(Duration::ZERO).at();
         let clocks = Clocks::new(2, zero);
         let (at, ms) = (|n| zero + Duration::from_millis(n), Duration::from_millis);
-        assert_eq!(clocks.silence(at(900)), ms(0), "nobody asked");
+        assert_eq!(clocks.time_without_answer(at(900)), ms(0), "nobody asked");
         clocks.begin(0, at(1_000));
-        assert_eq!(clocks.silence(at(1_080)), ms(80), "asked at 1000");
+        assert_eq!(
+            clocks.time_without_answer(at(1_080)),
+            ms(80),
+            "asked at 1000"
+        );
         clocks.begin(1, at(1_010));
         clocks.end(1, at(1_060), true);
-        assert_eq!(clocks.silence(at(1_080)), ms(20), "heard at 1060");
+        assert_eq!(
+            clocks.time_without_answer(at(1_080)),
+            ms(20),
+            "heard at 1060"
+        );
         clocks.begin(1, at(1_100));
         clocks.end(1, at(1_150), false);
-        assert_eq!(clocks.silence(at(1_160)), ms(100), "a broken call is none");
+        assert_eq!(
+            clocks.time_without_answer(at(1_160)),
+            ms(100),
+            "a broken call is none"
+        );
         clocks.end(0, at(1_200), false);
-        assert_eq!(clocks.silence(at(2_000)), ms(0));
+        assert_eq!(clocks.time_without_answer(at(2_000)), ms(0));
     }
 }

@@ -144,7 +144,7 @@ fn requests_are_judged_by_the_keys_of_their_issuer_and_never_by_older_ones() {
 /// A reload names another issuer while the keys of the previous one are being read: the previous
 /// keys are never used again, whichever ends first. Mutant `source`.
 #[test]
-fn a_reload_leaves_nothing_of_the_issuer_before() {
+fn a_reload_keeps_nothing_of_the_previous_issuer() {
     explore(|| {
         let v = Verifier::new();
         v.read();

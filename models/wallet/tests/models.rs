@@ -27,7 +27,7 @@ use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
 use svc_wallet_models::inflight::{Admission, InFlightTable, Waiter};
 use svc_wallet_models::metrics::Metrics;
 use svc_wallet_models::render::{self, Shape};
-use svc_wallet_models::topology::{AUDIT_QUEUE, PIN_QUEUE, WORK_QUEUE};
+use svc_wallet_models::topology::{AUDIT_QUEUE, UNRESOLVED_QUEUE, WORK_QUEUE};
 use svc_wallet_models::unresolved::{Change, UnresolvedKeys};
 use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
@@ -78,7 +78,7 @@ impl Wallet {
         let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = queues.unzip();
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
         // No thread writes unresolved keys to a file: callers are answered at once.
-        let (notes, _) = bare_queue::<Change>(&PIN_QUEUE, 1);
+        let (notes, _) = bare_queue::<Change>(&UNRESOLVED_QUEUE, 1);
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
             tenant: "t".parse().unwrap(),
@@ -253,9 +253,9 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// The same request from several callers at once is one entry of the ledger and the same bytes for
-/// all; another request under the key is refused, whichever came first. Mutants `flight`, `land`.
+/// all; another request under the key is refused, whichever came first. Mutants `in_flight`, `complete`.
 #[test]
-fn one_key_is_one_commit_and_all_who_wait_are_told() {
+fn one_key_is_one_commit_and_every_waiter_is_answered() {
     explore(|| {
         let w = Wallet::new(1, &[]);
         let committer = w.committer(0);
@@ -335,7 +335,7 @@ fn one_nonce_has_one_winner() {
 /// done, else 504 with an unresolved key; a waiter with a later deadline still gets the result.
 /// Mutant `sent`.
 #[test]
-fn late_waiters_are_told_the_truth_and_leave_once() {
+fn late_waiters_get_a_true_answer_once() {
     for follower in [false, true] {
         explore(move || {
             let w = Wallet::new(1, &[]);
@@ -361,9 +361,9 @@ fn late_waiters_are_told_the_truth_and_leave_once() {
 }
 
 /// For every result of the call, the caller gets done, not done, or unknown; when it gets unknown,
-/// the key is recorded as unresolved already; a retry is done once. Mutant `pin`.
+/// the key is recorded as unresolved already; a retry is done once. Mutant `unresolved`.
 #[test]
-fn an_unknown_outcome_is_pinned_before_it_is_told() {
+fn an_unknown_outcome_is_recorded_before_it_is_answered() {
     for fate in [
         Fate::Well,
         Fate::NotDone,

@@ -401,7 +401,7 @@ fn unix_s() -> u64 {
 }
 
 #[test]
-fn strangers_can_check_the_log() {
+fn third_parties_can_check_the_log() {
     let served = Served::start();
     let doc = served.create("app", PayloadPolicy::Any, 1);
     let signed: SignAnswer = served

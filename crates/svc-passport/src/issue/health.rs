@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn tries_get_rarer_and_begin_anew_when_the_kms_is_back() {
+    fn probes_back_off_and_restart_when_the_kms_is_available_again() {
         let (health, _ready) = health();
         let start = ManualClock::at(0).now();
         let at = |s: u64| start + Duration::from_secs(s);

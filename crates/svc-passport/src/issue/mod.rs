@@ -548,7 +548,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rotation_that_cannot_be_followed_is_told_apart_from_a_refusal() {
+    fn a_rotation_that_cannot_be_followed_is_distinguished_from_a_refusal() {
         let rotated = refusal("version_not_head");
         assert_eq!(
             (rotated.code, rotated.retry_after_s),

@@ -20,7 +20,7 @@ use crate::manifest::reader::{ProveError, Reader, prove};
 use crate::manifest::verify::{self, VerifyError};
 use crate::manifest::{dir, run_key};
 use crate::runs::registry::Entry;
-use crate::runs::{Ask, RunId, RunRequest};
+use crate::runs::{RunAction, RunId, RunRequest};
 
 const READ: Need = Need::Scope(scope::REWARDER_READ);
 const RUN: Need = Need::Scope(scope::REWARDER_RUN);
@@ -30,7 +30,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         let api = Arc::clone(api);
         Route::get(path, READ, move |request| answer(&api, request)).while_draining()
     };
-    let post = |path, ask: fn(&Api, &Request) -> Result<Ask, Problem>| {
+    let post = |path, ask: fn(&Api, &Request) -> Result<RunAction, Problem>| {
         let api = Arc::clone(api);
         Route::new(Method::POST, path, RUN, move |request, responder| {
             send(&api, &request, responder, ask);
@@ -91,12 +91,12 @@ fn send(
     api: &Api,
     request: &Request,
     responder: Responder,
-    ask: fn(&Api, &Request) -> Result<Ask, Problem>,
+    read: fn(&Api, &Request) -> Result<RunAction, Problem>,
 ) {
     let asked = request
         .query_only(&["wait"])
-        .and_then(|()| Ok((id(request)?, ask(api, request)?)));
-    let (id, ask) = match asked {
+        .and_then(|()| Ok((id(request)?, read(api, request)?)));
+    let (id, action) = match asked {
         Ok(asked) => asked,
         Err(problem) => return responder.send(problem),
     };
@@ -105,7 +105,7 @@ fn send(
     let compute_by: Option<Deadline> = wait.filter(|_| limited).map(|_| responder.deadline());
     let asked = RunRequest {
         id,
-        ask,
+        action,
         wait,
         compute_by,
         responder,
@@ -123,7 +123,7 @@ fn send(
 
 /// Checks what can be checked before a run exists: both inputs are stored, signed by a trusted key,
 /// and fit each other.
-fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
+fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
     let ComputeRequest {
         snapshot,
         policy_id,
@@ -170,7 +170,7 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
             policy.policy.rule_set,
         )
     };
-    Ok(Ask::Compute {
+    Ok(RunAction::Compute {
         snapshot,
         policy_id,
         policy_hash,
@@ -180,9 +180,9 @@ fn compute(api: &Api, request: &Request) -> Result<Ask, Problem> {
     })
 }
 
-fn settle(_: &Api, request: &Request) -> Result<Ask, Problem> {
+fn settle(_: &Api, request: &Request) -> Result<RunAction, Problem> {
     if request.body.is_empty() {
-        Ok(Ask::Settle)
+        Ok(RunAction::Settle)
     } else {
         Err(Problem::bad_request("settle takes no body"))
     }

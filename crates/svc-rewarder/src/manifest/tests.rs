@@ -386,7 +386,7 @@ fn pools_and_amounts_up_to_the_last_bit() {
 }
 
 #[test]
-fn a_payout_moved_between_accounts_is_found_by_everyone() {
+fn every_verifier_detects_a_payout_moved_between_accounts() {
     let temp = tempfile::tempdir().expect("a directory");
     let target = temp.path().join("run");
     let computed = write_run(&target, 9, &json!({}));

@@ -92,7 +92,7 @@ pub fn reason(code: &str, detail: impl Into<String>) -> RunReason {
 
 /// What a caller requests.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ask {
+pub enum RunAction {
     /// Compute an epoch. The handler has checked that policy and snapshot exist and fit each other.
     Compute {
         snapshot: ContentId,
@@ -112,7 +112,7 @@ pub enum Ask {
 /// One request on its way to the scheduler.
 pub struct RunRequest {
     pub id: RunId,
-    pub ask: Ask,
+    pub action: RunAction,
     /// How long the caller waits for the run's end; `None` is answered at once.
     pub wait: Option<Duration>,
     /// Set if the caller waits with a deadline of its own: a computation past it is wasted.

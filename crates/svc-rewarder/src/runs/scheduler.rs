@@ -20,7 +20,7 @@ use ron_proto::values::Timestamp;
 
 use super::registry::{Entry, Registry};
 use super::replace::may_replace;
-use super::{Ask, Intent, Job, Progress, Run, RunEvent, RunId, RunRequest, Update, reason};
+use super::{Intent, Job, Progress, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
 use crate::errors;
 use crate::metrics::Metrics;
 
@@ -298,14 +298,14 @@ impl Scheduler {
     pub fn handle_request(&self, memory: &mut Memory, request: RunRequest) {
         let RunRequest {
             id,
-            ask,
+            action,
             wait,
             compute_by,
             responder,
         } = request;
-        let admitted = match &ask {
-            Ask::Compute { .. } => self.admit(memory, &id, &ask, compute_by),
-            Ask::Settle => self
+        let admitted = match &action {
+            RunAction::Compute { .. } => self.admit(memory, &id, &action, compute_by),
+            RunAction::Settle => self
                 .want_settlement(memory, &id)
                 .map(|()| Admission::Admitted),
         };
@@ -348,17 +348,17 @@ impl Scheduler {
         &self,
         memory: &mut Memory,
         id: &RunId,
-        ask: &Ask,
+        action: &RunAction,
         compute_by: Option<Deadline>,
     ) -> Result<Admission, Box<Problem>> {
-        let Ask::Compute {
+        let RunAction::Compute {
             snapshot,
             policy_id,
             policy_hash,
             adjusts,
             run_key,
             dry_run,
-        } = ask
+        } = action
         else {
             return Ok(Admission::Admitted);
         };

@@ -29,7 +29,7 @@ use crate::balances::Balances;
 use crate::commit::CommitQueues;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
-use crate::policy::{self, Allowed, Ask};
+use crate::policy::{self, Allowed, PolicyRequest};
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
@@ -91,7 +91,7 @@ impl Api {
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
         let principal = &req.principal;
-        let ask = Ask {
+        let ask = PolicyRequest {
             principal: &principal.name,
             action,
             account,
@@ -121,7 +121,7 @@ impl Api {
     }
 
     fn may_read(&self, principal: &Principal, account: &Account) -> bool {
-        let ask = Ask {
+        let ask = PolicyRequest {
             principal: &principal.name,
             action: WalletAction::Read,
             account,

@@ -274,12 +274,12 @@ fn a_tpm_that_stalls_blocks_nobody_else() {
 }
 
 #[test]
-fn what_the_tpm_says_is_checked_by_strangers() {
+fn tpm_evidence_is_checked_by_third_parties() {
     use crate::attest::verify::{Expect, verify};
     use ron_proto::kms::AttestRequest;
 
     let dir = tempfile::tempdir().expect("dir");
-    let name = "tests::devices::swtpm::what_the_tpm_says_is_checked_by_strangers";
+    let name = "tests::devices::swtpm::tpm_evidence_is_checked_by_third_parties";
     if !in_child(name, || quiet(dir.path())) {
         return;
     }

@@ -64,7 +64,7 @@ fn pick(said: &[Outcome]) -> Vec<bool> {
 }
 
 #[test]
-fn when_there_are_accounts_enough_old_ones_go_on_and_new_ones_are_refused() {
+fn at_the_maximum_of_accounts_new_ones_are_refused_and_existing_ones_work() {
     let limit = Limit::Accounts(3);
     let mut book = book(Limits::only(limit));
     let said = book.commit(1, &loose(vec![issue("k1", "a", 9), issue("k2", "b", 9)]));

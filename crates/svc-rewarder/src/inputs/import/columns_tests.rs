@@ -341,7 +341,7 @@ fn files_that_end_early_are_refused_at_every_length() {
 }
 
 #[test]
-fn no_altered_byte_brings_the_reader_down() {
+fn no_altered_byte_makes_the_reader_panic() {
     let rows = rows(30);
     let form = &forms(&rows)[3];
     let (parquet_file, stream) = (
@@ -375,7 +375,7 @@ fn patch(bytes: &mut [u8], before: &[u8], value: &[u8]) {
 }
 
 #[test]
-fn claims_of_great_size_are_refused_before_anything_is_made_of_it() {
+fn declared_sizes_beyond_the_maximum_are_refused_before_allocation() {
     let rows = rows(500);
     let form = &forms(&rows)[0];
     let good = parquet_of(form, small_groups(Compression::SNAPPY));

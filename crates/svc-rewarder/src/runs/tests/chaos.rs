@@ -182,7 +182,7 @@ impl Chaos {
 }
 
 #[test]
-fn random_lives_pay_one_manifest_or_close_nothing() {
+fn random_faults_pay_one_manifest_or_close_nothing() {
     let seed = std::env::var("RON_SEED").ok().and_then(|v| v.parse().ok());
     let seed: u64 = seed.unwrap_or(20_261_121);
     let memory = Path::new("/dev/shm");

@@ -26,7 +26,7 @@ use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;
 use crate::runs::scheduler::{Memory, RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
-use crate::runs::{Ask, Intent, Job, Run, RunRequest, Update, db};
+use crate::runs::{Intent, Job, Run, RunAction, RunRequest, Update, db};
 use crate::topology::{Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ};
 use ron_service::pinned::{KeyRing, PinnedKey};
 
@@ -208,12 +208,12 @@ impl Life {
         while self.step() {}
     }
 
-    pub(super) fn ask(&mut self, epoch: &str, ask: Ask, wait: bool) -> ReplyWaiter<Response> {
+    pub(super) fn ask(&mut self, epoch: &str, ask: RunAction, wait: bool) -> ReplyWaiter<Response> {
         let by = Deadline::within(Duration::from_secs(5));
         let (responder, answer) = Responder::detached(by);
         let asked = RunRequest {
             id: (tenant(), epoch.parse().expect("an epoch")),
-            ask,
+            action: ask,
             wait: wait.then_some(Duration::from_secs(4)),
             compute_by: None,
             responder,
@@ -260,7 +260,7 @@ pub(super) fn signed(pool: u128) -> SignedPolicy {
 }
 
 /// Stores a policy and usage of `rows` accounts; returns the request to compute them.
-pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> Ask {
+pub(super) fn inputs(root: &Path, epoch: &str, rows: usize, dry_run: bool) -> RunAction {
     adjusting(root, epoch, rows, dry_run, None)
 }
 
@@ -271,7 +271,7 @@ pub(super) fn adjusting(
     rows: usize,
     dry_run: bool,
     corrects: Option<&str>,
-) -> Ask {
+) -> RunAction {
     let adjusts: Option<EpochId> = corrects.map(|epoch| epoch.parse().expect("an epoch"));
     let library = library(root);
     let policy = library.verify(&signed(10_000)).expect("signed");
@@ -283,7 +283,7 @@ pub(super) fn adjusting(
     let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
     library.put_snapshot(&tenant(), &sealed).expect("stored");
     let epoch: EpochId = epoch.parse().expect("an epoch");
-    Ask::Compute {
+    RunAction::Compute {
         snapshot: sealed.cid(),
         policy_id: policy.policy.id.clone(),
         policy_hash: policy.hash,

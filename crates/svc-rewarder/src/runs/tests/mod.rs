@@ -22,7 +22,7 @@ use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{POLICY_KIND, RunState, SignedPolicy};
 use ron_proto::values::Amount;
 
-use super::{Ask, db};
+use super::{RunAction, db};
 use crate::library::LibraryError;
 use crate::manifest::{dir, verify};
 use ledger::SimLedger;
@@ -227,7 +227,7 @@ fn usage_is_paid_once_whatever_the_epoch_is_called_and_whatever_is_lost() {
     assert_eq!(again(&mut life, fresh.path(), "e2", Some("e1")).0, 200);
     assert_eq!(life.run("e2").state, RunState::Sealed);
     assert_eq!(ledger.balance("pool:default/test"), 10_000);
-    let _ = life.ask("e2", Ask::Settle, false);
+    let _ = life.ask("e2", RunAction::Settle, false);
     retry_until_settled(&mut life, "e2");
     assert_eq!(ledger.balance("pool:default/test"), 0);
 }
@@ -273,11 +273,11 @@ fn settlement_waits_for_a_request_when_it_is_not_automatic() {
     let (code, body) = status(waiting);
     assert_eq!((code, body["state"].as_str()), (200, Some("sealed")));
     assert_eq!(ledger.balance("pool:default/test"), 10_000, "nothing moved");
-    let waiting = life.ask("e1", Ask::Settle, true);
+    let waiting = life.ask("e1", RunAction::Settle, true);
     life.settle_down();
     assert_eq!(status(waiting).1["state"], "settled");
     check_paid(&ledger, 40);
-    assert_eq!(status(life.ask("e2", Ask::Settle, false)).0, 404);
+    assert_eq!(status(life.ask("e2", RunAction::Settle, false)).0, 404);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_dry_run_never_pays_and_leaves_the_epoch_free() {
     let waiting = life.ask("e1", dry, true);
     life.settle_down();
     assert_eq!(status(waiting).1["state"], "sealed");
-    assert_eq!(status(life.ask("e1", Ask::Settle, false)).0, 409);
+    assert_eq!(status(life.ask("e1", RunAction::Settle, false)).0, 409);
     assert_eq!(
         ledger.calls.load(Ordering::SeqCst),
         0,
@@ -318,7 +318,7 @@ fn a_full_work_queue_answers_429_after_one_retry() {
     let refused = life.ask("e3", ask.clone(), false);
     let waiting = life.ask("e3", ask.clone(), true);
     assert_eq!(
-        status(life.ask("e1", Ask::Settle, false)).0,
+        status(life.ask("e1", RunAction::Settle, false)).0,
         202,
         "the scheduler serves other requests before the second try"
     );
@@ -382,7 +382,7 @@ fn a_manifest_signed_by_another_key_is_not_paid() {
 fn altered_stored_inputs_are_refused_by_name() {
     let root = tempfile::tempdir().expect("a directory");
     let ask = inputs(root.path(), "e1", 4, false);
-    let Ask::Compute {
+    let RunAction::Compute {
         policy_id,
         policy_hash,
         snapshot,
@@ -507,7 +507,7 @@ fn snapshots_go_some_time_after_they_were_last_wanted() {
     let mut life = Life::begin(root.path(), &ledger, true);
     life.writer.retention.snapshots = Duration::from_millis(KEEP_MS);
     let stored = |rows| {
-        let Ask::Compute { snapshot, .. } = inputs(root.path(), "e1", rows, false) else {
+        let RunAction::Compute { snapshot, .. } = inputs(root.path(), "e1", rows, false) else {
             panic!("a compute")
         };
         snapshot
@@ -559,7 +559,7 @@ fn snapshots_of_a_directory_are_read_in_place_and_checked() {
         tempfile::tempdir().expect("a"),
         tempfile::tempdir().expect("b"),
     );
-    let Ask::Compute { snapshot, .. } = inputs(root.path(), "e1", 4, false) else {
+    let RunAction::Compute { snapshot, .. } = inputs(root.path(), "e1", 4, false) else {
         panic!("a compute")
     };
     let name = format!("{}.bin", hex::encode(snapshot.0));

@@ -89,7 +89,7 @@ fn go_accepts_checkpoint_and_proof_and_refuses_changed_ones() {
     let kms = home.start(&[]);
     let key = kms.key("app");
     batch(&kms, &key, 40);
-    let answer = json(&kms.sign(&key, "for strangers", Some("wait=5")), 200);
+    let answer = json(&kms.sign(&key, "for third parties", Some("wait=5")), 200);
     let proof = answer["proof"].as_str().expect("a proof").to_owned();
     let index = answer["receipt"]["index"].as_u64().expect("an index");
     let vkey = kms.text("/audit/v1/vkey");
@@ -229,7 +229,7 @@ fn a_foreign_witness_cosigns_our_log_and_a_foreign_library_accepts_it() {
     let signer = kms.key("app");
     for _ in 0..3 {
         batch(&kms, &signer, 30);
-        let answer = json(&kms.sign(&signer, "for strangers", Some("wait=5")), 200);
+        let answer = json(&kms.sign(&signer, "for third parties", Some("wait=5")), 200);
         let proof = answer["proof"].as_str().expect("a proof");
         let index = answer["receipt"]["index"].as_u64().expect("an index");
         let (head, checkpoint) = proof.split_once("\n\n").expect("a checkpoint");

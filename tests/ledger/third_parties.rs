@@ -88,7 +88,7 @@ fn leaf(fleet: &Fleet, index: u64, size: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_receipt_is_proved_to_strangers() {
+fn third_parties_verify_the_proof_of_a_receipt() {
     let bank = Bank::of(Fleet::start());
     for n in 0..30 {
         bank.issue(&format!("k{n}"), &format!("acc:{}", n % 5), 7);
