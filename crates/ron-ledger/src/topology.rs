@@ -83,8 +83,8 @@ pub static POLLS: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 /// "There are new entries", for the event feed.
-pub static NEWS_EVENTS: QueueSpec = QueueSpec {
-    name: "news_events",
+pub static NOTIFY_EVENTS: QueueSpec = QueueSpec {
+    name: "notify_events",
     capacity: 1,
     overflow: Overflow::DropOldest,
     from: "led-writer",
@@ -92,8 +92,8 @@ pub static NEWS_EVENTS: QueueSpec = QueueSpec {
     when_full: "one pending notification is enough",
 };
 /// "There are new entries", for the projection.
-pub static NEWS_PROJECT: QueueSpec = QueueSpec {
-    name: "news_project",
+pub static NOTIFY_PROJECT: QueueSpec = QueueSpec {
+    name: "notify_project",
     capacity: 1,
     overflow: Overflow::DropOldest,
     from: "led-writer",
@@ -142,7 +142,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-ledger",
     prefix: "led",
     threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT, WITNESS],
-    queues: [COMMITS, ANSWERS, POLLS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
+    queues: [COMMITS, ANSWERS, POLLS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
     locks: [STATE_LOCK, KEYS_LOCK],
 };
 

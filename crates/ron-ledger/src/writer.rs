@@ -23,7 +23,7 @@ use crate::ledger::{
 };
 use crate::metrics::Metrics;
 use crate::topology::{
-    ANSWER, ANSWERS, COMMITS, NEWS_EVENTS, NEWS_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
+    ANSWER, ANSWERS, COMMITS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
 };
 
 /// Maximum entries in one flush; jobs are taken whole, so the last one may exceed it.
@@ -81,8 +81,8 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
     let (commits_tx, commits) = queue(&COMMITS, parts.commits, &parts.km);
     let (answers, answers_rx) = queue(&ANSWERS, ANSWERS.capacity, &parts.km);
     let (snapshots, snapshots_rx) = queue(&SNAPSHOTS, SNAPSHOTS.capacity, &parts.km);
-    let (events_tx, events) = queue(&NEWS_EVENTS, 1, &parts.km);
-    let (project_tx, project) = queue(&NEWS_PROJECT, 1, &parts.km);
+    let (events_tx, events) = queue(&NOTIFY_EVENTS, 1, &parts.km);
+    let (project_tx, project) = queue(&NOTIFY_PROJECT, 1, &parts.km);
     let shared = engine.shared();
     let snapshotter = engine.snapshotter();
     let gate = Arc::new(Gate::default());
