@@ -163,7 +163,9 @@ fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     file.write(|tx| {
         for note in notes {
             let (sql, key) = match note {
-                Change::Add(key, _) => ("INSERT OR IGNORE INTO unresolved VALUES (?1, ?2, ?3)", key),
+                Change::Add(key, _) => {
+                    ("INSERT OR IGNORE INTO unresolved VALUES (?1, ?2, ?3)", key)
+                }
                 Change::Release(key) => (
                     "DELETE FROM unresolved WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
                     key,
