@@ -16,43 +16,9 @@ mod testing;
 
 use std::fs;
 
-use ron_kernel::Topology;
 use ron_service::config::render_markdown;
-use ron_service::{Start, Table};
+use ron_services::SERVICES;
 use ron_tests::workspace;
-
-/// A service as its crate defines it.
-#[derive(Clone, Copy)]
-struct Service {
-    table: &'static Table,
-    topology: &'static Topology,
-    start: Start,
-}
-
-impl Service {
-    fn name(self) -> &'static str {
-        self.table.service
-    }
-}
-
-macro_rules! services {
-    ($($krate:ident),*) => {
-        [$(Service {
-            table: &$krate::config::TABLE,
-            topology: &$krate::topology::TOPOLOGY,
-            start: $krate::start,
-        }),*]
-    };
-}
-
-const SERVICES: [Service; 6] = services!(
-    ron_kms,
-    svc_passport,
-    ron_ledger,
-    svc_wallet,
-    svc_rewarder,
-    svc_admin
-);
 
 /// The command that regenerates the documents; part of every failure message.
 const UPDATE: &str = "regenerate it with: cargo build --release && RON_UPDATE_DOCS=1 cargo test --release -p ron-tests --test docs";

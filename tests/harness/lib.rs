@@ -27,14 +27,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The services, in the order in which they start.
-pub const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
+pub use ron_services::NAMES as SERVICES;
 
 /// Timeout of one call.
 pub const CALL: Duration = Duration::from_secs(20);

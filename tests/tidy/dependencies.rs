@@ -19,14 +19,15 @@ const LAYERS: &[(&str, u8)] = &[
     ("ron-http", 3),
     ("ron-auth", 4),
     ("ron-client", 4),
-    ("ron-service", 4),
-    ("ron-custody", 5),
-    ("ron-kms", 5),
-    ("svc-passport", 5),
-    ("ron-ledger", 5),
-    ("svc-wallet", 5),
-    ("svc-rewarder", 5),
-    ("svc-admin", 5),
+    ("ron-service", 5),
+    ("ron-custody", 6),
+    ("ron-kms", 6),
+    ("svc-passport", 6),
+    ("ron-ledger", 6),
+    ("svc-wallet", 6),
+    ("svc-rewarder", 6),
+    ("svc-admin", 6),
+    ("ron-services", 7),
 ];
 
 /// The one use within a layer: the operations use the keys.

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ron_service::main_with(&ron_kms::config::TABLE, ron_kms::start)
+    ron_service::main_with::<ron_kms::RonKms>()
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ron_service::main_with(&ron_ledger::config::TABLE, ron_ledger::start)
+    ron_service::main_with::<ron_ledger::RonLedger>()
 }

@@ -7,16 +7,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Command;
 use clap::error::ErrorKind;
-use ron_service::Table;
-
-const TABLES: [&Table; 6] = [
-    &ron_kms::config::TABLE,
-    &svc_passport::config::TABLE,
-    &ron_ledger::config::TABLE,
-    &svc_wallet::config::TABLE,
-    &svc_rewarder::config::TABLE,
-    &svc_admin::config::TABLE,
-];
 
 /// The commands of a shell script, as words. Quotes are removed; comments, redirections and the
 /// content of here-documents are left out; commands inside `$(...)` are listed too and leave a `$`
@@ -156,7 +146,7 @@ fn substitution<'a>(rest: &'a str, line: &mut Line, all: &mut Vec<Vec<String>>) 
 /// prose, which may omit required arguments.
 fn fault(words: &[String], whole: bool) -> Option<String> {
     let name = words[0].rsplit('/').next()?;
-    let table = TABLES.iter().find(|table| table.service == name);
+    let table = ron_services::find(name).map(|service| service.table);
     let command = match table {
         Some(table) => ron_service::command(table),
         None if name == "ron" => crate::examples::command(),

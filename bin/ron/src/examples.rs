@@ -217,8 +217,7 @@ mod tests {
     #[test]
     fn the_help_of_every_command_has_an_example() {
         let own = command();
-        let services =
-            crate::layout::SERVICES.map(|name| ron_service::command(crate::fleet::table(name)));
+        let services = ron_services::SERVICES.map(|service| ron_service::command(service.table));
         let mut found = Vec::new();
         for all in services.iter().chain([&own]) {
             leaves(all, all.get_name(), &mut found);

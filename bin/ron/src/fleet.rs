@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::OsRandom;
-use ron_http::{DenyAll, HttpClient};
+use ron_http::HttpClient;
 use ron_kernel::{Deadline, Registry, Shutdown, SystemClock};
 use ron_service::chassis::metrics_prefix;
-use ron_service::{Config, Parts, Running, Table, logging};
+use ron_service::{Config, Descriptor, Parts, Running, Table, logging};
 
-use crate::layout::{
-    Endpoint, Endpoints, Layout, SERVICES, api_port, owner, read_json, socket_url,
-};
+use ron_services::NAMES;
+
+use crate::layout::{Endpoint, Endpoints, Layout, api_port, owner, read_json, socket_url};
 use crate::net;
 
 /// Maximum wait for a service to become ready.
@@ -26,43 +26,13 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum wait for the issuer's keys to reach all services.
 const PASSPORTS_WITHIN: Duration = Duration::from_secs(2);
 
-struct Service {
-    table: &'static Table,
-    start: ron_service::Start,
-}
-
-fn service(name: &str) -> Service {
-    match name {
-        "ron-kms" => Service {
-            table: &ron_kms::config::TABLE,
-            start: ron_kms::start,
-        },
-        "svc-passport" => Service {
-            table: &svc_passport::config::TABLE,
-            start: svc_passport::start,
-        },
-        "ron-ledger" => Service {
-            table: &ron_ledger::config::TABLE,
-            start: ron_ledger::start,
-        },
-        "svc-wallet" => Service {
-            table: &svc_wallet::config::TABLE,
-            start: svc_wallet::start,
-        },
-        "svc-rewarder" => Service {
-            table: &svc_rewarder::config::TABLE,
-            start: svc_rewarder::start,
-        },
-        _ => Service {
-            table: &svc_admin::config::TABLE,
-            start: svc_admin::start,
-        },
-    }
+fn service(name: &str) -> Result<&'static Descriptor, String> {
+    ron_services::find(name).ok_or_else(|| format!("{name} is not one of the services"))
 }
 
 /// The table of a service's configuration.
-pub fn table(name: &str) -> &'static Table {
-    service(name).table
+pub fn table(name: &str) -> Result<&'static Table, String> {
+    Ok(service(name)?.table)
 }
 
 /// A service of a data directory, as a command calls it.
@@ -100,9 +70,10 @@ fn known_endpoint(layout: &Layout, name: &str) -> Result<Endpoint, String> {
         return running.of(name).cloned();
     }
     let config = load(layout, name, &[])?;
-    let data = config.path_opt("data_dir").map(Path::to_owned);
+    let settings = config.chassis();
+    let data = settings.data_dir.clone();
     let uid = owner(&data.unwrap_or_else(|| layout.data(name)))?;
-    let (api, health) = (config.addr("bind_addr"), config.addr("health_addr"));
+    let (api, health) = (settings.bind_addr, settings.health_addr);
     Ok(endpoint(&config, api, health, uid))
 }
 
@@ -133,11 +104,11 @@ pub fn running(layout: &Layout) -> Result<Option<Endpoints>, String> {
 
 /// The endpoint of a service by its configuration, at these addresses.
 fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> Endpoint {
-    let socket = |key: &str| config.path_opt(key).map(socket_url);
-    let api_socket = socket("uds_path");
+    let settings = config.chassis();
+    let api_socket = settings.uds_path.as_deref().map(socket_url);
     let api = match &api_socket {
-        Some(url) if config.bool("uds_only") => url.clone(),
-        _ if config.bool("tls.enabled") => format!("https://{api}"),
+        Some(url) if settings.uds_only => url.clone(),
+        _ if settings.tls_enabled => format!("https://{api}"),
         _ => format!("http://{api}"),
     };
     Endpoint {
@@ -145,7 +116,7 @@ fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> E
         api,
         health: format!("http://{health}"),
         api_socket,
-        health_socket: socket("health_uds_path"),
+        health_socket: settings.health_uds_path.as_deref().map(socket_url),
         uid,
     }
 }
@@ -185,7 +156,7 @@ impl Fleet {
     pub fn start(layout: &Layout, base_port: Option<u16>) -> Result<Self, Failed> {
         let (mut ports, mut services) = (Vec::new(), Vec::new());
         let uid = rustix::process::geteuid().as_raw();
-        for name in SERVICES {
+        for name in NAMES {
             let config = load(layout, name, &places(layout, name))?;
             let bound = bind(name, &config, base_port)?;
             let addr = |l: &TcpListener| l.local_addr().map_err(|e| e.to_string());
@@ -200,7 +171,7 @@ impl Fleet {
         // All ports are bound before the first service starts: each start gets the addresses of all
         // services, and a taken port ends the command before anything runs.
         let mut services = Vec::new();
-        for (name, ports) in SERVICES.iter().zip(ports) {
+        for (name, ports) in NAMES.iter().zip(ports) {
             services.push(start_one(layout, name, ports, Some(&endpoints))?);
         }
         Ok(Self {
@@ -236,18 +207,11 @@ impl Fleet {
     /// Drains the services in the order in which work flows into them; returns the exit code.
     pub fn drain(mut self) -> u8 {
         let mut code = ron_kernel::exit::OK;
-        for name in [
-            "svc-admin",
-            "svc-rewarder",
-            "svc-wallet",
-            "svc-passport",
-            "ron-ledger",
-            "ron-kms",
-        ] {
+        for name in NAMES.into_iter().rev() {
             let Some(service) = self.services.iter_mut().find(|s| s.service() == name) else {
                 continue;
             };
-            let within = service.config().duration("drain_deadline");
+            let within = service.config().chassis().drain_deadline;
             let report = service.drain(within);
             if !report.stragglers.is_empty() {
                 eprintln!(
@@ -300,9 +264,9 @@ impl Temporary {
 }
 
 fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, String> {
-    let listen = |key: &str, above: u16| {
+    let listen = |configured: SocketAddr, above: u16| {
         let addr = match base_port {
-            None => config.addr(key),
+            None => configured,
             Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
             Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
         };
@@ -315,8 +279,8 @@ fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, St
         })
     };
     Ok(Ports {
-        api: listen("bind_addr", 0)?,
-        health: listen("health_addr", 5)?,
+        api: listen(config.chassis().bind_addr, 0)?,
+        health: listen(config.chassis().health_addr, 5)?,
     })
 }
 
@@ -338,10 +302,9 @@ fn start_one(
         registry: Registry::new(metrics_prefix(name)),
         api: ports.api,
         health: ports.health,
-        authorizer: Arc::new(DenyAll),
         instance: name.to_owned(),
     };
-    (service(name).start)(config, parts).map_err(|e| Failed {
+    (service(name)?.start)(config, parts).map_err(|e| Failed {
         why: format!("{name}: {e}"),
         code: e.exit_code(),
     })
@@ -367,7 +330,7 @@ pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<C
     };
     let env = |key: &str| std::env::var(key).ok();
     let file = Some((path.as_path(), text.as_str()));
-    let config = Config::load(service(name).table, file, &env, flags).map_err(|problems| {
+    let config = Config::load(table(name)?, file, &env, flags).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         lines.join("\n")
     })?;
@@ -426,7 +389,7 @@ fn real_nodes(text: &str, layout: &Layout) -> String {
         let value = match (key, current) {
             ("id", _) => {
                 let id = line.split('"').nth(1).unwrap_or("");
-                current = SERVICES.into_iter().find(|service| *service == id);
+                current = NAMES.into_iter().find(|service| *service == id);
                 None
             }
             ("health_url", Some(name)) => Some(layout.socket_url(name, "health")),

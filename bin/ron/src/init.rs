@@ -21,9 +21,11 @@ use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
 use ron_tlog::note::VerifierKey;
 
+use ron_services::NAMES;
+
 use crate::fleet;
 use crate::layout::{
-    BASE_PORT, Bootstrap, ClientFile, Layout, SERVICES, api_port, base_port, make_dir, read_json,
+    BASE_PORT, Bootstrap, ClientFile, Layout, api_port, base_port, make_dir, read_json,
     write_atomic, write_json,
 };
 use crate::net;
@@ -93,10 +95,10 @@ pub fn run(args: &InitArgs) -> Result<(), String> {
 
 /// Existing configuration files are kept, so a requested port that they do not have is an error.
 fn has_ports(layout: &Layout, base_port: u16) -> Result<(), String> {
-    for service in SERVICES {
+    for service in NAMES {
         let config = fleet::load(layout, service, &[])?;
         let (is, wanted) = (
-            config.addr("bind_addr").port(),
+            config.chassis().bind_addr.port(),
             api_port(base_port, service),
         );
         if is != wanted {
@@ -119,7 +121,7 @@ fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
         return Ok(None);
     }
     let config = fleet::load(layout, "ron-kms", &[])?;
-    Ok(Some(config.addr("bind_addr").port()))
+    Ok(Some(config.chassis().bind_addr.port()))
 }
 
 /// Makes what is missing; returns false if nothing was missing. Without a base port, or with 0, new
@@ -153,7 +155,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     let bootstrap = during(layout, "ron-kms", |url| {
         keys_and_policies(layout, url, &issuer, ledger_vkey)
     })?;
-    for service in SERVICES
+    for service in NAMES
         .iter()
         .filter(|s| !["ron-kms", "ron-ledger"].contains(s))
     {
@@ -200,14 +202,14 @@ pub type TokenHashes = Vec<(&'static str, &'static str, String)>;
 
 fn make_dirs(layout: &Layout) -> Result<(), String> {
     make_dir(&layout.root)?;
-    for service in SERVICES {
+    for service in NAMES {
         make_dir(&layout.service(service))?;
         make_dir(&layout.data(service))?;
     }
     for dir in ["clients", "policy", "run"] {
         make_dir(&layout.root.join(dir))?;
     }
-    for service in SERVICES {
+    for service in NAMES {
         make_dir(&layout.root.join("run").join(service))?;
     }
     Ok(())
@@ -286,7 +288,7 @@ fn keys_and_policies(
     let jwt = PayloadPolicy::Jwt(JwtPolicy {
         typ: vec!["at+jwt".to_owned(), "statuslist+jwt".to_owned()],
         iss: issuer.to_owned(),
-        aud: SERVICES.iter().map(|s| (*s).to_owned()).collect(),
+        aud: NAMES.iter().map(|s| (*s).to_owned()).collect(),
         max_ttl_s: TTL_S_MAX,
     });
     let note = PayloadPolicy::Note(NotePolicy {

@@ -13,7 +13,9 @@ use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_tlog::note::VerifierKey;
 
-use crate::layout::{Layout, SERVICES, write_atomic};
+use ron_services::NAMES;
+
+use crate::layout::{Layout, write_atomic};
 use crate::{fleet, kms, net};
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -194,7 +196,7 @@ fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, 
 /// The services of the data directory that accept this issuer's passports.
 fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> {
     let mut found = Vec::new();
-    for name in SERVICES {
+    for name in NAMES {
         let file = layout.config(name);
         let text = std::fs::read_to_string(&file)
             .map_err(|e| format!("cannot read {}: {e}", file.display()))?;

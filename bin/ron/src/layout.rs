@@ -7,23 +7,14 @@ use std::path::{Path, PathBuf};
 
 use ron_auth::client_secret;
 use ron_crypto::rand;
+use ron_services::NAMES;
 use serde::{Deserialize, Serialize};
-
-/// The six services in the order in which they are started.
-pub const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 
 /// Default API port of the first service; the others follow in steps of ten, health ports are five
 /// above.
 pub const BASE_PORT: u16 = 7440;
 /// Distance from the API port of the first service to the health port of the last.
-const PORTS_SPAN: u16 = (SERVICES.len() as u16 - 1) * 10 + 5;
+const PORTS_SPAN: u16 = (NAMES.len() as u16 - 1) * 10 + 5;
 
 /// Parses `--base-port`; the ports of six services must fit above it. 0 means free ports.
 pub fn base_port(text: &str) -> Result<u16, String> {
@@ -38,7 +29,7 @@ pub fn base_port(text: &str) -> Result<u16, String> {
 
 /// API port of a service above `base_port`; its health port is five above.
 pub fn api_port(base_port: u16, service: &str) -> u16 {
-    let index = SERVICES.iter().position(|s| *s == service).unwrap_or(0);
+    let index = NAMES.iter().position(|s| *s == service).unwrap_or(0);
     base_port + index as u16 * 10
 }
 
@@ -52,7 +43,7 @@ pub struct Layout {
 pub struct Endpoints {
     /// Process that serves them.
     pub pid: u32,
-    /// One per service, in the order of [`SERVICES`].
+    /// One per service, in the order of [`NAMES`].
     pub services: Vec<Endpoint>,
 }
 

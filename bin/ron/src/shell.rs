@@ -3,22 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Command};
 use clap_mangen::Man;
 
-use crate::fleet;
-use crate::layout::SERVICES;
+use ron_services::NAMES;
 
 /// The program itself and the services, whose command lines this program knows too.
-const PROGRAMS: [&str; 7] = [
-    "ron",
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
+fn programs() -> impl Iterator<Item = &'static str> {
+    std::iter::once("ron").chain(NAMES)
+}
 
 /// Print a completion script for a shell.
 #[derive(Args)]
@@ -26,7 +20,7 @@ pub struct CompletionArgs {
     /// Shell to print the script for: bash, zsh, fish, elvish or powershell.
     shell: clap_complete::Shell,
     /// Program that the script completes.
-    #[arg(long, default_value = "ron", value_parser = PROGRAMS)]
+    #[arg(long, default_value = "ron", value_parser = PossibleValuesParser::new(programs()))]
     of: String,
 }
 
@@ -39,10 +33,10 @@ pub struct ManArgs {
 }
 
 fn command_of(program: &str) -> Command {
-    if SERVICES.contains(&program) {
-        return ron_service::command(fleet::table(program));
+    match ron_services::find(program) {
+        Some(service) => ron_service::command(service.table),
+        None => crate::examples::command(),
     }
-    crate::examples::command()
 }
 
 #[allow(clippy::unnecessary_wraps)] // the shape of a subcommand
@@ -60,7 +54,7 @@ pub fn man(args: &ManArgs) -> Result<(), String> {
             .render(&mut std::io::stdout())
             .map_err(|e| e.to_string());
     };
-    for program in PROGRAMS {
+    for program in programs() {
         let section = if program == "ron" { "1" } else { "8" };
         let place = dir.join(format!("man{section}"));
         let cannot = |e: std::io::Error| format!("cannot write into {}: {e}", place.display());

@@ -9,11 +9,14 @@ use std::time::Duration;
 use clap::Args;
 use ron_kernel::{Deadline, Signal, Signals, exit};
 
-use ron_service::logging::{self, Format};
+use ron_service::config::{LogFormat, LogLevel};
+use ron_service::logging;
+
+use ron_services::NAMES;
 
 use crate::fleet::{Failed, Fleet};
 use crate::init;
-use crate::layout::{Layout, SERVICES, base_port, make_dir, write_json};
+use crate::layout::{Layout, base_port, make_dir, write_json};
 use crate::verifiers;
 
 /// Run all six services in one process.
@@ -32,11 +35,11 @@ pub struct UpArgs {
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
     /// Minimum level of log lines.
-    #[arg(long, default_value = "warn", value_parser = ["error", "warn", "info", "debug", "trace"])]
-    log_level: String,
+    #[arg(long, default_value = "warn", value_enum)]
+    log_level: LogLevel,
     /// Format of log lines.
-    #[arg(long, default_value = "compact", value_parser = ["compact", "json"])]
-    log_format: String,
+    #[arg(long, default_value = "compact", value_enum)]
+    log_format: LogFormat,
 }
 
 /// Runs `ron up`, which has exit codes of its own.
@@ -49,8 +52,7 @@ pub fn run(args: &UpArgs) -> ExitCode {
 }
 
 fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
-    let format = Format::parse(&args.log_format);
-    let _level = logging::init("ron", format, &args.log_level);
+    let _level = logging::init("ron", args.log_format, args.log_level);
     if let Err(e) = ron_crypto::process_hardening() {
         tracing::warn!(event = "hardening_incomplete", error = %e);
     }
@@ -93,7 +95,7 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
     for e in &fleet.endpoints.services {
         let _ = writeln!(text, "  {:<13} {}   health {}", e.service, e.api, e.health);
     }
-    let console = fleet.endpoints.of(SERVICES[5]);
+    let console = fleet.endpoints.of(NAMES[5]);
     let _ = write!(
         text,
         "console: {}/\na token: ron token --data-dir {} --audience svc-wallet\nready\n",

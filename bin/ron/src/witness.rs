@@ -17,39 +17,40 @@ use ron_proto::b64;
 use ron_service::config::{read_secret_file, render_example};
 use ron_service::log_host::witness::{WITNESS_QUEUE, WITNESS_THREAD, serve};
 use ron_service::{
-    CHASSIS_KEYS, Chassis, Config, DataDir, Key, Parts, Running, StartError, Table, listen_keys,
-    logging,
+    Boot, ChassisSettings, Config, ConfigProblem, DataDir, Parts, Running, Service,
+    ServiceSettings, Settings as _, StartError, Table, logging,
 };
 use ron_tlog::append::WitnessStore;
 use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::VerifierKey;
 
-static LISTEN: [Key; 2] = listen_keys("127.0.0.1:7500", "127.0.0.1:7505");
-static KEYS: [Key; 3] = [
-    Key::text(
-        "name",
-        "",
-        "Name of the witness in its cosignatures, like witness.example/w1. Never changes.",
-    )
-    .range("1", "200")
-    .required(),
-    Key::list(
-        "logs",
-        "",
-        "Verifier keys (name+id+key) of the logs to cosign; a key's name is its log's origin. Several keys of one log are allowed.",
-    ),
-    Key::path(
-        "key_file",
-        "",
-        "Seed of the Ed25519 key, 32 bytes as base64url, mode 0600. Empty: data_dir/witness.key, made at the first start.",
-    ),
-];
+ron_service::settings! {
+    struct Settings {
+        /// Name of the witness in its cosignatures, like witness.example/w1. Never changes.
+        "name" => name: String, range("1", "200");
+        /// Verifier keys (name+id+key) of the logs to cosign; a key's name is its log's origin. Several
+        /// keys of one log are allowed.
+        "logs" => logs: Vec<VerifierKey>;
+        /// Seed of the Ed25519 key, 32 bytes as base64url, mode 0600. Empty: data_dir/witness.key, made
+        /// at the first start.
+        "key_file" => key_file: Option<PathBuf>;
+    }
+}
+
+impl ServiceSettings for Settings {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        config.read().map_err(|problem| vec![problem])
+    }
+}
 
 /// All keys of the witness.
 static TABLE: Table = Table {
     service: "ron-witness",
-    env_prefix: "RON_WITNESS_",
-    keys: &[CHASSIS_KEYS, &LISTEN, &KEYS],
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7500"),
+        (ChassisSettings::health_addr, "127.0.0.1:7505"),
+    ],
+    keys: Settings::GROUPS,
 };
 
 static TOPOLOGY: Topology = ron_service::topology! {
@@ -88,6 +89,9 @@ enum WitnessCommand {
     PrintExample,
 }
 
+/// Why the witness has no amnesia mode.
+const FORGETS: &str = "amnesia = true is refused: a witness that forgets could sign two histories";
+
 pub fn run(args: &WitnessArgs) -> Result<(), String> {
     let command = args.command.unwrap_or(WitnessCommand::Run);
     if matches!(command, WitnessCommand::PrintExample) {
@@ -97,10 +101,12 @@ pub fn run(args: &WitnessArgs) -> Result<(), String> {
     let config = load(args)?;
     match command {
         WitnessCommand::CheckConfig => print!("{}", config.render_effective()),
-        WitnessCommand::Vkey => println!(
-            "{}",
-            cosigner(&config, data_dir(&config)?.path())?.verifier()
-        ),
+        WitnessCommand::Vkey => {
+            let settings: Settings = config.read().map_err(|e| e.to_string())?;
+            let dir = DataDir::open(&config).map_err(|e| e.to_string())?;
+            let dir = dir.ok_or(FORGETS)?;
+            println!("{}", cosigner(&settings, dir.path())?.verifier());
+        }
         _ => return attend(config),
     }
     Ok(())
@@ -126,13 +132,6 @@ fn load(args: &WitnessArgs) -> Result<Config, String> {
     })
 }
 
-fn data_dir(config: &Config) -> Result<DataDir, String> {
-    let dir = DataDir::open(config).map_err(|e| e.to_string())?;
-    dir.ok_or_else(|| {
-        "amnesia = true is refused: a witness that forgets could sign two histories".into()
-    })
-}
-
 /// Serves until a signal or a failure.
 fn attend(config: Config) -> Result<(), String> {
     let _level = logging::init_from(&config);
@@ -141,7 +140,7 @@ fn attend(config: Config) -> Result<(), String> {
     }
     let signals = Signals::install().map_err(|e| format!("signals cannot be handled: {e}"))?;
     let parts = Parts::bind(&config).map_err(|e| e.to_string())?;
-    let mut running = start(&config, &parts).map_err(|e| e.to_string())?;
+    let mut running = ron_service::start::<Witness>(config, parts).map_err(|e| e.to_string())?;
     println!(
         "witness {}   health {}",
         running.api_url(),
@@ -158,7 +157,7 @@ fn attend(config: Config) -> Result<(), String> {
             break None;
         }
     };
-    let within = running.config().duration("drain_deadline");
+    let within = running.config().chassis().drain_deadline;
     let report = running.drain(within);
     match (fatal, running.exit_code(&report)) {
         (Some(why), _) => Err(why),
@@ -167,10 +166,32 @@ fn attend(config: Config) -> Result<(), String> {
     }
 }
 
-fn start(config: &Config, parts: &Parts) -> Result<Running, StartError> {
-    let data = data_dir(config).map_err(StartError::failed)?;
-    let cosigner = cosigner(config, data.path()).map_err(StartError::failed)?;
-    let keys = log_keys(config).map_err(StartError::failed)?;
+struct Witness;
+
+impl Service for Witness {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        chassis,
+        data_dir,
+        ..
+    } = boot;
+    let dir = data_dir.ok_or_else(|| StartError::failed(FORGETS))?;
+    let cosigner = cosigner(&settings, &dir).map_err(StartError::failed)?;
+    let keys = settings.logs;
+    if keys.is_empty() {
+        let why = "logs is empty: name the verifier key of at least one log";
+        return Err(StartError::failed(why));
+    }
     // One key for two purposes would make a log's signature pass for a cosignature, and the
     // reverse.
     if keys
@@ -182,12 +203,10 @@ fn start(config: &Config, parts: &Parts) -> Result<Running, StartError> {
         ));
     }
     let vkey = cosigner.verifier().to_string();
-    let store = WitnessStore::open(Arc::new(OsDisk), &data.join("cosigned"), cosigner, keys)
+    let store = WitnessStore::open(Arc::new(OsDisk), &dir.join("cosigned"), cosigner, keys)
         .map_err(StartError::failed)?;
-    let chassis = Chassis::new(&TOPOLOGY, config, parts)?;
     tracing::info!(event = "witness", vkey);
     chassis.capabilities(&["add-checkpoint", "cosignature-v1"]);
-    chassis.on_drained(move || drop(data));
     let routes = serve(
         store,
         &chassis.sup,
@@ -204,23 +223,10 @@ fn start(config: &Config, parts: &Parts) -> Result<Running, StartError> {
     chassis.serve(Router::new(info).add_all(routes))
 }
 
-fn log_keys(config: &Config) -> Result<Vec<VerifierKey>, String> {
-    let keys: Vec<VerifierKey> = config
-        .list("logs")
-        .iter()
-        .map(|line| VerifierKey::parse(line).map_err(|e| format!("logs: {line}: {e}")))
-        .collect::<Result<_, _>>()?;
-    if keys.is_empty() {
-        return Err("logs is empty: name the verifier key of at least one log".into());
-    }
-    Ok(keys)
-}
-
-fn cosigner(config: &Config, dir: &Path) -> Result<Cosigner, String> {
-    let path = config
-        .path_opt("key_file")
-        .map_or_else(|| dir.join("witness.key"), PathBuf::from);
-    let made_here = config.path_opt("key_file").is_none();
+fn cosigner(settings: &Settings, dir: &Path) -> Result<Cosigner, String> {
+    let made_here = settings.key_file.is_none();
+    let path = settings.key_file.clone();
+    let path = path.unwrap_or_else(|| dir.join("witness.key"));
     let there = path
         .try_exists()
         .map_err(|e| format!("{}: {e}", path.display()))?;
@@ -234,7 +240,7 @@ fn cosigner(config: &Config, dir: &Path) -> Result<Cosigner, String> {
             ));
         }
     };
-    Cosigner::new(config.str("name"), Ed25519Key::from_seed(seed.expose()))
+    Cosigner::new(&settings.name, Ed25519Key::from_seed(seed.expose()))
         .map_err(|e| format!("name: {e}"))
 }
 

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ron_service::main_with(&svc_passport::config::TABLE, svc_passport::start)
+    ron_service::main_with::<svc_passport::SvcPassport>()
 }

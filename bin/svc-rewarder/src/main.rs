@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ron_service::main_with(&svc_rewarder::config::TABLE, svc_rewarder::start)
+    ron_service::main_with::<svc_rewarder::SvcRewarder>()
 }

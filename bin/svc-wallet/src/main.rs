@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ron_service::main_with(&svc_wallet::config::TABLE, svc_wallet::start)
+    ron_service::main_with::<svc_wallet::SvcWallet>()
 }

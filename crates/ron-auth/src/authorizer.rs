@@ -34,7 +34,7 @@ use crate::trust::Followed;
 /// Maximum verified tokens in the cache.
 const CACHED_TOKENS_MAX: usize = 16_384;
 
-/// The authorizer of one service. Create it with [`RonAuthorizer::from_section`], start its threads
+/// The authorizer of one service. Create it with [`RonAuthorizer::new`], start its threads
 /// with [`RonAuthorizer::spawn`], and pass it to the HTTP front.
 pub struct RonAuthorizer {
     pub(crate) config: Snapshot<AuthConfig>,
@@ -63,28 +63,20 @@ impl std::fmt::Debug for RonAuthorizer {
 }
 
 impl RonAuthorizer {
-    /// Built from the `auth` section of a service's configuration (see
-    /// [`AuthConfig::from_section`]). `enforced_caveats` names the caveats of
-    /// [`caveats::BODY_KEYS`] that the service checks itself once it has read the body. `peers`
-    /// configures calls to other services, the issuer among them, and carries `insecure_loopback`.
-    /// `data_dir` holds the versions of the issuer's notes (`None` in amnesia mode).
-    pub fn from_section(
-        audience: &str,
-        section: &serde_json::Value,
-        enforced_caveats: &[&str],
+    /// The authorizer of a service. `peers` configures calls to other services, the issuer among
+    /// them. `data_dir` holds the versions of the issuer's notes (`None` in amnesia mode).
+    pub fn new(
+        config: AuthConfig,
         registry: &Registry,
         clock: SharedClock,
         peers: ClientConfig,
         data_dir: Option<&Path>,
     ) -> Result<Arc<Self>, String> {
-        let mut config = AuthConfig::from_section(audience, section)?;
-        config.enforced_caveats = enforced_caveats.iter().map(|&key| key.to_owned()).collect();
-        config.insecure_loopback = peers.insecure_loopback;
-        let fetch = Arc::new(HttpFetch::new(audience, peers));
+        let fetch = Arc::new(HttpFetch::new(&config.audience, peers));
         Self::with_fetch(config, registry, clock, fetch, data_dir)
     }
 
-    /// Like [`Self::from_section`], with another way to fetch what the issuer publishes; tests use
+    /// Like [`Self::new`], with another way to fetch what the issuer publishes; tests use
     /// it.
     pub fn with_fetch(
         config: AuthConfig,
@@ -159,13 +151,12 @@ impl RonAuthorizer {
         self.report_state();
     }
 
-    /// Adopts a changed `auth` section. A new issuer starts with no keys and no revocations, so its
-    /// passports are refused until both have been read.
-    pub fn reload(&self, section: &serde_json::Value) -> Result<(), String> {
+    /// Adopts changed settings. A new issuer starts with no keys and no revocations, so its
+    /// passports are refused until both have been read. The caveats that the service checks itself
+    /// are code, not configuration, and stay.
+    pub fn reload(&self, mut new: AuthConfig) -> Result<(), String> {
         let old = self.config.load();
-        let mut new = AuthConfig::from_section(&old.audience, section)?;
         new.enforced_caveats.clone_from(&old.enforced_caveats);
-        new.insecure_loopback = old.insecure_loopback;
         self.versions.read_again()?;
         self.config.store(new);
         self.refresher.kick();

@@ -1,5 +1,6 @@
 //! The whole authorizer against a source of keys and events that the test controls.
 
+use crate::settings::from_json;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
@@ -10,9 +11,8 @@ use ron_proto::{Timestamp, b64, scope};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::Holder;
 use crate::refresh::FetchError;
-use crate::service_token;
+use crate::{Holder, service_token};
 
 #[path = "authorizer_transport_tests.rs"]
 mod transport;
@@ -104,7 +104,7 @@ fn rig() -> Rig {
         "issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json", "unpinned": true,
         "principals": [{"name": "svc-wallet", "tenant": "ron", "scopes": ["ledger:commit"], "sha256": service_token::hash(&service), "key_prefixes": ["ron/log/"]}]
     });
-    let mut config = AuthConfig::from_section("ron-ledger", &section).unwrap();
+    let mut config = AuthConfig::new("ron-ledger", from_json(&section)).unwrap();
     config.enforced_caveats = vec!["asset".into()];
     config.insecure_loopback = true;
     let auth =
@@ -526,7 +526,7 @@ fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
     let token = rig.token(|_| {});
     assert!(rig.ask(&token).is_ok());
     let other = json!({"issuer": "http://other:1", "jwks_url": "http://other:1/jwks.json", "unpinned": true});
-    rig.auth.reload(&other).unwrap();
+    rig.auth.reload_json(&other).unwrap();
     assert_eq!(rig.ask(&token), Err(AuthReject::NoKeys));
     rig.refresh();
     assert_eq!(
@@ -534,10 +534,10 @@ fn a_new_issuer_starts_with_nothing_and_a_removed_one_accepts_nothing() {
         Err(AuthReject::Issuer),
         "good signature, wrong issuer, and not from the cache"
     );
-    rig.auth.reload(&json!({})).unwrap();
+    rig.auth.reload_json(&json!({})).unwrap();
     assert_eq!(rig.ask(&token), Err(AuthReject::NoIssuer));
     assert_eq!(rig.auth.degraded(), None);
-    assert!(rig.auth.reload(&json!({"issuer": "x"})).is_err());
+    assert!(rig.auth.reload_json(&json!({"issuer": "x"})).is_err());
 }
 
 static TOPOLOGY: Topology = Topology {

@@ -7,7 +7,7 @@ fn a_certificate_or_a_user_id_names_a_principal_where_no_token_speaks() {
     let rig = rig();
     let cert = "ab".repeat(32);
     rig.auth
-        .reload(&json!({"principals": [
+        .reload_json(&json!({"principals": [
             {"name": "backup", "scopes": ["ledger:read"], "uids": ["0", "1001"]},
             {"name": "mirror", "scopes": ["ledger:read"], "certs": [cert.to_uppercase()]},
         ]}))
@@ -56,7 +56,7 @@ fn a_certificate_or_a_user_id_names_a_principal_where_no_token_speaks() {
 fn a_principal_without_a_token_has_no_token() {
     let rig = rig();
     rig.auth
-        .reload(&json!({"principals": [{"name": "svc-wallet", "scopes": ["ledger:read"], "uids": ["7"]}]}))
+        .reload_json(&json!({"principals": [{"name": "svc-wallet", "scopes": ["ledger:read"], "uids": ["7"]}]}))
         .unwrap();
     assert_eq!(rig.ask(&rig.service), Err(AuthReject::ServiceToken));
 }
@@ -96,7 +96,7 @@ fn service_tokens_count_on_unix_sockets_and_tls_and_on_plain_loopback_only_where
     allow(false);
     let section = json!({"principals": [{"name": "svc-wallet", "scopes": ["ledger:commit"],
         "sha256": service_token::hash(&rig.service)}]});
-    rig.auth.reload(&section).unwrap();
+    rig.auth.reload_json(&section).unwrap();
     assert_eq!(ask(Transport::Tcp, near), plain);
     let problem = rig.auth.authorize(
         &head(

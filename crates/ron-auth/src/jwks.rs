@@ -64,6 +64,9 @@ pub enum PqRule {
 }
 
 impl PqRule {
+    /// The words that [`Self::parse`] knows.
+    pub const WORDS: [&str; 5] = ["off", "or", "and", "require", "pq_only"];
+
     /// Parses the value of the configuration key.
     pub fn parse(text: &str) -> Option<Self> {
         match text {

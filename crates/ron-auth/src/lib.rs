@@ -47,5 +47,7 @@ pub use policy_note::{NoteRefused, PolicyNote};
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
 pub use reject::AuthReject;
 pub use revocation::RevocationView;
-pub use settings::{AuthConfig, IssuerConfig, ServicePrincipal};
+pub use settings::{
+    AuthConfig, AuthFault, AuthSettings, IssuerConfig, PrincipalSettings, ServicePrincipal,
+};
 pub use trust::Followed;

@@ -11,7 +11,7 @@ use ron_tlog::note::{Ed25519NoteSigner, Note, NoteSigner};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::settings::AuthConfig;
+use crate::settings::{AuthConfig, from_json};
 
 const ISSUER: &str = "http://issuer:1";
 static LOCK: LockSpec = LockSpec {
@@ -82,6 +82,17 @@ fn note(version: u64, seeds: &[u8], signers: &[u8]) -> String {
     Note::sign(&text, &signers).unwrap().to_string()
 }
 
+impl RonAuthorizer {
+    /// A reload of the settings in this JSON; see [`from_json`].
+    pub(crate) fn reload_json(&self, section: &Value) -> Result<(), String> {
+        let old = self.config();
+        let mut settings = from_json(section);
+        settings.insecure_loopback = old.insecure_loopback;
+        let new = AuthConfig::new(&old.audience, settings).map_err(|fault| fault.to_string())?;
+        self.reload(new)
+    }
+}
+
 fn section(pins: &[u8]) -> Value {
     let lines: Vec<String> = pins
         .iter()
@@ -101,7 +112,7 @@ fn rig(dir: Option<&Path>) -> Rig {
     let registry = Registry::new("t");
     let clock: SharedClock = ManualClock::at(1_000_000_000);
     let port = Arc::new(Port(RankedMutex::new(&LOCK, Served::default())));
-    let config = AuthConfig::from_section("svc-wallet", &section(&[100])).unwrap();
+    let config = AuthConfig::new("svc-wallet", from_json(&section(&[100]))).unwrap();
     let auth = RonAuthorizer::with_fetch(config, &registry, clock, port.clone(), dir).unwrap();
     Rig {
         auth,
@@ -185,7 +196,7 @@ fn an_older_note_is_refused_also_after_a_restart_until_it_is_accepted() {
     crate::write_versions(dir.path(), &std::collections::BTreeMap::new()).unwrap();
     again.serve(&[1], Some(note(2, &[1], &[100])), 2);
     again.refused("has version 2, older than 7");
-    again.auth.reload(&section(&[100])).unwrap();
+    again.auth.reload_json(&section(&[100])).unwrap();
     again.read().unwrap();
     assert_eq!(crate::read_versions(dir.path()).unwrap()[ISSUER], 2);
 }
@@ -218,7 +229,7 @@ fn a_feed_that_ends_before_the_note_hides_revocations() {
 fn the_note_key_is_changed_without_a_moment_in_which_nothing_is_believed() {
     let rig = rig(None);
     let step = |pins: &[u8], signers: &[u8]| {
-        rig.auth.reload(&section(pins)).unwrap();
+        rig.auth.reload_json(&section(pins)).unwrap();
         assert!(rig.believes(1), "before the next read: pins {pins:?}");
         rig.serve(&[1], Some(note(1, &[1], signers)), 1);
         rig.read().unwrap();
@@ -231,7 +242,7 @@ fn the_note_key_is_changed_without_a_moment_in_which_nothing_is_believed() {
     step(&[101], &[100, 101]); // the new one alone
     step(&[101], &[101]);
     // A key that is no longer pinned vouches for nothing.
-    rig.auth.reload(&section(&[102])).unwrap();
+    rig.auth.reload_json(&section(&[102])).unwrap();
     assert!(!rig.believes(1));
 }
 
@@ -240,11 +251,11 @@ fn keys_believed_unseen_do_not_count_once_a_note_key_is_pinned() {
     let rig = rig(None);
     let mut unpinned = section(&[]);
     unpinned["unpinned"] = true.into();
-    rig.auth.reload(&unpinned).unwrap();
+    rig.auth.reload_json(&unpinned).unwrap();
     rig.serve(&[9], None, 0);
     rig.read().unwrap();
     assert!(rig.believes(9));
-    rig.auth.reload(&section(&[100])).unwrap();
+    rig.auth.reload_json(&section(&[100])).unwrap();
     assert!(!rig.believes(9));
     rig.refused("the policy note cannot be read");
 }

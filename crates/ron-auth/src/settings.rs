@@ -1,4 +1,4 @@
-//! The `auth` section of a service's configuration, validated.
+//! The settings of an authorizer, and their checks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,13 +6,12 @@ use std::time::Duration;
 use ron_http::url_origin;
 use ron_proto::Tenant;
 use ron_tlog::note::VerifierKey;
-use serde::Deserialize;
 
 use crate::jwks::PqRule;
 use crate::policy_note;
 use crate::service_token::good_name;
 
-/// Settings of an authorizer, from the `auth.*` keys or from code.
+/// Validated settings of an authorizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuthConfig {
     /// This service's name: the required `aud` of passports, and the value for the caveat `svc`.
@@ -43,7 +42,7 @@ pub struct IssuerConfig {
     pub note_url: String,
     /// Keys that may sign the note. Empty (`auth.unpinned`): any server of the key set is trusted.
     pub note_keys: Vec<VerifierKey>,
-    /// The revocation feed; by default on the host of `jwks_url`.
+    /// The revocation feed, on the host of `jwks_url`.
     pub events_url: String,
     /// Time between two reads of the keys.
     pub refresh: Duration,
@@ -82,50 +81,51 @@ pub struct ServicePrincipal {
     pub key_prefixes: Vec<String>,
 }
 
-/// Other members are the service's own `auth.*` keys; its configuration table has already refused
-/// unknown ones.
-#[derive(Deserialize)]
-struct Section {
-    #[serde(default)]
-    issuer: String,
-    #[serde(default)]
-    jwks_url: String,
-    #[serde(default)]
-    pq_jwks_url: String,
-    #[serde(default)]
-    pq: String,
-    #[serde(default)]
-    note_url: String,
-    #[serde(default)]
-    note_vkey: Vec<String>,
-    #[serde(default)]
-    unpinned: bool,
-    #[serde(default)]
-    events_url: String,
-    /// Milliseconds.
-    refresh_interval: Option<u64>,
-    #[serde(default)]
-    region: String,
-    #[serde(default)]
-    principals: Vec<PrincipalSection>,
+/// What the operator configures: the keys `auth.*`. Not yet validated: see [`AuthConfig::new`].
+#[derive(Clone, Debug)]
+pub struct AuthSettings {
+    pub issuer: Option<String>,
+    pub jwks_url: Option<String>,
+    pub pq_jwks_url: Option<String>,
+    pub pq: PqRule,
+    pub note_url: Option<String>,
+    pub note_keys: Vec<VerifierKey>,
+    pub unpinned: bool,
+    pub refresh_interval: Duration,
+    pub region: Option<String>,
+    pub principals: Vec<PrincipalSettings>,
+    pub insecure_loopback: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PrincipalSection {
-    name: String,
-    tenant: Option<String>,
-    #[serde(default)]
-    scopes: Vec<String>,
-    #[serde(default)]
-    sha256: String,
-    #[serde(default)]
-    certs: Vec<String>,
-    #[serde(default)]
-    uids: Vec<String>,
-    #[serde(default)]
-    key_prefixes: Vec<String>,
+/// One block `[[auth.principals]]`.
+#[derive(Clone, Debug)]
+pub struct PrincipalSettings {
+    pub name: String,
+    pub tenant: Tenant,
+    pub scopes: Vec<String>,
+    /// SHA-256 of the service token, 64 hex digits.
+    pub sha256: Option<String>,
+    /// SHA-256 of client certificates, 64 hex digits each.
+    pub certs: Vec<String>,
+    pub uids: Vec<u32>,
+    pub key_prefixes: Vec<String>,
 }
+
+/// A setting that the authorizer cannot work with. Displays as the key and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} {why}")]
+pub struct AuthFault {
+    /// The key, such as `auth.issuer`.
+    pub key: &'static str,
+    pub why: String,
+}
+
+fn fault(key: &'static str, why: impl Into<String>) -> AuthFault {
+    let why = why.into();
+    AuthFault { key, why }
+}
+
+const PRINCIPALS: &str = "auth.principals";
 
 impl AuthConfig {
     /// No issuer, no principals: everything but public routes is refused.
@@ -140,27 +140,14 @@ impl AuthConfig {
         }
     }
 
-    /// Parses the section as JSON, durations in milliseconds: `{issuer, jwks_url, note_vkey,
-    /// refresh_interval, principals: [{name, tenant, scopes, sha256, certs, uids, key_prefixes}]}`.
-    /// The error names the key and what to do.
-    pub fn from_section(audience: &str, section: &serde_json::Value) -> Result<Self, String> {
-        let section: Section =
-            serde_json::from_value(section.clone()).map_err(|error| format!("auth: {error}"))?;
+    /// Checks the settings of the service with this name. The error names the key and what to do.
+    pub fn new(audience: &str, settings: AuthSettings) -> Result<Self, AuthFault> {
         let mut config = Self::closed(audience);
-        config.issuer = issuer(&section)?;
-        config.region = Some(section.region).filter(|region| !region.is_empty());
-        for entry in section.principals {
+        config.issuer = issuer(&settings)?;
+        config.region = settings.region;
+        config.insecure_loopback = settings.insecure_loopback;
+        for entry in settings.principals {
             let principal = principal(entry)?;
-            if config
-                .principals
-                .iter()
-                .any(|other| other.name == principal.name)
-            {
-                return Err(format!(
-                    "auth.principals: {} is listed twice",
-                    principal.name
-                ));
-            }
             for other in &config.principals {
                 check_distinct(other, &principal)?;
             }
@@ -170,114 +157,103 @@ impl AuthConfig {
     }
 }
 
-fn issuer(section: &Section) -> Result<Option<IssuerConfig>, String> {
-    if section.issuer.is_empty() && section.jwks_url.is_empty() {
-        return Ok(None);
-    }
-    if section.issuer.is_empty() || section.jwks_url.is_empty() {
-        return Err("auth.issuer and auth.jwks_url belong together: set both or none".into());
-    }
-    let origin = url_origin(&section.jwks_url)
-        .ok_or("auth.jwks_url must be a URL such as unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json")?;
-    let events_url = match section.events_url.as_str() {
-        "" => format!("{origin}/v1/passport/events"),
-        url => url.to_owned(),
+fn issuer(settings: &AuthSettings) -> Result<Option<IssuerConfig>, AuthFault> {
+    const TOGETHER: &str = "must be set too: auth.issuer and auth.jwks_url belong together";
+    let (issuer, jwks_url) = match (&settings.issuer, &settings.jwks_url) {
+        (None, None) => return no_issuer(settings).map(|()| None),
+        (Some(_), None) => return Err(fault("auth.jwks_url", TOGETHER)),
+        (None, Some(_)) => return Err(fault("auth.issuer", TOGETHER)),
+        (Some(issuer), Some(jwks_url)) => (issuer, jwks_url),
     };
-    let pq_jwks_url = match section.pq_jwks_url.as_str() {
-        "" => format!("{origin}/.well-known/jwks-pq.json"),
-        url => url.to_owned(),
-    };
-    let note_url = match section.note_url.as_str() {
-        "" => format!("{origin}/v1/passport/policy"),
-        url => url.to_owned(),
-    };
-    let pq = match section.pq.as_str() {
-        "" => PqRule::Off,
-        word => PqRule::parse(word).ok_or("auth.pq must be off, or, and, require or pq_only")?,
+    let origin = url_origin(jwks_url).ok_or_else(|| {
+        let why =
+            "must be a URL such as unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json";
+        fault("auth.jwks_url", why)
+    })?;
+    let on_its_host = |url: &Option<String>, path: &str| {
+        let url = url.clone();
+        url.unwrap_or_else(|| format!("{origin}{path}"))
     };
     Ok(Some(IssuerConfig {
-        issuer: section.issuer.clone(),
-        jwks_url: section.jwks_url.clone(),
-        pq_jwks_url,
-        pq,
-        note_url,
-        note_keys: pins(section)?,
-        events_url,
-        refresh: Duration::from_millis(section.refresh_interval.unwrap_or(60_000)),
+        issuer: issuer.clone(),
+        jwks_url: jwks_url.clone(),
+        pq_jwks_url: on_its_host(&settings.pq_jwks_url, "/.well-known/jwks-pq.json"),
+        pq: settings.pq,
+        note_url: on_its_host(&settings.note_url, "/v1/passport/policy"),
+        note_keys: pins(issuer, settings)?,
+        events_url: format!("{origin}/v1/passport/events"),
+        refresh: settings.refresh_interval,
     }))
 }
 
-/// The keys that may sign the issuer's policy note.
-fn pins(section: &Section) -> Result<Vec<VerifierKey>, String> {
-    if section.unpinned != section.note_vkey.is_empty() {
-        return Err(if section.unpinned {
-            "auth.unpinned is true, but auth.note_vkey is set: drop one of the two".into()
-        } else {
-            "auth.note_vkey must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). Without it any process that occupies the issuer's port can make passports; an issuer without notes needs auth.unpinned = true".into()
-        });
+/// Pins without an issuer are kept for later; they must not contradict each other.
+fn no_issuer(settings: &AuthSettings) -> Result<(), AuthFault> {
+    if settings.unpinned && !settings.note_keys.is_empty() {
+        return Err(fault(UNPINNED, BOTH));
     }
-    let name = policy_note::origin(&section.issuer);
-    let pin = |line: &String| {
-        let key = VerifierKey::parse(line).map_err(|e| format!("auth.note_vkey: {e}"))?;
-        if key.name() == name {
-            Ok(key)
-        } else {
-            Err(format!(
-                "auth.note_vkey: the key is named {}, but notes of auth.issuer are signed as {name}",
-                key.name()
-            ))
-        }
-    };
-    section.note_vkey.iter().map(pin).collect()
+    Ok(())
 }
 
-fn principal(entry: PrincipalSection) -> Result<ServicePrincipal, String> {
-    let name = entry.name;
-    let fail = |why: &str| format!("auth.principals: {name}: {why}");
-    if !good_name(&name) {
-        return Err("auth.principals: a name is 1 to 64 of a-z, 0-9 and -".into());
+const UNPINNED: &str = "auth.unpinned";
+const BOTH: &str = "is true, but auth.note_vkey is set; drop one of the two";
+
+/// The keys that may sign the issuer's policy note.
+fn pins(issuer: &str, settings: &AuthSettings) -> Result<Vec<VerifierKey>, AuthFault> {
+    const KEY: &str = "auth.note_vkey";
+    let pins = &settings.note_keys;
+    if settings.unpinned && !pins.is_empty() {
+        return Err(fault(UNPINNED, BOTH));
     }
-    let sha256 = match entry.sha256.as_str() {
-        "" => None,
-        digits => {
-            let bytes = digest(digits);
-            let why = "sha256 must be the token's SHA-256 in 64 hex digits";
-            Some(bytes.ok_or_else(|| fail(why))?)
-        }
-    };
+    if pins.is_empty() && !settings.unpinned {
+        let why = "must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). \
+                   Without it any process that occupies the issuer's port can make passports; an issuer without notes needs auth.unpinned = true";
+        return Err(fault(KEY, why));
+    }
+    let name = policy_note::origin(issuer);
+    if let Some(other) = pins.iter().find(|key| key.name() != name) {
+        let why = format!(
+            "has a key named {}, but notes of auth.issuer are signed as {name}",
+            other.name()
+        );
+        return Err(fault(KEY, why));
+    }
+    Ok(pins.clone())
+}
+
+fn principal(entry: PrincipalSettings) -> Result<ServicePrincipal, AuthFault> {
+    let name = entry.name;
+    let of = |why: &str| fault(PRINCIPALS, format!("of {name}: {why}"));
+    if !good_name(&name) {
+        return Err(of("a name is 1 to 64 of a-z, 0-9 and -"));
+    }
+    let sha256 = entry.sha256.map(|digits| {
+        let why = "sha256 must be the token's SHA-256 in 64 hex digits";
+        digest(&digits).ok_or_else(|| of(why))
+    });
+    let sha256 = sha256.transpose()?;
     let certs = entry.certs.iter().map(|digits| {
         let why = "certs must be SHA-256 of certificates, each in 64 hex digits (openssl x509 -noout -fingerprint -sha256, without the colons)";
-        digest(digits).map(hex::encode).ok_or_else(|| fail(why))
+        digest(digits).map(hex::encode).ok_or_else(|| of(why))
     });
-    let certs = certs.collect::<Result<Vec<String>, String>>()?;
-    let uids = entry.uids.iter().map(|uid| {
-        let why = "uids must be numbers, as in [\"1000\"]";
-        uid.parse().map_err(|_| fail(why))
-    });
-    let uids = uids.collect::<Result<Vec<u32>, String>>()?;
-    if sha256.is_none() && certs.is_empty() && uids.is_empty() {
-        return Err(fail(
-            "set sha256 (of a service token), certs or uids: nothing identifies the caller",
-        ));
+    let certs = certs.collect::<Result<Vec<String>, AuthFault>>()?;
+    if sha256.is_none() && certs.is_empty() && entry.uids.is_empty() {
+        let why = "set sha256 (of a service token), certs or uids: nothing identifies the caller";
+        return Err(of(why));
     }
     for scope in &entry.scopes {
         if !ron_proto::scope::ALL.contains(&scope.as_str()) {
-            return Err(fail(&format!(
+            return Err(of(&format!(
                 "{scope} is not a scope; known are {}",
                 ron_proto::scope::ALL.join(" ")
             )));
         }
     }
-    let tenant = entry.tenant.unwrap_or_else(|| "default".into());
-    let tenant = tenant
-        .parse()
-        .map_err(|_| fail("tenant must be 1 to 64 of a-z, 0-9, ., _ and -"))?;
     Ok(ServicePrincipal {
-        tenant,
+        tenant: entry.tenant,
         scopes: entry.scopes.into(),
         sha256,
         certs,
-        uids,
+        uids: entry.uids,
         key_prefixes: entry.key_prefixes,
         name,
     })
@@ -287,21 +263,81 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
     hex::decode(digits).ok()?.try_into().ok()
 }
 
-/// A certificate or a user id may identify one principal only.
-fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), String> {
-    let (names, shared) = (
-        format!("auth.principals: {} and {}", a.name, b.name),
-        "the caller would be ambiguous",
-    );
-    if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
-        return Err(format!("{names} both have the user id {uid}; {shared}"));
-    }
-    if let Some(cert) = a.certs.iter().find(|cert| b.certs.contains(cert)) {
-        return Err(format!(
-            "{names} both have the certificate {cert}; {shared}"
+/// A name, a certificate or a user id may identify one principal only.
+fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), AuthFault> {
+    if a.name == b.name {
+        return Err(fault(
+            PRINCIPALS,
+            format!("has two blocks named {}", a.name),
         ));
     }
+    let both = |what: String| {
+        let why = format!(
+            "of {} and {} both have {what}; the caller would be ambiguous",
+            a.name, b.name
+        );
+        fault(PRINCIPALS, why)
+    };
+    if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
+        return Err(both(format!("the user id {uid}")));
+    }
+    if let Some(cert) = a.certs.iter().find(|cert| b.certs.contains(cert)) {
+        return Err(both(format!("the certificate {cert}")));
+    }
     Ok(())
+}
+
+/// Settings for tests, from JSON with the names of the keys; durations are in milliseconds.
+#[cfg(test)]
+pub(crate) fn from_json(section: &serde_json::Value) -> AuthSettings {
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    let list = |value: &serde_json::Value| -> Vec<String> {
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(text)
+            .collect()
+    };
+    let principal = |block: &serde_json::Value| PrincipalSettings {
+        name: text(&block["name"]).unwrap_or_default(),
+        tenant: block["tenant"]
+            .as_str()
+            .unwrap_or("default")
+            .parse()
+            .unwrap(),
+        scopes: list(&block["scopes"]),
+        sha256: text(&block["sha256"]),
+        certs: list(&block["certs"]),
+        uids: list(&block["uids"])
+            .iter()
+            .map(|uid| uid.parse().unwrap())
+            .collect(),
+        key_prefixes: list(&block["key_prefixes"]),
+    };
+    AuthSettings {
+        issuer: text(&section["issuer"]),
+        jwks_url: text(&section["jwks_url"]),
+        pq_jwks_url: None,
+        pq: PqRule::parse(section["pq"].as_str().unwrap_or("off")).unwrap(),
+        note_url: None,
+        note_keys: list(&section["note_vkey"])
+            .iter()
+            .map(|line| line.parse().unwrap())
+            .collect(),
+        unpinned: section["unpinned"] == true,
+        refresh_interval: Duration::from_millis(
+            section["refresh_interval"].as_u64().unwrap_or(60_000),
+        ),
+        region: text(&section["region"]),
+        principals: section["principals"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(principal)
+            .collect(),
+        insecure_loopback: false,
+    }
 }
 
 #[cfg(test)]
@@ -312,13 +348,13 @@ mod tests {
     #[test]
     fn a_full_section_is_read() {
         let digest = "ab".repeat(32);
-        let config = AuthConfig::from_section(
+        let config = AuthConfig::new(
             "ron-kms",
-            &json!({
+            from_json(&json!({
                 "issuer": "http://127.0.0.1:7450", "jwks_url": "http://127.0.0.1:7450/.well-known/jwks.json", "refresh_interval": 5000,
                 "note_vkey": [vkey("http://127.0.0.1:7450")],
                 "principals": [{"name": "svc-passport", "tenant": "ron", "scopes": ["kms:sign"], "sha256": digest, "key_prefixes": ["ron/issuer/"]}]
-            }),
+            })),
         )
         .unwrap();
         let issuer = config.issuer.unwrap();
@@ -337,13 +373,13 @@ mod tests {
             )
         );
         let unix = json!({"issuer": "i", "unpinned": true, "jwks_url": "unix:/run/p/api.sock:/.well-known/jwks.json"});
-        let unix = AuthConfig::from_section("x", &unix).unwrap();
+        let unix = AuthConfig::new("x", from_json(&unix)).unwrap();
         let unix = unix.issuer.unwrap();
         assert_eq!(unix.events_url, "unix:/run/p/api.sock:/v1/passport/events");
         assert_eq!(config.principals[0].sha256, Some([0xab; 32]));
         assert_eq!(config.principals[0].tenant.to_string(), "ron");
         assert_eq!(
-            AuthConfig::from_section("x", &json!({})),
+            AuthConfig::new("x", from_json(&json!({}))),
             Ok(AuthConfig::closed("x"))
         );
     }
@@ -360,7 +396,9 @@ mod tests {
     #[test]
     fn faults_are_named() {
         let check = |section: serde_json::Value, wanted: &str| {
-            let error = AuthConfig::from_section("x", &section).expect_err(wanted);
+            let error = AuthConfig::new("x", from_json(&section))
+                .expect_err(wanted)
+                .to_string();
             assert!(error.contains(wanted), "{error}");
         };
         let digest = "ab".repeat(32);
@@ -372,7 +410,7 @@ mod tests {
             change(&mut section);
             section
         };
-        assert!(AuthConfig::from_section("x", &pinned(&|_| ())).is_ok());
+        assert!(AuthConfig::new("x", from_json(&pinned(&|_| ()))).is_ok());
         check(
             pinned(&|s| s["note_vkey"] = json!([])),
             "auth.note_vkey must be set",
@@ -382,16 +420,8 @@ mod tests {
             "drop one of the two",
         );
         check(
-            pinned(&|s| s["note_vkey"] = json!([vkey("a"), "junk"])),
-            "not a usable verifier key",
-        );
-        check(
             pinned(&|s| s["note_vkey"] = json!([vkey("b")])),
-            "is named b/policy, but notes of auth.issuer are signed as a/policy",
-        );
-        check(
-            json!({"issuer": "a", "jwks_url": "http://a/jwks.json", "pq": "maybe"}),
-            "off, or, and, require or pq_only",
+            "has a key named b/policy, but notes of auth.issuer are signed as a/policy",
         );
         check(
             json!({"principals": [{"name": "a"}]}),
@@ -402,16 +432,12 @@ mod tests {
             "without the colons",
         );
         check(
-            json!({"principals": [{"name": "a", "uids": ["root"]}]}),
-            "uids must be numbers",
-        );
-        check(
             json!({"principals": [{"name": "a", "uids": ["7"]}, {"name": "b", "uids": ["8", "7"]}]}),
-            "a and b both have the user id 7",
+            "of a and b both have the user id 7",
         );
         check(
             json!({"principals": [{"name": "a", "certs": [digest_of("AB")]}, {"name": "b", "certs": [digest_of("ab")]}]}),
-            "a and b both have the certificate abab",
+            "of a and b both have the certificate abab",
         );
         check(
             json!({"issuer": "a", "jwks_url": "ftp://x/"}),
@@ -439,7 +465,7 @@ mod tests {
         );
         check(
             json!({"principals": [one("a", &digest, "kms:sign"), one("a", &digest, "kms:sign")]}),
-            "twice",
+            "two blocks named a",
         );
     }
 }

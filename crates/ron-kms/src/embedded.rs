@@ -16,12 +16,12 @@ use ron_proto::kms::{CreateKey, KeyDoc, SignAnswer, SignRequest, VerifyAnswer, V
 use ron_proto::problem::Problem;
 use ron_proto::status::Readiness;
 use ron_proto::values::Tenant;
-use ron_service::{Config, DataDir, ReadyBoard, StartError};
+use ron_service::{Config, DataDir, ReadyBoard, ServiceSettings as _, StartError};
 use serde::de::DeserializeOwned;
 
 use crate::audit::entry::ReplyBody;
-use crate::config::Settings;
 use crate::engine::{Engine, EngineParts};
+use crate::settings::Settings;
 use crate::topology::TOPOLOGY;
 use crate::work::operation::{json, one};
 use crate::work::sign::SignTask;
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Custody {
 }
 
 impl Custody {
-    /// Opens the store and log that `config` names (a configuration of [`crate::config::TABLE`]) and starts their
+    /// Opens the store and log that `config` names (a configuration of [`crate::settings::TABLE`]) and starts their
     /// threads, acting for `tenant`. Configuration keys of sockets, identities and HTTP limits have no effect.
     ///
     /// # Errors
@@ -61,7 +61,7 @@ impl Custody {
     /// not open. A damaged audit log is no error: signing is refused, verification works, and
     /// [`Custody::readiness`] says why.
     pub fn open(config: &Config, tenant: Tenant) -> Result<Self, StartError> {
-        let settings = Settings::from_config(config).map_err(StartError::Config)?;
+        let settings = Settings::from_config(config)?;
         let dir = DataDir::open(config)?;
         let clock = SystemClock::shared();
         let registry = Registry::new("ron_kms");
@@ -199,7 +199,7 @@ fn wait<T: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TABLE;
+    use crate::settings::TABLE;
     use ron_proto::values::Alg;
 
     fn soon() -> Deadline {

@@ -35,7 +35,7 @@
 pub mod answers;
 pub mod api;
 pub mod backup;
-pub mod config;
+mod boot;
 pub mod core;
 pub mod engine;
 pub mod feed;
@@ -45,7 +45,7 @@ pub mod metrics;
 mod note_key;
 pub mod projection;
 pub mod replay;
-mod service;
+pub mod settings;
 pub mod store;
 pub mod table;
 pub mod topology;
@@ -54,9 +54,9 @@ mod wire;
 mod witness;
 pub mod writer;
 
+pub use boot::RonLedger;
 pub use ledger::{Ledger, SubmitError};
 pub use note_key::{KEY_FILE, VKEY_FILE};
-pub use service::start;
 
 #[cfg(test)]
 mod tests;

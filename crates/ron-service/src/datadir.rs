@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::config::Config;
+use crate::config::{ChassisSettings, Config};
 use crate::error::StartError;
 
 /// A locked data directory; the lock is held until this is dropped.
@@ -21,13 +21,16 @@ pub struct DataDir {
 impl DataDir {
     /// The directory of `data_dir`; `None` with `amnesia = true`, when nothing may be written.
     pub fn open(config: &Config) -> Result<Option<Self>, StartError> {
-        if config.bool("amnesia") {
+        let settings = config.chassis();
+        if settings.amnesia {
             return Ok(None);
         }
-        let Some(path) = config.path_opt("data_dir") else {
+        let Some(path) = &settings.data_dir else {
             let why =
                 "is not set; name a directory, or set amnesia = true to keep everything in memory";
-            return Err(StartError::Config(vec![config.problem("data_dir", why)]));
+            return Err(StartError::Config(vec![
+                config.problem(ChassisSettings::data_dir, why),
+            ]));
         };
         Self::at(path).map(Some)
     }

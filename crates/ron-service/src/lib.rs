@@ -3,15 +3,16 @@
 //! ```text
 //!  main_with ── arguments, environment, file ──> config ──┐
 //!      │ signals, drain, exit code                        ▼
-//!      └── Parts (clock, randomness, sockets) ──> service::start ──> Chassis ── serve ──> Running
+//!      └── Parts (clock, randomness, sockets) ──> start::<Service> ──> Boot ── serve ──> Running
 //!                                                                      │ health port: healthz readyz metrics status topology
 //!                                                                      │ store, log_host, topology rows
 //! ```
 //!
 //! **Invariants:** nothing here is global except the logger, and only `main_with` sets that: six
 //! services can start in one process. A reload is applied completely or not at all. The drain runs
-//! once, in one order. This crate knows no service and takes its authorizer as a trait object.
+//! once, in one order. This crate knows no service.
 
+mod boot;
 pub mod chassis;
 pub mod config;
 pub mod datadir;
@@ -26,11 +27,14 @@ pub mod store;
 pub mod topology;
 mod vitals;
 
+pub use boot::{Boot, Descriptor, Service, start};
 pub use chassis::{Chassis, Parts, ReloadError, Running, client_config};
-pub use config::{CHASSIS_KEYS, Config, ConfigProblem, Key, Kind, SubTable, Table, listen_keys};
+pub use config::{
+    ChassisSettings, Config, ConfigProblem, Key, Kind, ServiceSettings, Settings, Table,
+};
 pub use datadir::DataDir;
 pub use error::StartError;
-pub use main_with::{Start, command, main_with};
+pub use main_with::{command, main_with};
 pub use ready::ReadyBoard;
 pub use store::{Migration, Poison, Store, StoreError};
 pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

@@ -20,24 +20,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::config::Config;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Json,
-    Compact,
-}
-
-impl Format {
-    /// Parses `json` or `compact`; anything else counts as `json`.
-    pub fn parse(text: &str) -> Self {
-        if text == "compact" {
-            Self::Compact
-        } else {
-            Self::Json
-        }
-    }
-}
+use crate::config::{Config, LogFormat, LogLevel};
 
 /// Thread name prefixes of the services, as in their topology tables.
 const PREFIXES: [(&str, &str); 6] = [
@@ -96,19 +79,18 @@ fn current_thread_name() -> Option<String> {
 pub struct LevelHandle(Arc<AtomicU8>);
 
 impl LevelHandle {
-    /// `error`, `warn`, `info`, `debug` or `trace`; anything else counts as `info`.
-    pub fn set(&self, level: &str) {
-        self.0.store(rank(parse_level(level)), Ordering::Relaxed);
+    pub fn set(&self, level: LogLevel) {
+        self.0.store(rank(tracing_level(level)), Ordering::Relaxed);
     }
 }
 
-fn parse_level(level: &str) -> Level {
+const fn tracing_level(level: LogLevel) -> Level {
     match level {
-        "error" => Level::ERROR,
-        "warn" => Level::WARN,
-        "debug" => Level::DEBUG,
-        "trace" => Level::TRACE,
-        _ => Level::INFO,
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
     }
 }
 
@@ -124,8 +106,8 @@ const fn rank(level: Level) -> u8 {
 
 /// Installs the process's logger; only binaries call this. A second call changes nothing and
 /// returns a handle without effect.
-pub fn init(process: &'static str, format: Format, level: &str) -> LevelHandle {
-    let handle = LevelHandle(Arc::new(AtomicU8::new(rank(parse_level(level)))));
+pub fn init(process: &'static str, format: LogFormat, level: LogLevel) -> LevelHandle {
+    let handle = LevelHandle(Arc::new(AtomicU8::new(rank(tracing_level(level)))));
     let lines = Lines {
         process,
         format,
@@ -146,15 +128,15 @@ fn to_stderr(line: &[u8]) {
 pub fn init_from(config: &Config) -> LevelHandle {
     init(
         config.service(),
-        Format::parse(config.str("log.format")),
-        config.str("log.level"),
+        config.chassis().log_format,
+        config.chassis().log_level,
     )
 }
 
 /// The layer that writes lines.
 struct Lines<W> {
     process: &'static str,
-    format: Format,
+    format: LogFormat,
     level: Arc<AtomicU8>,
     write: W,
 }
@@ -239,7 +221,7 @@ impl Visit for Fields {
 
 /// Renders one line with its line end. The event's name is its `event` field, else its message.
 fn render(
-    format: Format,
+    format: LogFormat,
     process: &'static str,
     ts: &str,
     level: Level,
@@ -263,7 +245,7 @@ fn render(
         Level::TRACE => "trace",
     };
     match format {
-        Format::Json => {
+        LogFormat::Json => {
             let mut line = String::with_capacity(256);
             line.push('{');
             let mut head = vec![
@@ -289,7 +271,7 @@ fn render(
             line.push_str("}\n");
             line
         }
-        Format::Compact => {
+        LogFormat::Compact => {
             let mut line = format!("{ts} {level:<5} {service:<12} {}", one_line(&name));
             if let Some(message) = message {
                 let _ = write!(line, " {}", one_line(&message));
@@ -340,7 +322,7 @@ mod tests {
             ("port", 7440.into()),
             ("service", "ron-kms".into()),
         ]);
-        let line = render(Format::Json, "ron", "T", Level::INFO, event);
+        let line = render(LogFormat::Json, "ron", "T", Level::INFO, event);
         assert_eq!(
             line,
             "{\"ts\":\"T\",\"level\":\"info\",\"service\":\"ron-kms\",\"event\":\"started\",\"request_id\":\"r1\",\"message\":\"hello \\\"you\\\"\\n\",\"port\":7440}\n"
@@ -355,7 +337,7 @@ mod tests {
             ("why", "x\ny".into()),
             ("n", 3.into()),
         ]);
-        let line = render(Format::Compact, "ron", "T", Level::WARN, event);
+        let line = render(LogFormat::Compact, "ron", "T", Level::WARN, event);
         assert_eq!(line.matches('\n').count(), 1, "{line:?}");
         assert!(!line.contains('\u{1b}'), "{line:?}");
         assert!(line.contains("why=\"x\\ny\" n=3"), "{line:?}");
@@ -364,7 +346,7 @@ mod tests {
     #[test]
     fn the_service_is_the_fields_then_the_threads_then_the_process() {
         let own = render(
-            Format::Json,
+            LogFormat::Json,
             "ron",
             "T",
             Level::INFO,
@@ -372,7 +354,7 @@ mod tests {
         );
         assert!(own.contains("\"service\":\"x\""), "{own}");
         // Test threads are named after their test, which has none of the prefixes.
-        let process = render(Format::Json, "ron", "T", Level::INFO, fields(&[]));
+        let process = render(LogFormat::Json, "ron", "T", Level::INFO, fields(&[]));
         assert!(process.contains("\"service\":\"ron\""), "{process}");
         // Six prefixes, six services, none a prefix of another.
         for (at, (prefix, _)) in PREFIXES.iter().enumerate() {
@@ -400,7 +382,7 @@ mod tests {
         let count = written.clone();
         let lines = Lines {
             process: "test",
-            format: Format::Json,
+            format: LogFormat::Json,
             level: handle.0.clone(),
             write: move |_: &[u8]| {
                 count.fetch_add(1, Ordering::Relaxed);
@@ -410,7 +392,7 @@ mod tests {
             tracing::debug!(event = "quiet");
             tracing::info!(event = "said");
             assert_eq!(written.load(Ordering::Relaxed), 1);
-            handle.set("debug");
+            handle.set(LogLevel::Debug);
             tracing::debug!(event = "said too");
             assert_eq!(written.load(Ordering::Relaxed), 2);
         });

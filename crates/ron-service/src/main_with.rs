@@ -9,20 +9,19 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
 
+use crate::boot::{Service, start};
 use crate::chassis::{Inherited, Parts, Running};
 use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
 
-/// A service's `start`.
-pub type Start = fn(Config, Parts) -> Result<Running, StartError>;
-
-/// Runs a service as a process: `main_with(&ron_kms::config::TABLE, ron_kms::start)`.
-pub fn main_with(table: &'static Table, start: Start) -> ExitCode {
-    ExitCode::from(run(table, start))
+/// Runs a service as a process: `main_with::<ron_kms::Kms>()`.
+pub fn main_with<S: Service>() -> ExitCode {
+    ExitCode::from(run::<S>())
 }
 
-fn run(table: &'static Table, start: Start) -> u8 {
+fn run<S: Service>() -> u8 {
+    let table = S::TABLE;
     let matches = match command(table).try_get_matches() {
         Ok(matches) => matches,
         Err(error) => {
@@ -61,7 +60,7 @@ fn run(table: &'static Table, start: Start) -> u8 {
         }
     };
     let parts = inherited.and_then(|sockets| Parts::bind_beside(&config, sockets));
-    let started = parts.and_then(|parts| start(config, parts));
+    let started = parts.and_then(|parts| start::<S>(config, parts));
     match started {
         Ok(running) => run_until_stopped(running, &signals, &level),
         Err(error) => refuse(table, &error),
@@ -84,9 +83,9 @@ fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &Level
             Some(Signal::Reload) => drop(running.reload_from_file()), // its outcome is in the log
             None => {}
         }
-        level.set(running.config().str("log.level"));
+        level.set(running.config().chassis().log_level);
     }
-    let within = running.config().duration("drain_deadline");
+    let within = running.config().chassis().drain_deadline;
     let report = running.drain(within);
     running.exit_code(&report)
 }
@@ -191,9 +190,9 @@ fn load_checked(
     let text = path.map(config::read_file).transpose()?;
     let file = path.zip(text.as_deref());
     let config = Config::load(table, file, env, flags)?;
-    let rows = table.rows();
+    let (rows, prefix) = (table.rows(), table.env_prefix());
     let mut problems: Vec<ConfigProblem> = names
-        .filter(|name| name.starts_with(table.env_prefix))
+        .filter(|name| name.starts_with(&prefix))
         .filter(|name| !rows.iter().any(|row| table.env_name(row.name) == *name))
         // A variable that the configuration names as the source of a secret is not a setting.
         .filter(|name| {
@@ -202,7 +201,7 @@ fn load_checked(
                 .any(|(_, value)| value.to_toml().contains(name.as_str()))
         })
         .map(|name| {
-            let typed = name[table.env_prefix.len()..].to_ascii_lowercase();
+            let typed = name[prefix.len()..].to_ascii_lowercase();
             let near = rows.iter().filter_map(|row| {
                 let edits = config::close(&row.name.replace('.', "_"), &typed)?;
                 Some((edits, row.name))
@@ -226,17 +225,19 @@ fn load_checked(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CHASSIS_KEYS, Key};
+    use crate::config::{LogLevel, Settings as _};
 
-    static OWN: [Key; 1] = [Key::text(
-        "secret_from",
-        "",
-        "Where a secret is, as in env:NAME.",
-    )];
+    crate::settings! {
+        #[allow(dead_code)] // the test reads the table
+        struct Own {
+            /// Where a secret is, as in env:NAME.
+            "secret_from" => secret_from: Option<String>;
+        }
+    }
     static TABLE: Table = Table {
-        service: "ron-test",
-        env_prefix: "RON_TRIAL_",
-        keys: &[CHASSIS_KEYS, &OWN],
+        service: "ron-trial",
+        defaults: &[],
+        keys: Own::GROUPS,
     };
 
     fn check(names: &[&str], flags: &[(&str, &str)]) -> Result<Config, String> {
@@ -296,11 +297,12 @@ mod tests {
             assert!(help.contains(row.name), "{} is missing", row.name);
         }
         let matches = command(&TABLE)
-            .try_get_matches_from(["ron-test", "check-config", "--set", "log.level=debug"])
+            .try_get_matches_from(["ron-trial", "check-config", "--set", "log.level=debug"])
             .unwrap();
-        assert_eq!(load(&TABLE, &matches).unwrap().str("log.level"), "debug");
+        let loaded = load(&TABLE, &matches).unwrap();
+        assert_eq!(loaded.chassis().log_level, LogLevel::Debug);
         let matches = command(&TABLE)
-            .try_get_matches_from(["ron-test", "--set", "log.level"])
+            .try_get_matches_from(["ron-trial", "--set", "log.level"])
             .unwrap();
         assert!(
             load(&TABLE, &matches).unwrap_err()[0]
@@ -308,7 +310,7 @@ mod tests {
                 .contains("KEY=VALUE")
         );
         let matches = command(&TABLE)
-            .try_get_matches_from(["ron-test", "-c", "/no/such.toml"])
+            .try_get_matches_from(["ron-trial", "-c", "/no/such.toml"])
             .unwrap();
         assert!(
             load(&TABLE, &matches).unwrap_err()[0]

@@ -6,8 +6,6 @@ use std::str::FromStr;
 use ron_crypto::sign::verify_ed25519_strict;
 use ron_proto::b64;
 
-use crate::config::Config;
-
 /// A public key that this service or an auditor trusts. Written `NAME=KEY` or just `KEY`, where
 /// `KEY` is a raw Ed25519 public key in base64url without padding and `NAME` the signing key's id
 /// and version, `tenant/purpose/alg/uuid#vN`. With a name, only signatures under that name are
@@ -50,18 +48,6 @@ impl FromStr for PinnedKey {
 
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing(Vec<PinnedKey>);
-
-/// The keys of a list in a configuration; invalid entries are added to `problems`.
-pub fn key_ring(config: &Config, name: &str, problems: &mut Vec<String>) -> KeyRing {
-    let mut keys: Vec<PinnedKey> = Vec::new();
-    for (at, text) in config.list(name).iter().enumerate() {
-        match text.parse() {
-            Ok(key) => keys.push(key),
-            Err(why) => problems.push(format!("{name}: entry {}: {why}", at + 1)),
-        }
-    }
-    KeyRing::new(keys)
-}
 
 /// Why a signature was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -59,13 +59,19 @@ macro_rules! topology {
     };
 }
 
-pub use crate::chassis::HOOKS_LOCK;
 pub use crate::log_host::CHECKPOINT_LOCK;
 pub use crate::ready::READY_LOCK;
 #[doc(hidden)]
 pub use ron_http::{CLIENT_LOCK, FRONT_LOCKS};
 #[doc(hidden)]
 pub use ron_kernel::Topology;
+
+#[doc(hidden)]
+pub const HOOKS_LOCK: LockSpec = LockSpec {
+    name: "chassis.hooks",
+    rank: 912,
+    guards: "hooks of reload and drain",
+};
 
 #[doc(hidden)]
 pub const fn http_poll(name: &'static str) -> ThreadSpec {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ron_kernel::{ClosedGauge, Registry};
 
-use crate::config::Config;
+use crate::config::ChassisSettings;
 
 /// Ticks per second of the times in `/proc`; Linux fixes it at 100 for user space on every
 /// supported architecture.
@@ -14,7 +14,7 @@ const USER_HZ: f64 = 100.0;
 
 /// Registers the values that are read at each scrape, and exports the expiry of the certificates,
 /// which is read again at each reload.
-pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
+pub(crate) fn export(registry: &Registry, settings: &ChassisSettings) -> Certificates {
     process(registry);
     registry.gauge_fn(
         "build_info",
@@ -22,7 +22,7 @@ pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
         &[("version", env!("CARGO_PKG_VERSION"))],
         || 1,
     );
-    if let Some(dir) = data_dir(config) {
+    if let Some(dir) = data_dir(settings) {
         registry.gauge_fn(
             "disk_free_bytes",
             "Free bytes for the service on the file system of a directory.",
@@ -30,7 +30,7 @@ pub(crate) fn export(registry: &Registry, config: &Config) -> Certificates {
             move || free(&dir).unwrap_or(0),
         );
     }
-    let certificates = Certificates::new(registry, config);
+    let certificates = Certificates::new(registry, settings);
     certificates.show();
     certificates
 }
@@ -69,28 +69,27 @@ fn process(registry: &Registry) {
 }
 
 /// `None` in amnesia mode: nothing is written, so there is no disk to monitor.
-fn data_dir(config: &Config) -> Option<PathBuf> {
-    let dir = config
-        .path_opt("data_dir")
-        .filter(|_| !config.bool("amnesia"))?;
-    Some(dir.to_owned())
+fn data_dir(settings: &ChassisSettings) -> Option<PathBuf> {
+    let dir = settings.data_dir.clone();
+    dir.filter(|_| !settings.amnesia)
 }
 
 /// The expiry of the certificates in use; call [`Certificates::show`] after they were read.
 pub(crate) struct Certificates(Vec<(&'static str, PathBuf)>, ClosedGauge);
 
 impl Certificates {
-    fn new(registry: &Registry, config: &Config) -> Self {
-        let serves = config.bool("tls.enabled");
-        let calls = config.path_opt("tls.peer_ca_path").is_some();
+    fn new(registry: &Registry, settings: &ChassisSettings) -> Self {
+        let serves = settings.tls_enabled;
+        let calls = settings.tls_peer_ca.is_some();
         let files = [
-            ("own", "tls.cert_path", serves || calls),
-            ("client_ca", "tls.client_ca_path", serves),
-            ("peer_ca", "tls.peer_ca_path", calls),
+            ("own", &settings.tls_cert, serves || calls),
+            ("client_ca", &settings.tls_client_ca, serves),
+            ("peer_ca", &settings.tls_peer_ca, calls),
         ];
-        let used =
-            |(name, key, used)| Some((name, config.path_opt(key).filter(|_| used)?.to_owned()));
-        let files: Vec<(&str, PathBuf)> = files.into_iter().filter_map(used).collect();
+        let used = files.into_iter().filter(|(_, _, used)| *used);
+        let files: Vec<(&str, PathBuf)> = used
+            .filter_map(|(name, path, _)| Some((name, path.clone()?)))
+            .collect();
         let uses: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
         let gauge = registry.gauge_closed(
             "certificate_not_after_seconds",

@@ -11,7 +11,7 @@ use ron_proto::admin::{ActionAnswer, AuditList, NodeList};
 use ron_service::{Config, Parts, Running};
 use serde_json::Value;
 
-use crate::config::TABLE;
+use crate::settings::TABLE;
 
 const VIEWER: &[(&str, &str)] = &[("X-User", "vera"), ("X-Groups", "staff")];
 const OPERATOR: &[(&str, &str)] = &[("X-User", "otto"), ("X-Groups", "sre")];
@@ -28,7 +28,7 @@ struct Pair {
 fn start(path: &Path, text: &str) -> Running {
     std::fs::write(path, text).expect("written");
     let config = Config::from_toml(&TABLE, path, text).expect("a valid configuration");
-    crate::start(
+    ron_service::start::<crate::SvcAdmin>(
         config,
         Parts::ephemeral("svc-admin").expect("two free ports"),
     )

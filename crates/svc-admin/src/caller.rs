@@ -3,7 +3,7 @@
 use ron_http::{Principal, Request};
 use ron_proto::scope;
 
-use crate::config::AuthMode;
+use crate::settings::AuthMode;
 
 /// The caller of a request, as the audit records it.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use ron_proto::admin::{
 };
 use ron_service::{Config, Parts, Running};
 
-use crate::config::TABLE;
+use crate::settings::TABLE;
 
 struct Console {
     running: Running,
@@ -36,7 +36,7 @@ impl Console {
         );
         let config = Config::from_toml(&TABLE, Path::new("test.toml"), &text)
             .expect("a valid configuration");
-        let running = crate::start(config, parts).expect("starts");
+        let running = ron_service::start::<crate::SvcAdmin>(config, parts).expect("starts");
         Self {
             running,
             client: HttpClient::new(ClientConfig::default()),

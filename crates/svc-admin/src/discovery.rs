@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::config::{NodeSpec, base_url};
+use crate::settings::{NodeSpec, base_url};
 
 /// Maximum size of a discovery file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;

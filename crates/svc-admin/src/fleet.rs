@@ -14,8 +14,8 @@ use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Snapshot, ThreadCtx, queue,
 };
 
-use crate::config::{NodeSpec, Sampling};
 use crate::node::Node;
+use crate::settings::{NodeSpec, Sampling};
 use crate::topology::METRICS_CMD;
 
 /// Maximum time between the first polls of two nodes.

@@ -13,7 +13,7 @@ use ron_proto::{Problem, scope};
 
 use crate::audit::{SharedAudit, line, with_result};
 use crate::caller::Caller;
-use crate::config::{AuthMode, Ingress, Settings};
+use crate::settings::{AuthMode, Ingress, Settings};
 
 /// The cookie that holds a pasted passport.
 pub const COOKIE: &str = "ron_admin";

@@ -23,8 +23,8 @@
 pub mod actions;
 pub mod api;
 pub mod audit;
+mod boot;
 mod caller;
-pub mod config;
 pub mod derive;
 pub mod dialect;
 pub mod discovery;
@@ -37,12 +37,12 @@ pub mod node;
 pub mod promtext;
 pub mod rings;
 pub mod sampler;
+pub mod settings;
 pub mod state;
 pub mod topology;
 pub mod view;
-mod wiring;
 
-pub use wiring::start;
+pub use boot::SvcAdmin;
 
 #[cfg(test)]
 mod acting_tests;

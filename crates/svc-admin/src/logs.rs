@@ -19,8 +19,8 @@ use ron_tlog::tile::{TILE_HEIGHT, TILE_WIDTH, TilePath, partial_width};
 use ron_tlog::tree::{HashReader, consistency_proof, node_hash, verify_consistency};
 
 use crate::audit::{SeenHead, SharedAudit};
-use crate::config::LogSpec;
 use crate::fleet::Fleet;
+use crate::settings::LogSpec;
 
 /// Time between two rounds.
 const PACE: Duration = Duration::from_secs(10);

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use ron_kernel::Published;
 use ron_proto::admin::{Facet, NodePlane, NodeQueue, NodeRates, NodeState, PollingStats};
 
-use crate::config::{NodeSpec, Sampling};
 use crate::derive;
 use crate::dialect::{Status, TopologyFacts};
 use crate::promtext::{Item, Reader};
 use crate::rings::{Rings, Role};
+use crate::settings::{NodeSpec, Sampling};
 use crate::state::{Facts, PollFailure, Ready, is_unreachable};
 use crate::topology::NODE_LOCK_ROW;
 

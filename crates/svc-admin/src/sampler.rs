@@ -192,8 +192,8 @@ fn poll_failure(error: &CallError, deadline: Deadline) -> PollFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Sampling;
     use crate::node::tests::{node, sampling};
+    use crate::settings::Sampling;
     use crate::state::judge;
     use ron_http::{ClientConfig, HttpClient};
     use ron_kernel::{KernelMetrics, Registry, SystemClock};

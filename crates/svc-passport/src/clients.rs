@@ -22,7 +22,7 @@ const ASSERTION_S_MAX: u64 = 600;
 const SKEW_S: u64 = 60;
 
 /// The stored hash of a client's secret.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretHash {
     /// SHA-256 of the whole secret.
     pub sha256: [u8; 32],

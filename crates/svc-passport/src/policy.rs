@@ -29,28 +29,18 @@ pub struct TokenRequest<'a> {
     pub pq_ready: bool,
 }
 
-/// Whether tokens get ML-DSA signatures.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum PqMode {
-    /// No token has one.
-    #[default]
-    Off,
-    /// Tokens for audiences whose policy names such an algorithm have one; without the key, a classical signature and
-    /// the caveat `pq.fallback`.
-    Mirror,
-    /// Every token has one; without the ML-DSA key nothing is issued.
-    Require,
-}
-
-impl PqMode {
-    /// Parses the value of `pq.mode`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "off" => Some(Self::Off),
-            "mirror" => Some(Self::Mirror),
-            "require" => Some(Self::Require),
-            _ => None,
-        }
+ron_service::choice! {
+    /// Whether tokens get ML-DSA signatures.
+    #[derive(Default)]
+    pub enum PqMode {
+        /// No token has one.
+        #[default]
+        Off = "off",
+        /// Tokens for audiences whose policy names such an algorithm have one; without the key, a classical signature
+        /// and the caveat `pq.fallback`.
+        Mirror = "mirror",
+        /// Every token has one; without the ML-DSA key nothing is issued.
+        Require = "require",
     }
 }
 

@@ -4,31 +4,33 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ron_service::{Config, DataDir, Migration, Parts, StartError, Store};
+use ron_crypto::Random;
+use ron_service::{DataDir, Migration, StartError, Store};
 
 /// A tmpfs that every Linux mounts.
 const RAM: &str = "/dev/shm";
 /// Prefix of the directories' names.
 const RAM_NAME: &str = "svc-rewarder-";
 
-/// The directory, locked for as long as this value lives.
 pub struct Home {
     root: PathBuf,
-    _lock: DataDir,
-    volatile: bool,
+    /// The lock of a directory in memory, for as long as this value lives.
+    volatile: Option<DataDir>,
 }
 
 impl Home {
-    /// Opens the configured directory, or makes one in memory with amnesia on.
-    pub fn open(config: &Config, parts: &Parts) -> Result<Self, StartError> {
-        let (lock, volatile) = match DataDir::open(config)? {
-            Some(dir) => (dir, false),
-            None => (in_memory(parts)?, true),
+    /// The configured directory, which the chassis has locked, or one in memory with amnesia on.
+    pub fn open(data_dir: Option<PathBuf>, random: &dyn Random) -> Result<Self, StartError> {
+        let Some(root) = data_dir else {
+            let lock = in_memory(random)?;
+            return Ok(Self {
+                root: lock.path().to_owned(),
+                volatile: Some(lock),
+            });
         };
         Ok(Self {
-            root: lock.path().to_owned(),
-            _lock: lock,
-            volatile,
+            root,
+            volatile: None,
         })
     }
 
@@ -38,7 +40,7 @@ impl Home {
 
     /// Opens the database of the runs; with amnesia on it is an in-memory SQLite database.
     pub fn store(&self, migrations: &[Migration]) -> Result<Store, StartError> {
-        let store = if self.volatile {
+        let store = if self.volatile.is_some() {
             Store::memory(migrations)
         } else {
             Store::open(&self.root.join("rewarder.db"), migrations)
@@ -49,7 +51,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        if self.volatile {
+        if self.volatile.is_some() {
             // A directory that remains is removed by the next service that starts with amnesia on;
             // at this point no caller is left to report to.
             let _ = std::fs::remove_dir_all(&self.root);
@@ -57,7 +59,7 @@ impl Drop for Home {
     }
 }
 
-fn in_memory(parts: &Parts) -> Result<DataDir, StartError> {
+fn in_memory(random: &dyn Random) -> Result<DataDir, StartError> {
     let ram = Path::new(RAM);
     if let Err(error) = std::fs::metadata(ram) {
         return Err(StartError::io(
@@ -67,7 +69,7 @@ fn in_memory(parts: &Parts) -> Result<DataDir, StartError> {
     }
     remove_stale_dirs(ram);
     let mut tag = [0; 8];
-    parts.random.fill(&mut tag);
+    random.fill(&mut tag);
     DataDir::at(&ram.join(format!("{RAM_NAME}{}", hex::encode(tag))))
 }
 

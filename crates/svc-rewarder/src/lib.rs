@@ -23,8 +23,8 @@
 #![cfg_attr(test, allow(clippy::format_push_string, clippy::needless_for_each))]
 
 pub mod api;
+mod boot;
 pub mod calculus;
-pub mod config;
 mod errors;
 mod home;
 pub mod inputs;
@@ -33,7 +33,7 @@ mod library;
 pub mod manifest;
 pub mod metrics;
 pub mod runs;
-mod service;
+pub mod settings;
 pub mod topology;
 
-pub use service::start;
+pub use boot::SvcRewarder;

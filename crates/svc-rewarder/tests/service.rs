@@ -18,8 +18,9 @@ use ron_proto::rewarder::{
 use ron_proto::{b64, jcs};
 use ron_service::{Config, Parts, Running, StartError};
 use serde_json::{Value, json};
-use svc_rewarder::config::TABLE;
+use svc_rewarder::SvcRewarder;
 use svc_rewarder::manifest::verify::check_proof;
+use svc_rewarder::settings::TABLE;
 
 const TOKEN_SEED: [u8; 32] = [5; 32];
 
@@ -50,7 +51,7 @@ fn start(data: &Path) -> Result<Running, StartError> {
         &[],
     )
     .map_err(StartError::from)?;
-    svc_rewarder::start(config, Parts::ephemeral("svc-rewarder")?)
+    ron_service::start::<SvcRewarder>(config, Parts::ephemeral("svc-rewarder")?)
 }
 
 struct Caller {

@@ -19,8 +19,9 @@ use ron_proto::values::ContentId;
 use ron_proto::{b64, jcs};
 use ron_service::{Config, Parts, Running};
 use serde_json::{Value, json};
-use svc_rewarder::config::TABLE;
+use svc_rewarder::SvcRewarder;
 use svc_rewarder::inputs::import;
+use svc_rewarder::settings::TABLE;
 
 const SEED: [u8; 32] = [6; 32];
 /// More rows than any service keeps in memory.
@@ -49,7 +50,7 @@ fn start(data: &Path, more: &str) -> Running {
     let file = Some((Path::new("test.toml"), text.as_str()));
     let config = Config::load(&TABLE, file, &|_| None, &[]).expect("a good configuration");
     let parts = Parts::ephemeral("svc-rewarder").expect("parts");
-    let running = svc_rewarder::start(config, parts).expect("it starts");
+    let running = ron_service::start::<SvcRewarder>(config, parts).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
     running
 }

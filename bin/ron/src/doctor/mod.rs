@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use crate::layout::{BASE_PORT, Layout, SERVICES, base_port};
+use ron_services::NAMES;
+
+use crate::layout::{BASE_PORT, Layout, base_port};
 
 /// Check this host: configuration, permissions, ports, clock, disk, limits, HSM and TPM.
 #[derive(Args)]
@@ -26,7 +28,7 @@ pub struct DoctorArgs {
     #[arg(long, conflicts_with_all = ["service", "config"])]
     data_dir: Option<PathBuf>,
     /// Check one service with a configuration file of its own.
-    #[arg(long, requires = "config", value_parser = SERVICES)]
+    #[arg(long, requires = "config", value_parser = NAMES)]
     service: Option<String>,
     /// Configuration file of that service.
     #[arg(long, requires = "service")]

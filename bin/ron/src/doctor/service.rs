@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 
 use ron_kernel::{Clock as _, SystemClock};
 use ron_service::Config;
+use ron_service::config::Value;
+
+use ron_services::NAMES;
 
 use crate::doctor::{Report, disk};
 use crate::fleet;
-use crate::layout::{Layout, SERVICES, api_port};
+use crate::layout::{Layout, api_port};
 
 /// Maximum number of files checked under one directory.
 const FILES_MAX: usize = 100_000;
@@ -22,18 +25,18 @@ pub fn check_file(report: &mut Report, name: &str, file: &Path) {
         .map_err(|e| format!("{} cannot be read: {e}", file.display()))
         .and_then(|text| {
             let env = |key: &str| std::env::var(key).ok();
-            Config::load(fleet::table(name), Some((file, &text)), &env, &[]).map_err(lines)
+            Config::load(fleet::table(name)?, Some((file, &text)), &env, &[]).map_err(lines)
         });
     let Some(config) = configured(report, name, loaded) else {
         return;
     };
     ports(report, name, &config);
     transport(report, name, &config);
-    if let Some(dir) = config.path_opt("data_dir") {
+    if let Some(dir) = &config.chassis().data_dir {
         private(report, name, dir);
         existing_or_parent(report, dir);
     }
-    devices(report, name, &config);
+    devices(report, &config);
 }
 
 /// Checks the six services of a data directory, or the place where the directory is to be made.
@@ -47,7 +50,7 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
                 layout.root.display()
             ),
         );
-        for name in SERVICES {
+        for name in NAMES {
             let port = api_port(base_port, name);
             let addrs = [port, port + 5].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
             free(report, name, &addrs);
@@ -63,7 +66,7 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         let says = format!("`ron up` runs here as process {}", known.pid);
         report.ok("running", says);
     }
-    for name in SERVICES {
+    for name in NAMES {
         let Some(config) = configured(report, name, fleet::load(layout, name, &[])) else {
             continue;
         };
@@ -75,17 +78,35 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
             _ => {}
         }
         transport(report, name, &config);
-        devices(report, name, &config);
+        devices(report, &config);
     }
 }
 
-/// Peers that are sent a service token: the configuration keys of the URL and of the token.
-const PEERS: [(&str, &str); 4] = [
-    ("kms.url", "kms.token_file"),
-    ("ledger.url", "ledger.token_file"),
-    ("snapshot.url", "snapshot.token_file"),
-    ("remote.url", "remote.token"),
-];
+/// The URLs to which a service token is sent, each with its key: where a group of keys has a `url`
+/// and a token.
+fn peers(config: &Config) -> Vec<(&'static str, &str)> {
+    let text = |wanted: &str| {
+        config.values().find_map(|(key, value)| match value {
+            Value::Text(text) if key == wanted => Some(text.as_str()),
+            _ => None,
+        })
+    };
+    let tokens = config.values().filter_map(|(key, value)| {
+        let group = key
+            .strip_suffix(".token_file")
+            .or_else(|| key.strip_suffix(".token"))?;
+        (*value != Value::Unset && *value != Value::Text(String::new())).then_some(group)
+    });
+    let urls = tokens.filter_map(|group| {
+        let wanted = format!("{group}.url");
+        let key = config
+            .values()
+            .map(|(key, _)| key)
+            .find(|key| *key == wanted)?;
+        Some((key, text(key)?))
+    });
+    urls.collect()
+}
 
 /// Checks the transport of service tokens: if a service is down, any user of the host can take its
 /// plain port.
@@ -93,7 +114,7 @@ fn transport(report: &mut Report, name: &str, config: &Config) {
     const SOCKET: &str =
         "give the peer's Unix socket, as in unix:/run/ron/ron-kms/api.sock, or an https URL";
     let about = format!("{name} peers");
-    let allowed = config.bool("insecure_loopback");
+    let allowed = config.chassis().insecure_loopback;
     if allowed {
         report.warn(
             &about,
@@ -102,21 +123,17 @@ fn transport(report: &mut Report, name: &str, config: &Config) {
             "reach the peers through their Unix sockets, and remove insecure_loopback",
         );
     }
-    let rows = fleet::table(name).rows();
-    let known = |key: &str| rows.iter().any(|row| row.name == key);
-    let peers = PEERS
+    let mut plain: Vec<String> = peers(config)
         .into_iter()
-        .filter(|(url, token)| known(url) && known(token));
-    let peers = peers.filter(|(_, token)| config.is_set(token));
-    let mut plain: Vec<String> = peers
-        .filter_map(|(key, _)| Some(format!("{key} = {}", plain_http(config.str_opt(key)?)?)))
+        .filter_map(|(key, url)| Some(format!("{key} = {}", plain_http(url)?)))
         .collect();
-    if name == "svc-admin" {
-        for node in config.tables("nodes") {
-            if node.path_opt("credential_file").is_some()
-                && let Some(url) = plain_http(node.str("health_url"))
+    // Only the console's table has these keys.
+    if let Ok(console) = config.read::<svc_admin::settings::Keys>() {
+        for node in console.nodes.iter() {
+            if node.credential_file.is_some()
+                && let Some(url) = plain_http(&node.health_url)
             {
-                plain.push(format!("health_url = {url} of node {}", node.str("id")));
+                plain.push(format!("health_url = {url} of node {}", node.id));
             }
         }
     }
@@ -153,7 +170,7 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
     match loaded {
         Ok(config) => {
             report.ok(&about, "every key is known and in its range");
-            if config.bool("auth.unpinned") {
+            if config.chassis().auth.unpinned {
                 report.warn(
                     &about,
                     "auth.unpinned is true: any server that answers at auth.jwks_url can issue passports",
@@ -177,7 +194,7 @@ fn ports(report: &mut Report, name: &str, config: &Config) {
     free(
         report,
         name,
-        &[config.addr("bind_addr"), config.addr("health_addr")],
+        &[config.chassis().bind_addr, config.chassis().health_addr],
     );
 }
 
@@ -287,11 +304,12 @@ fn is_secret(path: &Path) -> bool {
 }
 
 /// Checks the HSM and the TPM that the key service is configured for.
-fn devices(report: &mut Report, name: &str, config: &Config) {
-    if name != "ron-kms" {
+fn devices(report: &mut Report, config: &Config) {
+    // Only the key service's table has these keys.
+    let Ok(keys) = config.read::<ron_custody::backend::settings::DeviceKeys>() else {
         return;
-    }
-    if let Some(module) = config.path_opt("pkcs11.module") {
+    };
+    if let Some(module) = &keys.pkcs11_module {
         file(
             report,
             "HSM module",
@@ -299,10 +317,8 @@ fn devices(report: &mut Report, name: &str, config: &Config) {
             "install the vendor's library, or correct pkcs11.module",
         );
     }
-    if let Some(device) = config
-        .str_opt("tpm.tcti")
-        .and_then(|tcti| tcti.strip_prefix("device:"))
-    {
+    let tcti = keys.tpm_tcti.as_deref();
+    if let Some(device) = tcti.and_then(|tcti| tcti.strip_prefix("device:")) {
         let path = PathBuf::from(device);
         file(
             report,

@@ -5,8 +5,10 @@
 use std::fmt::Write as _;
 
 use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
+use ron_services::NAMES;
+
 use crate::fleet;
-use crate::layout::{Bootstrap, Layout, SERVICES, api_port};
+use crate::layout::{Bootstrap, Layout, api_port};
 
 /// The configuration of `ron-kms` or `ron-ledger`, which call no other service. It has no issuer as
 /// long as no note key exists to recognise the issuer by.
@@ -142,7 +144,7 @@ fn principals(text: &mut String, callee: &str, hashes: &TokenHashes) {
 }
 
 fn nodes(text: &mut String, layout: &Layout, bootstrap: &Bootstrap) {
-    for name in SERVICES {
+    for name in NAMES {
         let url = |which| quoted(&layout.socket_url(name, which));
         let _ = write!(
             text,

@@ -8,12 +8,16 @@ use ron_service::{Config, client_config};
 
 use super::line::{Fault, Session as _};
 use super::remote::Remote;
-use super::settings::DeviceSettings;
+use super::settings::{DeviceKeys, DeviceSettings};
 
 /// Connects once to every configured device. Returns each one's name and the error, if any.
 pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
     let mut problems = Vec::new();
-    let settings = DeviceSettings::from_config(config, &mut problems);
+    let keys: DeviceKeys = match config.read() {
+        Ok(keys) => keys,
+        Err(problem) => return vec![("devices".to_owned(), Err(problem.to_string()))],
+    };
+    let settings = DeviceSettings::new(config, &keys, &mut problems);
     if !problems.is_empty() {
         return problems
             .iter()

@@ -3,34 +3,73 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_service::{Config, ConfigProblem, Key};
+use ron_proto::values::{Purpose, Tenant};
+use ron_service::{Config, ConfigProblem};
 
 use super::remote::{Api, RemoteSettings};
 
-/// Rows of the configuration table.
-pub static DEVICE_KEYS: [Key; 19] = [
-    Key::path("pkcs11.module", "", "Path of the PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such backend."),
-    Key::text("pkcs11.token", "", "Label of the token. Empty: the module's only token."),
-    Key::text("pkcs11.pin", "", "The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable."),
-    Key::count("pkcs11.sessions", "4", "Number of sessions with the token, one thread each.").range("1", "64"),
-    Key::text("tpm.tcti", "", "How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:. Empty: no such backend."),
-    Key::text("tpm.counter_index", "", "NV index of a counter in the TPM, such as 0x01800a10, that is created if needed and advanced at each start: a data directory from before the last start is then refused. Empty: none. Cannot be unset afterwards."),
-    Key::path("tpm.owner_auth", "", "File with mode 0600 that holds the authorisation of the TPM's owner. Empty: the owner has none."),
-    Key::text("remote.url", "", "Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit mount such as https://vault:8200/v1/transit. Empty: no such backend."),
-    Key::choice("remote.api", &["ron", "vault-transit"], "ron", "API of that service."),
-    Key::text("remote.token", "", "Credential for that service: path of a file with mode 0600, or env:NAME for an environment variable."),
-    Key::text("remote.tenant", "default", "Tenant of the keys made in another ron-kms: that of the credential."),
-    Key::text("remote.purpose", "remote", "Purpose of the keys made in another ron-kms."),
-    Key::count("remote.sessions", "4", "Number of threads that call that service.").range("1", "64"),
-    Key::path("seal.tpm_file", "", "Seal key of the store as a blob that only this TPM unseals, made with a new store; instead of seal.key_file."),
-    Key::duration("backends.probe_every", "2s", "Pause between two probes of a device that answers.").range("100ms", "1m"),
-    Key::duration("verify_cache.soft_ttl", "5m", "After this time without an answer of the device, verifications with its keys are counted in verify_cache_expired_total.")
-        .range("1s", "24h"),
-    Key::duration("verify_cache.hard_ttl", "1h", "After this time without an answer of the device, verifications with its keys are refused with 503.")
-        .range("1s", "720h"),
-    Key::choice("attest.require", &["never", "if-available", "required"], "if-available", "Whether keys sign while their device does not attest them: `required` refuses; the others only report it."),
-    Key::duration("attest.refresh_every", "10m", "How often devices have to attest their keys; a failure is retried after 5 s.").range("200ms", "24h"),
-];
+ron_service::choice! {
+    /// Whether keys sign while their device does not attest them.
+    pub enum AttestRequire {
+        Never = "never",
+        IfAvailable = "if-available",
+        Required = "required",
+    }
+}
+
+ron_service::settings! {
+    pub struct DeviceKeys {
+        /// Path of the PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such
+        /// backend.
+        "pkcs11.module" => pkcs11_module: Option<PathBuf>;
+        /// Label of the token. Empty: the module's only token.
+        "pkcs11.token" => pkcs11_token: Option<String>;
+        /// The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable.
+        "pkcs11.pin" => pkcs11_pin: Option<String>;
+        /// Number of sessions with the token, one thread each.
+        "pkcs11.sessions" => pkcs11_sessions: usize = "4", range("1", "64");
+        /// How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:.
+        /// Empty: no such backend.
+        "tpm.tcti" => tpm_tcti: Option<String>;
+        /// NV index of a counter in the TPM, such as 0x01800a10, that is created if needed and
+        /// advanced at each start: a data directory from before the last start is then refused.
+        /// Empty: none. Cannot be unset afterwards.
+        "tpm.counter_index" => tpm_counter_index: Option<String>;
+        /// File with mode 0600 that holds the authorisation of the TPM's owner. Empty: the owner
+        /// has none.
+        "tpm.owner_auth" => tpm_owner_auth: Option<PathBuf>;
+        /// Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit
+        /// mount such as https://vault:8200/v1/transit. Empty: no such backend.
+        "remote.url" => remote_url: Option<String>;
+        /// API of that service.
+        "remote.api" => remote_api: Api = "ron";
+        /// Credential for that service: path of a file with mode 0600, or env:NAME for an
+        /// environment variable.
+        "remote.token" => remote_token: Option<String>;
+        /// Tenant of the keys made in another ron-kms: that of the credential.
+        "remote.tenant" => remote_tenant: Tenant = "default";
+        /// Purpose of the keys made in another ron-kms.
+        "remote.purpose" => remote_purpose: Purpose = "remote";
+        /// Number of threads that call that service.
+        "remote.sessions" => remote_sessions: usize = "4", range("1", "64");
+        /// Seal key of the store as a blob that only this TPM unseals, made with a new store;
+        /// instead of seal.key_file.
+        "seal.tpm_file" => seal_tpm_file: Option<PathBuf>;
+        /// Pause between two probes of a device that answers.
+        "backends.probe_every" => probe_every: Duration = "2s", range("100ms", "1m");
+        /// After this time without an answer of the device, verifications with its keys are counted
+        /// in verify_cache_expired_total.
+        "verify_cache.soft_ttl" => soft_ttl: Duration = "5m", range("1s", "24h");
+        /// After this time without an answer of the device, verifications with its keys are refused
+        /// with 503.
+        "verify_cache.hard_ttl" => hard_ttl: Duration = "1h", range("1s", "720h");
+        /// Whether keys sign while their device does not attest them: `required` refuses; the
+        /// others only report it.
+        "attest.require" => attest_require: AttestRequire = "if-available";
+        /// How often devices have to attest their keys; a failure is retried after 5 s.
+        "attest.refresh_every" => attest_every: Duration = "10m", range("200ms", "24h");
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
@@ -69,31 +108,23 @@ pub struct TpmSettings {
 }
 
 impl DeviceSettings {
-    /// Reads the settings and checks keys that depend on each other.
-    pub fn from_config(config: &Config, problems: &mut Vec<ConfigProblem>) -> Self {
-        let devices = Self {
-            pkcs11: pkcs11(config, problems),
-            tpm: tpm(config, problems),
-            remote: remote(config, problems),
-            probe_every: config.duration("backends.probe_every"),
-            soft_ttl: config.duration("verify_cache.soft_ttl"),
-            hard_ttl: config.duration("verify_cache.hard_ttl"),
-            attest_required: config.str("attest.require") == "required",
-            attest_every: config.duration("attest.refresh_every"),
-        };
-        if devices.soft_ttl > devices.hard_ttl {
-            problems.push(config.problem(
-                "verify_cache.soft_ttl",
-                "is longer than verify_cache.hard_ttl; make it shorter",
-            ));
+    /// Checks keys that depend on each other.
+    pub fn new(config: &Config, keys: &DeviceKeys, problems: &mut Vec<ConfigProblem>) -> Self {
+        if keys.soft_ttl > keys.hard_ttl {
+            let why = "is longer than verify_cache.hard_ttl; make it shorter";
+            problems.push(config.problem(DeviceKeys::soft_ttl, why));
         }
-        devices
+        Self {
+            pkcs11: pkcs11(config, keys, problems),
+            tpm: tpm(config, keys, problems),
+            remote: remote(config, keys, problems),
+            probe_every: keys.probe_every,
+            soft_ttl: keys.soft_ttl,
+            hard_ttl: keys.hard_ttl,
+            attest_required: keys.attest_require == AttestRequire::Required,
+            attest_every: keys.attest_every,
+        }
     }
-}
-
-/// A text key's value, unless it is empty.
-fn text<'a>(config: &'a Config, key: &str) -> Option<&'a str> {
-    config.str_opt(key).filter(|text| !text.is_empty())
 }
 
 fn without_feature(config: &Config, key: &str, feature: &str) -> ConfigProblem {
@@ -105,91 +136,95 @@ fn without_feature(config: &Config, key: &str, feature: &str) -> ConfigProblem {
     )
 }
 
-fn pkcs11(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<Pkcs11Settings> {
-    const KEY: &str = "pkcs11.module";
-    let Some(module) = config.path_opt(KEY) else {
-        for key in ["pkcs11.token", "pkcs11.pin"] {
-            if text(config, key).is_some() {
-                problems.push(config.problem(key, "is set without pkcs11.module"));
-            }
+fn pkcs11(
+    config: &Config,
+    keys: &DeviceKeys,
+    problems: &mut Vec<ConfigProblem>,
+) -> Option<Pkcs11Settings> {
+    let Some(module) = &keys.pkcs11_module else {
+        let needless = [
+            (DeviceKeys::pkcs11_token, &keys.pkcs11_token),
+            (DeviceKeys::pkcs11_pin, &keys.pkcs11_pin),
+        ];
+        for (key, _) in needless.iter().filter(|(_, value)| value.is_some()) {
+            problems.push(config.problem(key, "is set without pkcs11.module"));
         }
         return None;
     };
     if !cfg!(feature = "pkcs11") {
-        problems.push(without_feature(config, KEY, "pkcs11"));
+        problems.push(without_feature(config, DeviceKeys::pkcs11_module, "pkcs11"));
         return None;
     }
-    let Some(pin) = text(config, "pkcs11.pin") else {
+    let Some(pin) = keys.pkcs11_pin.clone() else {
         problems.push(config.problem(
-            "pkcs11.pin",
+            DeviceKeys::pkcs11_pin,
             "is not set: name the file of the PIN, or env:NAME",
         ));
         return None;
     };
     Some(Pkcs11Settings {
-        module: module.to_owned(),
-        token: config
-            .str_opt("pkcs11.token")
-            .unwrap_or_default()
-            .to_owned(),
-        pin: pin.to_owned(),
-        sessions: config.usize("pkcs11.sessions"),
+        module: module.clone(),
+        token: keys.pkcs11_token.clone().unwrap_or_default(),
+        pin,
+        sessions: keys.pkcs11_sessions,
     })
 }
 
-fn tpm(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<TpmSettings> {
-    const KEY: &str = "tpm.tcti";
-    let tcti = text(config, KEY)?;
+fn tpm(
+    config: &Config,
+    keys: &DeviceKeys,
+    problems: &mut Vec<ConfigProblem>,
+) -> Option<TpmSettings> {
+    let tcti = keys.tpm_tcti.clone()?;
     if !cfg!(feature = "tpm") {
-        problems.push(without_feature(config, KEY, "tpm"));
+        problems.push(without_feature(config, DeviceKeys::tpm_tcti, "tpm"));
         return None;
     }
     Some(TpmSettings {
-        tcti: tcti.to_owned(),
-        owner_auth: config.path_opt("tpm.owner_auth").map(PathBuf::from),
-        counter_index: counter_index(config, problems),
+        tcti,
+        owner_auth: keys.tpm_owner_auth.clone(),
+        counter_index: counter_index(config, keys, problems),
     })
 }
 
 /// The NV index of the counter, within the range of TPM 2.0 NV indices.
-fn counter_index(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<u32> {
-    let given = text(config, "tpm.counter_index")?;
+fn counter_index(
+    config: &Config,
+    keys: &DeviceKeys,
+    problems: &mut Vec<ConfigProblem>,
+) -> Option<u32> {
+    let given = keys.tpm_counter_index.as_ref()?;
     let digits = given.strip_prefix("0x").unwrap_or_default();
     let index = u32::from_str_radix(digits, 16).ok();
     let index = index.filter(|index| (0x0100_0000..=0x01ff_ffff).contains(index));
     if index.is_none() {
         let why = "must be an NV index, 0x01000000 to 0x01ffffff; 0x01800000 and above is usual";
-        problems.push(config.problem("tpm.counter_index", why));
+        problems.push(config.problem(DeviceKeys::tpm_counter_index, why));
     }
     index
 }
 
-fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSettings> {
-    let Some(url) = text(config, "remote.url") else {
-        if text(config, "remote.token").is_some() {
-            problems.push(config.problem("remote.token", "is set without remote.url"));
+fn remote(
+    config: &Config,
+    keys: &DeviceKeys,
+    problems: &mut Vec<ConfigProblem>,
+) -> Option<RemoteSettings> {
+    let Some(url) = &keys.remote_url else {
+        if keys.remote_token.is_some() {
+            problems.push(config.problem(DeviceKeys::remote_token, "is set without remote.url"));
         }
         return None;
     };
     if !guarded(url) {
         problems.push(config.problem(
-            "remote.url",
+            DeviceKeys::remote_url,
             "must begin with https:// or unix:, or with http:// and a loopback address: secrets go over it",
         ));
     }
-    let Some(token) = text(config, "remote.token") else {
+    let Some(token) = keys.remote_token.clone() else {
         problems.push(config.problem(
-            "remote.token",
+            DeviceKeys::remote_token,
             "is not set: name the file of the credential, or env:NAME",
-        ));
-        return None;
-    };
-    let tenant = config.str("remote.tenant").parse();
-    let purpose = config.str("remote.purpose").parse();
-    let (Ok(tenant), Ok(purpose)) = (tenant, purpose) else {
-        problems.push(config.problem(
-            "remote.tenant",
-            "and remote.purpose must be 1 to 64 of a-z, 0-9, `.`, `_`, `-`",
         ));
         return None;
     };
@@ -199,14 +234,11 @@ fn remote(config: &Config, problems: &mut Vec<ConfigProblem>) -> Option<RemoteSe
             Some(socket) if !socket.contains(':') => format!("{url}:"),
             _ => url.trim_end_matches('/').to_owned(),
         },
-        token: token.to_owned(),
-        api: match config.str("remote.api") {
-            "vault-transit" => Api::VaultTransit,
-            _ => Api::Ron,
-        },
-        tenant,
-        purpose,
-        sessions: config.usize("remote.sessions"),
+        token,
+        api: keys.remote_api,
+        tenant: keys.remote_tenant.clone(),
+        purpose: keys.remote_purpose.clone(),
+        sessions: keys.remote_sessions,
     })
 }
 

@@ -18,8 +18,8 @@ use crate::audit::health::Fault;
 use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
 use crate::audit::writer::{AuditWriter, Counters};
-use crate::config::Settings;
 use crate::metrics::Metrics;
+use crate::settings::Settings;
 use crate::work::lifecycle::complete::complete_change;
 use crate::work::log_key::complete_log_key;
 

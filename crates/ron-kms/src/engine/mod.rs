@@ -30,9 +30,9 @@ use crate::audit::health::Fault;
 use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::{self, AuditHealth, LogRing};
-use crate::config::Settings;
 use crate::metrics::Metrics;
 use crate::replay::{Bounds, Journal, JournalError, Replay};
+use crate::settings::Settings;
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{create_request, op_id};
-use crate::config::TABLE;
+use crate::settings::TABLE;
 use crate::topology::TOPOLOGY;
 
 const ALL: &str = "\"kms:sign\", \"kms:verify\", \"kms:read\", \"kms:create\", \"kms:rotate\"";
@@ -60,8 +60,11 @@ impl Served {
         .join("\n");
         let path = std::path::Path::new("test.toml");
         let config = Config::load(&TABLE, Some((path, &text)), &|_| None, &[]).expect("valid");
-        let running =
-            crate::start(config, Parts::ephemeral("ron-kms").expect("ports")).expect("starts");
+        let running = ron_service::start::<crate::RonKms>(
+            config,
+            Parts::ephemeral("ron-kms").expect("ports"),
+        )
+        .expect("starts");
         let client = HttpClient::new(ClientConfig::default());
         Self {
             running,
@@ -503,7 +506,7 @@ fn it_shows_what_it_is() {
 fn what_cannot_start_says_why() {
     let start = |pairs: &[(&str, &str)]| {
         let config = Config::from_pairs(&TABLE, pairs).expect("valid");
-        crate::start(config, Parts::ephemeral("ron-kms").expect("ports"))
+        ron_service::start::<crate::RonKms>(config, Parts::ephemeral("ron-kms").expect("ports"))
             .expect_err("refused")
             .to_string()
     };
@@ -517,7 +520,8 @@ fn what_cannot_start_says_why() {
     );
     let config = Config::from_pairs(&TABLE, &[("data_dir", data)]).expect("valid");
     let mut running =
-        crate::start(config, Parts::ephemeral("ron-kms").expect("ports")).expect("starts");
+        ron_service::start::<crate::RonKms>(config, Parts::ephemeral("ron-kms").expect("ports"))
+            .expect("starts");
     assert!(start(&[("data_dir", data)]).contains("in use"));
     running.drain(Duration::from_secs(5));
 }

@@ -471,7 +471,7 @@ fn a_crash_after_any_write_gives_no_number_twice() {
     for n in 0..8_usize {
         let mut settings = settings.clone();
         settings.data_dir = Some(crashes.path().join(n.to_string()));
-        settings.seal = crate::config::SealSource::KeyFile {
+        settings.seal = crate::settings::SealSource::KeyFile {
             path: crashes.path().join(n.to_string()).join("seal.key"),
             may_create: false,
         };

@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use super::{Rig, create_request, file_settings, memory_settings, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
-use crate::config::Settings;
+use crate::settings::Settings;
 use crate::work::key_request::KeyRequest;
 
 const START_MS: u64 = 1_800_000_000_000;

@@ -17,7 +17,7 @@ use super::{Rig, file_settings, op_id, principal, settings};
 use crate::audit::leaf::{Draft, Leaf, Op};
 use crate::audit::ring::{CHAIN_FILE, open_checkpoint};
 use crate::audit::verify::{verify_dir, verify_on};
-use crate::config::Settings;
+use crate::settings::Settings;
 
 fn request(op: u128) -> RotateLogKey {
     RotateLogKey {

@@ -33,8 +33,8 @@ use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
 use serde::de::DeserializeOwned;
 
-use crate::config::{Settings, TABLE};
 use crate::engine::{Engine, EngineError, EngineParts};
+use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
 use crate::work::key_request::KeyRequest;
 use crate::work::operation::{one, signed as signed_body};
@@ -84,7 +84,7 @@ pub fn settings(flags: &[(&str, &str)]) -> Settings {
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
         .collect();
     let config = Config::load(&TABLE, None, &|_| None, &flags).expect("valid");
-    Settings::from_config(&config).expect("valid")
+    <Settings as ron_service::ServiceSettings>::from_config(&config).expect("valid")
 }
 
 /// Settings of a durable KMS in `dir`.

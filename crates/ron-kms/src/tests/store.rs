@@ -13,8 +13,8 @@ use rusqlite::{Connection, params};
 
 use super::{Rig, file_settings, op_id, signed};
 use crate::audit::leaf::{Draft, Leaf, Op};
-use crate::config::SealSource;
 use crate::engine::store_settings;
+use crate::settings::SealSource;
 
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(

@@ -15,7 +15,7 @@ use ron_tlog::VerifierKey;
 use serde::de::DeserializeOwned;
 
 use super::support::*;
-use crate::config::TABLE;
+use crate::settings::TABLE;
 use crate::verify::{Fault, verify_dir};
 
 struct Rig {
@@ -65,7 +65,9 @@ fn rig_with(dir: &Path, more: &str) -> Rig {
         &[],
     )
     .unwrap();
-    let running = crate::start(config, Parts::ephemeral("ron-ledger").unwrap()).unwrap();
+    let running =
+        ron_service::start::<crate::RonLedger>(config, Parts::ephemeral("ron-ledger").unwrap())
+            .unwrap();
     running.wait_ready(soon()).unwrap();
     Rig {
         running,

@@ -4,18 +4,19 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use crate::config::Config;
+use crate::config::{BaseUrl, ChassisSettings};
 use crate::error::StartError;
 
 /// The base URLs of the API, the one to publish first: `public_url` if configured, else the address
 /// of the listener.
-pub(super) fn of_api(config: &Config, api: &TcpListener) -> Result<Vec<String>, StartError> {
-    let configured = config.list("public_url").iter();
-    let mut bases: Vec<String> = configured
-        .map(|url| url.trim_end_matches('/').to_owned())
-        .collect();
+pub(super) fn of_api(
+    settings: &ChassisSettings,
+    api: &TcpListener,
+) -> Result<Vec<String>, StartError> {
+    let configured = settings.public_urls.iter();
+    let mut bases: Vec<String> = configured.map(|BaseUrl(url)| url.clone()).collect();
     if bases.is_empty() {
-        let tls = config.bool("tls.enabled");
+        let tls = settings.tls_enabled;
         let api = api
             .local_addr()
             .map_err(|e| StartError::failed(format!("the API's listener has no address: {e}")))?;
@@ -38,16 +39,6 @@ fn listening(scheme: &str, addr: SocketAddr) -> Vec<String> {
     bases
 }
 
-/// Whether a text can be the base of the service's URLs.
-pub(crate) fn is_base_url(url: &str) -> bool {
-    let schemes = ["http://", "https://"];
-    let Some(rest) = schemes.iter().find_map(|scheme| url.strip_prefix(scheme)) else {
-        return false;
-    };
-    let odd = |b: u8| !b.is_ascii_graphic() || b"@?#\\\"<>".contains(&b);
-    !rest.is_empty() && !rest.starts_with(['/', ':']) && !rest.bytes().any(odd)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,30 +55,5 @@ mod tests {
             ["http://[::1]:7470", "http://localhost:7470"]
         );
         assert_eq!(of("10.0.0.7:7470"), ["http://10.0.0.7:7470"]);
-    }
-
-    #[test]
-    fn a_base_has_a_scheme_a_host_and_nothing_after_its_path() {
-        for good in [
-            "https://a.example",
-            "http://[::1]:7470",
-            "https://a.example/wallet/",
-        ] {
-            assert!(is_base_url(good), "{good}");
-        }
-        for bad in [
-            "",
-            "a.example",
-            "ftp://a",
-            "https://",
-            "https:///x",
-            "http://:80",
-            "https://u@a",
-            "https://a?x",
-            "https://a#x",
-            "https://a b",
-        ] {
-            assert!(!is_base_url(bad), "{bad}");
-        }
     }
 }

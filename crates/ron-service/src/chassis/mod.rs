@@ -1,7 +1,7 @@
 //! The base of every service: supervisor, metrics, readiness, the two HTTP fronts, reload, drain.
 //!
-//! A service's `start` creates a [`Chassis`], adds its threads, routes and hooks, and ends with
-//! [`Chassis::serve`]. The health port answers from the first moment (not ready, cause `starting`),
+//! A service adds its threads, routes and hooks to the [`Chassis`] that [`crate::start`] has made, and
+//! ends with [`Chassis::serve`]. The health port answers from the first moment (not ready, cause `starting`),
 //! the API from `serve` on.
 
 mod bases;
@@ -11,22 +11,22 @@ mod parts;
 mod running;
 mod transport;
 
-pub(crate) use bases::is_base_url;
 pub use inherited::Inherited;
 pub use ops::VersionDoc;
 pub use parts::{Parts, metrics_prefix};
 pub use running::{ReloadError, Running};
 pub use transport::client_config;
 
-use crate::config::Config;
+use crate::config::{ChassisSettings, Config, ServiceSettings};
+use crate::datadir::DataDir;
 use crate::error::StartError;
 use crate::ready::{ReadyBoard, STARTING};
-use crate::topology::{HTTP_QUEUE, OPS_QUEUE, row_ending};
+use crate::topology::{HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE, row_ending};
 use crate::vitals::{self, Certificates};
 use ron_crypto::Random;
 use ron_http::{
-    Authorizer, ClientConfig, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method, Need,
-    Principal, Proxies, RequestHead, Router, ServerTls, Transport,
+    Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
+    Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
 };
 use ron_kernel::{
     ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
@@ -38,11 +38,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub const HOOKS_LOCK: LockSpec = LockSpec {
-    name: "chassis.hooks",
-    rank: 912,
-    guards: "hooks of reload and drain",
-};
 static HOOKS_LOCK_SPEC: LockSpec = HOOKS_LOCK;
 static HTTP_QUEUE_SPEC: QueueSpec = HTTP_QUEUE;
 static OPS_QUEUE_SPEC: QueueSpec = OPS_QUEUE;
@@ -104,13 +99,15 @@ pub struct Chassis {
     pub instance: String,
     /// Base URLs by which clients reach the API, the one to publish first.
     pub public_urls: Vec<String>,
-    /// Decides about callers of both ports; set it before [`Chassis::serve`].
+    /// Decides about callers of both ports. A service that replaces it does so before
+    /// [`Chassis::serve`].
     pub authorizer: Arc<dyn Authorizer>,
     /// For calls to other services; closed at the end of the drain.
     pub client: Arc<HttpClient>,
     /// Settings for further clients of this service; a reload rereads its certificates.
     pub peers: ClientConfig,
     shared: Arc<Shared>,
+    data: Option<DataDir>,
     api: TcpListener,
     ops: FrontHandle,
     guard: StartGuard,
@@ -129,11 +126,13 @@ impl Drop for StartGuard {
 
 impl Chassis {
     /// Starts the health port and creates the parts that every service needs. The topology must
-    /// have the rows of all chassis threads; `ron_service::topology!` adds them.
-    pub fn new(
+    /// have the rows of all chassis threads; `ron_service::topology!` adds them. `data` stays locked
+    /// until the drain ends.
+    pub(crate) fn new(
         topology: &'static Topology,
         config: &Config,
         parts: &Parts,
+        data: Option<DataDir>,
     ) -> Result<Self, StartError> {
         let registry = parts.registry.clone();
         let km = KernelMetrics::new(&registry);
@@ -141,8 +140,8 @@ impl Chassis {
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::starting(&registry, topology);
         let peers = transport::client_config(config)?;
-        let tls = transport::server_tls(config)?;
-        let certificates = vitals::export(&registry, config);
+        let tls = transport::server_tls(config.chassis())?;
+        let certificates = vitals::export(&registry, config.chassis());
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),
@@ -170,7 +169,7 @@ impl Chassis {
             reloading: AtomicBool::new(false),
             hooks: RankedMutex::new(&HOOKS_LOCK_SPEC, Hooks::default()),
             authorizer: OnceLock::new(),
-            rates: Snapshot::new(rates(config)),
+            rates: Snapshot::new(rates(config.chassis())),
             rate_limited: registry.counter(
                 "rate_limited_total",
                 "Requests refused because their caller exceeded its rate.",
@@ -188,12 +187,13 @@ impl Chassis {
             ready,
             config: shared.config.clone(),
             instance: parts.instance.clone(),
-            authorizer: parts.authorizer.clone(),
+            authorizer: Arc::new(DenyAll),
             client: Arc::new(transport::client(peers.clone())),
             peers,
-            public_urls: bases::of_api(config, &api)?,
+            public_urls: bases::of_api(config.chassis(), &api)?,
             api,
             shared,
+            data,
             ops,
             guard,
         })
@@ -206,10 +206,25 @@ impl Chassis {
         let _ = self.shared.capabilities.set(names);
     }
 
-    /// Registers a hook that a reload calls with the new configuration, before it takes effect. An
+    /// Registers a hook that a reload calls with the new settings, before they take effect. An
     /// error refuses the reload, and the hooks that have already run are run again with the old
-    /// configuration.
-    pub fn on_reload(&self, hook: impl Fn(&Config) -> Result<(), String> + Send + Sync + 'static) {
+    /// settings.
+    pub fn on_reload<S: ServiceSettings>(
+        &self,
+        hook: impl Fn(S) -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        self.on_config(move |config| {
+            let read = S::from_config(config);
+            let settings = read.map_err(|problems| StartError::Config(problems).to_string())?;
+            hook(settings)
+        });
+    }
+
+    /// Like [`Self::on_reload`], for the parts that every service has.
+    pub(crate) fn on_config(
+        &self,
+        hook: impl Fn(&Config) -> Result<(), String> + Send + Sync + 'static,
+    ) {
         self.shared.hooks.lock().reload.push(Arc::new(hook));
     }
 
@@ -222,12 +237,15 @@ impl Chassis {
     /// Opens the API and declares the service started. Adds `/version` and `/openapi.json` to the
     /// routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
+        // The last hook: another process must not open the directory before the last write.
+        let data = self.data.take();
+        self.on_drained(move || drop(data));
         let mut bases = std::mem::take(&mut self.public_urls);
         bases.extend(bases::of_health(self.ops.addr()));
         self.authorizer.served_at(&bases);
         let _ = self.shared.authorizer.set(self.authorizer.clone());
         let config = self.config.load();
-        let listen = transport::listen(&config, self.api, self.shared.tls.clone())?;
+        let listen = transport::listen(config.chassis(), self.api, self.shared.tls.clone())?;
         let spec = FrontSpec {
             poll: row_ending(self.topology, "-http-poll").map_err(StartError::Failed)?,
             workers: row_ending(self.topology, "-http-").map_err(StartError::Failed)?,
@@ -241,8 +259,8 @@ impl Chassis {
                 shared: self.shared.clone(),
                 port: Port::Api,
             }),
-            limits(&config),
-            config.usize("http.workers"),
+            limits(config.chassis()),
+            config.chassis().http_workers,
             &self.sup,
             &self.registry,
             &self.km,
@@ -283,9 +301,9 @@ fn start_ops(
     let config = shared.config.load();
     let limits = Limits {
         max_conns: OPS_CONNS,
-        ..limits(&config)
+        ..limits(config.chassis())
     };
-    let listen = transport::listen_ops(&config, listener)?;
+    let listen = transport::listen_ops(config.chassis(), listener)?;
     Front::start(
         &spec,
         listen,
@@ -295,7 +313,7 @@ fn start_ops(
             port: Port::Health,
         }),
         limits,
-        config.usize("ops.workers"),
+        config.chassis().ops_workers,
         &shared.sup,
         &shared.registry,
         km,
@@ -304,33 +322,25 @@ fn start_ops(
     .map_err(|e| StartError::failed(format!("the health front did not start: {e}")))
 }
 
-fn limits(config: &Config) -> Limits {
-    let bytes = |key: &str| usize::try_from(config.size(key)).unwrap_or(usize::MAX);
+fn limits(settings: &ChassisSettings) -> Limits {
     Limits {
-        max_body_bytes: bytes("limits.max_body_bytes"),
-        public_body_bytes: bytes("limits.public_body_bytes"),
-        body_memory: bytes("limits.body_memory"),
-        long_polls: config.usize("limits.long_polls"),
-        long_polls_per_peer: config.usize("limits.long_polls_per_peer"),
-        auth_failures_per_second: u32::try_from(config.u64("limits.auth_failures_per_second"))
-            .unwrap_or(u32::MAX),
-        trusted_proxies: proxies(config),
-        read_timeout: config.duration("read_timeout"),
-        body_timeout: config.duration("read_timeout"),
-        write_timeout: config.duration("write_timeout"),
-        idle_timeout: config.duration("idle_timeout"),
-        request_deadline: config.duration("request_deadline"),
-        max_conns: config.usize("max_conns"),
-        max_in_flight: config.usize("http.max_in_flight"),
-        decompress_ratio: config.usize("limits.decompress_ratio_cap"),
+        max_body_bytes: settings.body_max.as_usize(),
+        public_body_bytes: settings.public_body_max.as_usize(),
+        body_memory: settings.body_memory.as_usize(),
+        long_polls: settings.long_polls,
+        long_polls_per_peer: settings.long_polls_per_peer,
+        auth_failures_per_second: settings.auth_failures_per_second,
+        trusted_proxies: Proxies::at(settings.trusted_proxies.clone()),
+        read_timeout: settings.read_timeout,
+        body_timeout: settings.read_timeout,
+        write_timeout: settings.write_timeout,
+        idle_timeout: settings.idle_timeout,
+        request_deadline: settings.request_deadline,
+        max_conns: settings.max_conns,
+        max_in_flight: settings.max_in_flight,
+        decompress_ratio: settings.decompress_ratio,
         ..Limits::default()
     }
-}
-
-/// The proxies of the configuration, which has been validated.
-fn proxies(config: &Config) -> Proxies {
-    let blocks = config.list("trusted_proxies").iter();
-    Proxies::at(blocks.filter_map(|text| text.parse().ok()).collect())
 }
 
 /// The rate limits per caller.
@@ -340,11 +350,10 @@ struct Rates {
     for_reads: u32,
 }
 
-fn rates(config: &Config) -> Option<Rates> {
-    let per_second = u32::try_from(config.u64("limits.rate_per_second")).unwrap_or(u32::MAX);
-    let burst = u32::try_from(config.u64("limits.burst")).unwrap_or(u32::MAX);
-    let burst = per_second.max(burst);
-    let share = u64::from(burst) * config.u64("limits.read_share_percent") / 100;
+fn rates(settings: &ChassisSettings) -> Option<Rates> {
+    let per_second = settings.rate_per_second;
+    let burst = per_second.max(settings.burst);
+    let share = u64::from(burst) * u64::from(settings.read_share_percent) / 100;
     (per_second > 0).then(|| Rates {
         buckets: TokenBuckets::new(per_second, burst, RATE_CALLERS),
         for_reads: u32::try_from(share).unwrap_or(burst),
@@ -374,10 +383,11 @@ impl Gate {
             return Ok(());
         }
         let config = self.shared.config.load();
-        if config.bool("insecure_loopback") && head.is_from_loopback() {
+        let settings = config.chassis();
+        if settings.insecure_loopback && head.is_from_loopback() {
             return Ok(());
         }
-        let way = match config.path_opt("health_uds_path") {
+        let way = match &settings.health_uds_path {
             Some(path) => format!("send them to its Unix socket, {}", path.display()),
             None => "set health_uds_path and send them to that Unix socket".to_owned(),
         };

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{ReloadError, Shared};
+use crate::config::ChassisSettings;
 use crate::ready::{readiness, show};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
@@ -156,7 +157,7 @@ fn status(shared: &Shared) -> Response {
         (true, false) => Health::Degraded,
         (true, true) => Health::Healthy,
     };
-    let amnesia = config.bool("amnesia");
+    let amnesia = config.chassis().amnesia;
     Response::json(
         200,
         &ServiceStatus {
@@ -257,8 +258,9 @@ fn lock(row: &LockSpec) -> LockDoc {
     }
 }
 
-fn enabled(shared: &Shared, key: &str) -> Result<(), Problem> {
-    if shared.config.load().bool(key) {
+/// Refuses an action that the configuration does not allow, with the key that would.
+fn enabled(allowed: bool, key: &str) -> Result<(), Problem> {
+    if allowed {
         return Ok(());
     }
     Err(Problem::forbidden(format!(
@@ -267,7 +269,9 @@ fn enabled(shared: &Shared, key: &str) -> Result<(), Problem> {
 }
 
 fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
-    enabled(shared, "actions.enable_reload")?;
+    let settings = shared.config.load();
+    let allowed = settings.chassis().enable_reload;
+    enabled(allowed, ChassisSettings::enable_reload)?;
     tracing::info!(service = shared.topology.service, event = "action", action = "reload", by = %request.principal.name, request_id = %request.request_id);
     match shared.reload_from_file() {
         Ok(diff) => {
@@ -319,7 +323,9 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
 }
 
 fn shutdown(shared: &Shared, request: &Request) -> Result<Response, Problem> {
-    enabled(shared, "actions.enable_shutdown")?;
+    let settings = shared.config.load();
+    let allowed = settings.chassis().enable_shutdown;
+    enabled(allowed, ChassisSettings::enable_shutdown)?;
     tracing::info!(service = shared.topology.service, event = "action", action = "shutdown", by = %request.principal.name, request_id = %request.request_id);
     shared.stop.0.fire();
     Ok(Response::json(

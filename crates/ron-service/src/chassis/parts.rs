@@ -6,14 +6,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use ron_crypto::{OsRandom, Random};
-use ron_http::{Authorizer, DenyAll};
 use ron_kernel::{Registry, SharedClock, SystemClock};
 
 use super::Inherited;
-use crate::config::Config;
+use crate::config::{ChassisSettings, Config};
 use crate::error::StartError;
 
-/// Arguments of `start(config, parts)`.
+/// What [`crate::start`] takes of the process, beside the configuration.
 pub struct Parts {
     pub clock: SharedClock,
     pub random: Arc<dyn Random>,
@@ -23,15 +22,13 @@ pub struct Parts {
     pub api: TcpListener,
     /// Bound listener of health and metrics.
     pub health: TcpListener,
-    /// Used until the service sets its own on the chassis.
-    pub authorizer: Arc<dyn Authorizer>,
     /// Name of this instance in status and logs.
     pub instance: String,
 }
 
 impl Parts {
-    /// The usual parts: system clock and randomness, both configured addresses bound, every caller
-    /// refused until the service sets its authorizer. A port in use is an error with a hint.
+    /// The usual parts: system clock and randomness, both configured addresses bound. A
+    /// port in use is an error with a hint.
     pub fn bind(config: &Config) -> Result<Self, StartError> {
         Self::bind_beside(config, Inherited::default())
     }
@@ -39,21 +36,20 @@ impl Parts {
     /// Like [`Parts::bind`], when the service manager holds sockets for the service: sockets with
     /// the configured addresses are used, any other is an error.
     pub fn bind_beside(config: &Config, mut inherited: Inherited) -> Result<Self, StartError> {
-        let mut listener = |key: &str| {
-            let addr = config.addr(key);
-            inherited.take(addr).map_or_else(|| bind(key, addr), Ok)
-        };
-        let health = listener("health_addr")?;
-        let health_wanted = format!("health_addr {}", config.addr("health_addr"));
+        let settings = config.chassis();
+        let mut listener =
+            |key: &str, addr: SocketAddr| inherited.take(addr).map_or_else(|| bind(key, addr), Ok);
+        let health = listener(ChassisSettings::health_addr, settings.health_addr)?;
+        let health_wanted = format!("health_addr {}", settings.health_addr);
         // With `uds_only` the address must not be reachable: any free one is bound, and closed
         // unused by `serve`.
-        let (api, wanted) = if config.bool("uds_only") {
-            let unused = bind("bind_addr", ([127, 0, 0, 1], 0).into())?;
+        let (api, wanted) = if settings.uds_only {
+            let unused = bind(ChassisSettings::bind_addr, ([127, 0, 0, 1], 0).into())?;
             (unused, health_wanted)
         } else {
-            let addr = config.addr("bind_addr");
+            let addr = settings.bind_addr;
             let both = format!("bind_addr {addr} and {health_wanted}");
-            (listener("bind_addr")?, both)
+            (listener(ChassisSettings::bind_addr, addr)?, both)
         };
         inherited.none_left(&wanted)?;
         let instance = api
@@ -65,7 +61,6 @@ impl Parts {
             registry: Registry::new(metrics_prefix(config.service())),
             api,
             health,
-            authorizer: Arc::new(DenyAll),
             instance,
         })
     }
@@ -73,7 +68,7 @@ impl Parts {
     /// Like [`Parts::bind`], on two free loopback ports, for tests and embedding.
     pub fn ephemeral(service: &'static str) -> Result<Self, StartError> {
         let any: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let api = bind("bind_addr", any)?;
+        let api = bind(ChassisSettings::bind_addr, any)?;
         let instance = api
             .local_addr()
             .map_or_else(|_| service.to_owned(), |addr| addr.to_string());
@@ -82,8 +77,7 @@ impl Parts {
             random: Arc::new(OsRandom),
             registry: Registry::new(metrics_prefix(service)),
             api,
-            health: bind("health_addr", any)?,
-            authorizer: Arc::new(DenyAll),
+            health: bind(ChassisSettings::health_addr, any)?,
             instance,
         })
     }

@@ -185,7 +185,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.drained {
-            let within = self.shared.config.load().duration("drain_deadline");
+            let within = self.shared.config.load().chassis().drain_deadline;
             self.drain(within);
         }
     }
@@ -264,7 +264,7 @@ impl Shared {
             }
         }
         if !diff.is_empty() {
-            self.rates.store(super::rates(&new));
+            self.rates.store(super::rates(new.chassis()));
             self.config.store(new);
         }
         Ok(diff)

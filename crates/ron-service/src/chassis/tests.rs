@@ -12,21 +12,32 @@ use ron_proto::scope;
 use ron_proto::status::{Health, Readiness, ServiceStatus, TopologyDoc};
 
 use super::*;
-use crate::config::{CHASSIS_KEYS, Key, Table};
+use crate::config::{ConfigProblem, Settings as _, Table};
 
-static OWN: [Key; 2] = [
-    Key::count("batch", "8", "Items in one batch.")
-        .range("1", "64")
-        .reloadable(),
-    Key::text("vault.pin", "0000", "A secret for the test.")
-        .secret()
-        .reloadable(),
-];
+crate::settings! {
+    #[allow(dead_code)] // the secret is only shown
+    pub(crate) struct Sample {
+        /// Items in one batch.
+        "batch" => batch: u32 = "8", range("1", "64"), reloadable;
+        /// A secret for the test.
+        "vault.pin" => pin: String = "0000", secret, reloadable;
+    }
+}
 static TABLE: Table = Table {
     service: "svc-sample",
-    env_prefix: "SVC_SAMPLE_",
-    keys: &[CHASSIS_KEYS, &OWN],
+    defaults: &[],
+    keys: Sample::GROUPS,
 };
+
+impl ServiceSettings for Sample {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        config.read().map_err(|problem| vec![problem])
+    }
+}
+
+fn batch(config: &Config) -> u32 {
+    config.read::<Sample>().unwrap().batch
+}
 static TOPOLOGY: Topology = crate::topology! {
     service: "svc-sample", prefix: "smp",
     threads: [ThreadSpec { name: "smp-loop", count: Count::One, stage: Stage::Write, critical: true, job: "waits" }],
@@ -58,10 +69,10 @@ impl Authorizer for ByScope {
 pub(super) fn start(
     config: &Config,
     drained: &Arc<AtomicU32>,
-    hook: Option<fn(&Config) -> Result<(), String>>,
+    hook: Option<fn(Sample) -> Result<(), String>>,
 ) -> Result<Running, StartError> {
     let parts = Parts::ephemeral("svc-sample")?;
-    let mut chassis = Chassis::new(&TOPOLOGY, config, &parts)?;
+    let mut chassis = Chassis::new(&TOPOLOGY, config, &parts, None)?;
     chassis.authorizer = Arc::new(ByScope);
     let idle = |ctx: &ron_kernel::ThreadCtx| {
         while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
@@ -349,14 +360,11 @@ fn actions_are_off_until_enabled_and_need_their_scope() {
 #[test]
 fn a_reload_is_taken_on_whole_or_not_at_all() {
     static SEEN: AtomicU32 = AtomicU32::new(0);
-    fn hook(config: &Config) -> Result<(), String> {
-        if config.u64("batch") == 13 {
+    fn hook(settings: Sample) -> Result<(), String> {
+        if settings.batch == 13 {
             return Err("13 is not liked".into());
         }
-        SEEN.store(
-            u32::try_from(config.u64("batch")).unwrap(),
-            Ordering::SeqCst,
-        );
+        SEEN.store(settings.batch, Ordering::SeqCst);
         Ok(())
     }
     let dir = tempfile::tempdir().unwrap();
@@ -376,7 +384,7 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
         "limits.rate_per_second: 0 -> 1; batch: 8 -> 9; vault.pin: [redacted] -> [redacted]"
     );
     assert_eq!(
-        (running.config().u64("batch"), SEEN.load(Ordering::SeqCst)),
+        (batch(&running.config()), SEEN.load(Ordering::SeqCst)),
         (9, 9)
     );
     // The new rate is in force.
@@ -407,7 +415,7 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
         panic!("invalid")
     };
     assert_eq!(problems.len(), 2);
-    assert_eq!(running.config().u64("batch"), 9, "the old one stays");
+    assert_eq!(batch(&running.config()), 9, "the old one stays");
     let metrics = running.shared.registry.render();
     for line in [
         "ron_config_reloads_total{result=\"ok\"} 1",
@@ -439,7 +447,7 @@ fn a_port_in_use_is_one_clear_line() {
 fn a_failed_start_leaves_no_thread_and_no_listener() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
     let health = parts.health.local_addr().unwrap();
-    let chassis = Chassis::new(&TOPOLOGY, &config(&[]), &parts).unwrap();
+    let chassis = Chassis::new(&TOPOLOGY, &config(&[]), &parts, None).unwrap();
     let url = format!("http://{health}/readyz");
     let starting: Readiness = get(&client(), &url).json().unwrap();
     assert_eq!(starting.missing, ["starting"]);
@@ -458,7 +466,7 @@ fn before_it_has_started_nobody_is_let_in() {
         ("actions.enable_shutdown", "true"),
         ("health_uds_path", &*socket),
     ];
-    let chassis = Chassis::new(&TOPOLOGY, &config(&pairs), &parts).unwrap();
+    let chassis = Chassis::new(&TOPOLOGY, &config(&pairs), &parts, None).unwrap();
     let url = format!("unix:{socket}:/api/v1/shutdown");
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());

@@ -10,26 +10,25 @@ use ron_http::{
 };
 
 use super::Shared;
-use crate::config::Config;
+use crate::config::{ChassisSettings, Config, Uid};
 use crate::error::StartError;
 
 /// The files of `tls.cert_path` and `tls.key_path`, if both are set.
-fn identity(config: &Config) -> Option<TlsIdentity> {
-    let path = |key: &str| config.path_opt(key).map(PathBuf::from);
+fn identity(settings: &ChassisSettings) -> Option<TlsIdentity> {
     Some(TlsIdentity {
-        cert: path("tls.cert_path")?,
-        key: path("tls.key_path")?,
+        cert: settings.tls_cert.clone()?,
+        key: settings.tls_key.clone()?,
     })
 }
 
 /// The server's TLS, if enabled.
-pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, StartError> {
-    let Some(identity) = identity(config).filter(|_| config.bool("tls.enabled")) else {
+pub(super) fn server_tls(settings: &ChassisSettings) -> Result<Option<Arc<ServerTls>>, StartError> {
+    let Some(identity) = identity(settings).filter(|_| settings.tls_enabled) else {
         return Ok(None);
     };
     let files = ServerTlsFiles {
         identity,
-        client_ca: config.path_opt("tls.client_ca_path").map(PathBuf::from),
+        client_ca: settings.tls_client_ca.clone(),
     };
     let loaded = ServerTls::load(files).map_err(|error| {
         StartError::io(
@@ -42,11 +41,12 @@ pub(super) fn server_tls(config: &Config) -> Result<Option<Arc<ServerTls>>, Star
 
 /// How the service calls other services; the base of all its clients.
 pub fn client_config(config: &Config) -> Result<ClientConfig, StartError> {
+    let settings = config.chassis();
     Ok(ClientConfig {
         user_agent: format!("{}/{}", config.service(), env!("CARGO_PKG_VERSION")),
-        tls: client_tls(config)?,
-        peer_uids: uids(config, "peer_uids"),
-        insecure_loopback: config.bool("insecure_loopback"),
+        tls: client_tls(settings)?,
+        peer_uids: uids(&settings.peer_uids),
+        insecure_loopback: settings.insecure_loopback,
         ..ClientConfig::default()
     })
 }
@@ -61,13 +61,13 @@ pub(super) fn client(peers: ClientConfig) -> HttpClient {
 
 /// The TLS settings for https peers, if configured: the trusted authorities, and the service's own
 /// certificate.
-fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
-    let Some(ca) = config.path_opt("tls.peer_ca_path") else {
+fn client_tls(settings: &ChassisSettings) -> Result<Option<ClientTls>, StartError> {
+    let Some(ca) = settings.tls_peer_ca.clone() else {
         return Ok(None);
     };
     let files = ClientTlsFiles {
-        ca: ca.to_owned(),
-        identity: identity(config),
+        ca,
+        identity: identity(settings),
     };
     let loaded = ClientTls::load(files).map_err(|error| {
         StartError::io(
@@ -81,35 +81,44 @@ fn client_tls(config: &Config) -> Result<Option<ClientTls>, StartError> {
 /// The sockets of the API: the TCP listener (with TLS if enabled), unless the Unix socket replaces
 /// it; then the Unix sockets, the one for services first.
 pub(super) fn listen(
-    config: &Config,
+    settings: &ChassisSettings,
     tcp: TcpListener,
     tls: Option<Arc<ServerTls>>,
 ) -> Result<Listen, StartError> {
-    let listen = if config.bool("uds_only") {
+    let listen = if settings.uds_only {
         drop(tcp);
         Listen::default()
     } else {
         Listen::default().tcp(tcp, tls)
     };
-    let listen = with_unix(config, listen, "uds_path")?;
-    let Some(path) = config.path_opt("client_uds_path") else {
+    let socket = (&settings.uds_path, ChassisSettings::uds_path);
+    let listen = with_unix(settings, listen, socket)?;
+    let Some(path) = &settings.client_uds_path else {
         return Ok(listen);
     };
-    let endpoint = UnixEndpoint::bind_for_clients(path, &uids(config, "client_allow_uids"));
-    Ok(listen.unix(endpoint.map_err(|error| refused(&error, "client_uds_path"))?))
+    let endpoint = UnixEndpoint::bind_for_clients(path, &uids(&settings.client_allow_uids));
+    Ok(listen.unix(endpoint.map_err(|error| refused(&error, ChassisSettings::client_uds_path))?))
 }
 
 /// The sockets of the health port.
-pub(super) fn listen_ops(config: &Config, tcp: TcpListener) -> Result<Listen, StartError> {
-    with_unix(config, Listen::from(tcp), "health_uds_path")
+pub(super) fn listen_ops(
+    settings: &ChassisSettings,
+    tcp: TcpListener,
+) -> Result<Listen, StartError> {
+    let socket = (&settings.health_uds_path, ChassisSettings::health_uds_path);
+    with_unix(settings, Listen::from(tcp), socket)
 }
 
-/// Adds the Unix socket for services and operators that `key` names, if it is set.
-fn with_unix(config: &Config, listen: Listen, key: &str) -> Result<Listen, StartError> {
-    let Some(path) = config.path_opt(key) else {
+/// Adds a Unix socket for services and operators, given as its path and key, if it is set.
+fn with_unix(
+    settings: &ChassisSettings,
+    listen: Listen,
+    (path, key): (&Option<PathBuf>, &str),
+) -> Result<Listen, StartError> {
+    let Some(path) = path else {
         return Ok(listen);
     };
-    let endpoint = UnixEndpoint::bind(path, &uids(config, "uds_allow_uids"));
+    let endpoint = UnixEndpoint::bind(path, &uids(&settings.uds_allow_uids));
     Ok(listen.unix(endpoint.map_err(|error| refused(&error, key))?))
 }
 
@@ -118,10 +127,8 @@ fn refused(error: &UnixError, key: &str) -> StartError {
     StartError::io(error.to_string(), hint)
 }
 
-/// A list of user ids as numbers; validation has refused anything else.
-fn uids(config: &Config, key: &str) -> Vec<u32> {
-    let list = config.list(key);
-    list.iter().filter_map(|text| text.parse().ok()).collect()
+fn uids(list: &[Uid]) -> Vec<u32> {
+    list.iter().map(|Uid(uid)| *uid).collect()
 }
 
 impl Shared {

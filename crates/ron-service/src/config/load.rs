@@ -3,67 +3,36 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_auth::AuthConfig;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::key::{Key, Kind, Table, nearest, unknown_key};
-use super::values::{self, SubTable, Value};
+use super::chassis::ChassisSettings;
+use super::key::{Key, Kind};
+use super::problem::{ConfigProblem, Origin};
+use super::setting::{Settings, SubTable, Value};
+use super::table::{Table, nearest, unknown_key};
+use super::values;
 
-/// Source of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    Default,
-    File { path: PathBuf, line: usize },
-    Env(String),
-    Flag,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Origin::Env(name) => write!(f, "environment {name}"),
-            Origin::Flag => f.write_str("command line"),
-        }
-    }
-}
-
-/// One problem of the configuration. Displays as `origin: key: what to do`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigProblem {
-    pub origin: Origin,
-    /// The key, or the text that is not a key.
-    pub key: String,
-    pub why: String,
-}
-
-impl fmt::Display for ConfigProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.origin {
-            Origin::Default => {}
-            origin => write!(f, "{origin}: ")?,
-        }
-        if self.key.is_empty() {
-            f.write_str(&self.why)
-        } else {
-            write!(f, "{} {}", self.key, self.why)
-        }
-    }
-}
-
-/// A validated configuration. Dereferences to its typed getters; cheap to clone, usually shared in
-/// a snapshot.
+/// A validated configuration. A service reads its own settings with
+/// [`ServiceSettings::from_config`](super::ServiceSettings::from_config).
 #[derive(Clone, Debug)]
 pub struct Config {
     table: &'static Table,
     values: SubTable,
     origins: BTreeMap<&'static str, Origin>,
     source: Source,
+    chassis: Arc<ChassisSettings>,
+    auth: Arc<AuthConfig>,
+}
+
+/// The settings of a service.
+pub trait ServiceSettings: Sized + Send + Sync + 'static {
+    /// Reads the settings and checks keys that depend on each other; all problems are reported.
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>>;
 }
 
 /// What [`Config::reread`] needs to load the same configuration again.
@@ -82,13 +51,6 @@ struct Rewrite(Arc<dyn Fn(&str) -> String + Send + Sync>);
 impl fmt::Debug for Rewrite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Rewrite")
-    }
-}
-
-impl Deref for Config {
-    type Target = SubTable;
-    fn deref(&self) -> &SubTable {
-        &self.values
     }
 }
 
@@ -124,20 +86,18 @@ impl Config {
             flags: flags.to_vec(),
             rewrite: None,
         };
-        let config = Self {
+        let values = SubTable {
+            values: loader.values,
+        };
+        let (chassis, auth) = super::chassis::read(table.service, &values, &loader.origins)?;
+        Ok(Self {
             table,
-            values: SubTable {
-                values: loader.values,
-            },
+            values,
             origins: loader.origins,
             source,
-        };
-        let problems = super::chassis_keys::cross_checks(&config);
-        if problems.is_empty() {
-            Ok(config)
-        } else {
-            Err(problems)
-        }
+            chassis: Arc::new(chassis),
+            auth: Arc::new(auth),
+        })
     }
 
     /// The defaults plus these values, for tests and embedding: `Config::from_pairs(&TABLE,
@@ -205,6 +165,18 @@ impl Config {
     pub fn service(&self) -> &'static str {
         self.table.service
     }
+    /// The settings of the chassis.
+    pub fn chassis(&self) -> &ChassisSettings {
+        &self.chassis
+    }
+    /// The settings of the authorizer: the keys `auth.*`.
+    pub fn auth(&self) -> &Arc<AuthConfig> {
+        &self.auth
+    }
+    /// A group of the table's keys.
+    pub fn read<S: Settings>(&self) -> Result<S, ConfigProblem> {
+        S::read(&self.values)
+    }
     pub fn origin(&self, key: &str) -> &Origin {
         self.origins.get(key).unwrap_or(&Origin::Default)
     }
@@ -245,7 +217,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Vec<ConfigProblem>> {
 }
 
 struct Loader {
-    rows: Vec<&'static Key>,
+    rows: Vec<Key>,
     values: BTreeMap<&'static str, Value>,
     origins: BTreeMap<&'static str, Origin>,
     problems: Vec<ConfigProblem>,
@@ -260,7 +232,7 @@ impl Loader {
         });
     }
 
-    fn set(&mut self, key: &'static Key, origin: Origin, value: Result<Value, String>) {
+    fn set(&mut self, key: &Key, origin: Origin, value: Result<Value, String>) {
         match value {
             Ok(value) => {
                 self.values.insert(key.name, value);
@@ -302,7 +274,7 @@ impl Loader {
                 format!("{prefix}.{}", name.get_ref())
             };
             let origin = at(name.span().start);
-            if let Some(key) = self.rows.iter().copied().find(|row| row.name == full) {
+            if let Some(key) = &self.rows.iter().copied().find(|row| row.name == full) {
                 let read = match (key.kind, value.get_ref()) {
                     (Kind::Tables(keys), DeValue::Array(items)) => {
                         self.blocks(key, keys, items, at)
@@ -336,7 +308,7 @@ impl Loader {
     /// here; the returned value has the valid blocks, so that one pass finds all problems.
     fn blocks(
         &mut self,
-        key: &'static Key,
+        key: &Key,
         keys: &'static [Key],
         items: &[Spanned<DeValue<'_>>],
         at: &dyn Fn(usize) -> Origin,
@@ -347,7 +319,7 @@ impl Loader {
                 return Err(format!("must be [[{}]] blocks", key.name));
             };
             let mut inner = Loader {
-                rows: keys.iter().collect(),
+                rows: keys.to_vec(),
                 values: BTreeMap::new(),
                 origins: BTreeMap::new(),
                 problems: Vec::new(),
@@ -380,9 +352,9 @@ impl Loader {
             let name = table.env_name(key.name);
             if let Some(text) = env(&name) {
                 self.set(
-                    key,
+                    &key,
                     Origin::Env(name.clone()),
-                    values::from_text(key, &text),
+                    values::from_text(&key, &text),
                 );
                 seen.insert(name, text);
             }
@@ -398,7 +370,7 @@ impl Loader {
                     name,
                     "is a secret and is never taken from the command line, where other users can read it; use a file or the environment",
                 ),
-                Some(key) => self.set(key, Origin::Flag, values::from_text(key, text)),
+                Some(key) => self.set(&key, Origin::Flag, values::from_text(&key, text)),
                 None => {
                     let near = nearest(&self.rows, name);
                     self.problem(Origin::Flag, name, unknown_key(near));
@@ -411,7 +383,7 @@ impl Loader {
         for key in self.rows.clone() {
             let named = self.problems.iter().any(|problem| problem.key == key.name);
             if !named && !self.values.contains_key(key.name) {
-                self.set(key, Origin::Default, values::default_of(key));
+                self.set(&key, Origin::Default, values::default_of(&key));
             }
         }
     }

@@ -3,15 +3,16 @@
 
 use std::fmt::Write as _;
 
-use super::key::{Key, Kind, Table};
+use super::key::{Key, Kind};
 use super::load::Config;
+use super::table::Table;
 use super::values::{Value, default_of};
 
 /// The default as typed in a file.
 fn default_toml(key: &Key) -> String {
     match default_of(key) {
         Ok(value) => value.to_toml(),
-        Err(_) if matches!(key.kind, Kind::List) => "[\"...\"]".into(),
+        Err(_) if matches!(key.kind, Kind::List(_)) => "[\"...\"]".into(),
         Err(_) => "\"...\"".into(),
     }
 }
@@ -20,7 +21,7 @@ fn range(key: &Key) -> String {
     match (key.kind, key.min, key.max) {
         (Kind::Choice(words), _, _) => words.join(", "),
         (_, "", "") => String::new(),
-        (Kind::Text, min, max) => format!("length {min} to {max}"),
+        (Kind::Text | Kind::Parsed { .. }, min, max) => format!("length {min} to {max}"),
         (_, min, "") => format!("at least {min}"),
         (_, "", max) => format!("at most {max}"),
         (_, min, max) => format!("{min} to {max}"),
@@ -31,9 +32,9 @@ fn range(key: &Key) -> String {
 pub fn render_help(table: &Table) -> String {
     let mut out = format!(
         "Configuration keys (--set KEY=VALUE, environment {}KEY, or the file; * = a reload may change it):\n",
-        table.env_prefix
+        table.env_prefix()
     );
-    for key in table.rows() {
+    for key in &table.rows() {
         let star = if key.reload { "*" } else { " " };
         let _ = writeln!(out, "  {star} {} ({})", key.name, describe(key));
         let _ = writeln!(out, "      {}", key.meaning);
@@ -70,12 +71,13 @@ fn describe(key: &Key) -> String {
 pub fn render_example(table: &Table) -> String {
     let mut out = format!(
         "# {} configuration. Every key is shown with its default.\n# Precedence: flags, then the environment ({}...), then this file, then the defaults.\n",
-        table.service, table.env_prefix
+        table.service,
+        table.env_prefix()
     );
     let rows = table.rows();
     let group = |key: &Key| key.name.rsplit_once('.').map_or("", |(group, _)| group);
-    let plain = |key: &&&'static Key| !matches!(key.kind, Kind::Tables(_));
-    let mut groups: Vec<&str> = rows.iter().filter(plain).map(|key| group(key)).collect();
+    let plain = |key: &&Key| !matches!(key.kind, Kind::Tables(_));
+    let mut groups: Vec<&str> = rows.iter().filter(plain).map(group).collect();
     groups.sort_by_key(|name| !name.is_empty()); // stable: top-level keys first, as TOML needs it
     groups = dedup(groups);
     for name in groups {
@@ -151,7 +153,7 @@ pub fn render_markdown(table: &Table) -> String {
             key.meaning.replace('|', "\\|")
         );
     };
-    for key in table.rows() {
+    for key in &table.rows() {
         row(&mut out, key.name, key, key.reload);
         if let Kind::Tables(inner) = key.kind {
             for field in inner {

@@ -4,44 +4,38 @@ use std::path::Path;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use ron_proto::Amount;
+use ron_tlog::note::VerifierKey;
 
 use super::*;
 
-static OWN: &[Key] = &[
-    Key::count("queue.sign", "512", "Jobs waiting to be signed.").range("1", "65536"),
-    Key::text("vault.pin", "", "The PIN.").secret(),
-    Key::tables(
-        "nodes",
-        &[
-            Key::text("id", "", "Its name.").range("1", "8").required(),
-            Key::duration("every", "5s", "How often.").range("1s", "1m"),
-        ],
-        "Nodes to watch.",
-    ),
-];
-static LISTEN: &[Key] = &listen_keys("127.0.0.1:7440", "127.0.0.1:7445");
+crate::settings! {
+    struct Node {
+        /// The name of the node.
+        "id" => id: String, range("1", "8");
+        /// How often it is read.
+        "every" => every: Duration = "5s", range("1s", "1m");
+    }
+}
+crate::settings! {
+    struct Own {
+        /// Jobs waiting to be signed.
+        "queue.sign" => sign: usize = "512", range("1", "65536");
+        /// The PIN of the vault.
+        "vault.pin" => pin: Option<String>, secret;
+        /// Largest amount of one entry.
+        "limits.amount" => amount: Amount = "1000", reloadable;
+        /// The nodes to watch.
+        "nodes" => nodes: Blocks<Node>;
+    }
+}
 static TABLE: Table = Table {
     service: "ron-test",
-    env_prefix: "RON_TEST_",
-    keys: &[CHASSIS_KEYS, LISTEN, OWN],
-};
-
-static SMALL: Table = Table {
-    service: "ron-small",
-    env_prefix: "RON_SMALL_",
-    keys: &[&[
-        Key::addr("bind_addr", "127.0.0.1:1", "Where it listens."),
-        Key::path("data_dir", "", "Where it writes."),
-        Key::choice("log.level", &["info", "debug"], "info", "How much it says.").reloadable(),
-        Key::size("limits.max_body_bytes", "1MiB", "Largest body.").range("1KiB", "64MiB"),
-        Key::tables(
-            "peers",
-            &[Key::text("name", "", "Its name.")
-                .range("1", "8")
-                .required()],
-            "Its peers.",
-        ),
-    ]],
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7440"),
+        (ChassisSettings::health_addr, "127.0.0.1:7445"),
+    ],
+    keys: Own::GROUPS,
 };
 
 fn load(text: &str) -> Result<Config, String> {
@@ -59,7 +53,6 @@ fn join(problems: &[ConfigProblem]) -> String {
 #[test]
 fn the_tables_have_no_faults() {
     assert_eq!(table_faults(&TABLE.rows()), Vec::<String>::new());
-    assert_eq!(table_faults(&SMALL.rows()), Vec::<String>::new());
 }
 
 #[test]
@@ -133,14 +126,20 @@ fn flags_win_over_environment_over_file_over_defaults() {
     };
     let flags = [("idle_timeout".to_owned(), "3s".to_owned())];
     let config = Config::load(&TABLE, Some((Path::new("f.toml"), file)), &env, &flags).unwrap();
-    let check = |key: &str, seconds: u64, origin: &str| {
-        assert_eq!(config.duration(key), Duration::from_secs(seconds), "{key}");
+    let check = |key: &str, value: Duration, seconds: u64, origin: &str| {
+        assert_eq!(value, Duration::from_secs(seconds), "{key}");
         assert_eq!(config.origin(key).to_string(), origin, "{key}");
     };
-    check("request_deadline", 5, "default");
-    check("read_timeout", 1, "f.toml:1");
-    check("write_timeout", 2, "environment RON_TEST_WRITE_TIMEOUT");
-    check("idle_timeout", 3, "command line");
+    let chassis = config.chassis();
+    check("request_deadline", chassis.request_deadline, 5, "default");
+    check("read_timeout", chassis.read_timeout, 1, "f.toml:1");
+    check(
+        "write_timeout",
+        chassis.write_timeout,
+        2,
+        "environment RON_TEST_WRITE_TIMEOUT",
+    );
+    check("idle_timeout", chassis.idle_timeout, 3, "command line");
 }
 
 #[test]
@@ -253,11 +252,12 @@ fn keys_that_contradict_each_other_are_refused() {
     check(issuer, "auth.note_vkey must be set where auth.issuer is");
     check(
         &format!("{issuer}note_vkey = [\"a+b\"]\n"),
-        "ron.toml:4: auth.note_vkey has a line that is not a usable verifier key",
+        "ron.toml:4: auth.note_vkey has \"a+b\", not a usable verifier key",
     );
+    let pin = VerifierKey::ed25519("http://x/policy", &[7; 32]).unwrap();
     check(
-        &format!("{issuer}note_vkey = [\"a+b\"]\nunpinned = true\n"),
-        "auth.unpinned is true, but auth.note_vkey is set",
+        &format!("{issuer}note_vkey = [\"{pin}\"]\nunpinned = true\n"),
+        "ron.toml:5: auth.unpinned is true, but auth.note_vkey is set",
     );
     assert!(load(&format!("{issuer}unpinned = true\n")).is_ok());
     let block = |name: &str, sha: &str| {
@@ -277,34 +277,29 @@ fn keys_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn blocks_are_read_and_a_section_becomes_plain_data() {
+fn the_settings_of_the_authorizer_are_read_with_their_blocks() {
     let sha = "ab".repeat(32);
     let text = format!(
         "[auth]\nissuer = \"http://i\"\njwks_url = \"http://i/jwks.json\"\nunpinned = true\nrefresh_interval = \"5s\"\n\
          [[auth.principals]]\nname = \"svc-wallet\"\nsha256 = \"{sha}\"\nscopes = [\"ledger:commit\", \"ledger:read\"]\n"
     );
     let config = load(&text).unwrap();
-    let block = &config.tables("auth.principals")[0];
-    assert_eq!(
-        (
-            block.str("name"),
-            block.str("tenant"),
-            block.list("scopes").len()
-        ),
-        ("svc-wallet", "default", 2)
-    );
-    assert_eq!(
-        config.section("auth"),
-        serde_json::json!({"issuer": "http://i", "jwks_url": "http://i/jwks.json", "refresh_interval": 5000, "region": "", "pq": "off", "pq_jwks_url": "",
-            "note_vkey": [], "note_url": "", "unpinned": true,
-            "principals": [{"name": "svc-wallet", "tenant": "default", "sha256": sha, "scopes": ["ledger:commit", "ledger:read"], "certs": [], "uids": [], "key_prefixes": []}]})
-    );
+    let auth = config.auth();
+    let issuer = auth.issuer.as_ref().unwrap();
+    assert_eq!(issuer.jwks_url, "http://i/jwks.json");
+    assert_eq!(issuer.refresh, Duration::from_secs(5));
+    let caller = &auth.principals[0];
+    assert_eq!(caller.name, "svc-wallet");
+    assert_eq!(caller.tenant.to_string(), "default");
+    assert_eq!(caller.scopes.len(), 2);
+    assert_eq!(caller.sha256, Some([0xab; 32]));
 }
 
 #[test]
 fn secrets_are_never_shown_and_never_taken_from_flags() {
     let config = load("[vault]\npin = \"12345\"\n").unwrap();
-    assert_eq!(config.str("vault.pin"), "12345");
+    let pin = config.read::<Own>().unwrap().pin;
+    assert_eq!(pin.as_deref(), Some("12345"));
     assert!(
         !config.render_effective().contains("12345"),
         "{}",
@@ -324,65 +319,74 @@ fn secrets_are_never_shown_and_never_taken_from_flags() {
 
 #[test]
 fn golden_example_help_markdown_and_effective() {
-    assert_eq!(
-        render_example(&SMALL),
-        "# ron-small configuration. Every key is shown with its default.\n\
-         # Precedence: flags, then the environment (RON_SMALL_...), then this file, then the defaults.\n\
-         \n\
-         # Where it listens. (address, default 127.0.0.1:1; needs a restart)\n\
-         # bind_addr = \"127.0.0.1:1\"\n\
-         \n\
-         # Where it writes. (path; needs a restart)\n\
-         # data_dir = \"\"\n\
-         \n\
-         [log]\n\
-         \n\
-         # How much it says. (choice, default info, info, debug)\n\
-         # level = \"info\"\n\
-         \n\
-         [limits]\n\
-         \n\
-         # Largest body. (size, default 1MiB, 1KiB to 64MiB; needs a restart)\n\
-         # max_body_bytes = \"1MiB\"\n\
-         \n\
-         # Its peers. Repeat the block for each.\n\
-         # [[peers]]\n\
-         #   name = \"...\"  # Its name. (text, required, length 1 to 8)\n"
+    let check = |text: &str, parts: &[&str]| {
+        for part in parts {
+            assert!(text.contains(part), "{part:?} is missing in {text}");
+        }
+    };
+    check(
+        &render_example(&TABLE),
+        &[
+            "# ron-test configuration. Every key is shown with its default.\n\
+             # Precedence: flags, then the environment (RON_TEST_...), then this file, then the defaults.\n\
+             \n\
+             # Address of the API; port 0 takes any free port. (address, default 127.0.0.1:7440; needs a restart)\n\
+             # bind_addr = \"127.0.0.1:7440\"\n",
+            "\n[queue]\n\
+             \n# Jobs waiting to be signed. (number, default 512, 1 to 65536; needs a restart)\n# sign = 512\n",
+            "\n# Largest amount of one entry. (amount, default 1000)\n# amount = \"1000\"\n",
+            "\n# The nodes to watch. Repeat the block for each.\n\
+             # [[nodes]]\n\
+             #   id = \"...\"  # The name of the node. (text, required, length 1 to 8)\n\
+             #   every = \"5s\"  # How often it is read. (duration, default 5s, 1s to 1m)\n",
+        ],
     );
-    assert_eq!(
-        render_markdown(&SMALL),
-        "| key | type | default | range | reload | meaning |\n\
-         |---|---|---|---|---|---|\n\
-         | `bind_addr` | address | `127.0.0.1:1` |  | restart | Where it listens. |\n\
-         | `data_dir` | path |  |  | restart | Where it writes. |\n\
-         | `log.level` | choice | `info` | info, debug | yes | How much it says. |\n\
-         | `limits.max_body_bytes` | size | `1MiB` | 1KiB to 64MiB | restart | Largest body. |\n\
-         | `peers` | blocks |  |  | restart | Its peers. |\n\
-         | `peers[].name` | text | required | length 1 to 8 | restart | Its name. |\n"
+    check(
+        &render_markdown(&TABLE),
+        &[
+            "| key | type | default | range | reload | meaning |\n\
+             |---|---|---|---|---|---|\n\
+             | `bind_addr` | address | `127.0.0.1:7440` |  | restart | Address of the API; port 0 takes any free port. |\n",
+            "| `log.level` | choice | `info` | error, warn, info, debug, trace | yes |",
+            "| `limits.amount` | amount | `1000` |  | yes | Largest amount of one entry. |\n",
+            "| `nodes` | blocks |  |  | restart | The nodes to watch. |\n\
+             | `nodes[].id` | text | required | length 1 to 8 | restart | The name of the node. |\n",
+        ],
     );
-    assert_eq!(
-        render_help(&SMALL),
-        "Configuration keys (--set KEY=VALUE, environment RON_SMALL_KEY, or the file; * = a reload may change it):\n\
-         \x20   bind_addr (address, default 127.0.0.1:1)\n      Where it listens.\n\
-         \x20   data_dir (path)\n      Where it writes.\n\
-         \x20 * log.level (choice, default info, info, debug)\n      How much it says.\n\
-         \x20   limits.max_body_bytes (size, default 1MiB, 1KiB to 64MiB)\n      Largest body.\n\
-         \x20   peers (blocks)\n      Its peers.\n        .name (text, required, length 1 to 8): Its name.\n"
+    check(
+        &render_help(&TABLE),
+        &[
+            "Configuration keys (--set KEY=VALUE, environment RON_TEST_KEY, or the file; * = a reload may change it):\n",
+            "\x20   data_dir (path)\n      Directory of all durable data; created with mode 0700.\n",
+            "\x20 * limits.amount (amount, default 1000)\n      Largest amount of one entry.\n",
+            "\x20   nodes (blocks)\n      The nodes to watch.\n        .id (text, required, length 1 to 8): The name of the node.\n",
+        ],
     );
-    let config = Config::from_toml(
-        &SMALL,
-        Path::new("s.toml"),
-        "log.level = \"debug\"\n[[peers]]\nname = \"p\"\n",
-    )
-    .unwrap();
-    assert_eq!(
-        config.render_effective(),
-        "bind_addr = \"127.0.0.1:1\"  # default\n\
-         data_dir = \"\"  # default\n\
-         log.level = \"debug\"  # s.toml:1\n\
-         limits.max_body_bytes = \"1MiB\"  # default\n\
-         \n[[peers]]  # s.toml:2\nname = \"p\"\n"
+    let text = "log.level = \"debug\"\n[[nodes]]\nid = \"p\"\n";
+    check(
+        &load(text).unwrap().render_effective(),
+        &[
+            "bind_addr = \"127.0.0.1:7440\"  # default\n",
+            "log.level = \"debug\"  # ron.toml:1\n",
+            "data_dir = \"\"  # default\n",
+            "\n[[nodes]]  # ron.toml:2\nid = \"p\"\nevery = \"5s\"\n",
+        ],
     );
+}
+
+#[test]
+fn a_value_with_a_syntax_of_its_own_is_checked_where_it_is_set() {
+    let error = load("limits.amount = \"1.5\"\n").unwrap_err();
+    assert!(error.starts_with("ron.toml:1: limits.amount "), "{error}");
+    let own = load("").unwrap().read::<Own>().unwrap();
+    assert_eq!((own.amount, own.sign), (Amount(1000), 512));
+    assert!(own.nodes.is_empty());
+    let nodes = load("[[nodes]]\nid = \"p\"\n")
+        .unwrap()
+        .read::<Own>()
+        .unwrap()
+        .nodes;
+    assert_eq!((nodes[0].id.as_str(), nodes[0].every.as_secs()), ("p", 5));
 }
 
 /// The example with its key lines uncommented, and the effective text, are files that load to the
@@ -446,7 +450,7 @@ fn reread_sees_the_file_again_under_the_same_flags() {
     std::fs::write(&path, "max_conns = 11\nread_timeout = \"2s\"\n").unwrap();
     let again = config.reread().unwrap();
     assert_eq!(
-        (again.u64("max_conns"), again.duration("read_timeout")),
+        (again.chassis().max_conns, again.chassis().read_timeout),
         (11, Duration::from_secs(9))
     );
     std::fs::remove_file(&path).unwrap();
@@ -468,7 +472,7 @@ fn what_is_done_to_a_file_is_done_again_when_it_is_read_again() {
     let once = config.reread().unwrap();
     write("max_conns = 13\n");
     let twice = once.reread().unwrap();
-    let conns = [&config, &once, &twice].map(|c| c.u64("max_conns"));
+    let conns = [&config, &once, &twice].map(|c| c.chassis().max_conns);
     assert_eq!(conns, [21, 22, 23]);
 }
 
@@ -516,9 +520,15 @@ fn secret_files_must_be_private() {
 }
 
 #[test]
-#[should_panic(expected = "no key nonsense")]
-fn asking_for_an_unknown_key_is_a_bug_that_shows_at_once() {
-    Config::from_pairs(&TABLE, &[]).unwrap().str("nonsense");
+fn settings_of_another_table_are_an_error() {
+    static OTHER: Table = Table {
+        service: "ron-other",
+        defaults: &[],
+        keys: &[],
+    };
+    let config = Config::from_pairs(&OTHER, &[]).unwrap();
+    let error = config.read::<Own>().unwrap_err().to_string();
+    assert_eq!(error, "queue.sign is not a key of this table");
 }
 
 proptest! {

@@ -1,10 +1,8 @@
-//! Validated values with typed access. Access to a key that is not in the table, or as another
-//! type, is a programming error and panics at once with the key's name; every service reads all its
-//! keys while it starts.
+//! Values that the loader has accepted, by key.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -32,152 +30,6 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct SubTable {
     pub(super) values: BTreeMap<&'static str, Value>,
-}
-
-impl SubTable {
-    fn value(&self, name: &str) -> &Value {
-        self.values
-            .get(name)
-            .unwrap_or_else(|| panic!("no key {name} in this configuration table"))
-    }
-
-    /// Text or choice; empty when not set.
-    pub fn str(&self, name: &str) -> &str {
-        match self.value(name) {
-            Value::Text(text) => text,
-            Value::Unset => "",
-            other => wrong(name, "text", other),
-        }
-    }
-    /// Text or choice; `None` when not set or empty.
-    pub fn str_opt(&self, name: &str) -> Option<&str> {
-        Some(self.str(name)).filter(|text| !text.is_empty())
-    }
-    pub fn bool(&self, name: &str) -> bool {
-        match self.value(name) {
-            Value::Bool(value) => *value,
-            other => wrong(name, "a boolean", other),
-        }
-    }
-    pub fn u64(&self, name: &str) -> u64 {
-        match self.value(name) {
-            Value::Count(value) => *value,
-            other => wrong(name, "a number", other),
-        }
-    }
-    /// A count as `usize`, for capacities and thread counts.
-    pub fn usize(&self, name: &str) -> usize {
-        usize::try_from(self.u64(name)).unwrap_or(usize::MAX)
-    }
-    pub fn duration(&self, name: &str) -> Duration {
-        match self.value(name) {
-            Value::Duration(value) => *value,
-            other => wrong(name, "a duration", other),
-        }
-    }
-    /// Bytes.
-    pub fn size(&self, name: &str) -> u64 {
-        match self.value(name) {
-            Value::Size(value) => *value,
-            other => wrong(name, "a size", other),
-        }
-    }
-    pub fn path_opt(&self, name: &str) -> Option<&Path> {
-        match self.value(name) {
-            Value::Path(value) => Some(value),
-            Value::Unset => None,
-            other => wrong(name, "a path", other),
-        }
-    }
-    pub fn addr(&self, name: &str) -> SocketAddr {
-        self.addr_opt(name)
-            .unwrap_or_else(|| panic!("key {name} is not set and has no default"))
-    }
-    pub fn addr_opt(&self, name: &str) -> Option<SocketAddr> {
-        match self.value(name) {
-            Value::Addr(value) => Some(*value),
-            Value::Unset => None,
-            other => wrong(name, "an address", other),
-        }
-    }
-    pub fn list(&self, name: &str) -> &[String] {
-        match self.value(name) {
-            Value::List(value) => value,
-            Value::Unset => &[],
-            other => wrong(name, "a list", other),
-        }
-    }
-    pub fn tables(&self, name: &str) -> &[SubTable] {
-        match self.value(name) {
-            Value::Tables(value) => value,
-            Value::Unset => &[],
-            other => wrong(name, "blocks", other),
-        }
-    }
-    pub fn is_set(&self, name: &str) -> bool {
-        !matches!(self.value(name), Value::Unset)
-    }
-
-    /// Everything under `prefix.` as JSON, names without the prefix: for a library that takes its
-    /// settings as plain data. Durations are milliseconds, sizes bytes; unset keys are left out.
-    pub fn section(&self, prefix: &str) -> serde_json::Value {
-        let mut map = serde_json::Map::new();
-        for (name, value) in &self.values {
-            let Some(rest) = name
-                .strip_prefix(prefix)
-                .and_then(|rest| rest.strip_prefix('.'))
-            else {
-                continue;
-            };
-            if let Some(json) = to_json(value) {
-                map.insert(rest.to_owned(), json);
-            }
-        }
-        serde_json::Value::Object(map)
-    }
-}
-
-fn to_json(value: &Value) -> Option<serde_json::Value> {
-    Some(match value {
-        Value::Unset => return None,
-        Value::Text(text) => text.clone().into(),
-        Value::Bool(value) => (*value).into(),
-        Value::Count(value) | Value::Size(value) => (*value).into(),
-        Value::Duration(value) => u64::try_from(value.as_millis()).unwrap_or(u64::MAX).into(),
-        Value::Path(value) => value.to_string_lossy().into_owned().into(),
-        Value::Addr(value) => value.to_string().into(),
-        Value::List(items) => items.clone().into(),
-        Value::Tables(tables) => tables
-            .iter()
-            .map(|table| {
-                let entries = table
-                    .values
-                    .iter()
-                    .filter_map(|(name, value)| Some((*name, to_json(value)?)));
-                serde_json::Value::Object(
-                    entries
-                        .map(|(name, value)| (name.to_owned(), value))
-                        .collect(),
-                )
-            })
-            .collect(),
-    })
-}
-
-fn wrong(name: &str, wanted: &str, found: &Value) -> ! {
-    let found = match found {
-        Value::Unset => "not set",
-        Value::Text(_) => "text",
-        Value::Bool(_) => "a boolean",
-        Value::Count(_) => "a number",
-        Value::Duration(_) => "a duration",
-        Value::Size(_) => "a size",
-        Value::Path(_) => "a path",
-        Value::Addr(_) => "an address",
-        Value::List(_) => "a list",
-        Value::Tables(_) => "blocks",
-    };
-    panic!("key {name} is {found}, not {wanted}")
 }
 
 impl Value {
@@ -215,6 +67,10 @@ pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
     }
     let value = match key.kind {
         Kind::Text => Value::Text(text.to_owned()),
+        Kind::Parsed { check, .. } => {
+            check(text)?;
+            Value::Text(text.to_owned())
+        }
         Kind::Choice(words) => Value::Text(choice(words, text)?),
         Kind::Bool => match text {
             "true" => Value::Bool(true),
@@ -226,7 +82,10 @@ pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Size => Value::Size(parse_size(text)?),
         Kind::Path => Value::Path(PathBuf::from(text)),
         Kind::Addr => Value::Addr(addr(text)?),
-        Kind::List => Value::List(text.split(',').map(|item| item.trim().to_owned()).collect()),
+        Kind::List(check) => list(
+            text.split(',').map(str::trim).map(str::to_owned).collect(),
+            check,
+        )?,
         Kind::Tables(_) => return Err("can only be written in a file, as [[blocks]]".into()),
     };
     in_range(key, value)
@@ -241,17 +100,15 @@ pub(super) fn from_toml(key: &Key, found: &DeValue<'_>) -> Result<Value, String>
                 .map_err(|_| "must be a whole number, zero or more".to_owned())?;
             in_range(key, Value::Count(number))
         }
-        (Kind::List, DeValue::Array(items)) => {
+        (Kind::List(check), DeValue::Array(items)) => {
             let texts: Option<Vec<String>> = items
                 .iter()
                 .map(|item| item.get_ref().as_str().map(str::to_owned))
                 .collect();
-            in_range(
-                key,
-                Value::List(texts.ok_or("must be a list of strings, as in [\"a\", \"b\"]")?),
-            )
+            let texts = texts.ok_or("must be a list of strings, as in [\"a\", \"b\"]")?;
+            in_range(key, list(texts, check)?)
         }
-        (Kind::Bool | Kind::Count | Kind::List | Kind::Tables(_), _) => Err(format!(
+        (Kind::Bool | Kind::Count | Kind::List(_) | Kind::Tables(_), _) => Err(format!(
             "must be {}, not {}",
             example(key.kind),
             found.type_str()
@@ -267,7 +124,7 @@ pub(super) fn from_toml(key: &Key, found: &DeValue<'_>) -> Result<Value, String>
 
 fn example(kind: Kind) -> &'static str {
     match kind {
-        Kind::Text => "text",
+        Kind::Text | Kind::Parsed { .. } => "text",
         Kind::Choice(_) => "one of the listed words",
         Kind::Bool => "true or false",
         Kind::Count => "a whole number without quotes",
@@ -275,7 +132,7 @@ fn example(kind: Kind) -> &'static str {
         Kind::Size => "a size such as \"1MiB\"",
         Kind::Path => "a path",
         Kind::Addr => "an address such as \"127.0.0.1:7440\"",
-        Kind::List => "a list such as [\"a\", \"b\"]",
+        Kind::List(_) => "a list such as [\"a\", \"b\"]",
         Kind::Tables(_) => "one or more [[blocks]]",
     }
 }
@@ -287,7 +144,7 @@ fn empty(key: &Key) -> Result<Value, String> {
     }
     match key.kind {
         Kind::Text if key.min.is_empty() => Ok(Value::Text(String::new())),
-        Kind::List => Ok(Value::List(Vec::new())),
+        Kind::List(_) => Ok(Value::List(Vec::new())),
         Kind::Tables(_) => Ok(Value::Tables(Vec::new())),
         _ if key.default.is_empty() => Ok(Value::Unset),
         _ => Err(format!("must not be empty; the default is {}", key.default)),
@@ -300,6 +157,13 @@ pub(super) fn default_of(key: &Key) -> Result<Value, String> {
         return Err("is required".into());
     }
     from_text(key, key.default)
+}
+
+fn list(items: Vec<String>, check: fn(&str) -> Result<(), String>) -> Result<Value, String> {
+    for item in &items {
+        check(item).map_err(|why| format!("has {item:?}, {why}"))?;
+    }
+    Ok(Value::List(items))
 }
 
 fn choice(words: &[&str], text: &str) -> Result<String, String> {
@@ -360,7 +224,7 @@ fn in_range(key: &Key, value: Value) -> Result<Value, String> {
 
 /// Checks that every default and bound of a table parses; one line per fault. For the tables'
 /// tests.
-pub fn table_faults(rows: &[&'static Key]) -> Vec<String> {
+pub fn table_faults(rows: &[Key]) -> Vec<String> {
     let mut faults = Vec::new();
     for key in rows {
         if !(key.required && key.default.is_empty())
@@ -384,7 +248,7 @@ pub fn table_faults(rows: &[&'static Key]) -> Vec<String> {
             ));
         }
         if let Kind::Tables(inner) = key.kind {
-            faults.extend(table_faults(&inner.iter().collect::<Vec<_>>()));
+            faults.extend(table_faults(inner));
         }
     }
     faults

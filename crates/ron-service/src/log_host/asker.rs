@@ -3,6 +3,7 @@
 //! the path of a write; but a witness that remembers a different history of the log stops all
 //! writes.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use ron_tlog::policy::Policy;
 use super::cosign::{CosignedNote, Witnesses};
 use super::{CosignedView, KeyView};
 use crate::ReadyBoard;
-use crate::config::{Config, ConfigProblem, Key};
+use crate::config::{Config, ConfigProblem};
 
 /// Pause before witnesses that did not answer are asked again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -26,26 +27,18 @@ const IDLE: Duration = Duration::from_secs(60);
 /// How long the last round waits for the last checkpoint.
 const FINAL_WAIT: Duration = Duration::from_secs(5);
 
-/// The configuration keys of a log with witnesses.
-pub static WITNESS_KEYS: [Key; 3] = [
-    Key::path(
-        "witness.policy_file",
-        "",
-        "C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum. Empty means no witnesses.",
-    ),
-    Key::duration(
-        "witness.deadline",
-        "2s",
-        "Maximum time for one witness to answer.",
-    )
-    .range("10ms", "30s"),
-    Key::duration(
-        "witness.late",
-        "10s",
-        "When no quorum has cosigned a checkpoint for this long, readiness reports degraded.",
-    )
-    .range("100ms", "24h"),
-];
+crate::settings! {
+    /// The configuration keys of a log with witnesses.
+    pub struct WitnessKeys {
+        /// C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum.
+        /// Empty means no witnesses.
+        "witness.policy_file" => policy_file: Option<PathBuf>;
+        /// Maximum time for one witness to answer.
+        "witness.deadline" => deadline: Duration = "2s", range("10ms", "30s");
+        /// When no quorum has cosigned a checkpoint for this long, readiness reports degraded.
+        "witness.late" => late: Duration = "10s", range("100ms", "24h");
+    }
+}
 
 #[derive(Clone, Debug)]
 pub struct WitnessSettings {
@@ -59,13 +52,15 @@ pub struct WitnessSettings {
 
 impl WitnessSettings {
     /// Reads the policy file; `None` if no witnesses are configured.
-    pub fn from_config(config: &Config) -> Result<Option<Self>, ConfigProblem> {
-        const KEY: &str = "witness.policy_file";
-        let Some(path) = config.path_opt(KEY) else {
+    pub fn load(config: &Config, keys: &WitnessKeys) -> Result<Option<Self>, ConfigProblem> {
+        let Some(path) = &keys.policy_file else {
             return Ok(None);
         };
         let named = |e: &dyn std::fmt::Display| {
-            config.problem(KEY, format!("cannot be used: {}: {e}", path.display()))
+            config.problem(
+                WitnessKeys::policy_file,
+                format!("cannot be used: {}: {e}", path.display()),
+            )
         };
         let policy = std::fs::read(path).map_err(|e| named(&e))?;
         let parsed = Policy::parse(&policy).map_err(|e| named(&e))?;
@@ -74,8 +69,8 @@ impl WitnessSettings {
         }
         Ok(Some(Self {
             policy,
-            deadline: config.duration("witness.deadline"),
-            late: config.duration("witness.late"),
+            deadline: keys.deadline,
+            late: keys.late,
         }))
     }
 

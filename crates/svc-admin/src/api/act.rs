@@ -10,8 +10,8 @@ use super::{Console, guard, views};
 use crate::actions::{Action, Job};
 use crate::audit::{line, with_result};
 use crate::caller::Caller;
-use crate::config::Actions;
 use crate::fleet::Event;
+use crate::settings::Actions;
 
 /// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or passed to the runner, which
 /// sends the response.

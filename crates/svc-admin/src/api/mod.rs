@@ -19,11 +19,11 @@ use ron_proto::{Problem, Timestamp, scope};
 
 use crate::actions::{Action, Job};
 use crate::audit::SharedAudit;
-use crate::config::{AuthMode, Settings};
 use crate::epochs::Epochs;
 use crate::fleet::Fleet;
 use crate::gate::Gate;
 use crate::logs::Heads;
+use crate::settings::{AuthMode, Settings};
 use crate::view::Board;
 
 /// Maximum duration of an action, including the wait for earlier ones.

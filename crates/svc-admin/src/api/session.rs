@@ -11,8 +11,8 @@ use zeroize::Zeroizing;
 use super::{Console, guard, views};
 use crate::audit::{line, with_result};
 use crate::caller::Caller;
-use crate::config::AuthMode;
 use crate::gate::{COOKIE, head_of, with_bearer};
+use crate::settings::AuthMode;
 
 /// Browsers drop larger cookies; the limit leaves room for the name and the attributes.
 const TOKEN_BYTES_MAX: usize = 3_900;

@@ -19,6 +19,7 @@ use crate::gate;
 use crate::node::{Node, planes};
 use crate::promtext::{Item, Labels, Reader};
 use crate::rings::{Rings, Series};
+use crate::settings::{Language, Theme};
 use crate::state::is_unreachable;
 use crate::view::{Doc, doc};
 
@@ -39,10 +40,10 @@ pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Probl
         actions: settings.actions.names(),
         interval_seconds: settings.sampling.interval.as_secs_f64(),
         window_seconds: settings.sampling.window.as_secs_f64(),
-        default_theme: settings.theme.clone(),
-        themes: words(&["system", "light", "dark", "red-eye"]),
-        default_language: settings.language.clone(),
-        languages: words(&["en-US", "es-ES"]),
+        default_theme: settings.theme.as_str().to_owned(),
+        themes: words(Theme::WORDS),
+        default_language: settings.language.as_str().to_owned(),
+        languages: words(Language::WORDS),
     }))
 }
 

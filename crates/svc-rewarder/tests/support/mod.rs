@@ -16,7 +16,8 @@ use ron_proto::rewarder::{ComputeRequest, POLICY_KIND, SignedPolicy, SnapshotInf
 use ron_proto::{b64, jcs};
 use ron_service::{Config, Parts, Running};
 use serde_json::{Value, json};
-use svc_rewarder::config::TABLE;
+use svc_rewarder::SvcRewarder;
+use svc_rewarder::settings::TABLE;
 
 const SEED: [u8; 32] = [8; 32];
 
@@ -45,7 +46,7 @@ pub fn start(top: &str) -> (Running, Caller) {
     let file = Some((Path::new("test.toml"), text.as_str()));
     let config = Config::load(&TABLE, file, &|_| None, &[]).expect("a good configuration");
     let parts = Parts::ephemeral("svc-rewarder").expect("parts");
-    let running = svc_rewarder::start(config, parts).expect("it starts");
+    let running = ron_service::start::<SvcRewarder>(config, parts).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
     let caller = Caller {
         http: Arc::new(HttpClient::new(ClientConfig::default())),

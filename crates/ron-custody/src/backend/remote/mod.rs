@@ -55,12 +55,13 @@ pub struct RemoteSettings {
     pub sessions: usize,
 }
 
-/// The API of the other service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
-    Ron,
-    /// HashiCorp Vault's Transit engine, or a compatible service.
-    VaultTransit,
+ron_service::choice! {
+    /// The API of the other service.
+    pub enum Api {
+        Ron = "ron",
+        /// HashiCorp Vault's Transit engine, or a compatible service.
+        VaultTransit = "vault-transit",
+    }
 }
 
 pub struct Remote {

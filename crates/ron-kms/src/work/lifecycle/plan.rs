@@ -12,7 +12,7 @@ use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
 use ron_proto::values::{Kid, Timestamp};
 
 use crate::audit::leaf::Op;
-use crate::config::lifecycle::LifecycleSettings;
+use crate::settings::LifecycleSettings;
 use crate::work::key_request::KeyRequest;
 
 /// The shortest `rotate_every`, in seconds.

@@ -4,16 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::RonAuthorizer;
 use ron_files::{Disk, MemoryDisk, OsDisk};
-use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, queue};
+use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::{Timestamp, scope};
+use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
-use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
+use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table};
 use ron_tlog::{Checkpointer, Ed25519NoteSigner, LogReader};
 
 use crate::api::{Api, router};
-use crate::config::{Settings, pool_prefixes};
 use crate::engine::{Engine, EngineOptions};
 use crate::feed::{self, Feed};
 use crate::health::Health;
@@ -21,6 +20,7 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::note_key;
 use crate::projection::{self, Projection, ProjectionReader};
+use crate::settings::{Settings, TABLE};
 use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
 use crate::witness;
 use crate::writer::{self, WriterParts};
@@ -28,27 +28,43 @@ use crate::writer::{self, WriterParts};
 /// Pause before the projection is reopened after a failure.
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
+/// The ledger as a service.
+pub struct RonLedger;
+
+impl Service for RonLedger {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
 /// Starts the service. Returns once its ports answer and the ledger accepts commits.
-pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
-    let settings = Settings::from_config(&config).map_err(StartError::config_text)?;
-    let data = DataDir::open(&config)?;
-    let home = data.as_ref().map(|d| d.path().to_owned());
-    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
-    let auth = authorizer(&config, &chassis)?;
-    chassis.authorizer = auth.clone();
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        chassis,
+        data_dir,
+        ..
+    } = boot;
+    let asked = WitnessSettings::load(&chassis.config.load(), &settings.witness)
+        .map_err(|problem| vec![problem])?;
+    let causes = ["log", "projection", "snapshot", "store", "witness"];
+    chassis.ready.declare(&causes);
     chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
 
     let Opened {
         engine,
         signer,
         checkpointer,
-    } = open(&chassis, &settings, home.as_deref())?;
+    } = open(&chassis, &settings, data_dir.as_deref())?;
     let metrics = Metrics::new(&chassis.registry);
     let reader = engine.shared().reader().clone();
     let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
     let keys = KeyView::of(signer.verifier().clone());
-    let asked = settings.witness.as_ref();
-    let cosigned = witness::spawn(&chassis, asked, &keys, &reader, &checkpoints)?;
+    let cosigned = witness::spawn(&chassis, asked.as_ref(), &keys, &reader, &checkpoints)?;
     spawn_checkpoints(&chassis, &checkpoints);
     let host = LogHost {
         reader,
@@ -66,23 +82,18 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     };
     let (ledger, news) = writer::spawn(engine, with);
     let feed = spawn_feed(&chassis, &ledger, news.events, &metrics);
-    let wanted = home
+    let wanted = data_dir
         .filter(|_| settings.projection)
         .map(|d| d.join("projection.sqlite"));
     let history = spawn_projection(&chassis, &ledger, wanted, news.project, &metrics);
 
-    let prefixes = Arc::new(Snapshot::new(settings.pool_prefixes));
+    let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
     let reloaded = Arc::clone(&prefixes);
-    chassis.on_reload(move |config| {
-        let new = pool_prefixes(config)?;
-        auth.reload(&config.section("auth"))?;
-        reloaded.store(new);
+    chassis.on_reload(move |new: Settings| {
+        reloaded.store(new.prefixes());
         Ok(())
     });
-    chassis.on_drained(move || {
-        checkpoints.finish();
-        drop(data);
-    });
+    chassis.on_drained(move || checkpoints.finish());
     let api = Arc::new(Api {
         ledger,
         feed,
@@ -93,25 +104,6 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
 }
 
-/// Accepts the passports of the configured issuer.
-fn authorizer(config: &Config, chassis: &Chassis) -> Result<Arc<RonAuthorizer>, StartError> {
-    let auth = RonAuthorizer::from_section(
-        TOPOLOGY.service,
-        &config.section("auth"),
-        &[],
-        &chassis.registry,
-        chassis.clock.clone(),
-        chassis.peers.clone(),
-        config.path_opt("data_dir"),
-    )
-    .map_err(StartError::config_text)?;
-    auth.on_state(chassis.ready.hook("passports"));
-    let causes = ["log", "projection", "snapshot", "store", "witness"];
-    chassis.ready.declare(&causes);
-    auth.spawn(&chassis.sup, &TOPOLOGY);
-    Ok(auth)
-}
-
 struct Opened {
     engine: Engine,
     signer: Arc<Ed25519NoteSigner>,
@@ -119,19 +111,19 @@ struct Opened {
 }
 
 fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<Opened, StartError> {
-    let mut options = EngineOptions::new(settings.origin.clone());
+    let mut options = EngineOptions::new(settings.origin.0.clone());
     options.snapshot_every = settings.snapshot_every;
-    options.limits = settings.limits;
+    options.limits = settings.limits();
     let (disk, dir, signer): (Arc<dyn Disk>, PathBuf, _) = match home {
         Some(dir) => {
             let fresh = !dir.join("log/log.meta").exists();
-            let signer = note_key::load_or_make(dir, &settings.origin, &*chassis.random, fresh);
+            let signer = note_key::load_or_make(dir, &settings.origin.0, &*chassis.random, fresh);
             (Arc::new(OsDisk), dir.to_owned(), signer)
         }
         None => (
             Arc::new(MemoryDisk::new()),
             PathBuf::from("/ledger"),
-            note_key::ephemeral(&settings.origin, &*chassis.random),
+            note_key::ephemeral(&settings.origin.0, &*chassis.random),
         ),
     };
     let signer = signer.map_err(|why| {

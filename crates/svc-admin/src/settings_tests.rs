@@ -11,18 +11,19 @@ fn load(text: &str, bound: &str) -> Result<Settings, String> {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    let config = Config::from_toml(&TABLE, Path::new("t.toml"), text).map_err(show)?;
-    Settings::from_config(&config, bound.parse().expect("an address")).map_err(show)
+    let bound: IpAddr = bound.parse().expect("an address");
+    let text = format!(
+        "bind_addr = \"{}\"\n{text}",
+        std::net::SocketAddr::new(bound, 7490)
+    );
+    let config = Config::from_toml(&TABLE, Path::new("t.toml"), &text).map_err(show)?;
+    Settings::from_config(&config).map_err(show)
 }
 
 #[test]
 fn the_table_is_sound() {
     assert_eq!(
         ron_service::config::table_faults(&TABLE.rows()),
-        [] as [String; 0]
-    );
-    assert_eq!(
-        ron_service::config::table_faults(&NODE_KEYS.iter().collect::<Vec<_>>()),
         [] as [String; 0]
     );
 }
@@ -89,7 +90,7 @@ fn what_cannot_be_is_refused_in_words() {
     check(
         "[ingress]\nproxies = [\"10.0.0.0/33\"]\n",
         "127.0.0.1",
-        "not an address block",
+        "ingress.proxies has",
     );
     check("read_only = false\n", "127.0.0.1", "callers that are known");
     check(

@@ -4,25 +4,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ron_auth::RonAuthorizer;
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{
-    Deadline, Receiver, Sender, Snapshot, Stage, Supervisor, ThreadCtx, ThreadSpec, queue,
+    Deadline, Receiver, Sender, Snapshot, Stage, Supervisor, ThreadCtx, ThreadSpec, Topology, queue,
 };
 use ron_proto::Timestamp;
 use ron_proto::admin::{EpochList, LogHeads};
-use ron_service::{Chassis, Config, DataDir, Parts, ReadyBoard, Running, StartError};
+use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table};
 
 use crate::actions::{Job, Runner};
 use crate::api::{Console, router};
 use crate::audit::{Audit, Event as AuditEvent, SeenHead};
-use crate::config::{AuthMode, Settings};
 use crate::discovery::Discovered;
 use crate::epochs::EpochWatch;
 use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
+use crate::settings::{AuthMode, Settings, TABLE};
 use crate::topology::{
     ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
     TOPOLOGY, VIEW,
@@ -32,25 +31,50 @@ use crate::view::{Builder, empty_board};
 /// The watcher notices a reload after at most this long.
 const NOTICE: Duration = Duration::from_millis(250);
 
-/// Starts the console: samplers, builder, watchers, API and page.
-pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
-    let bound = parts.api.local_addr().map_err(StartError::failed)?;
-    let settings = Settings::from_config(&config, bound.ip())?;
-    let data = match config.path_opt("data_dir") {
-        Some(_) => DataDir::open(&config)?.map(Arc::new),
-        None => None,
-    };
-    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
-    if settings.auth == AuthMode::None {
-        tracing::info!(event = "auth_none", bind = %bound, "every caller that reaches this address may view the console; actions are off");
+/// The console as a service.
+pub struct SvcAdmin;
+
+impl Service for SvcAdmin {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+    // Without one the console runs read-only and keeps no audit on disk.
+    const NEEDS_DATA_DIR: bool = false;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
     }
-    let path = data.as_ref().map(|dir| dir.join("admin.db"));
+}
+
+/// Starts the console: samplers, builder, watchers, API and page.
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        mut chassis,
+        auth,
+        data_dir,
+    } = boot;
+    if settings.auth == AuthMode::None {
+        tracing::info!(
+            event = "auth_none",
+            urls = chassis.public_urls.join(" "),
+            "every caller that reaches this address may view the console; actions are off"
+        );
+    }
+    let path = data_dir.map(|dir| dir.join("admin.db"));
     let (audit, lines, seen) =
         Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
             .map_err(StartError::failed)?;
     let audit = Arc::new(audit);
     let shared = Arc::new(Snapshot::new(settings));
-    let gate = authorize(&mut chassis, &config, &shared, &audit)?;
+    chassis.ready.declare(&["discovery"]);
+    let gate = Arc::new(Gate::new(
+        auth,
+        shared.clone(),
+        audit.clone(),
+        &chassis.registry,
+    ));
+    chassis.authorizer = gate.clone();
     let client = client(&chassis, &shared);
     let sampling = shared.load().sampling;
     let (fleet, events) = Fleet::new(
@@ -80,13 +104,17 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     chassis
         .sup
         .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
-    spawn_audit(&chassis, &audit, lines, data);
+    spawn_audit(&chassis, &audit, lines);
     spawn_sampling(&chassis, &console, samplers, events);
     spawn_watchers(&chassis, &console, client, seen);
     chassis
         .sup
         .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
-    reload(&chassis, shared, bound.ip());
+    // The watcher notices new settings by their address.
+    chassis.on_reload(move |new: Settings| {
+        shared.store(new);
+        Ok(())
+    });
     chassis.capabilities(&[
         "actions",
         "audit",
@@ -148,48 +176,6 @@ fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
     let (closing, stop) = (client.clone(), chassis.sup.stage_token(Stage::Intake));
     stop.on_fire(move || closing.shutdown());
     client
-}
-
-/// Passports and service tokens are checked in every mode: the health port's actions need them.
-fn authorize(
-    chassis: &mut Chassis,
-    config: &Config,
-    settings: &Arc<Snapshot<Settings>>,
-    audit: &Arc<Audit>,
-) -> Result<Arc<Gate>, StartError> {
-    let section = auth_section(config);
-    let passports = RonAuthorizer::from_section(
-        "svc-admin",
-        &section,
-        &[],
-        &chassis.registry,
-        chassis.clock.clone(),
-        chassis.peers.clone(),
-        config.path_opt("data_dir"),
-    )
-    .map_err(StartError::config_text)?;
-    passports.on_state(chassis.ready.hook("passports"));
-    chassis.ready.declare(&["discovery"]);
-    passports.spawn(&chassis.sup, &TOPOLOGY);
-    let reloaded = passports.clone();
-    chassis.on_reload(move |new| reloaded.reload(&auth_section(new)));
-    let gate = Arc::new(Gate::new(
-        passports,
-        settings.clone(),
-        audit.clone(),
-        &chassis.registry,
-    ));
-    chassis.authorizer = gate.clone();
-    Ok(gate)
-}
-
-/// The `auth` keys without the console's own.
-fn auth_section(config: &Config) -> serde_json::Value {
-    let mut section = config.section("auth");
-    if let Some(map) = section.as_object_mut() {
-        map.remove("mode");
-    }
-    section
 }
 
 /// The sampler threads: as many as the fleet needs, more when it grows.
@@ -266,28 +252,9 @@ impl Watcher {
     }
 }
 
-/// Stores the new settings; the watcher notices them by their address.
-fn reload(chassis: &Chassis, settings: Arc<Snapshot<Settings>>, bound: std::net::IpAddr) {
-    chassis.on_reload(move |new| {
-        let new = Settings::from_config(new, bound).map_err(|problems| {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            lines.join("; ")
-        })?;
-        settings.store(new);
-        Ok(())
-    });
-}
-
-fn spawn_audit(
-    chassis: &Chassis,
-    audit: &Arc<Audit>,
-    lines: Receiver<AuditEvent>,
-    data: Option<Arc<DataDir>>,
-) {
+fn spawn_audit(chassis: &Chassis, audit: &Arc<Audit>, lines: Receiver<AuditEvent>) {
     let (audit, degraded) = (audit.clone(), chassis.ready.hook("audit"));
     chassis.sup.spawn(row(&AUDIT), move |ctx| {
-        // The directory stays locked as long as its writer lives.
-        let _held = &data;
         audit.run(&lines, &degraded, ctx);
     });
 }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
-use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_kernel::{RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, queue};
-use ron_service::{Chassis, Config, Migration, Parts, Running, StartError, Store, StoreError};
+use ron_kernel::{RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, Topology, queue};
+use ron_service::{
+    Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
+};
 
 use crate::api::Api;
-use crate::config::{Settings, Settlement};
 use crate::home::Home;
 use crate::intake::fetch::Origin;
 use crate::intake::{self, Intake, Task};
@@ -25,6 +25,7 @@ use crate::runs::retention::Retention;
 use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
 use crate::runs::{Intent, Job, Run, RunRequest, Update, db};
+use crate::settings::{Keys, Settings, Settlement, TABLE};
 use crate::topology::{
     ARTIFACT, CALC, EMIT, IMPORT, L_CALC, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK,
     Q_WORK_REQ, SCHED, TOPOLOGY, WORK,
@@ -44,35 +45,33 @@ impl RunStore for Store {
     }
 }
 
+/// The rewarder as a service.
+pub struct SvcRewarder;
+
+impl Service for SvcRewarder {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
 /// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
-#[allow(clippy::needless_pass_by_value)] // every service's start takes what it is given
-pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
-    let settings = Settings::from_config(&config)
-        .map_err(|problems| StartError::config_text(problems.join("\n")))?;
-    let home = Home::open(&config, &parts)?;
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        chassis,
+        data_dir,
+        ..
+    } = boot;
+    let home = Home::open(data_dir, &*chassis.random)?;
     let store = home.store(MIGRATIONS)?;
     let runs = store
         .read(|db| Ok::<_, StoreError>(db::load(db)?))
         .map_err(StartError::failed)?;
-    let mut chassis = Chassis::new(&TOPOLOGY, &config, &parts)?;
-    let auth = RonAuthorizer::from_section(
-        TOPOLOGY.service,
-        &config.section("auth"),
-        &[],
-        &chassis.registry,
-        chassis.clock.clone(),
-        chassis.peers.clone(),
-        config.path_opt("data_dir"),
-    )
-    .map_err(StartError::config_text)?;
-    auth.on_state(chassis.ready.hook("passports"));
     chassis.ready.declare(&["policy", "store"]);
-    auth.spawn(&chassis.sup, &TOPOLOGY);
-    chassis.authorizer = auth.clone();
-    chassis.on_reload(move |config| {
-        Settings::from_config(config).map_err(|problems| problems.join("; "))?;
-        auth.reload(&config.section("auth"))
-    });
     let settle = if settings.settlement.is_some() {
         "settle"
     } else {
@@ -80,7 +79,7 @@ pub fn start(config: Config, parts: Parts) -> Result<Running, StartError> {
     };
     chassis.capabilities(&["compute", "prove", settle]);
 
-    let api = assemble(&chassis, &config, &settings, home.root(), store, runs)?;
+    let api = assemble(&chassis, &settings, home.root(), store, runs)?;
     chassis.on_drained(move || drop(home));
     chassis.serve(api.router())
 }
@@ -95,15 +94,14 @@ struct Queues {
 }
 
 impl Queues {
-    fn new(chassis: &Chassis, config: &Config) -> Self {
-        let size = |name: &str| config.usize(&format!("queues.{name}"));
+    fn new(chassis: &Chassis, keys: &Keys) -> Self {
         Self {
-            imports: queue(&Q_IMPORTS, size("imports"), &chassis.km),
-            work_req: queue(&Q_WORK_REQ, size("work_req"), &chassis.km),
-            work: queue(&Q_WORK, size("work"), &chassis.km),
-            results: queue(&Q_RESULTS, size("results"), &chassis.km),
-            intents: queue(&Q_INTENTS, size("intents"), &chassis.km),
-            updates: queue(&Q_UPDATES, size("updates"), &chassis.km),
+            imports: queue(&Q_IMPORTS, keys.queue_imports, &chassis.km),
+            work_req: queue(&Q_WORK_REQ, keys.queue_work_req, &chassis.km),
+            work: queue(&Q_WORK, keys.queue_work, &chassis.km),
+            results: queue(&Q_RESULTS, keys.queue_results, &chassis.km),
+            intents: queue(&Q_INTENTS, keys.queue_intents, &chassis.km),
+            updates: queue(&Q_UPDATES, keys.queue_updates, &chassis.km),
         }
     }
 }
@@ -111,14 +109,13 @@ impl Queues {
 /// Starts every stage and returns the state of the API.
 fn assemble(
     chassis: &Chassis,
-    config: &Config,
     settings: &Settings,
     root: &Path,
     store: Store,
     runs: Vec<Run>,
 ) -> Result<Api, StartError> {
     let metrics = Metrics::new(&chassis.registry);
-    let queues = Queues::new(chassis, config);
+    let queues = Queues::new(chassis, &settings.keys);
     let registry = Registry::new(runs);
     let library = library(chassis, settings, root);
     let emitter = match &settings.settlement {
@@ -128,7 +125,7 @@ fn assemble(
     let stages = Stages {
         sup: &chassis.sup,
         live: Arc::new(AtomicUsize::new(
-            settings.jobs + 1 + usize::from(emitter.is_some()),
+            settings.keys.jobs + 1 + usize::from(emitter.is_some()),
         )),
     };
     sweep_spool(root).map_err(StartError::failed)?;
@@ -153,9 +150,9 @@ fn assemble(
         work: queues.work.0.clone(),
         intents: queues.intents.0.clone(),
         registry: registry.clone(),
-        auto_settle: settings.auto_settle && can_settle,
+        auto_settle: settings.keys.auto_settle && can_settle,
         can_settle,
-        compute_budget: settings.compute_budget,
+        compute_budget: settings.compute_budget(),
         clock: chassis.clock.clone(),
         metrics,
     };
@@ -175,7 +172,7 @@ fn assemble(
         uploads,
         fetches,
         clock: chassis.clock.clone(),
-        snapshot_bytes_max: settings.snapshot_bytes_max,
+        snapshot_bytes_max: settings.keys.snapshot_bytes_max.0,
     })
 }
 
@@ -193,10 +190,10 @@ fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Sen
 fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
     let library = Library::new(
         root.to_owned(),
-        settings.policy_dir.clone(),
-        settings.policy_keys.clone(),
+        settings.keys.policy_dir.clone(),
+        settings.keys.policy_keys.clone(),
     )
-    .with_snapshots(settings.snapshot_dir.clone());
+    .with_snapshots(settings.keys.snapshot_dir.clone());
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy in policy.dir is refused");
@@ -228,10 +225,14 @@ fn emitter(
     let http = &chassis.client;
     let ledger = LedgerClient::new(
         &to.ledger_url,
-        credential(&to.ledger_token_file)?,
+        credential(&settings.keys.ledger_token_file)?,
         http.clone(),
     );
-    let kms = KmsClient::new(&to.kms_url, credential(&to.kms_token_file)?, http.clone());
+    let kms = KmsClient::new(
+        &to.kms_url,
+        credential(&settings.keys.kms_token_file)?,
+        http.clone(),
+    );
     Ok(Emitter {
         root: root.join("runs"),
         intents: queues.intents.1.clone(),
@@ -241,9 +242,9 @@ fn emitter(
             kms,
             key: to.key.clone(),
         }),
-        pinned: settings.manifest_keys.clone(),
-        principal: to.principal.clone(),
-        call_timeout: settings.upstream_timeout,
+        pinned: settings.keys.manifest_keys.clone(),
+        principal: settings.keys.ledger_principal.clone(),
+        call_timeout: settings.keys.upstream_timeout,
         retry_pause: std::time::Duration::from_millis(100),
         clock: chassis.clock.clone(),
         metrics: metrics.clone(),
@@ -303,7 +304,7 @@ fn spawn_workers(
         origin,
         scratch: root.join("intake"),
         spool: root.join("spool"),
-        pool: calc_pool(stages.sup, settings.compute_workers)?,
+        pool: calc_pool(stages.sup, settings.compute_workers())?,
         work: queues.work.1.clone(),
         results: queues.results.0.clone(),
         updates: queues.updates.0.clone(),
@@ -316,7 +317,7 @@ fn spawn_workers(
             worker.run(ctx);
         },
     );
-    stages.sup.spawn_pool(&WORK, settings.jobs, body);
+    stages.sup.spawn_pool(&WORK, settings.keys.jobs, body);
     Ok(())
 }
 
@@ -343,8 +344,8 @@ fn spawn_writer(
             root: root.join("runs"),
             library: library.clone(),
             registry: registry.clone(),
-            artifacts: settings.retention,
-            snapshots: settings.snapshot_retention,
+            artifacts: settings.keys.retention,
+            snapshots: settings.keys.snapshot_retention,
             clock: chassis.clock.clone(),
             swept: metrics.swept.clone(),
         },
@@ -364,26 +365,29 @@ fn spawn_intake(
         tasks: queues.imports.1.clone(),
         library: library.clone(),
         scratch: uploads.to_owned(),
-        memory: settings.import_memory,
-        rows_max: settings.rows_max,
+        memory: settings.keys.import_memory.as_usize(),
+        rows_max: settings.keys.rows_max,
         clock: chassis.clock.clone(),
     };
     let body = move |ctx: &ThreadCtx| intake.run(ctx);
-    chassis.sup.spawn_pool(&IMPORT, settings.imports, body);
+    chassis.sup.spawn_pool(&IMPORT, settings.keys.imports, body);
 }
 
 /// The configured source of snapshots, if any.
 fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, StartError> {
-    let Some(url) = &settings.snapshot_url else {
+    let Some(url) = &settings.keys.snapshot_url else {
         return Ok(None);
     };
-    let credential = match &settings.snapshot_token_file {
+    let credential = match &settings.keys.snapshot_token_file {
         Some(path) => Credential::from_file(path).map_err(StartError::config_text)?,
         None => Credential::none(),
     };
-    let (cap, rate) = (settings.snapshot_bytes_max, settings.snapshot_min_rate);
+    let (cap, rate) = (
+        settings.keys.snapshot_bytes_max.0,
+        settings.keys.snapshot_min_rate.0,
+    );
     Origin::new(url, credential, chassis.client.clone(), cap, rate)
-        .map(|origin| Some(origin.up_to(settings.rows_max)))
+        .map(|origin| Some(origin.up_to(settings.keys.rows_max)))
         .map_err(StartError::config_text)
 }
 

@@ -1,0 +1,105 @@
+//! Composition of the service: engine, routes, hooks.
+
+use std::sync::Arc;
+
+use ron_http::{Need, Response, Route};
+use ron_kernel::Topology;
+use ron_proto::{Problem, scope};
+use ron_service::log_host::{self, Base, LogHost};
+use ron_service::{Boot, Running, Service, StartError, Table};
+
+use crate::api;
+use crate::api::transit::VaultTokens;
+use crate::audit::LogRing;
+use crate::audit::leaf::Op;
+use crate::engine::{Engine, EngineParts};
+use crate::settings::{Settings, TABLE};
+use crate::topology::TOPOLOGY;
+
+/// Names of the readiness causes that this crate reports, besides those of threads and backends.
+const CAUSES: [&str; 7] = [
+    "anchor",
+    "attestation",
+    "audit",
+    "checkpoint",
+    "log_keys",
+    "store",
+    "witness",
+];
+
+/// The key service as a service.
+pub struct RonKms;
+
+impl Service for RonKms {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        mut chassis,
+        auth,
+        ..
+    } = boot;
+    chassis.ready.declare(&CAUSES);
+    chassis.authorizer = Arc::new(VaultTokens(auth));
+    chassis.capabilities(&capabilities(&settings));
+    let engine = Engine::start(
+        settings,
+        EngineParts {
+            sup: chassis.sup.clone(),
+            registry: chassis.registry.clone(),
+            km: chassis.km.clone(),
+            clock: chassis.clock.clone(),
+            random: chassis.random.clone(),
+            ready: chassis.ready.clone(),
+            disk: None,
+            http: chassis.client.clone(),
+        },
+    )
+    .map_err(StartError::failed)?;
+    let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
+    chassis.on_reload(move |_: Settings| {
+        backends.nudge();
+        kms.log_service(Op::Reload, "configuration reloaded")
+            .map_err(|e| e.to_string())
+    });
+    let mut router = api::router(&engine.kms);
+    if let Some(reader) = engine.reader {
+        let host = LogHost {
+            reader,
+            keys: engine.keys,
+            entries_scope: scope::KMS_READ,
+            cosigned: engine.cosigned,
+        };
+        router = router.add_all(log_host::routes(Base::Audit, &host));
+        if engine.kms.settings.ml_dsa {
+            router = router.add(second_vkey_route(engine.kms.ring.clone()));
+        }
+    }
+    chassis.serve(router)
+}
+
+fn second_vkey_route(ring: Arc<LogRing>) -> Route {
+    Route::get("/audit/v1/vkey/ml-dsa-44", Need::Public, move |_| {
+        let vkey = ring
+            .second_vkey()
+            .ok_or_else(|| Problem::not_found("checkpoints have no second signature"))?;
+        Ok(Response::text(200, format!("{vkey}\n")).cache("public, max-age=60"))
+    })
+    .summary("The verifier key of the ML-DSA-44 line of the log's checkpoints")
+    .returns_bytes(200, "text/plain; charset=utf-8")
+    .while_draining()
+}
+
+fn capabilities(settings: &Settings) -> Vec<&'static str> {
+    let mut names = vec!["audit", "sign", "verify", settings.backend.as_str()];
+    names.extend(settings.algs.iter().map(|alg| alg.as_str()));
+    names
+}

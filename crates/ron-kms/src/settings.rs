@@ -1,0 +1,382 @@
+//! The configuration keys of ron-kms, and the settings made from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_proto::values::Alg;
+use ron_service::config::{ByteSize, NoteName};
+use ron_service::log_host::asker::{WitnessKeys, WitnessSettings};
+use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
+
+pub use ron_custody::backend::BackendKind;
+use ron_custody::backend::settings::{DeviceKeys, DeviceSettings};
+use ron_custody::keys::material::OFFERED;
+pub use ron_custody::store::source::SealSource;
+
+ron_service::settings! {
+    /// Periods and delays of rotation and destruction.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct LifecycleSettings {
+        /// How long the next public key of a key with rotate_every is published before it signs
+        /// (half of rotate_every where that is shorter).
+        "rotation.prepublish" => prepublish: Duration = "1h", range("1s", "720h");
+        /// Scheduled rotations come up to this much of rotate_every early, at random, so that keys
+        /// made together are not rotated together.
+        "rotation.jitter_percent" => jitter_percent: u64 = "10", range("0", "50");
+        /// Time between the order to destroy a key and its destruction, when the order names none.
+        "destroy.delay" => destroy_delay: Duration = "168h", range("1s", "8784h");
+        /// The shortest such time that an order may name. Danger: with a short one a mistake cannot
+        /// be cancelled in time.
+        "destroy.delay_min" => destroy_delay_min: Duration = "24h", range("1s", "8784h");
+    }
+}
+
+ron_service::choice! {
+    /// Where keys are stored whose request names no backend.
+    pub enum LocalBackend {
+        File = "file",
+        Memory = "memory",
+    }
+}
+
+ron_service::settings! {
+    pub struct Keys {
+        /// Where keys are stored: sealed in data_dir, or in memory only (needs amnesia = true).
+        "backend" => backend: LocalBackend = "file";
+        /// File of the seal key: 64 hex digits, mode 0600. Empty: data_dir/seal.key, made with a
+        /// new store. It protects copies of the database, not this host.
+        "seal.key_file" => seal_key_file: Option<PathBuf>;
+        /// File of a passphrase, mode 0600, from which Argon2id derives the seal key; instead of
+        /// seal.key_file.
+        "seal.passphrase_file" => seal_passphrase_file: Option<PathBuf>;
+        /// Algorithms that new keys may have.
+        "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256";
+        /// Threads that sign; 0 means one per core.
+        "signers" => signers: usize = "0", range("0", "64");
+        /// Sign requests waiting for a signer; full means 429.
+        "queues.sign" => sign_queue: usize = "512", range("1", "65536");
+        /// Changes of keys that wait for the store thread; full means 429.
+        "queues.store" => store_queue: usize = "64", range("1", "4096");
+        /// Signed results waiting for their leaf; at least 1000 for a full batch.
+        "queues.audit" => audit_queue: usize = "2048", range("1000", "65536");
+        /// Longest time a sign request may take, queueing included.
+        "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m");
+        /// Longest wait for room in the audit queue before a 429.
+        "audit.reserve_wait" => reserve_wait: Duration = "200ms", range("1ms", "5s");
+        /// Leaves after which a checkpoint is signed at once.
+        "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000");
+        /// Longest time a leaf waits for its checkpoint.
+        "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m");
+        /// Directory for a second copy of the newest checkpoint; compared at start to detect a
+        /// rollback of data_dir.
+        "audit.anchor_dir" => anchor_dir: Option<PathBuf>;
+        /// Name of the audit log in its checkpoints. Empty: made with a new store. Cannot change
+        /// afterwards.
+        "audit.origin" => origin: Option<NoteName>, range("0", "200");
+        /// How often the whole audit log is verified in the background.
+        "audit.scrub_interval" => scrub_interval: Duration = "1h", range("1s", "720h");
+        /// Maximum number of leaves in one durable append.
+        "audit.batch_leaves" => batch_leaves: usize = "2048", range("1000", "65536");
+        /// Sign checkpoints a second time with ML-DSA-44; its verifier key is at
+        /// /audit/v1/vkey/ml-dsa-44.
+        "audit.ml_dsa" => ml_dsa: bool = "false";
+        /// How long an old key of the log keeps signing checkpoints after its rotation, for
+        /// verifiers that pin it.
+        "audit.log_key_overlap" => log_key_overlap: Duration = "720h", range("0s", "8760h");
+        /// Uses of an aes256-gcm version reserved in the store at once; a crash wastes the rest of
+        /// a block.
+        "nonces.block" => nonce_block: u32 = "65536", range("1", "16777216");
+        /// Maximum uses of one aes256-gcm version; after that the key must be rotated. Below 2^32,
+        /// the limit of NIST SP 800-38D.
+        "nonces.cap" => nonce_cap: u32 = "4294967295", range("1", "4294967295");
+        /// Signatures and envelope operations remembered by op_id for 24 hours, also across a
+        /// restart; beyond this number the oldest are forgotten early.
+        "replay.capacity" => replay_capacity: usize = "131072", range("16", "10000000");
+        /// Maximum bytes of the remembered answers on disk; beyond that the oldest are forgotten
+        /// early.
+        "replay.bytes_max" => replay_bytes: ByteSize = "64MiB", range("1MiB", "16GiB");
+        ..lifecycle: LifecycleSettings;
+        ..devices: DeviceKeys;
+        ..witness: WitnessKeys;
+    }
+}
+
+/// All keys of ron-kms.
+pub static TABLE: Table = Table {
+    service: "ron-kms",
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7440"),
+        (ChassisSettings::health_addr, "127.0.0.1:7445"),
+    ],
+    keys: Keys::GROUPS,
+};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The local backend (`file` or `memory`), for keys whose request names no backend.
+    pub backend: BackendKind,
+    pub devices: DeviceSettings,
+    /// `None` with amnesia on.
+    pub data_dir: Option<PathBuf>,
+    pub seal: SealSource,
+    /// Algorithms for new keys.
+    pub algs: Vec<Alg>,
+    /// Signer threads, at least 1.
+    pub signers: usize,
+    /// Capacity of the sign queue.
+    pub sign_queue: usize,
+    /// Capacity of the store queue.
+    pub store_queue: usize,
+    /// Capacity of the audit queue and number of credits.
+    pub audit_queue: usize,
+    /// Maximum deadline of a job, queueing included.
+    pub sign_deadline: Duration,
+    /// Maximum wait for room in the audit queue.
+    pub reserve_wait: Duration,
+    /// Leaves after which a checkpoint is signed at once.
+    pub checkpoint_ops: u64,
+    /// Longest time a leaf waits for its checkpoint.
+    pub checkpoint_interval: Duration,
+    /// Directory for the second copy of the newest checkpoint.
+    pub anchor_dir: Option<PathBuf>,
+    /// `audit.origin`; the store keeps the one it was made with.
+    pub origin: Option<String>,
+    /// Pause between background verifications.
+    pub scrub_interval: Duration,
+    /// Maximum leaves of one append; one entry may exceed it.
+    pub batch_leaves: usize,
+    /// Whether checkpoints carry an ML-DSA-44 line.
+    pub ml_dsa: bool,
+    /// How long an old key of the log keeps signing after its rotation.
+    pub log_key_overlap: Duration,
+    pub witness: Option<WitnessSettings>,
+    /// Uses of an AES-GCM version reserved at once.
+    pub nonce_block: u32,
+    /// Maximum uses of an AES-GCM version.
+    pub nonce_cap: u32,
+    /// Maximum operations remembered by `op_id`.
+    pub replay_capacity: usize,
+    /// Maximum bytes of their answers on disk.
+    pub replay_bytes: u64,
+    /// Periods and delays of rotation and destruction.
+    pub lifecycle: LifecycleSettings,
+}
+
+impl ServiceSettings for Settings {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        let keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        let mut problems = Vec::new();
+        let amnesia = config.chassis().amnesia;
+        let data_dir = config.chassis().data_dir.clone();
+        let backend = match keys.backend {
+            // With amnesia on, the default `file` means memory. `memory` without amnesia is reported below.
+            LocalBackend::File if !amnesia => BackendKind::File,
+            LocalBackend::File | LocalBackend::Memory => BackendKind::Memory,
+        };
+        check_places(config, &keys, backend, &mut problems);
+        let devices = DeviceSettings::new(config, &keys.devices, &mut problems);
+        let witness = WitnessSettings::load(config, &keys.witness);
+        let witness = witness.unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        let seal = seal_source(config, &keys, &mut problems);
+        check_algs(config, &keys, &mut problems);
+        check_delays(config, &keys, &mut problems);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Self {
+            backend,
+            devices,
+            data_dir,
+            seal,
+            algs: keys.algs,
+            signers: match keys.signers {
+                0 => ron_kernel::cores().min(64),
+                number => number,
+            },
+            sign_queue: keys.sign_queue,
+            store_queue: keys.store_queue,
+            audit_queue: keys.audit_queue,
+            sign_deadline: keys.sign_deadline,
+            reserve_wait: keys.reserve_wait,
+            checkpoint_ops: keys.checkpoint_ops,
+            checkpoint_interval: keys.checkpoint_interval,
+            anchor_dir: keys.anchor_dir,
+            origin: keys.origin.map(|NoteName(name)| name),
+            scrub_interval: keys.scrub_interval,
+            batch_leaves: keys.batch_leaves,
+            ml_dsa: keys.ml_dsa,
+            log_key_overlap: keys.log_key_overlap,
+            witness,
+            nonce_block: keys.nonce_block,
+            nonce_cap: keys.nonce_cap,
+            replay_capacity: keys.replay_capacity,
+            replay_bytes: keys.replay_bytes.0,
+            lifecycle: keys.lifecycle,
+        })
+    }
+}
+
+/// Checks that the backend, `amnesia` and the configured paths agree.
+fn check_places(
+    config: &Config,
+    keys: &Keys,
+    backend: BackendKind,
+    problems: &mut Vec<ConfigProblem>,
+) {
+    let chassis = config.chassis();
+    if backend == BackendKind::Memory && !chassis.amnesia {
+        problems.push(config.problem(
+            Keys::backend,
+            "is memory, which needs amnesia = true: keys would be lost at the next stop",
+        ));
+    }
+    if backend == BackendKind::File && chassis.data_dir.is_none() {
+        problems.push(config.problem(
+            ChassisSettings::data_dir,
+            "is not set: the file backend needs one (or set amnesia = true)",
+        ));
+    }
+    let places = [
+        (Keys::anchor_dir, &keys.anchor_dir),
+        (Keys::seal_key_file, &keys.seal_key_file),
+        (Keys::seal_passphrase_file, &keys.seal_passphrase_file),
+        (DeviceKeys::seal_tpm_file, &keys.devices.seal_tpm_file),
+    ];
+    for (key, path) in places {
+        if chassis.amnesia && path.is_some() {
+            problems.push(config.problem(
+                key,
+                "is set, but amnesia = true uses nothing on disk; drop one of the two",
+            ));
+        }
+    }
+}
+
+fn seal_source(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) -> SealSource {
+    if let Some(path) = &keys.devices.seal_tpm_file {
+        let problem = |why: &str| config.problem(DeviceKeys::seal_tpm_file, why);
+        if keys.seal_key_file.is_some() || keys.seal_passphrase_file.is_some() {
+            problems.push(problem(
+                "and seal.key_file or seal.passphrase_file are both set; drop one",
+            ));
+        }
+        if keys.devices.tpm_tcti.is_none() {
+            problems.push(problem("is set without tpm.tcti"));
+        }
+        return SealSource::Tpm(path.clone());
+    }
+    match (&keys.seal_key_file, &keys.seal_passphrase_file) {
+        (Some(_), Some(_)) => {
+            problems.push(config.problem(
+                Keys::seal_key_file,
+                "and seal.passphrase_file are both set; drop one",
+            ));
+            SealSource::Ephemeral
+        }
+        (Some(path), None) => SealSource::KeyFile {
+            path: path.clone(),
+            may_create: false,
+        },
+        (None, Some(path)) => SealSource::Passphrase(path.clone()),
+        (None, None) => match &config.chassis().data_dir {
+            Some(dir) if !config.chassis().amnesia => SealSource::KeyFile {
+                path: dir.join("seal.key"),
+                may_create: true,
+            },
+            _ => SealSource::Ephemeral,
+        },
+    }
+}
+
+fn check_algs(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
+    if keys.algs.is_empty() {
+        let why = "is empty: name at least one, such as ed25519";
+        problems.push(config.problem(Keys::algs, why));
+    }
+    for alg in keys.algs.iter().filter(|alg| !OFFERED.contains(alg)) {
+        let why = format!("has {alg}, which the file and memory backends do not offer");
+        problems.push(config.problem(Keys::algs, why));
+    }
+}
+
+fn check_delays(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
+    if keys.lifecycle.destroy_delay < keys.lifecycle.destroy_delay_min {
+        let why = "is shorter than destroy.delay_min";
+        problems.push(config.problem(LifecycleSettings::destroy_delay, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(flags: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
+        let flags: Vec<_> = flags
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        let config = Config::load(&TABLE, None, &|_| None, &flags)
+            .map_err(|p| p.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        Settings::from_config(&config).map_err(|p| p.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn what_goes_together() {
+        let check = |flags: &[(&str, &str)], word: Option<&str>| {
+            let got = settings(flags);
+            match (word, &got) {
+                (None, Ok(_)) => {}
+                (Some(word), Err(problems)) => {
+                    assert!(
+                        problems.iter().any(|p| p.contains(word)),
+                        "{flags:?}: {problems:?}"
+                    );
+                }
+                _ => panic!("{flags:?}: {got:?}"),
+            }
+        };
+        check(&[("data_dir", "/x")], None);
+        check(&[], Some("data_dir"));
+        check(&[("amnesia", "true")], None);
+        check(
+            &[("amnesia", "true"), ("audit.anchor_dir", "/y")],
+            Some("audit.anchor_dir"),
+        );
+        check(
+            &[("data_dir", "/x"), ("backend", "memory")],
+            Some("amnesia"),
+        );
+        check(&[("data_dir", "/x"), ("backend", "tpm")], Some("backend"));
+        check(&[("data_dir", "/x"), ("algs", "ed25519,rsa")], Some("algs"));
+        check(&[("data_dir", "/x"), ("algs", "aes256-gcm")], None);
+        check(&[("data_dir", "/x"), ("algs", "aes256")], Some("algs"));
+        check(
+            &[("data_dir", "/x"), ("nonces.cap", "4294967296")],
+            Some("nonces.cap"),
+        );
+        check(
+            &[
+                ("data_dir", "/x"),
+                ("seal.key_file", "/k"),
+                ("seal.passphrase_file", "/p"),
+            ],
+            Some("seal"),
+        );
+        check(
+            &[("data_dir", "/x"), ("audit.orign", "o")],
+            Some("audit.origin"),
+        );
+        check(
+            &[("data_dir", "/x"), ("audit.origin", "a b")],
+            Some("audit.origin"),
+        );
+        let memory = settings(&[("amnesia", "true")]).expect("amnesia");
+        assert_eq!(
+            (memory.backend, memory.seal),
+            (BackendKind::Memory, SealSource::Ephemeral)
+        );
+    }
+}

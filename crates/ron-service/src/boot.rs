@@ -1,0 +1,104 @@
+//! How every service is started: settings, data directory, authorizer and its reload are set up
+//! here, once; the service adds what it is about.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ron_auth::{AuthConfig, RonAuthorizer};
+use ron_kernel::Topology;
+
+use crate::chassis::{Chassis, Parts, Running};
+use crate::config::{Config, ServiceSettings, Table};
+use crate::datadir::DataDir;
+use crate::error::StartError;
+
+/// A service, as the chassis sees it.
+pub trait Service {
+    type Settings: ServiceSettings;
+    /// All configuration keys; the table's name is the service's name.
+    const TABLE: &'static Table;
+    /// All threads, queues and locks.
+    const TOPOLOGY: &'static Topology;
+    /// Caveats of [`ron_auth::caveats::BODY_KEYS`] that the service checks itself once it has read
+    /// the body.
+    const ENFORCED_CAVEATS: &'static [&'static str] = &[];
+    /// Whether a start without `data_dir` is refused, unless `amnesia` is on.
+    const NEEDS_DATA_DIR: bool = true;
+
+    /// Starts the service's threads and ends with [`Chassis::serve`]. Touches no signal, logger,
+    /// environment variable or exit of the process.
+    fn start(boot: Boot<Self::Settings>) -> Result<Running, StartError>;
+}
+
+/// What a service is started with.
+pub struct Boot<S> {
+    pub settings: S,
+    pub chassis: Chassis,
+    /// The authorizer of both ports, unless the service replaces [`Chassis::authorizer`].
+    pub auth: Arc<RonAuthorizer>,
+    /// The locked data directory; `None` in amnesia mode. It is unlocked after the last thread has
+    /// ended and all drain hooks have run.
+    pub data_dir: Option<PathBuf>,
+}
+
+/// Starts a service on the sockets of `parts`. Returns once its ports answer.
+pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartError> {
+    let settings = S::Settings::from_config(&config)?;
+    let data = if S::NEEDS_DATA_DIR || config.chassis().data_dir.is_some() {
+        DataDir::open(&config)?
+    } else {
+        None
+    };
+    let data_dir = data.as_ref().map(|dir| dir.path().to_owned());
+    let mut chassis = Chassis::new(S::TOPOLOGY, &config, &parts, data)?;
+    let mut auth = AuthConfig::clone(config.auth());
+    auth.enforced_caveats = S::ENFORCED_CAVEATS
+        .iter()
+        .map(|&key| key.to_owned())
+        .collect();
+    let auth = RonAuthorizer::new(
+        auth,
+        &chassis.registry,
+        chassis.clock.clone(),
+        chassis.peers.clone(),
+        data_dir.as_deref(),
+    )
+    .map_err(StartError::failed)?;
+    auth.on_state(chassis.ready.hook("passports"));
+    auth.spawn(&chassis.sup, S::TOPOLOGY);
+    chassis.authorizer = auth.clone();
+    // First, so that the hooks of the service see settings that have been accepted.
+    chassis.on_reload(|_: S::Settings| Ok(()));
+    let reloaded = auth.clone();
+    chassis.on_config(move |config| reloaded.reload(AuthConfig::clone(config.auth())));
+    S::start(Boot {
+        settings,
+        chassis,
+        auth,
+        data_dir,
+    })
+}
+
+/// A service as an entry of a list of services.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    pub table: &'static Table,
+    pub topology: &'static Topology,
+    /// [`start`] for this service.
+    pub start: fn(Config, Parts) -> Result<Running, StartError>,
+}
+
+impl Descriptor {
+    pub const fn of<S: Service>() -> Self {
+        Self {
+            table: S::TABLE,
+            topology: S::TOPOLOGY,
+            start: start::<S>,
+        }
+    }
+
+    /// The name of the service and of its binary, such as `ron-kms`.
+    pub const fn name(&self) -> &'static str {
+        self.table.service
+    }
+}

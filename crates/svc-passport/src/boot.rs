@@ -1,0 +1,351 @@
+//! Composition of the service: store, keys, policy, threads, queues, routes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ron_auth::proofs::ProofCache;
+use ron_auth::revocation::RevocationView;
+use ron_auth::{RonAuthorizer, TokenCache};
+use ron_client::{Credential, KmsClient};
+use ron_files::{MemoryDisk, OsDisk};
+use ron_kernel::{Receiver, Sender, Snapshot, Topology, queue};
+use ron_proto::passport::Jwks;
+use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
+
+use crate::api::{self, Api};
+use crate::clients::{ClientReject, Clients};
+use crate::dpop::Proofs;
+use crate::issue::health::IssueHealth;
+use crate::issue::{self, Issuer};
+use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
+use crate::lists::{KnownLists, Lists};
+use crate::metrics::Metrics;
+use crate::policy::{Limits, PqMode};
+use crate::publish::holders::Holders;
+use crate::publish::{PublishEvent, Publisher, PublisherParts};
+use crate::revoke::{self, RevocationStore, RevokeEvent, Revoker};
+use crate::settings::{Settings, TABLE};
+use crate::sync::{InForce, PolicyKeeper, Source};
+use crate::topology::{
+    ASSERTIONS, ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER,
+    TOPOLOGY,
+};
+
+/// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
+const TOKENS_REMEMBERED: usize = 4096;
+
+/// State that the threads share.
+struct Core {
+    settings: Settings,
+    /// `None` with amnesia on.
+    data_dir: Option<PathBuf>,
+    /// Base of published URLs.
+    public_url: String,
+    metrics: Metrics,
+    kms: Arc<KmsClient>,
+    health: Arc<IssueHealth>,
+    view: Arc<Snapshot<RevocationView>>,
+    known: Arc<Snapshot<KnownLists>>,
+    policy: Arc<Snapshot<Option<InForce>>>,
+    holders: Arc<Holders>,
+    /// The key set that is durable.
+    kept: Arc<Snapshot<Jwks>>,
+    revoke: Sender<RevokeEvent>,
+}
+
+/// The issuer as a service.
+pub struct SvcPassport;
+
+impl Service for SvcPassport {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
+/// Starts the service. Returns once its ports answer; the KMS may be unavailable.
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        chassis,
+        auth,
+        data_dir,
+    } = boot;
+    let store = match &data_dir {
+        Some(dir) => RevocationStore::open(&dir.join("passport.db")),
+        None => RevocationStore::memory(),
+    }
+    .map_err(StartError::failed)?;
+    declare(&chassis, &auth);
+    let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
+    let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
+    let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
+    let core = Core::new(settings, data_dir, &chassis, &store, revoke)?;
+    let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
+    let keys = Arc::new(core.keeper(&chassis, &limits));
+    let policies = core.policies(&chassis)?;
+    core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+    // A policy in files must be good at start; one behind a URL may arrive later.
+    if let Err(why) = policies.refresh()
+        && matches!(core.settings.policy, Source::Dir(_))
+    {
+        return Err(StartError::config_text(why));
+    }
+    let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
+    let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
+    let clients = Arc::new(Snapshot::new(clients));
+    on_reload(&chassis, &policies, (&clients, &limits, assertions));
+    let every = core.settings.keys.policy_poll;
+    chassis
+        .sup
+        .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+    let api = Arc::new(Api {
+        public_url: core.public_url,
+        issuer_url: core.settings.issuer,
+        policy: core.policy,
+        limits,
+        clients,
+        proofs: Proofs::new(core.settings.keys.require_nonce),
+        auth,
+        keys,
+        judged: TokenCache::new(TOKENS_REMEMBERED),
+        view: core.view,
+        issue,
+        revoke: core.revoke,
+        publish,
+        clock: chassis.clock.clone(),
+        metrics: core.metrics,
+    });
+    chassis.serve(api::router(&api))
+}
+
+/// Declares the reasons of refusals, the readiness causes and the capabilities.
+fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
+    auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
+    auth.declare_reasons(["issuer_policy", "proofs_several"]);
+    let causes = ["issue", "policy", "pq", "store", "verify"];
+    chassis.ready.declare(&causes);
+    chassis.capabilities(&[
+        "dpop",
+        "introspect",
+        "issue",
+        "oauth2_client_credentials",
+        "revoke",
+        "status_list",
+        "token_exchange",
+        "verify",
+    ]);
+}
+
+fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> {
+    let credential = match &settings.keys.kms_token_file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text)?,
+        None => Credential::none(),
+    };
+    Ok(KmsClient::new(
+        &settings.keys.kms_url,
+        credential,
+        chassis.client.clone(),
+    ))
+}
+
+/// Rebuilds the view of revocations from the durable events.
+fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
+    let mut view = RevocationView::unchecked();
+    let mut epoch = revoke::EPOCH_FIRST;
+    loop {
+        let page = store
+            .page(view.after(), revoke::PAGE_MAX, epoch)
+            .map_err(StartError::failed)?;
+        let last = page.events.len() < revoke::PAGE_MAX;
+        view.apply(&page, last, 0).map_err(StartError::failed)?;
+        epoch = epoch.max(view.epoch());
+        if last {
+            return Ok(view);
+        }
+    }
+}
+
+type Queues = (
+    Receiver<RevokeEvent>,
+    Receiver<issue::IssueJob>,
+    Receiver<PublishEvent>,
+);
+
+impl Core {
+    fn new(
+        settings: Settings,
+        data_dir: Option<PathBuf>,
+        chassis: &Chassis,
+        store: &RevocationStore,
+        revoke: Sender<RevokeEvent>,
+    ) -> Result<Self, StartError> {
+        // Beside the store, or in memory with amnesia on.
+        let holders = match &data_dir {
+            Some(dir) => Holders::open(Arc::new(OsDisk), dir.join("holders")),
+            None => Holders::open(Arc::new(MemoryDisk::new()), "/holders".into()),
+        };
+        let core = Self {
+            public_url: chassis.public_urls[0].clone(),
+            metrics: Metrics::new(&chassis.registry),
+            kms: Arc::new(kms(&settings, chassis)?),
+            health: Arc::new(IssueHealth::new(chassis.ready.clone())),
+            view: Arc::new(Snapshot::new(replay(store)?)),
+            known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
+            policy: Arc::new(Snapshot::new(None)),
+            holders: Arc::new(holders.map_err(StartError::failed)?),
+            kept: Arc::new(Snapshot::new(
+                store.kept_jwks().map_err(StartError::failed)?,
+            )),
+            revoke,
+            settings,
+            data_dir,
+        };
+        core.metrics.epoch.set(core.view.load().epoch() as i64);
+        Ok(core)
+    }
+
+    fn keeper(&self, chassis: &Chassis, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
+        let (limits, kept) = (limits.clone(), self.kept.clone());
+        let stored = Jwks::clone(&kept.load());
+        let (ready, revoke) = (chassis.ready.clone(), self.revoke.clone());
+        let health = self.health.clone();
+        if stored.keys.is_empty() {
+            ready.missing("verify", "no key set is known yet");
+        }
+        let report = move |read: Result<KeyRead, String>| match read {
+            Ok(read) => {
+                let required = limits.load().pq == PqMode::Require;
+                match read.pq {
+                    Ok(()) => ready.clear("pq"),
+                    Err(ref why) => ready.degrade("pq", format!("no ML-DSA signatures: {why}")),
+                }
+                health.keys(
+                    read.pq
+                        .or_else(|why| if required { Err(why) } else { Ok(()) }),
+                );
+                ready.present("verify");
+                if let Some(jwks) = read.published {
+                    revoke::store_keys(&revoke, &kept, jwks);
+                }
+            }
+            Err(why) => health.keys(Err(why)),
+        };
+        let parts = KeeperParts {
+            kms: self.kms.clone(),
+            keys: self.settings.signing_keys.clone(),
+            pq_key: self.settings.keys.pq_key.clone(),
+            timeout: self.settings.keys.kms_timeout,
+            hold: self.settings.keys.hold,
+            view: self.view.clone(),
+            clock: chassis.clock.clone(),
+            metrics: self.metrics.clone(),
+            km: chassis.km.clone(),
+        };
+        KeyKeeper::new(parts, stored, report)
+    }
+
+    /// The policy thread's state. A policy in files must be valid at start, and not older than any that was in force.
+    fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
+        let in_force = self.policy.clone();
+        signed_policy::show_version(&chassis.registry, "issuer", move || {
+            in_force.with(|now| now.as_ref().map_or(0, |now| now.policy.version))
+        });
+        let keeper = PolicyKeeper {
+            source: self.settings.policy.clone(),
+            keys: self.settings.keys.policy_keys.clone(),
+            http: chassis.client.clone(),
+            policy: self.policy.clone(),
+            view: self.view.clone(),
+            revoke: self.revoke.clone(),
+            ready: chassis.ready.clone(),
+            km: chassis.km.clone(),
+        };
+        if matches!(keeper.source, Source::Dir(_)) {
+            let read = keeper.read().and_then(|new| keeper.is_newer(&new));
+            read.map_err(StartError::config_text)?;
+        }
+        Ok(Arc::new(keeper))
+    }
+
+    fn spawn(
+        &self,
+        chassis: &Chassis,
+        store: RevocationStore,
+        keys: &Arc<KeyKeeper>,
+        (revocations, jobs, documents): Queues,
+    ) {
+        let revoker = Revoker::new(
+            store,
+            self.view.clone(),
+            self.known.clone(),
+            self.kept.clone(),
+            (chassis.clock.clone(), self.metrics.clone()),
+            chassis.ready.clone(),
+        );
+        let sup = &chassis.sup;
+        sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
+        let issuer = Arc::new(self.issuer(chassis, keys));
+        let tries = issuer.clone();
+        sup.spawn_pool(&ISSUER, self.settings.workers(), move |ctx| {
+            issuer.run(ctx, &jobs);
+        });
+        let publisher = Publisher::new(PublisherParts {
+            kms: (self.kms.clone(), self.settings.keys.kms_timeout),
+            keys: keys.clone(),
+            note_keys: self.settings.note_keys.clone(),
+            note_file: self.data_dir.as_ref().map(|dir| dir.join("policy.note")),
+            urls: (self.settings.issuer.clone(), self.public_url.clone()),
+            view: self.view.clone(),
+            policy: self.policy.clone(),
+            known: self.known.clone(),
+            holders: self.holders.clone(),
+            watch: (chassis.clock.clone(), self.metrics.clone()),
+        });
+        sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
+        let (every, keeper) = (self.settings.keys.kms_refresh, keys.clone());
+        sup.spawn(&KEYS, move |ctx| {
+            keeper.run(ctx, every, |ctx| tries.recheck(ctx));
+        });
+    }
+
+    fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>) -> Issuer {
+        Issuer {
+            issuer_url: self.settings.issuer.clone(),
+            public_url: self.public_url.clone(),
+            lists: Lists::default(),
+            holders: self.holders.clone(),
+            revoke: self.revoke.clone(),
+            kms: self.kms.clone(),
+            kms_timeout: self.settings.keys.kms_timeout,
+            keys: keys.clone(),
+            health: self.health.clone(),
+            view: self.view.clone(),
+            clock: chassis.clock.clone(),
+            metrics: self.metrics.clone(),
+            km: chassis.km.clone(),
+        }
+    }
+}
+
+fn on_reload(
+    chassis: &Chassis,
+    policies: &Arc<PolicyKeeper>,
+    (clients, limits, assertions): (
+        &Arc<Snapshot<Clients>>,
+        &Arc<Snapshot<Limits>>,
+        Arc<ProofCache>,
+    ),
+) {
+    let policies = policies.clone();
+    let (clients, limits) = (clients.clone(), limits.clone());
+    chassis.on_reload(move |settings: Settings| {
+        policies.refresh()?;
+        limits.store(settings.limits);
+        clients.store(Clients::new(settings.clients, assertions.clone()));
+        Ok(())
+    });
+}

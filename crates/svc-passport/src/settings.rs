@@ -1,0 +1,246 @@
+//! The issuer's configuration keys, and the settings made from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_proto::Kid;
+use ron_proto::caveat::CaveatMaxima;
+use ron_proto::passport::TTL_S_MAX;
+use ron_service::config::{Blocks, ByteSize};
+use ron_service::pinned::KeyRing;
+use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
+
+use crate::clients::{Client, SECRETS_MAX, SecretHash, client_keys};
+use crate::policy::{Limits, PqMode, pq_alg};
+use crate::sync::Source;
+
+ron_service::settings! {
+    /// One `[[clients]]` block.
+    pub struct ClientKeys {
+        /// The client_id of the client.
+        "id" => id: String, range("1", "64");
+        /// SHA-256 of the client's secret in hex, as `ron client secret` prints it; two while one
+        /// replaces the other. An end of validity follows an @, as in HEX@2027-01-01T00:00:00Z.
+        "secret_sha256" => secrets: Vec<SecretHash>;
+        /// SHA-256 of client certificates (DER), 64 hex digits each, with which the client
+        /// authenticates over TLS.
+        "certs" => certs: Vec<String>;
+        /// DNS names; a certificate issued under tls.client_ca_path with one of them authenticates
+        /// the client.
+        "dns_names" => dns_names: Vec<String>;
+        /// Public keys of a client that signs assertions (private_key_jwt): a JWK set in JSON, or
+        /// one JWK.
+        "jwks" => jwks: Option<String>;
+    }
+}
+
+ron_service::settings! {
+    pub struct Keys {
+        /// The iss of every token; a URL, compared byte for byte by verifiers.
+        "issuer" => issuer: String = "http://127.0.0.1:7450";
+        /// Base URL of ron-kms.
+        "kms.url" => kms_url: String = "http://127.0.0.1:7440";
+        /// Service token for ron-kms, mode 0600.
+        "kms.token_file" => kms_token_file: Option<PathBuf>;
+        /// KMS key that signs tokens with EdDSA; payload policy jwt.
+        "kms.key" => key: Kid;
+        /// KMS key that signs tokens with ES256, for audiences that require it.
+        "kms.key_es256" => key_es256: Option<Kid>;
+        /// KMS key that signs the policy note; payload policy note. Empty: no note is served.
+        "kms.note_key" => note_key: Option<Kid>;
+        /// A second KMS key that signs the policy note too, while auth.note_vkey of the services is
+        /// changed to it.
+        "kms.note_key_next" => note_key_next: Option<Kid>;
+        /// Post-quantum tokens: off; mirror (for audiences whose policy names them; without the key
+        /// a classical token marked pq.fallback); require (no token without an ML-DSA signature).
+        "pq.mode" => pq_mode: PqMode = "off", reloadable;
+        /// KMS key that signs tokens with ML-DSA; payload policy jwt.
+        "pq.key" => pq_key: Option<Kid>;
+        /// Maximum time of one call to the KMS.
+        "kms.timeout" => kms_timeout: Duration = "3s", range("10ms", "1m");
+        /// How often the keys are read from the KMS.
+        "kms.refresh_interval" => kms_refresh: Duration = "5s", range("100ms", "1h");
+        /// How long a new key is published before it signs; requests wait for it.
+        "rotation.hold" => hold: Duration = "750ms", range("0s", "5s");
+        /// Directory with issuer.json and issuer.json.sig.
+        "policy.dir" => policy_dir: Option<PathBuf>;
+        /// Base URL of issuer.json and issuer.json.sig; when set, it is read instead of policy.dir.
+        "policy.url" => policy_url: Option<String>;
+        /// How often the policy is read again, with 20 percent jitter.
+        "policy.poll_interval" => policy_poll: Duration = "30s", range("100ms", "24h");
+        /// Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.
+        "policy.public_keys" => policy_keys: KeyRing, required;
+        /// Lifetime of a token whose request names none.
+        "ttl.default" => ttl: Duration = "15m", range("1s", "1h"), reloadable;
+        /// Maximum budget.bytes that a request may name.
+        "caveats.max_budget_bytes" => budget_bytes_max: ByteSize = "1MiB", range("1", "1TiB"), reloadable;
+        /// Maximum budget.reqs that a request may name.
+        "caveats.max_budget_reqs" => budget_reqs_max: u64 = "100", range("1", "1000000000"), reloadable;
+        /// Maximum rate.rps that a request may name.
+        "caveats.max_rate_rps" => rate_rps_max: u64 = "5", range("1", "1000000"), reloadable;
+        /// Require a fresh nonce in the DPoP proofs of token requests.
+        "dpop.require_nonce" => require_nonce: bool = "false";
+        /// Threads that issue; 0 means one per core, at most 8.
+        "issue.workers" => workers: usize = "0", range("0", "64");
+        /// Grants waiting for a signature; full means 429.
+        "queues.issue" => issue_queue: usize = "512", range("1", "65536");
+        /// OAuth clients that may ask for tokens.
+        "clients" => clients: Blocks<ClientKeys>, reloadable;
+    }
+}
+
+/// All configuration keys of svc-passport.
+pub static TABLE: Table = Table {
+    service: "svc-passport",
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7450"),
+        (ChassisSettings::health_addr, "127.0.0.1:7455"),
+    ],
+    keys: Keys::GROUPS,
+};
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub keys: Keys,
+    /// `iss`, without a slash at the end.
+    pub issuer: String,
+    /// Signing keys, EdDSA first.
+    pub signing_keys: Vec<Kid>,
+    /// Keys of the policy note, the next one last.
+    pub note_keys: Vec<Kid>,
+    /// Source of the signed policy.
+    pub policy: Source,
+    /// Default lifetime, maximum caveats, algorithms.
+    pub limits: Limits,
+    pub clients: Vec<Client>,
+}
+
+impl ServiceSettings for Settings {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        let keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        let mut problems = Vec::new();
+        check_pq(config, &keys, &mut problems);
+        check_note_keys(config, &keys, &mut problems);
+        let clients = clients(config, &keys, &mut problems);
+        let policy = match (&keys.policy_dir, &keys.policy_url) {
+            (_, Some(url)) => Source::Url(url.trim_end_matches('/').to_owned()),
+            (Some(dir), None) => Source::Dir(dir.clone()),
+            (None, None) => {
+                let why =
+                    "is not set, and policy.url is not either: the issuer policy has no source";
+                problems.push(config.problem(Keys::policy_dir, why));
+                return Err(problems);
+            }
+        };
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let signing_keys = std::iter::once(&keys.key).chain(&keys.key_es256);
+        let note_keys = keys.note_key.iter().chain(&keys.note_key_next);
+        Ok(Self {
+            issuer: keys.issuer.trim_end_matches('/').to_owned(),
+            signing_keys: signing_keys.cloned().collect(),
+            note_keys: note_keys.cloned().collect(),
+            policy,
+            limits: limits(&keys),
+            clients,
+            keys,
+        })
+    }
+}
+
+impl Settings {
+    /// The number of threads that issue, at least 1.
+    pub fn workers(&self) -> usize {
+        match self.keys.workers {
+            0 => ron_kernel::cores().min(8),
+            number => number,
+        }
+    }
+}
+
+/// The key of the policy note, and its successor during a change.
+fn check_note_keys(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
+    let why = match (&keys.note_key, &keys.note_key_next) {
+        (None, Some(_)) => "needs kms.note_key, which it is to replace",
+        (Some(now), Some(next)) if now == next => "is the same key as kms.note_key",
+        _ => return,
+    };
+    problems.push(config.problem(Keys::note_key_next, why));
+}
+
+/// The ML-DSA key, which `pq.mode` other than off needs.
+fn check_pq(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
+    match &keys.pq_key {
+        Some(kid) if pq_alg(kid.alg).is_none() => {
+            let why = "must be an ml-dsa-44, -65 or -87 key";
+            problems.push(config.problem(Keys::pq_key, why));
+        }
+        None if keys.pq_mode != PqMode::Off => {
+            let why = format!("{} needs pq.key, an ML-DSA key", keys.pq_mode.as_str());
+            problems.push(config.problem(Keys::pq_mode, why));
+        }
+        _ => {}
+    }
+}
+
+fn limits(keys: &Keys) -> Limits {
+    let mut algs = vec!["EdDSA"];
+    if keys.key_es256.is_some() {
+        algs.push("ES256");
+    }
+    Limits {
+        ttl_s_default: keys.ttl.as_secs().clamp(1, TTL_S_MAX),
+        maxima: CaveatMaxima {
+            budget_bytes: keys.budget_bytes_max.0,
+            budget_reqs: keys.budget_reqs_max,
+            rate_rps: keys.rate_rps_max,
+        },
+        algs,
+        pq: keys.pq_mode,
+        pq_algs: keys.pq_key.as_ref().and_then(|kid| pq_alg(kid.alg)),
+    }
+}
+
+fn clients(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) -> Vec<Client> {
+    let mut clients: Vec<Client> = Vec::new();
+    for block in keys.clients.iter() {
+        let id = &block.id;
+        let mut problem = |why: String| problems.push(config.problem(Keys::clients, why));
+        let mut client = Client {
+            id: id.clone(),
+            secrets: block.secrets.clone(),
+            keys: Vec::new(),
+            certs: block.certs.clone(),
+            dns_names: block.dns_names.clone(),
+        };
+        match &block.jwks {
+            Some(jwks) => match client_keys(jwks) {
+                Ok(keys) => client.keys = keys,
+                Err(why) => problem(format!("has a client {id} with a bad jwks: {why}")),
+            },
+            None if client.secrets.is_empty() && !client.has_certs() => problem(format!(
+                "has a client {id} without secret_sha256, jwks, certs and dns_names; set one of them"
+            )),
+            None => {}
+        }
+        if client.secrets.len() > SECRETS_MAX {
+            problem(format!(
+                "has a client {id} with more than {SECRETS_MAX} secrets; remove those that are not in use"
+            ));
+        }
+        for cert in &mut client.certs {
+            cert.make_ascii_lowercase();
+            if cert.len() != 64 || cert.bytes().any(|b| !b.is_ascii_hexdigit()) {
+                problem(format!(
+                    "has a client {id} whose certs are not SHA-256 digests in 64 hex digits"
+                ));
+            }
+        }
+        if clients.iter().any(|c| c.id == *id) {
+            problem(format!("has two clients with the id {id}"));
+        }
+        clients.push(client);
+    }
+    clients
+}

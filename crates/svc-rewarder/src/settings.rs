@@ -1,0 +1,161 @@
+//! The rewarder's configuration keys, and the settings made from them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_proto::ledger::PrincipalName;
+use ron_proto::values::Kid;
+use ron_service::config::ByteSize;
+use ron_service::pinned::KeyRing;
+use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
+
+ron_service::settings! {
+    pub struct Keys {
+        /// Directory with reward.json, reward-*.json and their .sig files; each policy serves the
+        /// tenant it names.
+        "policy.dir" => policy_dir: Option<PathBuf>;
+        /// Ed25519 public keys trusted to sign policies: base64url, or NAME=base64url.
+        "policy.public_keys" => policy_keys: KeyRing, required;
+        /// Base URL of ron-ledger; if empty, epochs are computed and never settled.
+        "ledger.url" => ledger_url: Option<String>;
+        /// Service token for ron-ledger, mode 0600.
+        "ledger.token_file" => ledger_token_file: Option<PathBuf>;
+        /// Principal name of the rewarder in the ledger's settlement entries.
+        "ledger.principal" => ledger_principal: PrincipalName = "svc-rewarder", range("1", "160");
+        /// Base URL of ron-kms, which signs manifests.
+        "kms.url" => kms_url: Option<String>;
+        /// Service token for ron-kms, mode 0600.
+        "kms.token_file" => kms_token_file: Option<PathBuf>;
+        /// KMS key that signs manifests: ron/manifest/ed25519/<uuid>, payload policy digest.
+        "kms.key" => kms_key: Option<Kid>;
+        /// Ed25519 public keys that a manifest's signature must verify under; same form as
+        /// policy.public_keys.
+        "manifest.public_keys" => manifest_keys: KeyRing;
+        /// Timeout of one call to the ledger or the KMS.
+        "upstream_timeout" => upstream_timeout: Duration = "5s", range("10ms", "1m");
+        /// Settle every sealed epoch automatically; if false, POST /rewarder/epochs/{id}/settle
+        /// does.
+        "auto_settle" => auto_settle: bool = "true";
+        /// Length of an epoch; a computation may take half of it.
+        "epoch_duration" => epoch_duration: Duration = "1h", range("1s", "720h");
+        /// How long the artifacts of settled epochs and of dry runs are kept; 0s keeps them for
+        /// ever.
+        "retention" => retention: Duration = "0s", range("0s", "87600h");
+        /// How long an uploaded or fetched snapshot is kept after its last use; 0s keeps it for
+        /// ever.
+        "snapshot.retention" => snapshot_retention: Duration = "0s", range("0s", "87600h");
+        /// Directory of sealed snapshots named <hex>.bin after their content id, beside the
+        /// uploaded ones.
+        "snapshot.dir" => snapshot_dir: Option<PathBuf>;
+        /// URL to fetch missing snapshots from, with {hex} or {cid} for the content id; the server
+        /// must support ranges.
+        "snapshot.url" => snapshot_url: Option<String>;
+        /// Bearer token for snapshot.url, mode 0600.
+        "snapshot.token_file" => snapshot_token_file: Option<PathBuf>;
+        /// Minimum rate of the snapshot source, in bytes per second; a slower fetch is given up.
+        "snapshot.min_rate" => snapshot_min_rate: ByteSize = "64KiB", range("1KiB", "1GiB");
+        /// Maximum size of a snapshot: the body of an upload (413 above it), or a file fetched from
+        /// snapshot.url.
+        "limits.max_snapshot_bytes" => snapshot_bytes_max: ByteSize = "4GiB", range("1KiB", "1TiB");
+        /// Maximum rows of one upload, or accounts of one snapshot; 413 above it. Compressed
+        /// formats hold many rows in few bytes.
+        "limits.max_rows" => rows_max: u64 = "1000000000", range("1", "1000000000000");
+        /// Approximate memory for the rows of one upload; rows beyond it are sorted on disk.
+        "limits.import_memory" => import_memory: ByteSize = "256MiB", range("1MiB", "64GiB");
+        /// Epochs computed at the same time.
+        "concurrency.jobs" => jobs: usize = "2", range("1", "64");
+        /// Threads that compute one epoch together; 0 means one per core.
+        "concurrency.compute_workers" => compute_workers: usize = "0", range("0", "256");
+        /// Uploads sealed at the same time.
+        "concurrency.imports" => imports: usize = "2", range("1", "16");
+        /// Complete uploads waiting to be sealed; full means 429.
+        "queues.imports" => queue_imports: usize = "16", range("1", "1024");
+        /// Requests waiting for the scheduler; full means 429.
+        "queues.work_req" => queue_work_req: usize = "512", range("1", "65536");
+        /// Epochs waiting to be computed.
+        "queues.work" => queue_work: usize = "512", range("1", "65536");
+        /// Computed epochs waiting to be written.
+        "queues.results" => queue_results: usize = "512", range("1", "65536");
+        /// Sealed epochs waiting to be settled.
+        "queues.intents" => queue_intents: usize = "512", range("1", "65536");
+        /// Reports of the stages waiting for the scheduler.
+        "queues.updates" => queue_updates: usize = "1024", range("1", "65536");
+    }
+}
+
+/// All configuration keys of svc-rewarder.
+pub static TABLE: Table = Table {
+    service: "svc-rewarder",
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7480"),
+        (ChassisSettings::health_addr, "127.0.0.1:7485"),
+    ],
+    keys: Keys::GROUPS,
+};
+
+/// Where and how epochs are settled.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    pub ledger_url: String,
+    pub kms_url: String,
+    /// KMS key that signs manifests.
+    pub key: Kid,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub keys: Keys,
+    /// `None` computes only and never settles.
+    pub settlement: Option<Settlement>,
+}
+
+impl ServiceSettings for Settings {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        let keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        let settlement = settlement(config, &keys)?;
+        if settlement.is_some() && keys.manifest_keys.is_empty() {
+            let why = "is empty; pin the public key of kms.key";
+            return Err(vec![config.problem(Keys::manifest_keys, why)]);
+        }
+        Ok(Self { keys, settlement })
+    }
+}
+
+impl Settings {
+    /// Budget of one computation.
+    pub fn compute_budget(&self) -> Duration {
+        self.keys.epoch_duration / 2
+    }
+
+    /// Threads of the rayon pool, at least 1.
+    pub fn compute_workers(&self) -> usize {
+        match self.keys.compute_workers {
+            0 => ron_kernel::cores(),
+            number => number,
+        }
+    }
+}
+
+/// Requires all of ledger.url, kms.url and kms.key, or none of them.
+fn settlement(config: &Config, keys: &Keys) -> Result<Option<Settlement>, Vec<ConfigProblem>> {
+    match (&keys.ledger_url, &keys.kms_url, &keys.kms_key) {
+        (None, None, None) => Ok(None),
+        (Some(ledger_url), Some(kms_url), Some(key)) => Ok(Some(Settlement {
+            ledger_url: ledger_url.clone(),
+            kms_url: kms_url.clone(),
+            key: key.clone(),
+        })),
+        (ledger_url, kms_url, key) => {
+            let set = [
+                (Keys::ledger_url, ledger_url.is_some()),
+                (Keys::kms_url, kms_url.is_some()),
+                (Keys::kms_key, key.is_some()),
+            ];
+            let missing = set.iter().filter(|(_, set)| !set).map(|(key, _)| {
+                let why = "is not set; ledger.url, kms.url and kms.key belong together";
+                config.problem(key, why)
+            });
+            Err(missing.collect())
+        }
+    }
+}

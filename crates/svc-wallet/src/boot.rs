@@ -1,0 +1,257 @@
+//! Composition of the service: policy, threads, queues, routes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_auth::caveats;
+use ron_client::{Credential, LedgerClient};
+use ron_files::OsDisk;
+use ron_http::HttpClient;
+use ron_kernel::{Deadline, Snapshot, ThreadCtx, Topology, queue};
+use ron_proto::wallet::WalletPolicy;
+use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
+
+use crate::answers::AnswersReader;
+use crate::api::{self, Api, HoldFacts};
+use crate::audit::{self, Audit};
+use crate::balances::Balances;
+use crate::commit::{CommitQueues, Committer};
+use crate::feed::Feed;
+use crate::inflight::InFlightTable;
+use crate::metrics::Metrics;
+use crate::settings::{Settings, TABLE};
+use crate::topology::{
+    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PROBE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER,
+    WATCH, WORK_QUEUE,
+};
+use crate::unresolved::{self, UnresolvedKeys};
+use crate::upstream::{SharedUpstream, Upstream};
+use crate::watch::{self, Watch};
+
+/// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
+const PROBE_EVERY: Duration = Duration::from_millis(50);
+
+/// State shared by the threads and the handlers.
+struct Shared {
+    settings: Settings,
+    answers: AnswersReader,
+    upstream: SharedUpstream,
+    /// The feed's own connections: they are closed first in a drain.
+    feed_http: Arc<HttpClient>,
+    feed_ledger: LedgerClient,
+    in_flight: Arc<InFlightTable>,
+    unresolved: Arc<UnresolvedKeys>,
+    balances: Arc<Balances>,
+    audit: Audit,
+    metrics: Metrics,
+}
+
+/// The wallet as a service.
+pub struct SvcWallet;
+
+impl Service for SvcWallet {
+    type Settings = Settings;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &TOPOLOGY;
+    const ENFORCED_CAVEATS: &'static [&'static str] = &caveats::BODY_KEYS;
+
+    fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+        start(boot)
+    }
+}
+
+/// Starts the service. Returns once its ports answer; the ledger need not be up.
+fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
+    let Boot {
+        settings,
+        chassis,
+        auth,
+        data_dir,
+    } = boot;
+    let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
+    auth.declare_reasons(["wallet_limits", "wallet_policy"]);
+    chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
+
+    let shared = share(&chassis, settings, data_dir)?;
+    let queues = spawn_committers(&chassis, &shared);
+    spawn_probe(&chassis, &shared);
+    spawn_feed(&chassis, &shared);
+    spawn_watch(&chassis, &shared);
+    let policy = Arc::new(Snapshot::new(policy));
+    on_reload(&chassis, &policy);
+    let in_force = policy.clone();
+    signed_policy::show_version(&chassis.registry, "wallet", move || in_force.load().version);
+
+    let api = Arc::new(Api {
+        policy,
+        per_op_max: shared.settings.per_op_max,
+        daily_max: shared.settings.daily_max,
+        queues,
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
+        balances: shared.balances.clone(),
+        holds: HoldFacts::default(),
+        answers: shared.answers.clone(),
+        upstream: shared.upstream.clone(),
+        auth,
+        audit: shared.audit.clone(),
+        sup: chassis.sup.clone(),
+        clock: chassis.clock.clone(),
+        metrics: shared.metrics.clone(),
+    });
+    chassis.serve(api::router(&api))
+}
+
+fn share(
+    chassis: &Chassis,
+    settings: Settings,
+    home: Option<PathBuf>,
+) -> Result<Shared, StartError> {
+    let metrics = Metrics::new(&chassis.registry);
+    let credential = || match &settings.ledger_token_file {
+        Some(path) => Credential::from_file(path).map_err(StartError::config_text),
+        None => Ok(Credential::none()),
+    };
+    let url = &settings.ledger_url;
+    let client = LedgerClient::new(url, credential()?, chassis.client.clone());
+    let feed_http = Arc::new(HttpClient::new(chassis.peers.clone()));
+    let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
+    // One slot per committer, one for the probe.
+    let slots = settings.committer_threads() + 1;
+    let clock = chassis.clock.clone();
+    let stalled_after = settings.stalled_after();
+    let upstream = Upstream::new(client, slots, stalled_after, clock.clone(), metrics.clone());
+    let upstream = Arc::new(upstream);
+    let unresolved = spawn_recorder(chassis, home.as_deref())?;
+    let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
+    let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
+    chassis.km.io_errors.declare(["audit"]);
+    let errors = chassis.km.io_errors.with_label_values(&["audit"]);
+    chassis.sup.spawn(&AUDIT, move |ctx| {
+        audit::run(ctx, &lines_rx, audit_dir.as_deref(), &errors);
+    });
+    Ok(Shared {
+        balances: Arc::new(Balances::new(settings.balances_keep)),
+        settings,
+        answers: AnswersReader::new(Arc::new(OsDisk), home.map(|dir| dir.join("answers"))),
+        upstream,
+        feed_http,
+        feed_ledger,
+        in_flight: Arc::new(InFlightTable::default()),
+        unresolved,
+        audit: Audit::new(lines, clock),
+        metrics,
+    })
+}
+
+fn spawn_recorder(
+    chassis: &Chassis,
+    home: Option<&std::path::Path>,
+) -> Result<Arc<UnresolvedKeys>, StartError> {
+    let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
+    let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
+    // After a panic the file is gone: callers are still answered, without a durable record.
+    chassis.sup.spawn_owner(
+        &UNRESOLVED_RECORDER,
+        Some(store),
+        move |store, ctx| unresolved::run(ctx, &notes_rx, store.as_ref()),
+        || Some(None),
+    );
+    Ok(Arc::new(UnresolvedKeys::new(before, notes)))
+}
+
+fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
+    let settings = &shared.settings;
+    let queues = (0..settings.committer_threads())
+        .map(|_| queue(&WORK_QUEUE, settings.queue_capacity(), &chassis.km));
+    let (senders, receivers): (Vec<_>, Vec<_>) = queues.unzip();
+    let committer = Committer {
+        upstream: shared.upstream.clone(),
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
+        balances: shared.balances.clone(),
+        audit: shared.audit.clone(),
+        clock: chassis.clock.clone(),
+        metrics: shared.metrics.clone(),
+    };
+    chassis
+        .sup
+        .spawn_pool(&COMMITTER, settings.committer_threads(), move |ctx| {
+            committer.run(ctx, &receivers[ctx.index]);
+        });
+    CommitQueues::new(senders)
+}
+
+fn spawn_probe(chassis: &Chassis, shared: &Shared) {
+    let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
+    let slot = shared.settings.committer_threads();
+    ready.declare(&["ledger"]);
+    ready.missing("ledger", "the ledger has not answered yet");
+    chassis
+        .sup
+        .spawn(&PROBE, move |ctx| probe(ctx, &upstream, slot, &ready));
+}
+
+fn spawn_feed(chassis: &Chassis, shared: &Shared) {
+    let feed = Feed {
+        ledger: shared.feed_ledger.clone(),
+        balances: shared.balances.clone(),
+        unresolved: shared.unresolved.clone(),
+        answers: shared.answers.clone(),
+        keep: shared.settings.answers_keep,
+        metrics: shared.metrics.clone(),
+    };
+    chassis.sup.spawn(&FEED, move |ctx| feed.run(ctx));
+}
+
+fn spawn_watch(chassis: &Chassis, shared: &Shared) {
+    let watch = Watch {
+        upstream: shared.upstream.clone(),
+        in_flight: shared.in_flight.clone(),
+        unresolved: shared.unresolved.clone(),
+        ready: chassis.ready.clone(),
+        clock: chassis.clock.clone(),
+        metrics: shared.metrics.clone(),
+        sup: chassis.sup.clone(),
+        feed_http: shared.feed_http.clone(),
+    };
+    chassis.ready.declare(&[watch::NO_WRITES]);
+    chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));
+}
+
+/// The probe thread's body: readiness follows the ledger's answer.
+fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) {
+    loop {
+        match upstream.probe(slot) {
+            Ok(()) => ready.present("ledger"),
+            Err(e) => ready.missing("ledger", format!("the ledger does not answer: {e}")),
+        }
+        if ctx.shutdown.wait(Deadline::within(PROBE_EVERY)) {
+            return;
+        }
+    }
+}
+
+/// Loads the signed policy; refuses a version older than `at_least`.
+fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, String> {
+    let signed =
+        signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_keys)
+            .map_err(|e| e.to_string())?;
+    if signed.policy.version < at_least {
+        return Err(format!(
+            "policy wallet.json has version {}, older than {at_least}, which is in force",
+            signed.policy.version
+        ));
+    }
+    Ok(signed.policy)
+}
+
+fn on_reload(chassis: &Chassis, policy: &Arc<Snapshot<WalletPolicy>>) {
+    let policy = policy.clone();
+    chassis.on_reload(move |settings: Settings| {
+        let new = load_policy(&settings, policy.load().version)?;
+        policy.store(new);
+        Ok(())
+    });
+}

@@ -1,0 +1,85 @@
+//! The wallet's configuration keys.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_proto::Amount;
+use ron_service::pinned::KeyRing;
+use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
+
+use crate::upstream::StalledAfter;
+
+ron_service::settings! {
+    pub struct Settings {
+        /// Base URL of ron-ledger.
+        "ledger.url" => ledger_url: String = "http://127.0.0.1:7460";
+        /// File with the service token for ron-ledger; mode 0600.
+        "ledger.token_file" => ledger_token_file: Option<PathBuf>;
+        /// Directory that contains wallet.json and its signature wallet.json.sig.
+        "policy.dir" => policy_dir: PathBuf;
+        /// Ed25519 public keys, one of which must have signed the policy: base64url, or
+        /// NAME=base64url.
+        "policy.public_keys" => policy_keys: KeyRing, required;
+        /// Maximum amount of one operation, in minor units.
+        "limits.per_op_minor" => per_op_max: Amount = "100000000000000000000";
+        /// Maximum amount per account and UTC day, in minor units.
+        "limits.daily_minor" => daily_max: Amount = "10000000000000000000000";
+        /// Number of committer threads; 0 means one per core.
+        "wallet.committers" => committers: usize = "0", range("0", "64");
+        /// When a call is in flight and the ledger has answered nothing for this long, the service is
+        /// not ready and refuses new writes.
+        "ledger.silent_after" => silent_after: Duration = "120ms", range("10ms", "10s");
+        /// When one call has been in flight for this long, the service is not ready and refuses new
+        /// writes, even while the ledger answers other calls.
+        "ledger.hangs_after" => hangs_after: Duration = "500ms", range("10ms", "10s");
+        /// Maximum number of ledger entries kept in a local copy, so that repeated requests are
+        /// answered while the ledger is unavailable; entries older than 24 hours are dropped.
+        "answers.keep" => answers_keep: u64 = "1000000", range("1000", "100000000");
+        /// Maximum number of accounts in the balance cache.
+        "balances.keep" => balances_keep: usize = "100000", range("16", "10000000");
+        /// Maximum number of writes waiting for a committer, over all committers; when full, writes get
+        /// 429.
+        "queues.work" => work: usize = "512", range("1", "65536");
+    }
+}
+
+/// All configuration keys of svc-wallet.
+pub static TABLE: Table = Table {
+    service: "svc-wallet",
+    defaults: &[
+        (ChassisSettings::bind_addr, "127.0.0.1:7470"),
+        (ChassisSettings::health_addr, "127.0.0.1:7475"),
+        (ChassisSettings::rate_per_second, "1000"),
+        (ChassisSettings::burst, "2000"),
+        (ChassisSettings::read_share_percent, "10"),
+    ],
+    keys: Settings::GROUPS,
+};
+
+impl ServiceSettings for Settings {
+    fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
+        config.read().map_err(|problem| vec![problem])
+    }
+}
+
+impl Settings {
+    /// The number of committer threads, at least 1.
+    pub fn committer_threads(&self) -> usize {
+        match self.committers {
+            0 => ron_kernel::cores(),
+            number => number,
+        }
+    }
+
+    /// The capacity of each committer's queue.
+    pub fn queue_capacity(&self) -> usize {
+        self.work.div_ceil(self.committer_threads())
+    }
+
+    pub fn stalled_after(&self) -> StalledAfter {
+        StalledAfter {
+            silent: self.silent_after,
+            hangs: self.hangs_after,
+        }
+    }
+}
