@@ -120,13 +120,19 @@ impl Appender {
     /// other entries of the batch do not wait for it.
     fn remember(&mut self, journal: Vec<JournalRecord>, held: Vec<(Reply, Items<Credit>)>) {
         match self.journal.keep(journal, self.clock.unix_ms()) {
-            Ok(()) => held.into_iter().for_each(|(reply, _credits)| reply.send()),
+            Ok(()) => {
+                for (reply, _credits) in held {
+                    reply.send();
+                }
+            }
             Err(error) => {
                 self.health.fail(
                     Fault::Failure,
                     &format!("the replay journal cannot be written: {error}"),
                 );
-                held.into_iter().for_each(|(reply, _credits)| reply.fail());
+                for (reply, _credits) in held {
+                    reply.fail();
+                }
             }
         }
     }
