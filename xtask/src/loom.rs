@@ -224,7 +224,8 @@ fn checked(args: &Args, program: &Path, seconds: &str) -> Cmd {
 fn mutants_of(text: &str) -> BTreeSet<String> {
     let after = text.split("#[cfg(mutant = \"").skip(1);
     let names = after.filter_map(|rest| rest.split_once("\")]"));
-    let plain = |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase());
+    let plain =
+        |name: &&str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let names = names.map(|(name, _)| name).filter(plain);
     names.map(str::to_owned).collect()
 }
@@ -258,9 +259,9 @@ mod tests {
 
     #[test]
     fn a_mutant_is_found_by_its_attribute() {
-        let text = "#[cfg(mutant = \"a\")] // one\nx\n#[cfg(mutant = \"bc\")]\n`#[cfg(mutant = \"...\")]`, `#[cfg(mutant = \"name\")` is";
+        let text = "#[cfg(mutant = \"a\")] // one\nx\n#[cfg(mutant = \"b_c\")]\n`#[cfg(mutant = \"...\")]`, `#[cfg(mutant = \"name\")` is";
         let found: Vec<String> = mutants_of(text).into_iter().collect();
-        assert_eq!(found, ["a", "bc"]);
+        assert_eq!(found, ["a", "b_c"]);
     }
 
     #[test]
