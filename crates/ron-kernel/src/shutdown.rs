@@ -71,7 +71,7 @@ impl Shutdown {
         self.is_set()
     }
 
-    /// For `select!`: this receiver becomes ready (closed) when fired.
+    /// For the waits of this crate: this receiver becomes ready (closed) when fired.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) fn raw(&self) -> &crossbeam_channel::Receiver<crate::sync::Never> {
         self.0.gate.raw()

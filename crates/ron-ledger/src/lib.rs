@@ -9,8 +9,9 @@
 //! ```
 //!
 //! The modules: `core` (pure state machine and leaf format), `replay` (decides leaves again),
-//! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine` (all of these without threads), `writer`, `ledger` (the
-//! handle), `feed`, `projection`, `verify` (offline), `api`, `service`.
+//! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine`
+//! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `verify`
+//! (offline), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
 //! that.

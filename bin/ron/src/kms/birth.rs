@@ -171,9 +171,10 @@ fn check(args: &VerifyArgs) -> Result<(), String> {
     let birth = verify(&certificate, &expect)
         .map_err(|why| format!("{} is refused: {why}", args.file.display()))?;
     println!(
-        "ok: {}#v{} was made in leaf {} of {} ({} leaves) and is held by backend `{}`{}{}",
+        "ok: {}#v{} was {} in leaf {} of {} ({} leaves) and is held by backend `{}`{}{}",
         birth.key,
         birth.version,
+        if birth.imported { "imported" } else { "made" },
         birth.leaf,
         certificate.evidence.statement.log,
         birth.log_size,

@@ -9,7 +9,7 @@ use ron_tlog::proof::TlogProof;
 
 use super::tpm_format::{self, Attested};
 use super::{statement_bytes, tpm_nonce};
-use crate::audit::leaf::{Leaf, OK};
+use crate::audit::leaf::{Leaf, OK, Op};
 
 /// What the verifier knows from another source. A field that is unset is taken from the certificate, and so proves
 /// nothing by itself.
@@ -28,6 +28,8 @@ pub struct Expect {
 pub struct Birth {
     pub key: Kid,
     pub version: u32,
+    /// The version was imported: its bytes existed outside the service.
+    pub imported: bool,
     /// Index of the leaf that records its making.
     pub leaf: u64,
     /// Size of the log in the checkpoint of the inclusion proof.
@@ -66,7 +68,7 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     if !verify_ed25519_strict(log.public(), &statement_bytes(statement), signature) {
         return Err("the statement is not signed with the key of the audit log".into());
     }
-    let log_size = check_birth(certificate, &log)?;
+    let (log_size, imported) = check_birth(certificate, &log)?;
     let quoted = match (&evidence.tpm, statement.backend) {
         (Some(tpm), KeyBackend::Tpm) => Some(check_tpm(tpm, statement, expect)?),
         (None, KeyBackend::Tpm) => {
@@ -82,6 +84,7 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     Ok(Birth {
         key: statement.key.clone(),
         version: statement.version,
+        imported,
         leaf: statement.birth,
         log_size,
         backend: statement.backend,
@@ -89,8 +92,9 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     })
 }
 
-/// Checks that the leaf of the version's making is in the log and names this public key; returns the log's size.
-fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<u64, String> {
+/// Checks that the leaf of the version's making is in the log and names this public key; returns the log's size, and
+/// whether the version was imported.
+fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<(u64, bool), String> {
     let statement = &certificate.evidence.statement;
     let bytes = certificate.evidence.birth_leaf.as_slice();
     let leaf = Leaf::parse(bytes).map_err(|e| format!("the leaf of its making: {e}"))?;
@@ -112,7 +116,7 @@ fn check_birth(certificate: &BirthCertificate, log: &VerifierKey) -> Result<u64,
     let head = proof
         .verify(bytes, std::slice::from_ref(log), Some(&statement.log))
         .map_err(|e| format!("the proof: {e}"))?;
-    Ok(head.size)
+    Ok((head.size, leaf.op == Op::Import))
 }
 
 /// Checks that the TPM certifies the key and quotes its registers, both bound to the statement.

@@ -138,7 +138,13 @@ impl Journal {
         }
         let Some(opened) = opened else {
             tracing::warn!(event = "replay_segment_removed", segment = number);
-            return self.disk.remove(&path).map_err(FileError::io(&path));
+            self.disk.remove(&path).map_err(FileError::io(&path))?;
+            // The segment before is continued: if this name came back after a power failure, that segment would be read as one
+            // that was complete, and its torn tail as damage.
+            return self
+                .disk
+                .sync_dir(&self.dir)
+                .map_err(FileError::io(&self.dir));
         };
         if opened.cut > 0 {
             tracing::warn!(

@@ -125,8 +125,11 @@ fn an_imported_key_has_a_birth_certificate_and_its_export_counts_as_no_version()
         public_key: Bytes(mine.public().to_vec()),
     };
     assert_eq!(export(&rig, &doc.key, Some(recipient), None).status, 200);
-    let birth = verify(&rig.certificate(&doc, b"n"), &Expect::default()).expect("verifies");
+    let certificate = rig.certificate(&doc, b"n");
+    assert!(certificate.evidence.statement.exportable);
+    let birth = verify(&certificate, &Expect::default()).expect("verifies");
     assert_eq!((&birth.key, birth.version), (&doc.key, 1));
+    assert!(birth.imported);
     let reader = rig.engine.reader.clone().expect("log");
     let mut check = LeafCheck::default();
     for index in 0..reader.size_durable() {

@@ -147,7 +147,7 @@ impl Kms {
             version: version.number,
             public_key: Bytes(version.public.raw().to_vec()),
             backend: wire(key.backend),
-            exportable: false,
+            exportable: key.exportable,
             payload: key.payload.clone(),
             created: version.created,
             birth: version.birth,

@@ -106,6 +106,19 @@ pub struct CallContext {
     pub proof_until: Option<Deadline>,
 }
 
+impl CallContext {
+    /// Refuses a request whose deadline has passed.
+    fn in_time(&self) -> Result<(), Refusal> {
+        if self.deadline.expired() {
+            return Err(Refusal::new(
+                Why::DeadlineExceeded,
+                "the request waited longer than its deadline; nothing was done",
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A job for a signer, or for a thread that waits for a device.
 pub struct SignJob {
     pub call: CallContext,
@@ -278,12 +291,7 @@ impl Kms {
 
     /// Checks that the deadline has not passed and that the audit log can be written.
     fn may_begin(&self, call: &CallContext) -> Result<(), Refusal> {
-        if call.deadline.expired() {
-            return Err(Refusal::new(
-                Why::DeadlineExceeded,
-                "the request waited longer than its deadline; nothing was done",
-            ));
-        }
+        call.in_time()?;
         if !self.health.is_ok() {
             return Err(Refusal::audit_down());
         }

@@ -240,6 +240,10 @@ where
             single,
             render,
         } = *self;
+        // Before any work, also that of repeating an answer: the caller of an expired request is gone.
+        if let Err(refusal) = call.in_time() {
+            return kms.refuse_unlogged(call, &refusal);
+        }
         let look_up = |task| kms.look_up(&call, task);
         let starts: Items<Start<O>> = tasks.into_iter().map(look_up).collect();
         let new = starts.iter().filter(|s| matches!(s, Start::New(..)));
@@ -247,7 +251,11 @@ where
         // no leaf, and works while the audit queue is full.
         let credits = match kms.reserve(&call, new.count(), credits) {
             Ok(credits) => credits,
-            Err(refusal) => return kms.refuse_unlogged(call, &refusal),
+            Err(refusal) => {
+                // The operation ids are free before the caller can use them again.
+                drop(starts);
+                return kms.refuse_unlogged(call, &refusal);
+            }
         };
         // Loaded after the wait for credits, so that the operation uses the newest head.
         let index = kms.index.load();

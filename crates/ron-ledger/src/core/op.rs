@@ -42,7 +42,7 @@ impl Op {
         self.entry.body.kind()
     }
 
-    /// The canonical bytes: equal exactly when two requests are the same request.
+    /// The canonical bytes: equal exactly when two entries are equal.
     pub fn request(&self) -> &[u8] {
         &self.request
     }

@@ -209,10 +209,8 @@ pub fn results(
     }
     match shown.next() {
         Some(Ok(value)) => form::data(&value),
-        Some(Err(refusal)) => {
-            let text = refusal.to_string();
-            form::errors(form::status(Problem::from(refusal).status), &[&text])
-        }
+        // The route renders it, with its Retry-After.
+        Some(Err(refusal)) => Problem::from(refusal).into(),
         None => Problem::internal("there is no answer").into(),
     }
 }
