@@ -10,15 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::Disk;
 use ron_kernel::RankedRwLock;
-use ron_proto::ledger::RequestKey;
+use ron_proto::ledger::{LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::{Tenant, Timestamp};
 use ron_tlog::{
     AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
 };
 
 use crate::core::{
-    Batch, Broken, Content, Frozen, KeyHash, Leaf, Limits, OWN_PRINCIPAL, Op, Outcome, State, Step,
-    Verdict,
+    Batch, Broken, Content, Frozen, KeyHash, Leaf, Limits, Op, Outcome, State, Step, Verdict,
 };
 use crate::replay::{Keys, Replay, ReplayError};
 use crate::store::keys::KeyIndex;
@@ -345,7 +344,7 @@ impl Engine {
             let key = format!("pad:{}", step.next_seq());
             let owned = RequestKey {
                 tenant: Tenant::system(),
-                principal: OWN_PRINCIPAL.parse().expect("a constant name"),
+                principal: LEDGER_PRINCIPAL.parse().expect("a constant name"),
                 key: key.parse().expect("a short key"),
             };
             step.entry(&Op::abandon(owned), None);

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ron_kernel::{Deadline, SendError, Sender, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
-    EventPage, Head, HoldDoc, RequestKey, TxId, escrow_account,
+    EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, RequestKey, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
 
 use crate::answers;
-use crate::core::{BadEntry, HoldRow, Kind, OWN_PRINCIPAL, Op, Outcome, State, Verdict};
+use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict};
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
 
 /// Maximum open holds in an account document.
@@ -152,10 +152,28 @@ pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, Subm
     Ok(ops)
 }
 
+/// Checks a key from outside and turns it into the operation that resolves it.
+pub fn resolution_of(key: RequestKey) -> Result<Op, SubmitError> {
+    let op = Op::abandon(key);
+    if is_of_ledger(&op) {
+        let (field, why) = (
+            "principal",
+            "only the ledger itself writes keys of this name",
+        );
+        let bad = BadEntry { field, why };
+        return Err(SubmitError::Bad { index: 0, bad });
+    }
+    Ok(op)
+}
+
 /// True for entries that only the ledger itself may make.
 fn is_own(op: &Op) -> bool {
-    matches!(op.kind(), Kind::Expire | Kind::Abandon)
-        || op.entry().header.principal.as_str() == OWN_PRINCIPAL
+    matches!(op.kind(), Kind::Expire | Kind::Abandon) || is_of_ledger(op)
+}
+
+/// True for entries under the name that is reserved for the ledger.
+fn is_of_ledger(op: &Op) -> bool {
+    op.entry().header.principal.as_str() == LEDGER_PRINCIPAL
 }
 
 impl Ledger {
@@ -177,7 +195,7 @@ impl Ledger {
 
     /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(&self, key: RequestKey, deadline: Deadline) -> Result<EntryAnswer, SubmitError> {
-        let ops = vec![Op::abandon(key)];
+        let ops = vec![resolution_of(key)?];
         let answer = self
             .wait(
                 Request {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ron_auth::{AuthConfig, RonAuthorizer};
 use ron_kernel::Topology;
 
-use crate::chassis::{Chassis, Parts, Running};
+use crate::chassis::{Chassis, Parts, ReloadError, Running};
 use crate::config::{Config, ServiceSettings, Table};
 use crate::datadir::DataDir;
 use crate::error::StartError;
@@ -63,14 +63,18 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
         chassis.peers.clone(),
         data_dir.as_deref(),
     )
-    .map_err(StartError::failed)?;
+    // A record of the issuer's notes that cannot be used stays so: a service manager must not restart for it.
+    .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
     auth.spawn(&chassis.sup, S::TOPOLOGY);
     chassis.authorizer = auth.clone();
     // First, so that the hooks of the service see settings that have been accepted.
     chassis.on_reload(|_: S::Settings| Ok(()));
     let reloaded = auth.clone();
-    chassis.on_config(move |config| reloaded.reload(AuthConfig::clone(config.auth())));
+    chassis.on_reload_last(move |config| {
+        let settings = AuthConfig::clone(config.auth());
+        reloaded.reload(settings).map_err(ReloadError::Refused)
+    });
     S::start(Boot {
         settings,
         chassis,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_proto::ledger::PrincipalName;
+use ron_proto::ledger::{LEDGER_PRINCIPAL, PrincipalName};
 use ron_proto::values::Kid;
 use ron_service::config::ByteSize;
 use ron_service::pinned::KeyRing;
@@ -112,6 +112,10 @@ pub struct Settings {
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
         let keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        if keys.ledger_principal.as_str() == LEDGER_PRINCIPAL {
+            let why = "is reserved for entries that the ledger makes itself; use another name";
+            return Err(vec![config.problem(Keys::ledger_principal, why)]);
+        }
         let settlement = settlement(config, &keys)?;
         if settlement.is_some() && keys.manifest_keys.is_empty() {
             let why = "is empty; pin the public key of kms.key";
@@ -157,5 +161,27 @@ fn settlement(config: &Config, keys: &Keys) -> Result<Option<Settlement>, Vec<Co
             });
             Err(missing.collect())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_ledger_is_refused() {
+        let check = |principal: &str| {
+            let key = ron_proto::b64::url(&[0; 32]);
+            let pairs = [
+                ("data_dir", "/tmp/x"),
+                ("policy.public_keys", key.as_str()),
+                ("ledger.principal", principal),
+            ];
+            Config::from_pairs(&TABLE, &pairs).and_then(|config| Settings::from_config(&config))
+        };
+        assert!(check("svc-rewarder").is_ok());
+        let problems = check(LEDGER_PRINCIPAL).unwrap_err();
+        let text = problems[0].to_string();
+        assert!(text.contains("is reserved"), "{text}");
     }
 }

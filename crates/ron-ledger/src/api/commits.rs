@@ -6,9 +6,8 @@ use ron_proto::ledger::{CommitAnswer, CommitRequest, Entry, EntryAnswer, MAX_ENT
 use ron_proto::{Problem, scope};
 
 use super::Api;
-use crate::core::Op;
 use crate::engine::{Atomicity, Request};
-use crate::ledger::{Reply, ops_of};
+use crate::ledger::{Reply, ops_of, resolution_of};
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
     match checked(api, req) {
@@ -20,8 +19,9 @@ pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
 }
 
 pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
-    let op = match req.json::<RequestKey>() {
-        Ok(body) => Op::abandon(body),
+    let body = req.json::<RequestKey>();
+    let op = match body.and_then(|key| Ok(resolution_of(key)?)) {
+        Ok(op) => op,
         Err(problem) => return res.send(problem),
     };
     let request = Request {

@@ -4,12 +4,10 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    EntryKey, MAX_WIRE_INTEGER, Memo, PrincipalName, Reference, RequestKey, TxId, is_pool_of,
+    EntryKey, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, Memo, PrincipalName, Reference, RequestKey, TxId,
+    is_pool_of,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
-
-/// The principal of entries that the ledger makes itself; callers may not use it.
-pub const OWN_PRINCIPAL: &str = "ron-ledger";
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
@@ -131,7 +129,7 @@ impl Header {
 
     /// The header of an entry that the ledger makes itself and that no key identifies.
     pub fn own() -> Self {
-        let principal = OWN_PRINCIPAL.parse().expect("a constant name");
+        let principal = LEDGER_PRINCIPAL.parse().expect("a constant name");
         Self::new(Tenant::system(), principal)
     }
 

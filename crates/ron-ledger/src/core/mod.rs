@@ -25,9 +25,7 @@ mod verdict;
 pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Step};
 pub use delta::Delta;
-pub use entry::{
-    BadEntry, Body, Debit, Entry, EpochOpen, Header, KeyHash, Kind, OWN_PRINCIPAL, Payout,
-};
+pub use entry::{BadEntry, Body, Debit, Entry, EpochOpen, Header, KeyHash, Kind, Payout};
 pub use image::ImageError;
 pub use leaf::{Content, Leaf, Link};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits};

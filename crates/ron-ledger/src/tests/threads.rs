@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use ron_files::{Disk, FaultKind, SimDisk};
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
-use ron_proto::Timestamp;
-use ron_proto::ledger::{ClosedCause, Entry, EntryAnswer, RefusalCode, RequestKey};
+use ron_proto::ledger::{
+    ClosedCause, Entry, EntryAnswer, LEDGER_PRINCIPAL, RefusalCode, RequestKey,
+};
+use ron_proto::{Tenant, Timestamp};
 
 use super::support::*;
 use crate::engine::{Atomicity, Engine};
@@ -237,10 +239,17 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
     }));
     assert!(bad(ron_proto::ledger::Entry::Freeze {
         tenant: "t".parse().unwrap(),
-        principal: crate::core::OWN_PRINCIPAL.parse().unwrap(),
+        principal: LEDGER_PRINCIPAL.parse().unwrap(),
         key: "pad:1".parse().unwrap(),
         account: "a".parse().unwrap()
     }));
+    let reserved = RequestKey {
+        tenant: Tenant::system(),
+        principal: LEDGER_PRINCIPAL.parse().unwrap(),
+        key: "pad:65535".parse().unwrap(),
+    };
+    let resolved = rig.ledger.resolve(reserved, soon());
+    assert!(matches!(resolved, Err(SubmitError::Bad { index: 0, .. })));
     let twice = rig.ledger.commit(
         vec![issue("k", "a", 1), issue("k", "b", 1)],
         Atomicity::Linked,

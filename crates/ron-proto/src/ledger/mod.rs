@@ -28,6 +28,8 @@ pub const MAX_MEMO_BYTES: usize = 256;
 /// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
 /// them exactly.
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
+/// The principal of entries that the ledger makes itself; callers may not use it.
+pub const LEDGER_PRINCIPAL: &str = "ron-ledger";
 /// Accounts with this prefix are reserved for the ledger: only `epoch_open`, `payout` and
 /// `epoch_close` change them.
 pub const ESCROW_PREFIX: &str = "escrow:";

@@ -53,7 +53,7 @@ const OPS_CONNS: usize = 256;
 /// Maximum callers whose rate is tracked at one time.
 const RATE_CALLERS: usize = 16_384;
 
-type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), String> + Send + Sync>;
+type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), ReloadError> + Send + Sync>;
 type DrainedHook = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -107,10 +107,13 @@ pub struct Chassis {
     /// Settings for further clients of this service; a reload rereads its certificates.
     pub peers: ClientConfig,
     shared: Arc<Shared>,
-    data: Option<DataDir>,
+    /// See [`Chassis::on_reload_last`].
+    last_reload: Option<ReloadHook>,
     api: TcpListener,
     ops: FrontHandle,
     guard: StartGuard,
+    /// After `guard`, which drains the threads of a failed start: they use the directory until then.
+    data: Option<DataDir>,
 }
 
 /// Drains the threads again when a start fails halfway.
@@ -193,9 +196,10 @@ impl Chassis {
             public_urls: bases::of_api(config.chassis(), &api)?,
             api,
             shared,
-            data,
+            last_reload: None,
             ops,
             guard,
+            data,
         })
     }
 
@@ -213,19 +217,20 @@ impl Chassis {
         &self,
         hook: impl Fn(S) -> Result<(), String> + Send + Sync + 'static,
     ) {
-        self.on_config(move |config| {
-            let read = S::from_config(config);
-            let settings = read.map_err(|problems| StartError::Config(problems).to_string())?;
-            hook(settings)
+        let hook: ReloadHook = Arc::new(move |config| {
+            let settings = S::from_config(config).map_err(ReloadError::Invalid)?;
+            hook(settings).map_err(ReloadError::Refused)
         });
+        self.shared.hooks.lock().reload.push(hook);
     }
 
-    /// Like [`Self::on_reload`], for the parts that every service has.
-    pub(crate) fn on_config(
-        &self,
-        hook: impl Fn(&Config) -> Result<(), String> + Send + Sync + 'static,
+    /// Sets the hook that a reload calls after those of the service: nothing of it is in force when one
+    /// of them refuses.
+    pub(crate) fn on_reload_last(
+        &mut self,
+        hook: impl Fn(&Config) -> Result<(), ReloadError> + Send + Sync + 'static,
     ) {
-        self.shared.hooks.lock().reload.push(Arc::new(hook));
+        self.last_reload = Some(Arc::new(hook));
     }
 
     /// Registers a hook for the end of the drain, after every thread has ended; hooks run in the
@@ -237,9 +242,8 @@ impl Chassis {
     /// Opens the API and declares the service started. Adds `/version` and `/openapi.json` to the
     /// routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
-        // The last hook: another process must not open the directory before the last write.
-        let data = self.data.take();
-        self.on_drained(move || drop(data));
+        let last = self.last_reload.take();
+        self.shared.hooks.lock().reload.extend(last);
         let mut bases = std::mem::take(&mut self.public_urls);
         bases.extend(bases::of_health(self.ops.addr()));
         self.authorizer.served_at(&bases);
@@ -267,6 +271,11 @@ impl Chassis {
             self.clock.clone(),
         )
         .map_err(|e| StartError::failed(format!("the API front did not start: {e}")))?;
+        // The last hook, and only of a start that has succeeded: another process must not open the directory before the last
+        // write.
+        let data = self.data.take();
+        let unlock = Box::new(move || drop(data));
+        self.shared.hooks.lock().drained.push(unlock);
         self.guard.0 = None;
         self.ready.present(STARTING);
         tracing::info!(

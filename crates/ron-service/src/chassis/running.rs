@@ -260,7 +260,7 @@ impl Shared {
                         tracing::error!(service = self.topology.service, event = "reload_undo_failed", reason = %why);
                     }
                 }
-                return Err(ReloadError::Refused(why));
+                return Err(why);
             }
         }
         if !diff.is_empty() {

@@ -233,7 +233,7 @@ fn keys_that_contradict_each_other_are_refused() {
     );
     check(
         "peer_uids = [\"root\"]\n",
-        "ron.toml:1: peer_uids has \"root\", which is no user id",
+        "ron.toml:1: peer_uids has entry 1, which is no user id",
     );
     check("uds_only = true\n", "uds_path must be set too");
     check(
@@ -242,7 +242,7 @@ fn keys_that_contradict_each_other_are_refused() {
     );
     check(
         "uds_path = \"/x\"\nuds_allow_uids = [\"root\"]\n",
-        "ron.toml:2: uds_allow_uids has \"root\", which is no user id",
+        "ron.toml:2: uds_allow_uids has entry 1, which is no user id",
     );
     check(
         "auth.issuer = \"http://x\"\n",
@@ -252,7 +252,7 @@ fn keys_that_contradict_each_other_are_refused() {
     check(issuer, "auth.note_vkey must be set where auth.issuer is");
     check(
         &format!("{issuer}note_vkey = [\"a+b\"]\n"),
-        "ron.toml:4: auth.note_vkey has \"a+b\", not a usable verifier key",
+        "ron.toml:4: auth.note_vkey has entry 1, not a usable verifier key",
     );
     let pin = VerifierKey::ed25519("http://x/policy", &[7; 32]).unwrap();
     check(

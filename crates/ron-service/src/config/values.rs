@@ -160,8 +160,9 @@ pub(super) fn default_of(key: &Key) -> Result<Value, String> {
 }
 
 fn list(items: Vec<String>, check: fn(&str) -> Result<(), String>) -> Result<Value, String> {
-    for item in &items {
-        check(item).map_err(|why| format!("has {item:?}, {why}"))?;
+    // By its number: an item may be a secret that was pasted into the wrong place.
+    for (item, number) in items.iter().zip(1..) {
+        check(item).map_err(|why| format!("has entry {number}, {why}"))?;
     }
     Ok(Value::List(items))
 }

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use ron_http::Response;
 use ron_kernel::RankedRwLock;
 use ron_proto::rewarder::{EpochRun, RunState};
 use ron_proto::values::{EpochId, Tenant};
 
 use super::{Progress, Run, RunId};
+use crate::errors;
 use crate::topology::L_RUNS;
 
 #[derive(Clone, Debug)]
@@ -125,5 +127,20 @@ impl Registry {
     /// Inserts or replaces a run. Only the scheduler calls this.
     pub(super) fn put(&self, entry: Entry) {
         self.0.write().insert(entry.run.id(), entry);
+    }
+}
+
+/// The response for a run: 200 when it is at rest, 202 while it is under way, and a problem for a
+/// run that failed or is quarantined.
+pub fn answer(entry: &Entry, now_ms: u64) -> Response {
+    let run = &*entry.run;
+    match run.state {
+        RunState::Quarantined => errors::quarantined(run.reason.as_ref()).into(),
+        RunState::Failed => errors::failed(run.reason.as_ref()).into(),
+        _ => {
+            let status = if run.at_rest() { 200 } else { 202 };
+            Response::json(status, &entry.view(now_ms))
+                .header("Location", format!("/rewarder/epochs/{}", run.epoch))
+        }
     }
 }

@@ -18,7 +18,7 @@ use ron_proto::problem::Problem;
 use ron_proto::rewarder::{RunState, SettlementSeqs};
 use ron_proto::values::Timestamp;
 
-use super::registry::{Entry, Registry};
+use super::registry::{Entry, Registry, answer};
 use super::replace::may_replace;
 use super::{Intent, Job, Progress, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
 use crate::errors;
@@ -31,6 +31,8 @@ const TICK_MIN: Duration = Duration::from_millis(20);
 /// When a job that found no place in `work` is sent once more. Longer than the pause between two
 /// jobs of a small epoch; short enough for a caller that waits for its answer.
 const SECOND_TRY: Duration = Duration::from_millis(100);
+/// Maximum number of jobs that wait for their second try; further new runs get 429 unsaved.
+const SECOND_TRIES_MAX: usize = 64;
 
 /// Stores runs durably. A failed write poisons the store: every later write fails too.
 pub trait RunStore: Send {
@@ -164,12 +166,14 @@ impl Scheduler {
         while let Some(request) = self.work_req.try_recv() {
             request.responder.send(Problem::draining(1));
         }
-        for waiter in std::mem::take(&mut memory.waiters).into_values().flatten() {
-            waiter.responder.send(Problem::draining(1));
+        // Their runs are durable: the next start continues them.
+        for (id, waiters) in std::mem::take(&mut memory.waiters) {
+            for waiter in waiters {
+                waiter.responder.send(self.present(&id));
+            }
         }
-        // Their runs are durable as queued: the next start computes them.
-        for late in std::mem::take(&mut memory.second_tries).into_values() {
-            late.responder.send(Problem::draining(1));
+        for (id, late) in std::mem::take(&mut memory.second_tries) {
+            late.responder.send(self.present(&id));
         }
     }
 
@@ -241,8 +245,8 @@ impl Scheduler {
         memory.waiters.retain(|_, waiters| !waiters.is_empty());
     }
 
-    /// Sends the jobs whose second try is due. A run whose job finds no place again fails, and its
-    /// caller gets 429.
+    /// Sends the jobs whose second try is due. A run whose job finds no place again fails, and all
+    /// its callers get 429.
     fn try_again(&self, memory: &mut Memory) {
         let due = |_: &RunId, late: &mut SecondTry| late.at.expired();
         let due: Vec<_> = memory.second_tries.extract_if(.., due).collect();
@@ -250,16 +254,19 @@ impl Scheduler {
             let Some(entry) = self.registry.get(&id) else {
                 continue; // dropping the responder answers 500
             };
-            if self.enqueue(&entry, late.compute_by).is_ok() {
+            let queued = entry.run.state == RunState::Queued;
+            if !queued || self.enqueue(&entry, late.compute_by).is_ok() {
                 self.reply(memory, id, late.wait, late.responder);
                 continue;
             }
-            match self.fail_busy(memory, &entry) {
-                Ok(()) => late
-                    .responder
-                    .send(Problem::busy(self.work.retry_after_s())),
-                Err(problem) => late.responder.send(*problem),
+            let problem = match self.fail_busy(memory, &entry) {
+                Ok(()) => Problem::busy(self.work.retry_after_s()),
+                Err(problem) => *problem,
+            };
+            for waiter in memory.waiters.remove(&id).unwrap_or_default() {
+                waiter.responder.send(problem.clone());
             }
+            late.responder.send(problem);
         }
     }
 
@@ -274,9 +281,7 @@ impl Scheduler {
             run: Arc::new(run),
             progress: entry.progress.clone(),
         };
-        self.save(memory, &entry)?;
-        self.answer_waiters(memory, &entry);
-        Ok(())
+        self.save(memory, &entry)
     }
 
     /// Answers the callers that wait for a run, which is at rest now.
@@ -397,6 +402,9 @@ impl Scheduler {
             run: Arc::new(run),
             progress: Arc::new(Progress::default()),
         };
+        if memory.second_tries.len() >= SECOND_TRIES_MAX {
+            return Err(Box::new(Problem::busy(self.work.retry_after_s())));
+        }
         memory.to_settle.remove(id);
         memory.backoffs.remove(id);
         self.save(memory, &entry)?;
@@ -578,21 +586,6 @@ impl Scheduler {
                 run.seqs = *seqs;
                 memory.backoffs.remove(&run.id());
             }
-        }
-    }
-}
-
-/// The response for a run: 200 when it is at rest, 202 while it is under way, and a problem for a
-/// run that failed or is quarantined.
-pub fn answer(entry: &Entry, now_ms: u64) -> Response {
-    let run = &*entry.run;
-    match run.state {
-        RunState::Quarantined => errors::quarantined(run.reason.as_ref()).into(),
-        RunState::Failed => errors::failed(run.reason.as_ref()).into(),
-        _ => {
-            let status = if run.at_rest() { 200 } else { 202 };
-            Response::json(status, &entry.view(now_ms))
-                .header("Location", format!("/rewarder/epochs/{}", run.epoch))
         }
     }
 }

@@ -17,7 +17,7 @@ use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
-use ron_proto::ledger::{Entry, RequestKey};
+use ron_proto::ledger::{Entry, LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
 
@@ -174,6 +174,12 @@ impl Api {
 
 /// The caller's key as the ledger stores it.
 fn request_key(caller: &Principal, key: &IdemKey) -> Result<RequestKey, Problem> {
+    // The ledger refuses a whole commit for one such entry, and with it the entries of others.
+    if caller.name == LEDGER_PRINCIPAL {
+        return Err(Problem::forbidden(
+            "the token's subject is reserved for entries that the ledger makes itself",
+        ));
+    }
     let principal = caller.name.parse().map_err(|_| {
         Problem::forbidden(
             "the token's subject is longer than the 160 characters a ledger principal may have",
@@ -188,4 +194,19 @@ fn request_key(caller: &Principal, key: &IdemKey) -> Result<RequestKey, Problem>
         principal,
         key,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_ledger_is_forbidden() {
+        let key: IdemKey = "0123456789abcdef".parse().unwrap();
+        let mut caller = Principal::public();
+        assert!(request_key(&caller, &key).is_ok());
+        caller.name = LEDGER_PRINCIPAL.to_owned();
+        let refused = request_key(&caller, &key).unwrap_err();
+        assert_eq!((refused.status, refused.code), (403, "forbidden"));
+    }
 }

@@ -323,9 +323,10 @@ fn a_full_work_queue_answers_429_after_one_retry() {
         "the scheduler serves other requests before the second try"
     );
     life.tick_after(Duration::from_millis(100));
-    let (code, body) = status(refused);
-    assert_eq!((code, body["code"].as_str()), (429, Some("busy")));
-    assert!(status(waiting).0 >= 400, "its run has failed");
+    for caller in [refused, waiting] {
+        let (code, body) = status(caller);
+        assert_eq!((code, body["code"].as_str()), (429, Some("busy")));
+    }
     while life.work.try_recv().is_some() {}
     assert_eq!(
         status(life.ask("e3", ask, false)).0,
