@@ -26,6 +26,12 @@ pub trait Disk: Debug + Send + Sync {
     fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Creates an empty file (mode 0600) for reading and writing; truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Creates an empty file with these permissions, and removes an existing one, whose permissions may
+    /// be wider. A disk in memory has no permissions.
+    fn create_with_mode(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn DiskFile>> {
+        let _ = mode;
+        self.create(path)
+    }
     /// Opens a file for reading and writing; creates it (mode 0600) when there is none.
     fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file over another or to a new name in the same directory.
@@ -106,6 +112,15 @@ impl Disk for OsDisk {
         Ok(Arc::new(OsFile(writable().truncate(true).open(path)?)))
     }
 
+    fn create_with_mode(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn DiskFile>> {
+        match std::fs::remove_file(path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let file = writable().mode(mode).create_new(true).open(path)?;
+        Ok(Arc::new(OsFile(file)))
+    }
+
     fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(OsFile(writable().open(path)?)))
     }
@@ -183,31 +198,41 @@ impl DiskFile for OsFile {
 }
 
 /// Replaces a small file atomically: after a crash either the old or the new content is there,
-/// whole; on return the new content is durable.
+/// whole; on return the new content is durable. Only the owner can read it (mode 0600).
 pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    write_atomic_with_mode(disk, dir, name, bytes, 0o600)
+}
+
+/// As [`write_atomic`], with other permissions, of which the umask is taken.
+pub fn write_atomic_with_mode(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    mode: u32,
+) -> io::Result<()> {
     // The content must be durable before the rename and the rename before the return, in this
     // order.
     let temporary = dir.join(format!("{name}.tmp"));
-    let file = disk.create(&temporary)?;
+    let file = disk.create_with_mode(&temporary, mode)?;
     file.write_at(0, bytes)?;
     file.sync_data()?;
     disk.rename(&temporary, &dir.join(name))?;
     disk.sync_dir(dir)
 }
 
-/// Reads a whole small file; `None` when it does not exist, an error when it is longer than `most`
-/// bytes.
-pub fn read_small(disk: &dyn Disk, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+/// Reads a whole small file; `None` when it does not exist, an error when it is longer than
+/// `bytes_max`.
+pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let file = match disk.open_read(path) {
         Ok(file) => file,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
-    let len = file.len()?;
-    if len > most {
+    if file.len()? > bytes_max {
         return Err(io::Error::new(
             ErrorKind::InvalidData,
-            "the file is longer than it can be",
+            format!("the file is longer than {bytes_max} bytes"),
         ));
     }
     read_all(&*file).map(Some)
@@ -224,7 +249,71 @@ pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+    use crate::sim::{CrashMode, FaultKind, SimDisk};
+
+    #[test]
+    fn a_crash_at_any_operation_leaves_the_old_or_the_new_content() {
+        let (dir, path) = (Path::new("/d"), Path::new("/d/x"));
+        for fault in [FaultKind::PowerOff, FaultKind::Io, FaultKind::NoSpace] {
+            for at in 1..=6 {
+                let disk = SimDisk::new();
+                write_atomic(&disk, dir, "x", b"old").expect("written");
+                disk.fail_after(at, fault);
+                let done = write_atomic(&disk, dir, "x", b"the new one").is_ok();
+                assert_eq!(
+                    done,
+                    at == 6,
+                    "five operations: create, write, sync, rename, sync"
+                );
+                let torn = (0..12).map(CrashMode::TearLast);
+                let whole = [
+                    CrashMode::LoseAll,
+                    CrashMode::KeepAll,
+                    CrashMode::HoleInLast(0),
+                ];
+                for mode in torn.chain(whole) {
+                    let image = disk.fork();
+                    image.crash(mode);
+                    let left = read_small(&image, path, 20).expect("read").expect("there");
+                    let new = left == b"the new one";
+                    assert!(
+                        new || !done && left == b"old",
+                        "{fault:?} at {at}, {mode:?}"
+                    );
+                    write_atomic(&image, dir, "x", b"next").expect("over the temporary file");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_temporary_file_of_others_is_not_written_into() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let (temporary, path) = (home.path().join("x.tmp"), home.path().join("x"));
+        let mode = || {
+            std::fs::metadata(&path)
+                .expect("there")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        std::fs::write(&temporary, b"left by a crash").expect("written");
+        std::fs::set_permissions(&temporary, Permissions::from_mode(0o666)).expect("set");
+        write_atomic(&OsDisk, home.path(), "x", b"secret").expect("written");
+        assert_eq!(
+            (mode(), std::fs::read(&path).expect("read")),
+            (0o600, b"secret".to_vec())
+        );
+        write_atomic_with_mode(&OsDisk, home.path(), "x", b"public", 0o400).expect("written");
+        assert_eq!(
+            (mode(), std::fs::read(&path).expect("read")),
+            (0o400, b"public".to_vec())
+        );
+    }
 
     #[test]
     fn disks_lock_list_and_replace() {

@@ -12,7 +12,8 @@
 //!
 //! **Invariant:** a record whose commit returned is found at the next start, or the file is refused with
 //! its name and the offset of the damage. Nothing is skipped silently.
-//! **Invariant:** a file of a newer format is refused before anything is written.
+//! **Invariant:** a record file or sealed file of a newer format is refused before anything is written. A slot
+//! file has no start, so its owner keeps the version elsewhere and checks it first.
 //! **Invariant:** after a failed write or flush a file takes nothing more until it is opened again.
 
 mod disk;
@@ -23,7 +24,9 @@ mod sealed;
 mod sim;
 mod slots;
 
-pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic};
+pub use disk::{
+    Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic, write_atomic_with_mode,
+};
 pub use kind::{FileError, Kind};
 pub use memory::MemoryDisk;
 pub use records::{Check, Opened, Place, RecordFile, Tail};

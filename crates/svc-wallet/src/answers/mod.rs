@@ -117,9 +117,16 @@ impl Answers {
     }
 
     fn load(&mut self) -> Result<(), AnswersError> {
-        let mut newest = None;
+        let mut newest: Option<(u64, u64, u32)> = None;
         for first in segments::firsts(&*self.disk, &self.dir)? {
-            let places = segments::places(&*self.disk, &self.dir, first)?;
+            // A power cut may tear a pair and leave the next one whole. The feed continues after the last entry,
+            // so a pair behind a gap goes, and its entries come again in order.
+            let follows = newest.is_none_or(|(before, rows, _)| before + rows == first);
+            let places = if follows {
+                segments::places(&*self.disk, &self.dir, first)?
+            } else {
+                Vec::new()
+            };
             let Some(last) = places.last() else {
                 segments::remove(&*self.disk, &self.dir, first)?;
                 continue;

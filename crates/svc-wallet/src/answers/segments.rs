@@ -77,8 +77,7 @@ pub fn firsts(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<u64>> {
     Ok(rows.filter_map(|first| first.parse().ok()).collect())
 }
 
-/// The usable rows of a pair: those before the first whose line is not fully in the file. A damaged row with a sound
-/// one behind it is an error.
+/// The usable rows of a pair: those before the first that is torn or whose line is not fully in the file.
 pub fn places(disk: &dyn Disk, dir: &Path, first: u64) -> Result<Vec<Place>, FileError> {
     let Some(rows) = Rows::open(disk, &rows_of(dir, first), KIND, first)? else {
         return Ok(Vec::new());
