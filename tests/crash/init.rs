@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_tests::{Fleet, json, ok, ron_binary, ron_on};
 
-/// Kills per lane, each in a directory of its own and again in the previous one.
+/// Kills per run, each in a directory of its own and again in the previous one.
 const KILLS: u32 = 24;
 /// Distance between two kill moments; together they span more than a whole run.
 const STEP: Duration = Duration::from_millis(20);

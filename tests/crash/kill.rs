@@ -13,7 +13,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
 use ron_tests::{CALL, Fleet, ok, ron_binary};
 
-/// Number of kills; `RON_KILL_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_KILL_ROUNDS` makes it a long test.
 fn rounds() -> u64 {
     std::env::var("RON_KILL_ROUNDS")
         .ok()

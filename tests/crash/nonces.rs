@@ -14,7 +14,7 @@ use serde_json::json;
 /// Uses reserved at once: few, so that kills fall between reservation and use as well.
 const BLOCK: u32 = 32;
 
-/// Number of kills; `RON_NONCE_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_NONCE_ROUNDS` makes it a long test.
 fn rounds() -> u64 {
     let set = std::env::var("RON_NONCE_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(4)

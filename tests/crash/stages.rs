@@ -82,7 +82,7 @@ impl Drop for Rewarder {
     }
 }
 
-struct Lane {
+struct Services {
     rig: Rig,
     points: Points,
     env: Vec<(&'static str, PathBuf)>,
@@ -108,7 +108,7 @@ fn library(to: &Path) -> PathBuf {
     out
 }
 
-impl Lane {
+impl Services {
     fn start() -> Self {
         let mut rig = Rig::start();
         // Five hundred pools a day exceed the default limit of an account.
@@ -390,17 +390,17 @@ fn points_are_spread_over_every_stage() {
 
 #[test]
 fn a_kill_in_any_stage_pays_every_payee_once() {
-    let mut lane = Lane::start();
+    let mut services = Services::start();
     let count = kills();
-    let funded = lane.fund(count as u128 + 2);
-    let mut rewarder = lane.rewarder();
+    let funded = services.fund(count as u128 + 2);
+    let mut rewarder = services.rewarder();
     // Once to store the snapshot, once to count the operations of each stage.
-    assert!(lane.drive(&mut rewarder, "stages:first"));
+    assert!(services.drive(&mut rewarder, "stages:first"));
     let all: Vec<(&str, i64)> = STAGES.iter().map(|stage| (*stage, MANY)).collect();
-    lane.points.set(&all);
-    assert!(lane.drive(&mut rewarder, "stages:second"));
+    services.points.set(&all);
+    assert!(services.drive(&mut rewarder, "stages:second"));
     let counts: Vec<i64> = (0..STAGES.len())
-        .map(|s| MANY - lane.points.left(s))
+        .map(|s| MANY - services.points.left(s))
         .collect();
     println!(
         "operations by stage: {:?}",
@@ -414,25 +414,25 @@ fn a_kill_in_any_stage_pays_every_payee_once() {
     let mut hit = BTreeMap::new();
     for (round, (stage, at)) in spread(&counts, count).into_iter().enumerate() {
         let (epoch, name) = (format!("stages:{round}"), STAGES[stage]);
-        lane.points.set(&[(name, at)]);
-        if !lane.drive(&mut rewarder, &epoch) {
+        services.points.set(&[(name, at)]);
+        if !services.drive(&mut rewarder, &epoch) {
             *hit.entry(name).or_insert(0) += 1;
         }
         // Every third time the rewarder is killed once more while it recovers.
         if round % 3 == 2 {
-            lane.points.set(&[(name, 1 + round as i64 % 7)]);
-            rewarder = lane.rewarder();
-            lane.drive(&mut rewarder, &epoch);
+            services.points.set(&[(name, 1 + round as i64 % 7)]);
+            rewarder = services.rewarder();
+            services.drive(&mut rewarder, &epoch);
         }
-        lane.points.set(&[]);
+        services.points.set(&[]);
         if rewarder.child.try_wait().unwrap().is_some() {
-            rewarder = lane.rewarder();
+            rewarder = services.rewarder();
         }
-        assert!(lane.drive(&mut rewarder, &epoch), "{name} {at}");
-        lane.closed(&epoch);
+        assert!(services.drive(&mut rewarder, &epoch), "{name} {at}");
+        services.closed(&epoch);
         if round % 10 == 9 || round + 1 == count {
-            rewarder = lane.forget(rewarder, &epoch);
-            lane.closed(&epoch);
+            rewarder = services.forget(rewarder, &epoch);
+            services.closed(&epoch);
         }
     }
     println!("killed by stage: {hit:?} of {count}");
@@ -444,8 +444,8 @@ fn a_kill_in_any_stage_pays_every_payee_once() {
         "every stage was killed in: {hit:?}"
     );
     let last = format!("stages:{}", count - 1);
-    lane.paid_once(&rewarder, &last, count as u128 + 2, funded);
+    services.paid_once(&rewarder, &last, count as u128 + 2, funded);
     drop(rewarder);
-    lane.rig.kill("ron-ledger");
-    ok(&ron_on(lane.rig.dir.path(), &["ledger", "verify"]));
+    services.rig.kill("ron-ledger");
+    ok(&ron_on(services.rig.dir.path(), &["ledger", "verify"]));
 }

@@ -2,7 +2,7 @@
 //!
 //! - `<!-- run -->`: `tests/e2e/documented.rs` runs the block unchanged;
 //! - `<!-- run by: TARGET -->`: that test target runs it (for both, the source of the test must name the page);
-//! - `<!-- not run: REASON -->`: only the scripts, lanes, test targets, packages and binaries that it names are checked
+//! - `<!-- not run: REASON -->`: only the scripts, tasks, test targets, packages and binaries that it names are checked
 //!   to exist.
 //!
 //! Pages under `docs/runbooks/` have their own test target. `bin/ron/src/documented.rs` checks that `ron` and the
@@ -149,16 +149,16 @@ fn fault(block: &Block, modules: &[(String, String)]) -> Option<String> {
     }
 }
 
-/// What `cargo xtask` says against the first lane of a text that it does not take, with its arguments.
+/// What `cargo xtask` says against the first task of a text that it does not take, with its arguments.
 fn refused(text: &str) -> Option<String> {
-    let lanes = text
+    let tasks = text
         .lines()
         .filter_map(|line| line.split_once("cargo xtask "));
-    lanes.map(|(_, rest)| rest).find_map(|rest| {
+    tasks.map(|(_, rest)| rest).find_map(|rest| {
         // Behind a bracket come optional arguments, described in words.
         let words = rest.split(['#', ';', '[']).next().unwrap();
         let words: Vec<&str> = words.split_whitespace().collect();
-        if words.is_empty() || words[0] == "LANE" {
+        if words.is_empty() || words[0] == "TASK" {
             return None;
         }
         let line = std::iter::once("xtask").chain(words);
@@ -167,7 +167,7 @@ fn refused(text: &str) -> Option<String> {
     })
 }
 
-/// The first script, lane, target, package or binary that a text names and that does not exist, or a `--bins` that would
+/// The first script, task, target, package or binary that a text names and that does not exist, or a `--bins` that would
 /// leave binaries out.
 fn missing(text: &str) -> Option<String> {
     if let Some(why) = refused(text) {
@@ -261,7 +261,7 @@ fn what_a_block_names_must_exist() {
     assert_eq!(missing("cargo build --workspace --bins\n"), None);
 }
 
-/// Test targets, lanes and scripts in sentences and tables exist too, not only those in blocks.
+/// Test targets, tasks and scripts in sentences and tables exist too, not only those in blocks.
 #[test]
 fn commands_named_in_prose_exist() {
     let (mut wrong, mut seen) = (Vec::new(), 0);

@@ -1,5 +1,5 @@
 //! Files that are packaged with the programs agree with them: example configurations, units, users, the list of
-//! algorithms, the bill of materials, the lane for advisories. `RON_UPDATE_DOCS=1` regenerates generated files.
+//! algorithms, the bill of materials, the task for advisories. `RON_UPDATE_DOCS=1` regenerates generated files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -314,12 +314,12 @@ fn the_bill_of_materials_is_valid_and_complete() {
 
 #[test]
 fn advisories_are_found_by_a_database_and_not_checked_without_one() {
-    let lane = || {
-        let mut lane = xtask();
-        lane.arg("advisories").env_remove("ADVISORY_DB");
-        lane
+    let task = || {
+        let mut task = xtask();
+        task.arg("advisories").env_remove("ADVISORY_DB");
+        task
     };
-    let bare = ok(&lane().output().unwrap());
+    let bare = ok(&task().output().unwrap());
     assert!(bare.starts_with("advisories: not checked"), "{bare}");
     // A database of one made-up advisory, which concerns versions below the given one.
     let dir = tempfile::tempdir().unwrap();
@@ -331,7 +331,7 @@ fn advisories_are_found_by_a_database_and_not_checked_without_one() {
              [versions]\npatched = [\">= {patched}\"]\n```\n\n# Made up\n\nFor a test.\n"
         );
         fs::write(place.join("RUSTSEC-2099-0001.md"), text).unwrap();
-        lane().arg(dir.path()).output().unwrap()
+        task().arg(dir.path()).output().unwrap()
     };
     let good = ok(&check("0.0.1"));
     assert!(good.contains("1 advisories"), "{good}");
@@ -341,6 +341,6 @@ fn advisories_are_found_by_a_database_and_not_checked_without_one() {
         !bad.status.success() && said.contains("RUSTSEC-2099-0001"),
         "{said}"
     );
-    let none = lane().arg(dir.path().join("nowhere")).output().unwrap();
+    let none = task().arg(dir.path().join("nowhere")).output().unwrap();
     assert!(!none.status.success());
 }

@@ -1,4 +1,4 @@
-//! `docs/TESTING.md` names every script, lane, test target, model and fuzz target; its tables of lanes are those of xtask.
+//! `docs/TESTING.md` names every script, task, test target, model and fuzz target; its tables of tasks are those of xtask.
 
 use std::fs;
 
@@ -19,15 +19,15 @@ fn stems(dir: &str, ending: &str) -> Vec<String> {
 }
 
 #[test]
-fn tables_of_lanes_are_those_of_xtask() {
+fn tables_of_tasks_are_those_of_xtask() {
     let found = regions::check("TESTING.md", "generated", |part| {
-        xtask::table(part.strip_prefix("lanes ")?)
+        xtask::table(part.strip_prefix("tasks ")?)
     });
     assert_eq!(found.len(), 4, "{found:?}");
 }
 
 #[test]
-fn the_page_about_tests_names_every_lane() {
+fn the_page_about_tests_names_every_task() {
     let page = fs::read_to_string(workspace().join("docs/TESTING.md")).unwrap();
     let tests = ["e2e", "crash"].iter().flat_map(|target| {
         let modules = stems(&format!("tests/{target}"), ".rs");
@@ -47,9 +47,9 @@ fn the_page_about_tests_names_every_lane() {
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             format!("models/{name}")
         });
-    let lanes = xtask::LANES.iter();
-    let lanes = lanes.map(|lane| format!("`cargo xtask {}", lane.name));
-    let all = tests.chain(scripts).chain(lanes).chain(fuzz).chain(models);
+    let tasks = xtask::TASKS.iter();
+    let tasks = tasks.map(|task| format!("`cargo xtask {}", task.name));
+    let all = tests.chain(scripts).chain(tasks).chain(fuzz).chain(models);
     let lost: Vec<_> = all.filter(|name| !page.contains(name)).collect();
     assert!(lost.is_empty(), "docs/TESTING.md does not name {lost:?}");
 }

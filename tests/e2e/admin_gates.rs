@@ -338,8 +338,8 @@ fn nodes_behind_tls_and_unix_sockets_are_watched() {
     let (proxy, port) = nginx(dir.path(), watched.health);
     let proxy = Proxy(proxy);
     let other = tempfile::tempdir().unwrap();
-    let stranger = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(other.path().join("ca.pem"), stranger.cert.pem()).unwrap();
+    let other_ca = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(other.path().join("ca.pem"), other_ca.cert.pem()).unwrap();
     let console = |ca: &Path| {
         Console::start(&format!(
             "[tls]\npeer_ca_path = \"{}\"\n[sampler]\nmetrics_interval = \"500ms\"\nmetrics_window = \"10s\"\n\

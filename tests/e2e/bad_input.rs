@@ -149,9 +149,9 @@ fn smuggling_attempts_are_refused_on_every_port() {
 #[test]
 fn tokens_that_are_expired_foreign_or_of_another_tenant_are_refused() {
     let fleet = Fleet::start();
-    let stranger = Fleet::start();
+    let other_fleet = Fleet::start();
     let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
-    let foreign = stranger.token("svc-wallet", None);
+    let foreign = other_fleet.token("svc-wallet", None);
     let got = json(&fleet.get(&url, Some(&foreign)), 401);
     assert_eq!(got["code"], "unauthorized", "{got}");
 

@@ -115,7 +115,7 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     let fleet = Fleet::start();
     let path = fleet.dir().join("svc-admin/config.toml");
     let mut text = std::fs::read_to_string(&path).unwrap();
-    text.push_str("\n[[nodes]]\nid = \"stranger\"\nhealth_url = \"http://127.0.0.1:9\"\n");
+    text.push_str("\n[[nodes]]\nid = \"outside\"\nhealth_url = \"http://127.0.0.1:9\"\n");
     std::fs::write(&path, text).unwrap();
     let pid = fleet.pid().to_string();
     let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
@@ -136,13 +136,13 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     }
     let console = fleet.api("svc-admin");
     // The console shows the change after its next poll.
-    let stranger = format!("{console}/api/nodes/stranger/status");
-    while fleet.get(&stranger, None).status != 200 {
+    let outside = format!("{console}/api/nodes/outside/status");
+    while fleet.get(&outside, None).status != 200 {
         assert!(std::time::Instant::now() < patience, "it is watched");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    let stranger = json(&fleet.get(&stranger, None), 200);
-    assert_eq!(stranger["healthUrl"], "http://127.0.0.1:9");
+    let outside = json(&fleet.get(&outside, None), 200);
+    assert_eq!(outside["healthUrl"], "http://127.0.0.1:9");
     for service in SERVICES {
         let url = format!("{console}/api/nodes/{service}/status");
         let node = json(&fleet.get(&url, None), 200);

@@ -435,7 +435,7 @@ fn the_note_key_changes_over_by_an_overlap_of_both() {
         let before = reads();
         std::fs::write(&file, text.replace(&old, &pins)).unwrap();
         reload(&fleet);
-        until("the wallet has read the keys anew", || {
+        until("the wallet has read the keys again", || {
             assert_eq!(balance(&fleet, &token), 200);
             reads() > before
         });

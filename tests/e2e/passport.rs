@@ -107,9 +107,9 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
         400,
         "invalid_request",
     );
-    let stranger = [ask[0], ("audience", "svc-other")];
+    let unlisted = [ask[0], ("audience", "svc-other")];
     check(
-        rig.operator("/oauth2/token", &stranger),
+        rig.operator("/oauth2/token", &unlisted),
         400,
         "unauthorized_client",
     );

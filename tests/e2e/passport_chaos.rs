@@ -30,7 +30,7 @@ const LATE: Duration = Duration::from_secs(10);
 
 /// What the clients have observed.
 #[derive(Default)]
-struct Seen {
+struct Observations {
     tokens: Mutex<Vec<String>>,
     published: Mutex<BTreeSet<String>>,
     refused: AtomicUsize,
@@ -105,7 +105,7 @@ impl Issuer<'_> {
     }
 
     /// One client: requests tokens until there are enough.
-    fn client(&self, seen: &Seen, wanted: usize) {
+    fn client(&self, seen: &Observations, wanted: usize) {
         while seen.tokens.lock().unwrap().len() < wanted {
             let began = Instant::now();
             let reply = self.ask().expect("the issuer itself stays up and answers");
@@ -175,7 +175,12 @@ struct Round {
 
 /// Clients request tokens until there are `wanted`, while the key is rotated and the KMS stopped
 /// and continued.
-fn stopped_and_rotated(rig: &Rig, issuer: &Issuer<'_>, seen: &Seen, wanted: usize) -> Round {
+fn stopped_and_rotated(
+    rig: &Rig,
+    issuer: &Issuer<'_>,
+    seen: &Observations,
+    wanted: usize,
+) -> Round {
     let mut round = Round::default();
     let pause = |ms: u64| std::thread::sleep(Duration::from_millis(ms));
     std::thread::scope(|scope| {
@@ -206,7 +211,7 @@ fn stopped_and_rotated(rig: &Rig, issuer: &Issuer<'_>, seen: &Seen, wanted: usiz
 
 /// The KMS is killed while clients request tokens: they are refused in time, and served again after
 /// its restart.
-fn killed(rig: &mut Rig, form: &str, seen: &Seen) {
+fn killed(rig: &mut Rig, form: &str, seen: &Observations) {
     let (port, stop) = (rig.port("svc-passport"), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
@@ -224,7 +229,7 @@ fn killed(rig: &mut Rig, form: &str, seen: &Seen) {
 fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
     let wanted = std::env::var("RON_ISSUES").map_or(200, |n| n.parse().unwrap());
     let mut rig = Rig::start();
-    let seen = Seen::default();
+    let seen = Observations::default();
     let (mut rotations, mut deepest) = (0, 0.0_f64);
     let form = form(&rig);
     for round in 1..=ROUNDS {
@@ -267,7 +272,7 @@ fn whatever_happens_to_the_kms_no_bad_token_leaves_and_no_answer_is_late() {
 
 /// Sends requests with a client of its own until stopped, because the rig is busy with its
 /// processes. Issued tokens are kept to be verified with the others.
-fn hammer(port: u16, form: &str, seen: &Seen, stop: &AtomicBool) {
+fn hammer(port: u16, form: &str, seen: &Observations, stop: &AtomicBool) {
     let http = ron_tests::http_client();
     let url = format!("http://127.0.0.1:{port}/oauth2/token");
     let deadline = DEADLINE_MS.to_string();

@@ -369,11 +369,11 @@ fn a_refusal_leaves_a_trace_and_a_flood_of_them_no_flood_of_lines() {
     let dir = tempfile::tempdir().unwrap();
     let alone = Alone::beside(&fleet, dir.path());
     let wrong = client_secret::generate("operator", &[7; 32]);
-    let stranger = client_secret::generate("mallory-was-here", &[7; 32]);
+    let unlisted = client_secret::generate("mallory-was-here", &[7; 32]);
     for _ in 0..WRONG {
         assert_eq!(alone.token(&fleet, &basic("operator", &wrong)), 401);
         assert_eq!(
-            alone.token(&fleet, &basic("mallory-was-here", &stranger)),
+            alone.token(&fleet, &basic("mallory-was-here", &unlisted)),
             401
         );
     }

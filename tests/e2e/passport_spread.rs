@@ -214,11 +214,11 @@ fn revocations_that_a_cut_feed_has_missed_act_in_time_once_it_is_back() {
         for at in [0, held.len() - 1] {
             assert_eq!(status(at), 200, "{round}: the line is cut");
         }
-        let mended = Instant::now();
+        let repaired = Instant::now();
         rig.line.set(Way::Open);
         let taken = held
             .into_iter()
-            .map(|(beside, token)| (beside, token, mended));
+            .map(|(beside, token)| (beside, token, repaired));
         let taken: Vec<_> = taken.collect();
         let one = rig.until_refused(&taken);
         for (all, part) in took.iter_mut().zip(one.chunks(MISSED)) {

@@ -480,12 +480,12 @@ fn a_program_on_the_ports_of_a_service_gets_no_credential() {
 
 /// Another user who listens on a socket, and what arrives there: `came` for a connection, then
 /// `heard N` bytes.
-struct Stranger {
+struct OtherUser {
     _process: Ended,
     said: Arc<Mutex<Vec<String>>>,
 }
 
-const STRANGER: &str = "
+const OTHER_USER: &str = "
 import os, socket, sys
 s = socket.socket(socket.AF_UNIX)
 s.bind(sys.argv[1])
@@ -513,12 +513,12 @@ fn python_for_other_users() -> &'static str {
     }
 }
 
-impl Stranger {
+impl OtherUser {
     fn on(socket: &Path) -> Self {
         let user = NOBODY.to_string();
         let mut child = Command::new("setpriv")
             .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
-            .args([python_for_other_users(), "-c", STRANGER])
+            .args([python_for_other_users(), "-c", OTHER_USER])
             .arg(socket)
             .stdout(Stdio::piped())
             .spawn()
@@ -531,12 +531,12 @@ impl Stranger {
                 lines.lock().unwrap().push(line);
             }
         });
-        let stranger = Self {
+        let other = Self {
             _process: Ended(child),
             said,
         };
-        until("the stranger listens", || stranger.saw("listens") == 1);
-        stranger
+        until("the other user listens", || other.saw("listens") == 1);
+        other
     }
 
     fn saw(&self, line: &str) -> usize {
@@ -590,7 +590,7 @@ fn another_user_on_the_socket_of_a_service_gets_no_credential() {
     for name in ["ron-kms", "svc-passport", "ron-ledger"] {
         chown(run.join(name), Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let on = |name: &str| Stranger::on(&run.join(name).join("api.sock"));
+    let on = |name: &str| OtherUser::on(&run.join(name).join("api.sock"));
     let [kms, issuer, ledger] = ["ron-kms", "svc-passport", "ron-ledger"].map(on);
     let refused = |args: &[&str]| {
         let out = ron_on(dir.path(), args);

@@ -12,7 +12,7 @@ use ron_kernel::Deadline;
 use ron_tests::{CALM, Fleet, json, ok};
 use serde_json::{Value, json};
 
-/// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long lane.
+/// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long test.
 fn rounds() -> usize {
     let set = std::env::var("RON_WALLET_ROUNDS");
     set.ok().and_then(|v| v.parse().ok()).unwrap_or(12)

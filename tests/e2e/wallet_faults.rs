@@ -15,12 +15,12 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-/// Number of kills; `RON_KILL_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_KILL_ROUNDS` makes it a long test.
 fn rounds() -> u64 {
     number("RON_KILL_ROUNDS").unwrap_or(6)
 }
 
-/// Minutes after which no further round begins, for a long lane that must end in time
+/// Minutes after which no further round begins, for a long test that must end in time
 /// (`RON_KILL_MINUTES`).
 fn minutes() -> u64 {
     number("RON_KILL_MINUTES").unwrap_or(600)
@@ -211,7 +211,7 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
 
 /// The responses one client received, per key.
 #[derive(Default)]
-struct Told {
+struct Responses {
     done: BTreeMap<String, Vec<u8>>,
     open: Vec<String>,
 }
@@ -219,7 +219,7 @@ struct Told {
 #[test]
 fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
     let mut rig = Rig::start();
-    let (mut all, mut seed) = (Told::default(), u64::from(std::process::id()) | 1);
+    let (mut all, mut seed) = (Responses::default(), u64::from(std::process::id()) | 1);
     println!("seed {seed}");
     let mut below = |n: u64| {
         seed ^= seed << 13;
@@ -240,7 +240,7 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
             &["svc-wallet"],
             &["ron-ledger", "svc-wallet"],
         ][below(3) as usize];
-        let (told, gone) = std::thread::scope(|s| {
+        let (responses, gone) = std::thread::scope(|s| {
             let (rig_ref, stop, acknowledged) = (&rig, &stop, &acknowledged);
             // All are at work before the first is waited for.
             #[allow(clippy::needless_collect)]
@@ -259,8 +259,9 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
             }
             std::thread::sleep(Duration::from_millis(150));
             stop.store(true, Ordering::Release);
-            let told: Vec<Told> = clients.into_iter().map(|c| c.join().unwrap()).collect();
-            (told, victims)
+            let responses: Vec<Responses> =
+                clients.into_iter().map(|c| c.join().unwrap()).collect();
+            (responses, victims)
         });
         for name in gone {
             let mut child = rig.children.remove(name).unwrap();
@@ -269,7 +270,7 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
         }
         rig.wait_ready("ron-ledger");
         rig.wait_ready("svc-wallet");
-        for part in told {
+        for part in responses {
             all.done.extend(part.done);
             all.open.extend(part.open);
         }
@@ -292,8 +293,14 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
 }
 
 /// One client that issues single units, each under a key of its own.
-fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool, acknowledged: &AtomicU64) -> Told {
-    let mut told = Told::default();
+fn load(
+    rig: &Rig,
+    round: u64,
+    client: usize,
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> Responses {
+    let mut responses = Responses::default();
     for n in 0.. {
         if stop.load(Ordering::Acquire) {
             break;
@@ -301,7 +308,7 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool, acknowledged: &
         let key = format!("k-{round}-{client}-{n}");
         match rig.issue(&key, "sum", 1) {
             Ok(reply) if reply.status == 200 => {
-                told.done.insert(key, reply.body);
+                responses.done.insert(key, reply.body);
                 acknowledged.fetch_add(1, Ordering::Relaxed);
             }
             Ok(reply) if reply.status == 504 => {
@@ -309,31 +316,31 @@ fn load(rig: &Rig, round: u64, client: usize, stop: &AtomicBool, acknowledged: &
                     reply.header("location"),
                     Some(format!("/v1/ops/{key}").as_str())
                 );
-                told.open.push(key);
+                responses.open.push(key);
             }
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
             Err(_) => {
                 // This client received no response: it retries later, as for a 504.
-                told.open.push(key);
+                responses.open.push(key);
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
     }
-    told
+    responses
 }
 
 /// Every acknowledged receipt exists, every open outcome is resolved one way or the other, and the
 /// sum is right.
-fn settle(rig: &Rig, told: Told) {
-    let (done, open) = (told.done.len(), told.open.len());
+fn settle(rig: &Rig, responses: Responses) {
+    let (done, open) = (responses.done.len(), responses.open.len());
     rig.calm();
     assert!(done > 0);
-    for (key, body) in &told.done {
+    for (key, body) in &responses.done {
         let again = rig.patiently(|| rig.issue(key, "sum", 1).unwrap());
         assert_eq!((again.status, &again.body), (200, body), "{key}");
     }
     let mut late = 0;
-    for key in &told.open {
+    for key in &responses.open {
         let asked = rig.patiently(|| rig.get(&format!("/v1/ops/{key}")));
         let again = rig.patiently(|| rig.issue(key, "sum", 1).unwrap());
         match asked.status {

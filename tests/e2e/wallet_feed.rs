@@ -200,7 +200,7 @@ fn a_rolled_back_ledger_is_detected_and_its_lost_receipts_are_not_returned() {
     rig.run("ron-ledger");
     rig.wait_ready("svc-wallet");
     let again = issued(&rig, "lost", 7);
-    assert!(!replayed(&again), "done anew");
+    assert!(!replayed(&again), "done again");
     assert_eq!(rig.balance("a")["amount_minor"], "107");
 
     // The same while the wallet is down, and the ledger grows past the wallet's position.

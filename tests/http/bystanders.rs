@@ -19,14 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The observations of all of them.
 #[derive(Debug)]
-pub struct Seen {
+pub struct Observations {
     /// In order of length.
     pub latencies: Vec<Duration>,
     /// Responses other than 200, and connections that ended.
     pub failures: Vec<String>,
 }
 
-impl Seen {
+impl Observations {
     /// The latency that this share of the responses did not exceed, in milliseconds.
     pub fn quantile_ms(&self, percent: usize) -> f64 {
         let last = self.latencies.len() - 1;
@@ -37,7 +37,7 @@ impl Seen {
 /// They work until their observations are collected.
 pub struct Bystanders {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Seen>>,
+    threads: Vec<JoinHandle<Observations>>,
 }
 
 impl Bystanders {
@@ -51,9 +51,9 @@ impl Bystanders {
         Self { stop, threads }
     }
 
-    pub fn finish(self) -> Seen {
+    pub fn finish(self) -> Observations {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Seen {
+        let mut all = Observations {
             latencies: Vec::new(),
             failures: Vec::new(),
         };
@@ -68,8 +68,8 @@ impl Bystanders {
     }
 }
 
-fn work(addr: SocketAddr, stop: &AtomicBool) -> Seen {
-    let mut seen = Seen {
+fn work(addr: SocketAddr, stop: &AtomicBool) -> Observations {
+    let mut seen = Observations {
         latencies: Vec::new(),
         failures: Vec::new(),
     };

@@ -192,12 +192,12 @@ fn idle_sockets_of_one_address_keep_nobody_out() {
 
 /// What an ordinary client observed.
 #[derive(Debug, Default)]
-struct Seen {
+struct Observations {
     latencies: Vec<Duration>,
     failures: Vec<String>,
 }
 
-impl Seen {
+impl Observations {
     fn p99_ms(&mut self) -> f64 {
         self.latencies.sort_unstable();
         let last = self.latencies.len() - 1;
@@ -206,8 +206,8 @@ impl Seen {
 }
 
 /// Requests tokens on one connection, about 200 a second, until stopped.
-fn issue(addr: SocketAddr, ask: &[u8], stop: &AtomicBool) -> Seen {
-    let mut seen = Seen::default();
+fn issue(addr: SocketAddr, ask: &[u8], stop: &AtomicBool) -> Observations {
+    let mut seen = Observations::default();
     let mut wire = Wire::connect(addr);
     while !stop.load(Ordering::Relaxed) {
         let sent = Instant::now();

@@ -1,6 +1,6 @@
 //! The soak: the whole loop in six processes under mixed load, with kills, reloads, rotations and revocations at seeded
 //! times. At the end nothing that was promised is missing, every log verifies, and no process uses more of the machine than
-//! after the warm-up. `cargo xtask soak MINUTES` is the long lane; `RON_SOAK_MINUTES` sets the length here.
+//! after the warm-up. `cargo xtask soak MINUTES` is the long test; `RON_SOAK_MINUTES` sets the length here.
 //!
 //! ```text
 //! |  warm-up 1/4  |        storm 1/2: kills and all else        |  calm 1/4: all but kills  |

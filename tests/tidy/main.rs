@@ -5,6 +5,7 @@
 
 mod comments;
 mod dependencies;
+mod language;
 mod modules;
 mod sizes;
 mod tree;

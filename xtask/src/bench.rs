@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use crate::cmd::{Cmd, require};
 use crate::files::{self, Removed};
-use crate::lane::{Args, Outcome};
+use crate::task::{Args, Outcome};
 
-/// What a lane builds: with the profile of its arguments, or for release.
+/// What a task builds: with the profile of its arguments, or for release.
 pub fn build(profile: &str, what: &str) -> Outcome {
     Cmd::cargo(&format!("build --profile {profile} --locked {what}")).run()
 }
@@ -16,7 +16,7 @@ pub fn built(profile: &str) -> PathBuf {
     files::target().join(files::profile_dir(profile))
 }
 
-/// Empty directories below the one to measure, removed when the lane ends.
+/// Empty directories below the one to measure, removed when the task ends.
 pub fn places(dir: &std::path::Path, names: &[&str]) -> Outcome<Vec<Removed>> {
     files::create_dir(dir)?;
     let place = |name: &&str| {

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::bench::{build, built};
 use crate::cmd::Cmd;
 use crate::files::{self, Removed};
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 const SETTINGS: &str = "-c fsync=on -c synchronous_commit=on -c shared_buffers=1GB -c max_wal_size=8GB \
     -c checkpoint_timeout=30min -c wal_compression=off";

@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use crate::bench::{build, built, places};
 use crate::cmd::{Cmd, require};
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 const PIN: &str = "648219";
 
-/// A fresh SoftHSM token, gone when the lane ends.
+/// A fresh SoftHSM token, gone when the task ends.
 struct Token {
     work: TempDir,
     slot: String,
@@ -35,12 +35,12 @@ impl Token {
             work,
             slot: String::new(),
         };
-        let told = token
+        let printed = token
             .user("softhsm2-util".as_ref())
             .args(["--init-token", "--free", "--label", "bench"])
             .args(["--so-pin", "12345678", "--pin", PIN])
             .measured()?;
-        let slot = told.rsplit(|c: char| !c.is_ascii_digit()).next();
+        let slot = printed.rsplit(|c: char| !c.is_ascii_digit()).next();
         slot.unwrap_or("").clone_into(&mut token.slot);
         Ok(token)
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::cmd::{Cmd, write_commit};
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
 use crate::release::programs;
+use crate::task::{Args, Failure, Outcome};
 
 /// Resolves every direct dependency to the oldest version that Cargo.toml admits, in a copy, and compiles it.
 pub fn minimal_versions(args: &Args) -> Outcome {

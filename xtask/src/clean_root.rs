@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::builds::cargo_home;
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 /// Set for the run inside the mount namespace of its own.
 const UNSHARED: &str = "RON_CLEAN_ROOT_UNSHARED";
@@ -79,9 +79,9 @@ fn can_make_roots() -> Outcome<bool> {
 
 /// Disk that a directory takes, without what is mounted in it.
 fn size(dir: &Path) -> Outcome<String> {
-    let told =
+    let usage =
         Cmd::sh("du -shx --exclude=proc --exclude=sys --exclude=dev \"$1\" 2>/dev/null | cut -f1");
-    told.arg(dir).output()
+    usage.arg(dir).output()
 }
 
 /// The clean place, removed at the end.

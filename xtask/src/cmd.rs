@@ -1,4 +1,4 @@
-//! Commands of lanes: shown, run from the root of the tree, and with an error that says what to do.
+//! Commands of tasks: shown, run from the root of the tree, and with an error that says what to do.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, ErrorKind};
@@ -10,11 +10,11 @@ use std::sync::{Arc, LazyLock};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::files;
-use crate::lane::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// A signal ends the command that runs (the terminal sends it to both) and starts no further one, so that the lane
+/// A signal ends the command that runs (the terminal sends it to both) and starts no further one, so that the task
 /// fails in the usual way and removes its directories.
 pub fn watch_signals() {
     for signal in [SIGINT, SIGTERM] {
@@ -24,7 +24,7 @@ pub fn watch_signals() {
     }
 }
 
-/// One command of a lane.
+/// One command of a task.
 pub struct Cmd {
     inner: Command,
     shown: String,
@@ -140,7 +140,7 @@ impl Cmd {
         Ok(self)
     }
 
-    /// Runs the command with the lane's own output.
+    /// Runs the command with the task's own output.
     pub fn run(mut self) -> Outcome {
         self.announce()?;
         let status = self.inner.status();
@@ -244,7 +244,7 @@ impl Cmd {
     }
 }
 
-/// A command in the background, which is killed when the lane ends.
+/// A command in the background, which is killed when the task ends.
 pub struct Started(Child);
 
 impl Started {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Failure, Outcome};
 use crate::loom::TARGET;
+use crate::task::{Failure, Outcome};
 
 const PAGE: &str = "docs/embedding.md";
 /// What the page's test prints when the bug is there.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::lane::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The root of the source tree.
 pub fn root() -> PathBuf {
@@ -87,7 +87,7 @@ pub fn below(dir: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A directory that is removed when the lane ends, also when it fails or is interrupted.
+/// A directory that is removed when the task ends, also when it fails or is interrupted.
 pub fn scratch(name: &str) -> Outcome<TempDir> {
     let made = tempfile::Builder::new()
         .prefix(&format!("{name}."))
@@ -95,7 +95,7 @@ pub fn scratch(name: &str) -> Outcome<TempDir> {
     with_path(made, "make a directory in", &std::env::temp_dir())
 }
 
-/// A directory that is removed when the lane ends; for a place that the caller chose.
+/// A directory that is removed when the task ends; for a place that the caller chose.
 pub struct Removed(pub PathBuf);
 
 impl Drop for Removed {

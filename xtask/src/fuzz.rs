@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 const TARGETS: [&str; 7] = [
     "request", "chunked", "routing", "json", "unpack", "metrics", "ledger",
@@ -18,8 +18,8 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 pub fn fuzz(args: &Args) -> Outcome {
     let seconds = args.number("seconds")?;
     let out = files::target().join("fuzz");
-    let told = Cmd::new("rustc").arg("-vV").output()?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: "));
+    let version = Cmd::new("rustc").arg("-vV").output()?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.ok_or_else(|| Failure("`rustc -vV` names no host".to_owned()))?;
     Cmd::cargo("build --release --manifest-path fuzz/Cargo.toml --target")
         .arg(host)

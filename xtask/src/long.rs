@@ -1,8 +1,8 @@
-//! Lanes that are tests of the workspace with a knob turned up.
+//! Tasks that are tests of the workspace with a knob turned up.
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 const SEED: &str = "the failed run printed its seed; RON_SEED=SEED repeats it";
 
@@ -11,7 +11,7 @@ fn build_programs() -> Outcome {
     Cmd::cargo("build --release --locked --workspace --bins").run()
 }
 
-/// Tests of some package, with the lane's arguments as variables.
+/// Tests of some package, with the task's arguments as variables.
 fn crate_test(args: &Args, test: &str) -> Outcome {
     Cmd::cargo(&format!("test --release --locked {test}"))
         .envs(args.variables())

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::cmd::Cmd;
 use crate::embedding;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 /// Models of one crate's protocols, and the mutants that its sources contain.
 struct Part {
@@ -58,7 +58,7 @@ const PARTS: [Part; 4] = [
         mutants: &[
             ("in_flight", "one_key"),
             ("complete", "one_key"),
-            ("lane", "debits_of"),
+            ("task", "debits_of"),
             ("sent", "late_waiters"),
             ("unresolved", "an_unknown"),
             ("balance", "a_balance"),

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 const FILES: &[(&str, &[&str])] = &[
     (

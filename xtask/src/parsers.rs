@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::bench::{build, built};
 use crate::cmd::{Cmd, Started};
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 pub fn parsers(args: &Args) -> Outcome {
     let seconds = args.text("seconds");

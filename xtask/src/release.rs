@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cmd::{Cmd, source_date};
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 /// All programs that are shipped: each has a directory of its own in `bin/`.
 pub fn programs() -> Outcome<Vec<String>> {

@@ -2,7 +2,7 @@
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::lane::{Args, Failure, Outcome};
+use crate::task::{Args, Failure, Outcome};
 
 pub fn ui(args: &Args) -> Outcome {
     let dir = files::root().join("crates/svc-admin/ui");

@@ -291,7 +291,7 @@ fn refusals_have_their_reason_status_and_counter() {
     );
     // Service tokens.
     let wrong = service_token::generate("svc-wallet", &[6; 32]);
-    let stranger = service_token::generate("svc-admin", &[5; 32]);
+    let unknown = service_token::generate("svc-admin", &[5; 32]);
     let commit = Need::Scope(scope::LEDGER_COMMIT);
     check(
         &[("authorization", &bearer(&wrong))],
@@ -301,7 +301,7 @@ fn refusals_have_their_reason_status_and_counter() {
         401,
     );
     check(
-        &[("authorization", &bearer(&stranger))],
+        &[("authorization", &bearer(&unknown))],
         near,
         commit,
         "service_token",

@@ -291,13 +291,13 @@ fn attacks_on_the_shape() {
 #[test]
 fn a_foreign_key_cannot_sign() {
     let issuer = issuer();
-    let stranger = Ed25519Key::generate(&SeededRandom::new(1));
+    let other_key = Ed25519Key::generate(&SeededRandom::new(1));
     let signed = format!(
         "{}.{}",
         b64::url(header().to_string().as_bytes()),
         b64::url(payload().to_string().as_bytes())
     );
-    let token = format!("{signed}.{}", b64::url(&stranger.sign(signed.as_bytes())));
+    let token = format!("{signed}.{}", b64::url(&other_key.sign(signed.as_bytes())));
     assert_eq!(issuer.verify(&token), Err(R::Signature));
     // HMAC with the public key as secret, under each way to request it.
     let mac = ron_crypto::hash::hmac_sha256(&issuer.ed.public(), signed.as_bytes());

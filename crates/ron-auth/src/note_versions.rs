@@ -19,7 +19,7 @@ const ISSUERS_MAX: usize = 64;
 /// Maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Not held while the file is read or written: a writer claims the file first ([`Seen::writing`]).
+/// Not held while the file is read or written: a writer claims the file first ([`State::writing`]).
 pub const NOTE_LOCK: LockSpec = LockSpec {
     name: "auth.note",
     rank: 904,
@@ -46,10 +46,10 @@ struct Formatted {
 pub(crate) struct NoteVersions {
     /// `None` in amnesia mode.
     dir: Option<PathBuf>,
-    seen: RankedMutex<Seen>,
+    seen: RankedMutex<State>,
 }
 
-struct Seen {
+struct State {
     versions: Versions,
     /// A thread is writing the file; no other may write at the same time.
     writing: bool,
@@ -59,7 +59,7 @@ impl NoteVersions {
     /// Loads the versions of a data directory; without one they are kept in memory only.
     pub fn open(dir: Option<&Path>) -> Result<Self, String> {
         let versions = dir.map_or_else(|| Ok(Versions::new()), read_versions)?;
-        let seen = Seen {
+        let seen = State {
             versions,
             writing: false,
         };

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_once_stays_when_the_history_is_read_anew() {
+    fn what_was_seen_once_stays_when_the_history_is_read_again() {
         let mut old = RevocationView::default();
         let revoked = vec![
             Revoked::Kid { kid: "k9".into() },

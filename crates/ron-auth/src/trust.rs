@@ -12,11 +12,11 @@ use ron_kernel::Snapshot;
 /// The latest value of one kind, with its source.
 #[derive(Debug)]
 pub struct Followed<S, T> {
-    held: Snapshot<Held<S, T>>,
+    held: Snapshot<Latest<S, T>>,
 }
 
 #[derive(Debug)]
-struct Held<S, T> {
+struct Latest<S, T> {
     /// Number of reads begun so far.
     begun: u64,
     /// Number of the read that gave this value.
@@ -34,7 +34,7 @@ pub struct Reading<S> {
 impl<S, T> Default for Followed<S, T> {
     fn default() -> Self {
         Self {
-            held: Snapshot::new(Held {
+            held: Snapshot::new(Latest {
                 begun: 0,
                 of_read: 0,
                 what: None,
@@ -46,7 +46,7 @@ impl<S, T> Default for Followed<S, T> {
 impl<S, T> Followed<S, T> {
     /// Begins a read of `source`.
     pub fn begin(&self, source: S) -> Reading<S> {
-        let now = self.held.update(|held| Held {
+        let now = self.held.update(|held| Latest {
             begun: held.begun + 1,
             of_read: held.of_read,
             what: held.what.clone(),
@@ -68,7 +68,7 @@ impl<S, T> Followed<S, T> {
             if late {
                 return Err(());
             }
-            Ok(Held {
+            Ok(Latest {
                 begun: held.begun,
                 of_read: reading.number,
                 what: Some((reading.source.clone(), value.clone())),

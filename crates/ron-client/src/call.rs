@@ -77,8 +77,8 @@ impl ClientError {
                 problem,
                 retry_after_s,
             } if problem.retryable => {
-                let told = Duration::from_secs(retry_after_s.unwrap_or(0).into());
-                Some(told.max(REFUSED_PAUSE))
+                let wait = Duration::from_secs(retry_after_s.unwrap_or(0).into());
+                Some(wait.max(REFUSED_PAUSE))
             }
             _ => None,
         }

@@ -8,9 +8,9 @@ use common::{dir, entries, entry, open, signer, verify};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_tlog::Log;
 
-/// What callers had been told before the power cut.
+/// What callers knew before the power cut.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Acknowledged {
     entries: u64,
     checkpoint: u64,
     /// Size after the batch in progress.
@@ -18,43 +18,45 @@ struct Told {
 }
 
 /// Batches of these sizes, a checkpoint after every third; stops at the first error.
-fn work(disk: &SimDisk, batches: &[u64]) -> Told {
-    let mut told = Told::default();
-    let Ok(mut log) = open(disk) else { return told };
+fn work(disk: &SimDisk, batches: &[u64]) -> Acknowledged {
+    let mut acknowledged = Acknowledged::default();
+    let Ok(mut log) = open(disk) else {
+        return acknowledged;
+    };
     for (at, n) in batches.iter().enumerate() {
-        told.asked = told.entries + n;
-        match log.append(&entries(told.entries, *n)) {
-            Ok(first) => assert_eq!(first, told.entries),
-            Err(_) => return told,
+        acknowledged.asked = acknowledged.entries + n;
+        match log.append(&entries(acknowledged.entries, *n)) {
+            Ok(first) => assert_eq!(first, acknowledged.entries),
+            Err(_) => return acknowledged,
         }
-        told.entries += n;
+        acknowledged.entries += n;
         if at % 3 == 2 {
             if log.publish_checkpoint(&signer()).is_err() {
-                return told;
+                return acknowledged;
             }
-            told.checkpoint = told.entries;
+            acknowledged.checkpoint = acknowledged.entries;
         }
     }
-    told
+    acknowledged
 }
 
 /// Opens the log after the crash, checks the guarantees, and appends further entries.
-fn check(disk: &SimDisk, told: Told, what: &str) {
+fn check(disk: &SimDisk, acknowledged: Acknowledged, what: &str) {
     let mut log = open(disk).unwrap_or_else(|e| panic!("{what}: {e}"));
     let size = log.size();
     assert!(
-        size >= told.entries,
+        size >= acknowledged.entries,
         "{what}: {} were acknowledged, {size} are there",
-        told.entries
+        acknowledged.entries
     );
     assert!(
-        size <= told.asked,
+        size <= acknowledged.asked,
         "{what}: {} were asked for, {size} are there",
-        told.asked
+        acknowledged.asked
     );
     let reader = log.reader();
     assert!(
-        reader.checkpoint_size() >= told.checkpoint,
+        reader.checkpoint_size() >= acknowledged.checkpoint,
         "{what}: checkpoint {}",
         reader.checkpoint_size()
     );
@@ -94,14 +96,14 @@ fn every_cut(batches: &[u64], first: u64, modes: impl Fn(u64) -> Vec<CrashMode>)
     for cut in first..=operations {
         let disk = SimDisk::new();
         disk.fail_after(cut, FaultKind::PowerOff);
-        let told = work(&disk, batches);
+        let acknowledged = work(&disk, batches);
         assert!(disk.list_is_refused(), "the cut at {cut} came");
         for mode in modes(cut) {
             let image = disk.fork();
             image.crash(mode);
             check(
                 &image,
-                told,
+                acknowledged,
                 &format!("power cut at operation {cut} of {operations}, {mode:?}"),
             );
             images += 1;
@@ -150,14 +152,14 @@ fn power_cuts_across_segments() {
 fn a_second_cut_during_recovery_does_no_harm() {
     let batches = [250, 3, 4];
     let disk = SimDisk::new();
-    let told = work(&disk, &batches);
+    let acknowledged = work(&disk, &batches);
     let log = open(&disk);
     drop(log);
     for torn in [10, 100, 200] {
         let base = disk.fork();
         let mut log = open(&base).expect("opens");
         base.fail_after(2, FaultKind::PowerOff);
-        assert!(log.append(&entries(told.entries, 9)).is_err());
+        assert!(log.append(&entries(acknowledged.entries, 9)).is_err());
         base.crash(CrashMode::TearLast(torn));
         for cut in 1..8 {
             let again = base.fork();
@@ -170,13 +172,13 @@ fn a_second_cut_during_recovery_does_no_harm() {
             ] {
                 let image = again.fork();
                 image.crash(mode);
-                let told = Told {
-                    asked: told.entries + 9,
-                    ..told
+                let acknowledged = Acknowledged {
+                    asked: acknowledged.entries + 9,
+                    ..acknowledged
                 };
                 check(
                     &image,
-                    told,
+                    acknowledged,
                     &format!("torn at {torn}, then cut at {cut}, {mode:?}"),
                 );
             }
@@ -193,20 +195,20 @@ fn any_failing_operation_leaves_a_log_that_opens() {
         for at in 1..=whole.operations() {
             let disk = SimDisk::new();
             disk.fail_after(at, kind);
-            let told = work(&disk, &batches);
+            let acknowledged = work(&disk, &batches);
             let what = format!("{kind:?} at operation {at}");
             // The process restarts without a crash of the machine: the cache still returns
             // everything.
-            check(&disk.fork(), told, &what);
+            check(&disk.fork(), acknowledged, &what);
             let size = open(&disk).unwrap_or_else(|e| panic!("{what}: {e}")).size();
             // The entries found at that start are durable from then on.
             disk.crash(CrashMode::LoseAll);
-            let told = Told {
+            let acknowledged = Acknowledged {
                 entries: size,
                 asked: size,
-                ..told
+                ..acknowledged
             };
-            check(&disk, told, &format!("{what}, then a power cut"));
+            check(&disk, acknowledged, &format!("{what}, then a power cut"));
         }
     }
 }
@@ -238,7 +240,7 @@ fn random_cuts_of_random_workloads() {
         let cut = 1 + below(whole.operations());
         let disk = SimDisk::new();
         disk.fail_after(cut, FaultKind::PowerOff);
-        let told = work(&disk, &batches);
+        let acknowledged = work(&disk, &batches);
         let mode = match below(4) {
             0 => CrashMode::LoseAll,
             1 => CrashMode::KeepAll,
@@ -247,6 +249,6 @@ fn random_cuts_of_random_workloads() {
         };
         disk.crash(mode);
         let what = format!("seed {seed}, image {image}: {batches:?} cut at {cut}, {mode:?}");
-        check(&disk, told, &what);
+        check(&disk, acknowledged, &what);
     }
 }

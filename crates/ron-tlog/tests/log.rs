@@ -248,13 +248,13 @@ fn wrong_options_are_refused() {
         ..options()
     };
     assert!(matches!(try_open(other), Err(OpenError::Origin { .. })));
-    let stranger = ron_tlog::Ed25519NoteSigner::new(
+    let unlisted = ron_tlog::Ed25519NoteSigner::new(
         common::ORIGIN,
         ron_crypto::sign::Ed25519Key::from_seed(&[1; 32]),
     );
-    let stranger = stranger.expect("a legal name").verifier().clone();
+    let unlisted = unlisted.expect("a legal name").verifier().clone();
     let foreign = LogOptions {
-        verifiers: vec![stranger],
+        verifiers: vec![unlisted],
         ..options()
     };
     assert!(matches!(try_open(foreign), Err(OpenError::Checkpoint(_))));

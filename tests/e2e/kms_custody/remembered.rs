@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::service::{Service, op_id};
 
-/// Number of kills; `RON_REPLAY_ROUNDS` makes it a long lane.
+/// Number of kills; `RON_REPLAY_ROUNDS` makes it a long test.
 fn rounds() -> u64 {
     let set = std::env::var("RON_REPLAY_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(2)

@@ -181,7 +181,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Checked<V> {
         self.visitor.visit_map(Object {
             entries,
             depth: deeper(self.depth)?,
-            seen: Seen::default(),
+            seen: Keys::default(),
         })
     }
 
@@ -263,7 +263,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
 struct Object<'de, A> {
     entries: A,
     depth: u32,
-    seen: Seen<'de>,
+    seen: Keys<'de>,
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Object<'de, A> {
@@ -369,12 +369,12 @@ impl<'de, E: de::Error> Deserializer<'de> for Key<'_, 'de, E> {
 /// The keys of one object: a list while there are few, a set when there are many, which avoids
 /// quadratic time for objects with very many keys.
 #[derive(Default)]
-struct Seen<'de> {
+struct Keys<'de> {
     few: Vec<Cow<'de, str>>,
     many: BTreeSet<Cow<'de, str>>,
 }
 
-impl<'de> Seen<'de> {
+impl<'de> Keys<'de> {
     const FEW: usize = 16;
 
     fn contains(&self, key: &str) -> bool {

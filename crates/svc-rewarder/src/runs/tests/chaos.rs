@@ -18,7 +18,7 @@ use crate::manifest::{dir, verify};
 const EPOCHS: [&str; 2] = ["e1", "e2"];
 const FUNDS: u128 = 20_000;
 
-/// Number of rounds; the long lane sets `RON_CHAOS_ROUNDS=10000`.
+/// Number of rounds; the long test sets `RON_CHAOS_ROUNDS=10000`.
 fn rounds() -> u64 {
     let set = std::env::var("RON_CHAOS_ROUNDS").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(60)

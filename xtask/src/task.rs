@@ -1,4 +1,4 @@
-//! What a lane is: its row in the table, the arguments that it takes, and how their values are found.
+//! What a task is: its row in the table, the arguments that it takes, and how their values are found.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::files;
-use crate::lanes::LANES;
+use crate::tasks::TASKS;
 
-/// Why a lane failed: what happened, and what to do about it.
+/// Why a task failed: what happened, and what to do about it.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -21,7 +21,7 @@ impl fmt::Display for Failure {
 
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// The table of docs/TESTING.md that a lane is in.
+/// The table of docs/TESTING.md that a task is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// A step of scripts/test.sh, by the name that it has there.
@@ -30,12 +30,12 @@ pub enum Group {
     Long,
     /// Speed on a given machine; proves nothing.
     Measurement,
-    /// Lanes that write files to ship or to commit.
+    /// Tasks that write files to ship or to commit.
     Files,
 }
 
 /// A row of the table.
-pub struct Lane {
+pub struct Task {
     pub name: &'static str,
     pub group: Group,
     /// What a successful run proves, measures or writes. Markdown.
@@ -46,7 +46,7 @@ pub struct Lane {
     pub needs: &'static str,
     /// The arguments of the usual run, as docs/TESTING.md shows them.
     pub example: &'static str,
-    /// The arguments of a run for hours and its length, for a lane whose usual run is a step of the test command.
+    /// The arguments of a run for hours and its length, for a task whose usual run is a step of the test command.
     pub longer: Option<(&'static str, &'static str)>,
     pub knobs: &'static [Knob],
     pub run: fn(&Args) -> Outcome,
@@ -60,13 +60,13 @@ enum Shape {
     Switch,
 }
 
-/// An argument of a lane.
+/// An argument of a task.
 #[derive(Clone, Copy)]
 pub struct Knob {
     name: &'static str,
     shape: Shape,
     default: &'static str,
-    /// Read when the argument is absent, and set for the commands of the lane. Empty for none.
+    /// Read when the argument is absent, and set for the commands of the task. Empty for none.
     variable: &'static str,
     about: &'static str,
 }
@@ -155,7 +155,7 @@ impl Knob {
     }
 }
 
-/// The values of a lane's arguments.
+/// The values of a task's arguments.
 pub struct Args {
     knobs: &'static [Knob],
     values: BTreeMap<&'static str, Vec<String>>,
@@ -169,7 +169,7 @@ impl Args {
 
     pub fn many(&self, name: &str) -> &[String] {
         let values = self.values.get(name);
-        values.unwrap_or_else(|| panic!("the table has no argument `{name}` for this lane"))
+        values.unwrap_or_else(|| panic!("the table has no argument `{name}` for this task"))
     }
 
     /// Empty when nothing says a value.
@@ -210,53 +210,53 @@ impl Args {
 pub fn command() -> Command {
     let mut command = Command::new("cargo xtask")
         .bin_name("cargo xtask")
-        .about("Long tests, measurements and packages. `cargo xtask LANE --help` shows the arguments of a lane.")
+        .about("Long tests, measurements and packages. `cargo xtask TASK --help` shows the arguments of a task.")
         .disable_help_subcommand(true)
-        .subcommand_value_name("LANE")
-        .subcommand_help_heading("Lanes")
+        .subcommand_value_name("TASK")
+        .subcommand_help_heading("Tasks")
         .arg_required_else_help(true)
         .max_term_width(140);
-    for lane in LANES {
-        command = command.subcommand(subcommand(lane));
+    for task in TASKS {
+        command = command.subcommand(subcommand(task));
     }
     command
 }
 
-fn subcommand(lane: &Lane) -> Command {
-    let mut about = lane.shows.replace('`', "");
-    let mut after = format!("Example: {}", example(lane, lane.example));
-    if !lane.length.is_empty() {
-        about = format!("{about} ({})", lane.length);
-        after = format!("{after} ({})", lane.length);
+fn subcommand(task: &Task) -> Command {
+    let mut about = task.shows.replace('`', "");
+    let mut after = format!("Example: {}", example(task, task.example));
+    if !task.length.is_empty() {
+        about = format!("{about} ({})", task.length);
+        after = format!("{after} ({})", task.length);
     }
-    if let Some((args, length)) = lane.longer {
-        after = format!("{after}\nLonger: {} ({length})", example(lane, args));
+    if let Some((args, length)) = task.longer {
+        after = format!("{after}\nLonger: {} ({length})", example(task, args));
     }
-    if !lane.needs.is_empty() {
-        after = format!("{after}\nNeeds: {}", lane.needs);
+    if !task.needs.is_empty() {
+        after = format!("{after}\nNeeds: {}", task.needs);
     }
-    let command = Command::new(lane.name)
+    let command = Command::new(task.name)
         .about(about)
         .after_help(after)
         .max_term_width(140);
-    command.args(lane.knobs.iter().map(Knob::arg))
+    command.args(task.knobs.iter().map(Knob::arg))
 }
 
-/// The command line of a lane with these arguments.
-pub fn example(lane: &Lane, args: &str) -> String {
-    format!("cargo xtask {} {args}", lane.name)
+/// The command line of a task with these arguments.
+pub fn example(task: &Task, args: &str) -> String {
+    format!("cargo xtask {} {args}", task.name)
         .trim_end()
         .to_owned()
 }
 
-/// Runs the lane that the command line names.
+/// Runs the task that the command line names.
 pub fn run(matches: &ArgMatches) -> Outcome {
     let Some((name, matches)) = matches.subcommand() else {
-        return Err(Failure("name a lane: cargo xtask --help".to_owned()));
+        return Err(Failure("name a task: cargo xtask --help".to_owned()));
     };
-    let lane = LANES.iter().find(|lane| lane.name == name);
-    let lane = lane.ok_or_else(|| Failure(format!("there is no lane `{name}`")))?;
-    (lane.run)(&Args::read(lane.knobs, matches))
+    let task = TASKS.iter().find(|task| task.name == name);
+    let task = task.ok_or_else(|| Failure(format!("there is no task `{name}`")))?;
+    (task.run)(&Args::read(task.knobs, matches))
 }
 
 #[cfg(test)]
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn the_command_line_takes_every_example_of_the_table() {
         command().debug_assert();
-        for lane in LANES {
-            let longer = lane.longer.map(|(args, _)| args);
-            for args in std::iter::once(lane.example).chain(longer) {
-                let line = example(lane, args);
+        for task in TASKS {
+            let longer = task.longer.map(|(args, _)| args);
+            for args in std::iter::once(task.example).chain(longer) {
+                let line = example(task, args);
                 let words = line.split(' ').skip(1);
                 let taken = command().try_get_matches_from(words);
                 assert!(taken.is_ok(), "{line}: {taken:?}");
@@ -278,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn names_of_lanes_are_unique() {
-        for (at, lane) in LANES.iter().enumerate() {
+    fn names_of_tasks_are_unique() {
+        for (at, task) in TASKS.iter().enumerate() {
             assert!(
-                LANES[..at].iter().all(|other| other.name != lane.name),
+                TASKS[..at].iter().all(|other| other.name != task.name),
                 "{}",
-                lane.name
+                task.name
             );
         }
     }

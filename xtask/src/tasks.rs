@@ -1,4 +1,4 @@
-//! The table of lanes.
+//! The table of tasks.
 
 use crate::bench;
 use crate::bench_ledger;
@@ -6,23 +6,23 @@ use crate::bench_tokens;
 use crate::builds;
 use crate::clean_root;
 use crate::fuzz;
-use crate::lane::{Group, Knob, Lane};
 use crate::long;
 use crate::loom;
 use crate::mutation;
 use crate::parsers;
 use crate::release;
+use crate::task::{Group, Knob, Task};
 use crate::ui;
 
 const PROFILE: Knob = Knob::option(
     "profile",
     "release",
-    "cargo's profile; dev builds quickly, to try the lane",
+    "cargo's profile; dev builds quickly, to try the task",
 );
 const SECONDS_10: Knob = Knob::position("seconds", "10", "seconds per figure");
 
 /// What a row of the table leaves out.
-const REST: Lane = Lane {
+const REST: Task = Task {
     name: "",
     group: Group::Long,
     shows: "",
@@ -34,8 +34,8 @@ const REST: Lane = Lane {
     run: long::devices,
 };
 
-pub const LANES: &[Lane] = &[
-    Lane {
+pub const TASKS: &[Task] = &[
+    Task {
         name: "api-fuzz",
         group: Group::Step("API fuzzer"),
         shows: "schemathesis against the OpenAPI documents of the six services: no 500, no undocumented status, no schema violation",
@@ -71,7 +71,7 @@ pub const LANES: &[Lane] = &[
         run: long::api_fuzz,
         ..REST
     },
-    Lane {
+    Task {
         name: "devices",
         group: Group::Step("keys in a PKCS#11 token and in a TPM"),
         shows: "the device backends against SoftHSM and swtpm, including hanging and absent devices",
@@ -79,7 +79,7 @@ pub const LANES: &[Lane] = &[
         run: long::devices,
         ..REST
     },
-    Lane {
+    Task {
         name: "columns",
         group: Group::Step("Parquet and Arrow files"),
         shows: "the importers against files from DuckDB and pyarrow, files cut at every length, altered bytes",
@@ -87,7 +87,7 @@ pub const LANES: &[Lane] = &[
         run: long::columns,
         ..REST
     },
-    Lane {
+    Task {
         name: "ui",
         group: Group::Step("user interface is built from its sources"),
         shows: "the committed page is the build of its sources; the page's own tests. `cargo xtask ui build` writes the page",
@@ -101,7 +101,7 @@ pub const LANES: &[Lane] = &[
         run: ui::ui,
         ..REST
     },
-    Lane {
+    Task {
         name: "loom",
         group: Group::Step("loom models"),
         shows: "protocols under loom (all interleavings of a few threads) and shuttle (samples of more), and mutants that both checkers must catch",
@@ -125,7 +125,7 @@ pub const LANES: &[Lane] = &[
         run: loom::loom,
         ..REST
     },
-    Lane {
+    Task {
         name: "soak",
         group: Group::Long,
         shows: "the whole loop under mixed load with kills, reloads, rotations and revocations: memory, threads and descriptors stay flat, no acknowledged operation is missing, every log verifies; prints the resources of each service",
@@ -135,7 +135,7 @@ pub const LANES: &[Lane] = &[
         run: long::soak,
         ..REST
     },
-    Lane {
+    Task {
         name: "crash",
         group: Group::Long,
         shows: "crash images and kills of the KMS: power cuts at random operations of the log and of record files on a simulated disk, and `kill -9` of the service; after each, everything acknowledged is there",
@@ -149,7 +149,7 @@ pub const LANES: &[Lane] = &[
         run: long::crash,
         ..REST
     },
-    Lane {
+    Task {
         name: "fleet-kills",
         group: Group::Long,
         shows: "kills of the fleet: nothing acknowledged is lost, nothing is paid twice",
@@ -159,7 +159,7 @@ pub const LANES: &[Lane] = &[
         run: long::fleet_kills,
         ..REST
     },
-    Lane {
+    Task {
         name: "wallet-kills",
         group: Group::Long,
         shows: "kills of the wallet: the same, with unknown outcomes",
@@ -173,7 +173,7 @@ pub const LANES: &[Lane] = &[
         run: long::wallet_kills,
         ..REST
     },
-    Lane {
+    Task {
         name: "wallet-rounds",
         group: Group::Long,
         shows: "rounds of the wallet: many clients use the same keys and nonces at once",
@@ -183,7 +183,7 @@ pub const LANES: &[Lane] = &[
         run: long::wallet_rounds,
         ..REST
     },
-    Lane {
+    Task {
         name: "stage-kills",
         group: Group::Long,
         shows: "kills in every stage of the rewarder: each payee is paid once",
@@ -193,7 +193,7 @@ pub const LANES: &[Lane] = &[
         run: long::stage_kills,
         ..REST
     },
-    Lane {
+    Task {
         name: "run-histories",
         group: Group::Long,
         shows: "random run histories: runs survive crashes, lost calls and lost answers, on a virtual clock",
@@ -203,7 +203,7 @@ pub const LANES: &[Lane] = &[
         run: long::run_histories,
         ..REST
     },
-    Lane {
+    Task {
         name: "revocations",
         group: Group::Long,
         shows: "wallet and KMS act on 99 of 100 revocations within 5 s, also after the feed was cut and restored",
@@ -213,7 +213,7 @@ pub const LANES: &[Lane] = &[
         run: long::revocations,
         ..REST
     },
-    Lane {
+    Task {
         name: "issuer-chaos",
         group: Group::Long,
         shows: "chaos of the issuer: no invalid token and no late answer, whatever the KMS does",
@@ -223,7 +223,7 @@ pub const LANES: &[Lane] = &[
         run: long::issuer_chaos,
         ..REST
     },
-    Lane {
+    Task {
         name: "ledger-exhaustive",
         group: Group::Long,
         shows: "the ledger's core: every order of four operations agrees with the model, and so do more random cases",
@@ -232,7 +232,7 @@ pub const LANES: &[Lane] = &[
         run: long::ledger_exhaustive,
         ..REST
     },
-    Lane {
+    Task {
         name: "nonces",
         group: Group::Long,
         shows: "no nonce of AES-GCM is used twice across kills of the KMS under load",
@@ -242,7 +242,7 @@ pub const LANES: &[Lane] = &[
         run: long::nonces,
         ..REST
     },
-    Lane {
+    Task {
         name: "kms-replays",
         group: Group::Long,
         shows: "an operation with an id has the same answer from the KMS before and after a kill",
@@ -252,7 +252,7 @@ pub const LANES: &[Lane] = &[
         run: long::kms_replays,
         ..REST
     },
-    Lane {
+    Task {
         name: "kms-stress",
         group: Group::Long,
         shows: "signatures during rotations: no key version is wrong, missing or lower than one before",
@@ -262,7 +262,7 @@ pub const LANES: &[Lane] = &[
         run: long::kms_stress,
         ..REST
     },
-    Lane {
+    Task {
         name: "fuzz",
         group: Group::Long,
         shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`",
@@ -275,12 +275,12 @@ pub const LANES: &[Lane] = &[
         run: fuzz::fuzz,
         ..REST
     },
-    Lane {
+    Task {
         name: "mutants",
         group: Group::Long,
         shows: "mutation testing: the tests of money and idempotency fail when an expression is changed",
         length: "10 to 15 s per mutant",
-        needs: "cargo-mutants, which the lane installs",
+        needs: "cargo-mutants, which the task installs",
         example: "0/8",
         knobs: &[
             Knob::position("sample", "0/1", "k/n tries every n-th mutant from the k-th"),
@@ -296,7 +296,7 @@ pub const LANES: &[Lane] = &[
         run: mutation::mutants,
         ..REST
     },
-    Lane {
+    Task {
         name: "advisories",
         group: Group::Long,
         shows: "no crate in use has a known vulnerability, by a copy of the RustSec database; without one it prints `not checked`",
@@ -309,7 +309,7 @@ pub const LANES: &[Lane] = &[
         run: release::advisories,
         ..REST
     },
-    Lane {
+    Task {
         name: "minimal-versions",
         group: Group::Long,
         shows: "the oldest dependency versions that the manifests allow compile",
@@ -329,7 +329,7 @@ pub const LANES: &[Lane] = &[
         run: builds::minimal_versions,
         ..REST
     },
-    Lane {
+    Task {
         name: "reproducible",
         group: Group::Long,
         shows: "two builds of the last commit in two directories give the same bytes",
@@ -342,7 +342,7 @@ pub const LANES: &[Lane] = &[
         run: builds::reproducible,
         ..REST
     },
-    Lane {
+    Task {
         name: "clean-root",
         group: Group::Long,
         shows: "both commands of the README work on a machine with nothing installed; measures time and disk",
@@ -370,7 +370,7 @@ pub const LANES: &[Lane] = &[
         run: clean_root::clean_root,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench",
         group: Group::Measurement,
         shows: "the fleet over HTTP, then its parts in process",
@@ -382,7 +382,7 @@ pub const LANES: &[Lane] = &[
         run: bench::fleet,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-kms",
         group: Group::Measurement,
         shows: "signing, devices, fairness and envelopes, beside the signature library alone and a SoftHSM token alone",
@@ -394,7 +394,7 @@ pub const LANES: &[Lane] = &[
         run: bench_tokens::kms,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-parsec",
         group: Group::Measurement,
         shows: "the same PKCS#11 token through a PARSEC service; run it right after `bench-kms`",
@@ -403,7 +403,7 @@ pub const LANES: &[Lane] = &[
         run: bench_tokens::parsec,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-passport",
         group: Group::Measurement,
         shows: "issuing and verifying over HTTP, beside npm oidc-provider; writes docs/bench/passport.md",
@@ -419,7 +419,7 @@ pub const LANES: &[Lane] = &[
         run: bench::passport,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-ledger",
         group: Group::Measurement,
         shows: "transfers through the wallet and in the ledger alone, beside PostgreSQL on the same disk; writes docs/bench/ledger.md",
@@ -449,7 +449,7 @@ pub const LANES: &[Lane] = &[
         run: bench_ledger::ledger,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-rewarder",
         group: Group::Measurement,
         shows: "epochs up to 50 million accounts with peak memory, beside DuckDB and Polars, and payouts into the ledger; writes docs/bench/rewarder.md",
@@ -491,7 +491,7 @@ pub const LANES: &[Lane] = &[
         run: bench::rewarder,
         ..REST
     },
-    Lane {
+    Task {
         name: "bench-log",
         group: Group::Measurement,
         shows: "proofs from large logs; docs/bench/log.md reports them",
@@ -506,7 +506,7 @@ pub const LANES: &[Lane] = &[
         run: bench::proofs,
         ..REST
     },
-    Lane {
+    Task {
         name: "flood",
         group: Group::Measurement,
         shows: "cheap requests from one address, and a client beside them, which must not suffer; writes docs/bench/flood.md",
@@ -517,7 +517,7 @@ pub const LANES: &[Lane] = &[
         run: long::flood,
         ..REST
     },
-    Lane {
+    Task {
         name: "rivals",
         group: Group::Measurement,
         shows: "the HTTP front, beside axum and tiny_http",
@@ -530,7 +530,7 @@ pub const LANES: &[Lane] = &[
         run: bench::rivals,
         ..REST
     },
-    Lane {
+    Task {
         name: "parsers",
         group: Group::Measurement,
         shows: "the metrics parser, beside other parsers in Rust and Go; the figures are processor time",
@@ -540,7 +540,7 @@ pub const LANES: &[Lane] = &[
         run: parsers::parsers,
         ..REST
     },
-    Lane {
+    Task {
         name: "console",
         group: Group::Measurement,
         shows: "the console with 100 nodes of 500 series, then beside 100 nodes that hang",
@@ -549,7 +549,7 @@ pub const LANES: &[Lane] = &[
         run: bench::console,
         ..REST
     },
-    Lane {
+    Task {
         name: "package",
         group: Group::Files,
         shows: "Debian packages of programs that are built: one per service and one for `ron`, in `target/package`",
@@ -561,7 +561,7 @@ pub const LANES: &[Lane] = &[
         run: release::package,
         ..REST
     },
-    Lane {
+    Task {
         name: "sbom",
         group: Group::Files,
         shows: "the bill of materials in CycloneDX 1.6: every crate that is linked or runs at build time; the same tree gives the same bytes",
