@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_kernel::Deadline;
-use ron_kms::audit::verify::verify_dir;
-use ron_kms::embedded::Custody;
-use ron_kms::settings::TABLE;
+use ron_kms::{Custody, TABLE, verify_dir};
 use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest, VerifyMode, VerifyRequest};
 use ron_proto::values::{Alg, OpId};
 use ron_service::Config;

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
-use ron_kms::audit::leaf::Leaf;
+use ron_kms::Leaf;
 use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest};
 use ron_proto::ledger::Receipt;
 use ron_proto::values::{Alg, Kid, OpId};

@@ -224,7 +224,7 @@ fn every_algorithm_of_the_key_service_is_listed() {
         names(&Alg::ALL)
     );
     // The default of a new service lists exactly the algorithms on the page.
-    let default = ron_kms::settings::TABLE
+    let default = ron_kms::TABLE
         .rows()
         .into_iter()
         .find(|key| key.name == "algs")

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ron_kms::audit::leaf::{Leaf, OK};
+use ron_kms::{Leaf, OK};
 use ron_tests::{Fleet, json, ok, python, workspace};
 use serde_json::json;
 

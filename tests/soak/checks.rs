@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::Call;
 use ron_kernel::Deadline;
-use ron_kms::audit::leaf::Leaf;
-use ron_kms::audit::ring::kept_keys;
+use ron_kms::{Leaf, kept_keys};
 use ron_tests::{ok, read_json, ron_on};
 
 use super::load::{EPOCH_PAYS, Load};

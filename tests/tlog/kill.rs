@@ -7,9 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_files::OsDisk;
-use ron_kms::audit::leaf::Leaf;
-use ron_kms::audit::ring::kept_keys;
-use ron_kms::audit::verify::LeafCheck;
+use ron_kms::{Leaf, LeafCheck, kept_keys};
 use ron_tlog::append::verify_on;
 use serde_json::{Value, json};
 

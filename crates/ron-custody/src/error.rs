@@ -12,7 +12,7 @@ pub const NO_MATCH: &str = "no_match";
 /// Every cause of a refusal or failure. One cause has one code, on the wire and as the `result`
 /// of the audit leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub enum Cause {
     /// The request is malformed or breaks a rule of its format.
     BadRequest,
     /// A message or field exceeds its size limit.
@@ -61,7 +61,7 @@ pub enum Why {
     Internal,
 }
 
-impl Why {
+impl Cause {
     /// All causes, in the order of the documentation.
     pub const ALL: [Self; 23] = [
         Self::BadRequest,
@@ -121,9 +121,9 @@ impl Why {
 
 /// A refusal and what the caller can do about it. Holds no input bytes and no secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {detail}", why.code())]
+#[error("{}: {detail}", cause.code())]
 pub struct Refusal {
-    pub why: Why,
+    pub cause: Cause,
     /// What happened, and what would work instead.
     pub detail: String,
     /// The head version, for causes where the caller needs it to retry.
@@ -133,10 +133,10 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal for `why`; `detail` must hold no input.
-    pub fn new(why: Why, detail: impl Into<String>) -> Self {
+    /// A refusal for `cause`; `detail` must hold no input.
+    pub fn new(cause: Cause, detail: impl Into<String>) -> Self {
         Self {
-            why,
+            cause,
             detail: detail.into(),
             head: None,
             retry_after_s: 1,
@@ -154,7 +154,7 @@ impl Refusal {
         let detail = "a queue is full; nothing was done";
         Self {
             retry_after_s,
-            ..Self::new(Why::Busy, detail)
+            ..Self::new(Cause::Busy, detail)
         }
     }
 
@@ -164,7 +164,7 @@ impl Refusal {
                       verification still works. See /readyz.";
         Self {
             retry_after_s: 5,
-            ..Self::new(Why::AuditUnavailable, detail)
+            ..Self::new(Cause::AuditUnavailable, detail)
         }
     }
 
@@ -183,44 +183,44 @@ impl Refusal {
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
         let Refusal {
-            why,
+            cause,
             detail,
             head,
             retry_after_s,
         } = refusal;
-        let own = |status, title| Self::new(status, why.code(), title, detail.clone());
-        let problem = match why {
-            Why::BadRequest => Self::bad_request(detail),
-            Why::TooLarge => Self::too_large(detail),
-            Why::Unsupported => own(400, "No backend offers this"),
-            Why::Forbidden => Self::forbidden(detail),
-            Why::NotFound => Self::not_found(detail),
-            Why::PayloadRefused => own(403, "The key's payload policy refuses this"),
-            Why::CheckpointRefused => {
+        let own = |status, title| Self::new(status, cause.code(), title, detail.clone());
+        let problem = match cause {
+            Cause::BadRequest => Self::bad_request(detail),
+            Cause::TooLarge => Self::too_large(detail),
+            Cause::Unsupported => own(400, "No backend offers this"),
+            Cause::Forbidden => Self::forbidden(detail),
+            Cause::NotFound => Self::not_found(detail),
+            Cause::PayloadRefused => own(403, "The key's payload policy refuses this"),
+            Cause::CheckpointRefused => {
                 own(409, "The checkpoint does not extend the last one signed")
             }
-            Why::CiphertextRefused => own(400, "The ciphertext does not open"),
-            Why::UsesExhausted => own(409, "The version has reached its limit of uses"),
-            Why::VersionNotHead => own(409, "The pinned version is not the head"),
-            Why::StaleHead => own(409, "The expected head is not the head"),
-            Why::KeyNotActive => own(409, "The key is not active"),
-            Why::ExportForbidden => own(403, "The key may not be exported"),
-            Why::WrappedRefused => own(400, "The wrapped key does not open"),
-            Why::OpIdMismatch => Self::idempotency_mismatch(detail),
-            Why::InFlight => Self::in_flight(detail),
-            Why::Busy => Self::busy(retry_after_s),
-            Why::AuditUnavailable => {
+            Cause::CiphertextRefused => own(400, "The ciphertext does not open"),
+            Cause::UsesExhausted => own(409, "The version has reached its limit of uses"),
+            Cause::VersionNotHead => own(409, "The pinned version is not the head"),
+            Cause::StaleHead => own(409, "The expected head is not the head"),
+            Cause::KeyNotActive => own(409, "The key is not active"),
+            Cause::ExportForbidden => own(403, "The key may not be exported"),
+            Cause::WrappedRefused => own(400, "The wrapped key does not open"),
+            Cause::OpIdMismatch => Self::idempotency_mismatch(detail),
+            Cause::InFlight => Self::in_flight(detail),
+            Cause::Busy => Self::busy(retry_after_s),
+            Cause::AuditUnavailable => {
                 own(503, "The audit log is not available").with_retry_after(retry_after_s)
             }
-            Why::StoreUnavailable => {
+            Cause::StoreUnavailable => {
                 own(503, "The key store is not available").with_retry_after(retry_after_s)
             }
-            Why::AttestationMissing => {
+            Cause::AttestationMissing => {
                 own(503, "The key has no recent attestation").with_retry_after(retry_after_s)
             }
-            Why::DeadlineExceeded => Self::deadline_exceeded(detail),
-            Why::Draining => Self::draining(retry_after_s),
-            Why::Internal => Self::internal(detail),
+            Cause::DeadlineExceeded => Self::deadline_exceeded(detail),
+            Cause::Draining => Self::draining(retry_after_s),
+            Cause::Internal => Self::internal(detail),
         };
         match head {
             Some(head) => problem.with_details(json!({ "head": head })),
@@ -235,13 +235,13 @@ mod tests {
 
     #[test]
     fn every_cause_keeps_its_code() {
-        for why in Why::ALL {
-            let problem = Problem::from(Refusal::new(why, "d"));
-            assert_eq!(problem.code, why.code());
+        for cause in Cause::ALL {
+            let problem = Problem::from(Refusal::new(cause, "d"));
+            assert_eq!(problem.code, cause.code());
             assert!((400..600).contains(&problem.status));
             assert_eq!(
                 problem.retryable,
-                matches!(problem.status, 429 | 503 | 504) || why == Why::InFlight
+                matches!(problem.status, 429 | 503 | 504) || cause == Cause::InFlight
             );
         }
     }

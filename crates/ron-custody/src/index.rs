@@ -13,10 +13,10 @@ use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::gate::AttestGate;
+use crate::backend::AttestGate;
 use crate::backend::{Attestation, BackendKind, Custody};
-use crate::error::{Refusal, Why};
 use crate::keys::PublicKey;
+use crate::{Cause, Refusal};
 
 /// One version of a key, public parts.
 #[derive(Clone, Debug)]
@@ -125,11 +125,11 @@ impl Key {
             None => Ok(head),
             Some(number) if number == head.number => Ok(head),
             Some(number) if self.version(number).is_none() => {
-                Err(Refusal::new(Why::NotFound, "the key has no such version")
+                Err(Refusal::new(Cause::NotFound, "the key has no such version")
                     .with_head(head.number))
             }
             Some(_) => Err(Refusal::new(
-                Why::VersionNotHead,
+                Cause::VersionNotHead,
                 "only the head version signs; read the key and pin its head",
             )
             .with_head(head.number)),
@@ -185,7 +185,7 @@ pub fn not_active(state: KeyState) -> Refusal {
         }
         KeyState::Destroyed => "the key's secrets are destroyed; use another key",
     };
-    Refusal::new(Why::KeyNotActive, detail)
+    Refusal::new(Cause::KeyNotActive, detail)
 }
 
 /// All keys at one moment.
@@ -208,7 +208,7 @@ impl KeyIndex {
         may_use(caller, kid)?;
         self.keys
             .get(kid)
-            .ok_or_else(|| Refusal::new(Why::NotFound, NO_SUCH_KEY))
+            .ok_or_else(|| Refusal::new(Cause::NotFound, NO_SUCH_KEY))
     }
 
     /// Whether a key of this tenant that signs only tokens of `issuer` has a version with this thumbprint.
@@ -249,7 +249,7 @@ pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        Why::Forbidden,
+        Cause::Forbidden,
         "this operation concerns the installation itself: use the operator's token (`ron` uses it by default), not a passport",
     ))
 }
@@ -258,13 +258,13 @@ pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
 pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
     if kid.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Passport {
         return Err(Refusal::new(
-            Why::Forbidden,
+            Cause::Forbidden,
             "keys of tenant ron are the installation's own: use a service token, not a passport",
         ));
     }
     if caller.tenant != kid.tenant {
         return Err(Refusal::new(
-            Why::Forbidden,
+            Cause::Forbidden,
             "the key belongs to another tenant",
         ));
     }
@@ -276,7 +276,7 @@ pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        Why::Forbidden,
+        Cause::Forbidden,
         "the credential is limited to other keys",
     ))
 }

@@ -13,8 +13,10 @@
 #![cfg_attr(test, allow(clippy::needless_collect))]
 
 pub mod backend;
-pub mod error;
+mod error;
 pub mod index;
 pub mod keys;
 pub mod store;
 pub mod topology;
+
+pub use error::{Cause, NO_MATCH, OK, Refusal};

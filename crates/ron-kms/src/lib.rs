@@ -15,23 +15,29 @@
 //! the store, one writes the log. When the log cannot be trusted or written, nothing is signed or
 //! changed, and verification still works.
 //!
-//! The engine works without HTTP ([`embedded::Custody`]); [`RonKms`] is the service.
+//! The engine works without HTTP ([`Custody`]); [`RonKms`] is the service.
 
 #![cfg_attr(test, allow(clippy::items_after_statements, clippy::needless_collect))]
 
-pub mod api;
-pub mod attest;
-pub mod audit;
+mod api;
+mod attest;
+mod audit;
 mod boot;
-pub mod embedded;
-pub mod engine;
-pub mod metrics;
-pub mod replay;
-pub mod settings;
-pub mod topology;
-pub mod work;
+mod embedded;
+mod engine;
+mod metrics;
+mod replay;
+mod settings;
+mod topology;
+mod work;
 
+pub use attest::verify::{Birth, Expect, verify as verify_birth};
+pub use audit::leaf::{Leaf, OK, Op};
+pub use audit::ring::kept_keys;
+pub use audit::verify::{AuditError, AuditReport, KeyOps, LeafCheck, verify_dir};
 pub use boot::RonKms;
+pub use embedded::Custody;
+pub use settings::TABLE;
 
 #[cfg(test)]
 mod tests;

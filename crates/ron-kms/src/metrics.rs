@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ron_custody::backend::metrics::DeviceMetrics;
-use ron_custody::error::{NO_MATCH, OK, Why};
+use ron_custody::backend::DeviceMetrics;
 use ron_custody::index::KeyIndex;
+use ron_custody::{Cause, NO_MATCH, OK};
 use ron_kernel::{
     ClosedCounter, Counter, CounterVec, Gauge, GaugeVec, Histogram, HistogramVec, KernelMetrics,
     Registry,
 };
 
 use ron_proto::kms::KeyState;
+use ron_proto::values::Alg;
 use ron_service::log_host::asker::WitnessMetrics;
 
 /// Seconds. The lowest bound is 10 us: an Ed25519 signature takes about that, a durable answer some milliseconds.
@@ -100,7 +101,7 @@ impl Evidence {
 }
 
 fn rejects(r: &Registry) -> ClosedCounter {
-    let causes = Why::ALL.map(Why::code);
+    let causes = Cause::ALL.map(Cause::code);
     let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
     r.counter_closed(
         "rejects_total",
@@ -185,7 +186,7 @@ impl Metrics {
         metrics
     }
 
-    /// Counts one operation. `result` is `ok` or a code of [`ron_custody::error::Why`].
+    /// Counts one operation. `result` is `ok` or a code of [`ron_custody::Why`].
     pub fn op(&self, op: &'static str, alg: &'static str, result: &'static str, took: Duration) {
         self.ops.with_label_values(&[op, alg, result]).inc();
         self.op_seconds
@@ -203,7 +204,7 @@ impl Metrics {
         for key in index.keys.values() {
             *counts.entry((key.kid.alg, key.state)).or_insert(0) += 1;
         }
-        for alg in ron_custody::keys::material::OFFERED {
+        for alg in Alg::ALL {
             for state in KeyState::ALL {
                 let count = counts.get(&(alg, state)).copied().unwrap_or(0);
                 self.keys
@@ -224,7 +225,7 @@ mod tests {
         let metrics = Metrics::new(&registry, "sealed");
         let took = Duration::from_millis(1);
         metrics.op("hmac_verify", "hmac-sha256", NO_MATCH, took);
-        metrics.op("hmac_verify", "hmac-sha256", Why::NotFound.code(), took);
+        metrics.op("hmac_verify", "hmac-sha256", Cause::NotFound.code(), took);
         let text = registry.render();
         let refused: Vec<&str> = text
             .lines()

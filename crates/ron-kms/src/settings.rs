@@ -9,9 +9,8 @@ use ron_service::log_host::asker::{WitnessKeys, WitnessSettings};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 pub use ron_custody::backend::BackendKind;
-use ron_custody::backend::settings::{DeviceKeys, DeviceSettings};
-use ron_custody::keys::material::OFFERED;
-pub use ron_custody::store::source::SealSource;
+use ron_custody::backend::{DeviceKeys, DeviceSettings};
+pub use ron_custody::store::SealSource;
 
 ron_service::settings! {
     /// Periods and delays of rotation and destruction.
@@ -57,7 +56,7 @@ ron_service::settings! {
         "queues.sign" => sign_queue: usize = "512", range("1", "65536");
         /// Changes of keys that wait for the store thread; full means 429.
         "queues.store" => store_queue: usize = "64", range("1", "4096");
-        /// Signed results waiting for their leaf; at least 1000 for a full batch.
+        /// SignOutput results waiting for their leaf; at least 1000 for a full batch.
         "queues.audit" => audit_queue: usize = "2048", range("1000", "65536");
         /// Longest time a sign request may take, queueing included.
         "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m");
@@ -294,10 +293,6 @@ fn seal_source(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) 
 fn check_algs(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
     if keys.algs.is_empty() {
         let why = "is empty: name at least one, such as ed25519";
-        problems.push(config.problem(Keys::algs, why));
-    }
-    for alg in keys.algs.iter().filter(|alg| !OFFERED.contains(alg)) {
-        let why = format!("has {alg}, which the file and memory backends do not offer");
         problems.push(config.problem(Keys::algs, why));
     }
 }

@@ -82,7 +82,7 @@ pub const ATTEST: ThreadSpec = ThreadSpec {
     job: "have devices attest their keys every attest.refresh_every",
 };
 /// Threads that wait for the PKCS#11 token.
-pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
+pub const PKCS11_CALLERS: ThreadSpec = ThreadSpec {
     name: "kms-hp11-",
     count: Count::Pool("pkcs11.sessions + 4"),
     stage: Stage::Work,
@@ -90,7 +90,7 @@ pub const HELD_PKCS11: ThreadSpec = ThreadSpec {
     job: "jobs of keys in the PKCS#11 token: reserve, check, wait for a session",
 };
 /// Threads that wait for the TPM.
-pub const HELD_TPM: ThreadSpec = ThreadSpec {
+pub const TPM_CALLERS: ThreadSpec = ThreadSpec {
     name: "kms-htpm-",
     count: Count::Pool("5"),
     stage: Stage::Work,
@@ -98,7 +98,7 @@ pub const HELD_TPM: ThreadSpec = ThreadSpec {
     job: "jobs of keys in the TPM: reserve, check, wait for its owner",
 };
 /// Threads that wait for the other key service.
-pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
+pub const REMOTE_CALLERS: ThreadSpec = ThreadSpec {
     name: "kms-hrem-",
     count: Count::Pool("remote.sessions + 4"),
     stage: Stage::Work,
@@ -106,8 +106,8 @@ pub const HELD_REMOTE: ThreadSpec = ThreadSpec {
     job: "jobs of keys in another key service: reserve, check, wait for its answer",
 };
 /// Jobs of keys in another key service.
-pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
-    name: "held_remote",
+pub const REMOTE_JOBS: QueueSpec = QueueSpec {
+    name: "remote_jobs",
     capacity: 512,
     overflow: Overflow::RejectNew,
     from: "kms-http-, kms-store",
@@ -115,8 +115,8 @@ pub const HELD_REMOTE_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 /// Jobs of keys in the token.
-pub const HELD_PKCS11_QUEUE: QueueSpec = QueueSpec {
-    name: "held_pkcs11",
+pub const PKCS11_JOBS: QueueSpec = QueueSpec {
+    name: "pkcs11_jobs",
     capacity: 512,
     overflow: Overflow::RejectNew,
     from: "kms-http-, kms-store",
@@ -124,8 +124,8 @@ pub const HELD_PKCS11_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 /// Jobs of keys in the TPM.
-pub const HELD_TPM_QUEUE: QueueSpec = QueueSpec {
-    name: "held_tpm",
+pub const TPM_JOBS: QueueSpec = QueueSpec {
+    name: "tpm_jobs",
     capacity: 512,
     overflow: Overflow::RejectNew,
     from: "kms-http-, kms-store",
@@ -213,12 +213,12 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
     threads: [
-        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, HELD_PKCS11, HELD_TPM,
-        HELD_REMOTE, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE, REMOTE_KEEPER, ATTEST,
+        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, PKCS11_CALLERS, TPM_CALLERS,
+        REMOTE_CALLERS, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE, REMOTE_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
-        HELD_PKCS11_QUEUE, HELD_TPM_QUEUE, HELD_REMOTE_QUEUE, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
+        PKCS11_JOBS, TPM_JOBS, REMOTE_JOBS, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
     ],
     locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK],
 };

@@ -15,7 +15,7 @@ use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
 
-/// Runs a service as a process: `main_with::<ron_kms::Kms>()`.
+/// Runs a service as a process: `main_with::<ron_kms::RonKms>()`.
 pub fn main_with<S: Service>() -> ExitCode {
     ExitCode::from(run::<S>())
 }

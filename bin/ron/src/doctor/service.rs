@@ -306,7 +306,7 @@ fn is_secret(path: &Path) -> bool {
 /// Checks the HSM and the TPM that the key service is configured for.
 fn devices(report: &mut Report, config: &Config) {
     // Only the key service's table has these keys.
-    let Ok(keys) = config.read::<ron_custody::backend::settings::DeviceKeys>() else {
+    let Ok(keys) = config.read::<ron_custody::backend::DeviceKeys>() else {
         return;
     };
     if let Some(module) = &keys.pkcs11_module {
@@ -327,7 +327,7 @@ fn devices(report: &mut Report, config: &Config) {
             "load its driver, or let this user open it (group tss)",
         );
     }
-    for (device, answer) in ron_custody::backend::probe::probe_devices(config) {
+    for (device, answer) in ron_custody::backend::probe_devices(config) {
         match answer {
             Ok(()) => report.ok(&device, "it answers"),
             Err(why) => report.fail(

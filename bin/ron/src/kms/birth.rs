@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ron_client::KmsClient;
 use ron_kernel::{Backoff, Deadline, Shutdown};
-use ron_kms::attest::verify::{Expect, verify};
+use ron_kms::{Expect, verify_birth};
 use ron_proto::Kid;
 use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
 
@@ -126,7 +126,7 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
         proof,
     };
     // A certificate that does not verify is not written.
-    let birth = verify(&certificate, &Expect::default())?;
+    let birth = verify_birth(&certificate, &Expect::default())?;
     let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
     write_json(&out, &certificate, 0o644)?;
     println!(
@@ -168,7 +168,7 @@ fn check(args: &VerifyArgs) -> Result<(), String> {
         attestation_key: known("attestation-key", &args.attestation_key)?,
         nonce: known("nonce", &args.nonce)?,
     };
-    let birth = verify(&certificate, &expect)
+    let birth = verify_birth(&certificate, &expect)
         .map_err(|why| format!("{} is refused: {why}", args.file.display()))?;
     println!(
         "ok: {}#v{} was {} in leaf {} of {} ({} leaves) and is held by backend `{}`{}{}",

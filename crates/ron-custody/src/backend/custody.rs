@@ -8,20 +8,20 @@ use ron_proto::kms::{Bytes, Signature};
 use ron_proto::values::Alg;
 
 use super::{BackendKind, Device, Handle};
-use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, SecretKey};
+use crate::{Cause, Refusal};
 
 /// The secret half of a key version.
 #[derive(Debug)]
 pub enum Custody {
     /// In this process's memory, sealed at rest.
     Local(SecretKey),
-    Held(Held),
+    Device(DeviceKey),
 }
 
 /// A key version inside a device.
 #[derive(Clone)]
-pub struct Held {
+pub struct DeviceKey {
     pub device: Arc<dyn Device>,
     /// The device's identifier of the key.
     pub handle: Handle,
@@ -30,9 +30,9 @@ pub struct Held {
     pub public: PublicKey,
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for DeviceKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Held({})", self.device.kind().as_str())
+        write!(f, "DeviceKey({})", self.device.kind().as_str())
     }
 }
 
@@ -41,11 +41,11 @@ impl Custody {
     pub fn local(&self) -> Result<&SecretKey, Refusal> {
         match self {
             Self::Local(key) => Ok(key),
-            Self::Held(held) => Err(Refusal::new(
-                Why::Unsupported,
+            Self::Device(key) => Err(Refusal::new(
+                Cause::Unsupported,
                 format!(
                     "the key is held by backend `{}`, which does not support this operation",
-                    held.device.kind().as_str()
+                    key.device.kind().as_str()
                 ),
             )),
         }
@@ -55,7 +55,7 @@ impl Custody {
     pub fn held_by(&self) -> Option<BackendKind> {
         match self {
             Self::Local(_) => None,
-            Self::Held(held) => Some(held.device.kind()),
+            Self::Device(key) => Some(key.device.kind()),
         }
     }
 
@@ -63,7 +63,7 @@ impl Custody {
     pub fn device(&self) -> Option<&dyn Device> {
         match self {
             Self::Local(_) => None,
-            Self::Held(held) => Some(&*held.device),
+            Self::Device(key) => Some(&*key.device),
         }
     }
 
@@ -72,12 +72,12 @@ impl Custody {
     pub fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
         match self {
             Self::Local(key) => Ok(key.sign(message)),
-            Self::Held(held) => held.sign(message, deadline),
+            Self::Device(key) => key.sign(message, deadline),
         }
     }
 }
 
-impl Held {
+impl DeviceKey {
     /// Wraps bytes inside the device.
     pub fn wrap(
         &self,
@@ -91,7 +91,7 @@ impl Held {
         Ok(wrapped)
     }
 
-    /// Unwraps what [`Held::wrap`] made.
+    /// Unwraps what [`DeviceKey::wrap`] made.
     pub fn unwrap(
         &self,
         aad: &[u8],
@@ -115,7 +115,7 @@ impl Held {
                 backend = self.device.kind().as_str()
             );
             return Err(Refusal::new(
-                Why::Internal,
+                Cause::Internal,
                 "the device's signature does not verify with the key's public half",
             ));
         }

@@ -6,11 +6,8 @@ use ron_proto::kms::{Bytes, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
 use super::{Attestation, BackendKind, Capabilities};
-use crate::error::{Refusal, Why};
 use crate::keys::{PublicKey, envelope};
-
-/// Maximum bytes of a handle; a TPM's wrapped blob is the largest.
-pub const HANDLE_BYTES_MAX: usize = 2048;
+use crate::{Cause, Refusal};
 
 /// A device's identifier of a key: an object's id in a token, or a blob that only this TPM can load. Useless without
 /// the device; sealed nevertheless, so that it cannot be exchanged for another key's handle.
@@ -100,18 +97,18 @@ impl From<DeviceError> for Refusal {
         let detail = error.to_string();
         match error {
             DeviceError::Unavailable { .. } => Self::new(
-                Why::StoreUnavailable,
+                Cause::StoreUnavailable,
                 format!("{detail}. Verification still works; see /readyz"),
             ),
             DeviceError::Busy { retry_after_s } => Self::busy(retry_after_s),
-            DeviceError::Expired => Self::new(Why::DeadlineExceeded, detail),
+            DeviceError::Expired => Self::new(Cause::DeadlineExceeded, detail),
             DeviceError::Hung => Self::new(
-                Why::DeadlineExceeded,
+                Cause::DeadlineExceeded,
                 format!("{detail}; a result that it may still produce is discarded"),
             ),
             DeviceError::Mismatch => envelope::refused(),
-            DeviceError::Unsupported(_) => Self::new(Why::Unsupported, detail),
-            DeviceError::Refused(_) => Self::new(Why::Internal, detail),
+            DeviceError::Unsupported(_) => Self::new(Cause::Unsupported, detail),
+            DeviceError::Refused(_) => Self::new(Cause::Internal, detail),
         }
     }
 }

@@ -7,7 +7,7 @@ use ron_proto::kms::SignAttestation;
 use ron_proto::values::Timestamp;
 
 use super::{Attestation, BackendKind};
-use crate::error::{Refusal, Why};
+use crate::{Cause, Refusal};
 
 /// One flag per backend; set by the refresher thread, read by signers.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl AttestGate {
         }
         if class == Attestation::None {
             return Err(Refusal::new(
-                Why::AttestationMissing,
+                Cause::AttestationMissing,
                 "attest.require = required: keys of the local store cannot be attested",
             ));
         }
@@ -70,7 +70,7 @@ impl AttestGate {
         Err(Refusal {
             retry_after_s: 5,
             ..Refusal::new(
-                Why::AttestationMissing,
+                Cause::AttestationMissing,
                 "attest.require = required, and the last attestation of the device failed or is missing",
             )
         })

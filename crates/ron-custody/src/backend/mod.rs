@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Custody::Local ── SecretKey in locked memory, sealed at rest          file, memory
-//!  Custody::Held ─── Handle (sealed too, so that it cannot be exchanged)
+//!  Custody::Device ─── Handle (sealed too, so that it cannot be exchanged)
 //!                       └─> Device: make, sign, wrap; returns a result or an error by its deadline
 //! ```
 //!
@@ -11,22 +11,21 @@
 //! another backend. An unavailable device refuses at once. Public keys are kept in the store, so verification needs
 //! no device.
 
-pub mod custody;
-pub mod device;
-pub mod gate;
-pub mod line;
-pub mod local;
-pub mod metrics;
+mod custody;
+mod device;
+mod gate;
+mod metrics;
 #[cfg(feature = "pkcs11")]
-pub mod pkcs11;
+mod pkcs11;
 #[cfg(feature = "pkcs11")]
 mod pkcs11_wrap;
-pub mod probe;
-pub mod remote;
-pub mod settings;
-pub mod start;
+mod probe;
+mod remote;
+mod session_pool;
+mod settings;
+mod start;
 #[cfg(feature = "tpm")]
-pub mod tpm;
+mod tpm;
 #[cfg(feature = "tpm")]
 mod tpm_counter;
 
@@ -35,10 +34,16 @@ use std::sync::Arc;
 
 use ron_proto::values::Alg;
 
-use crate::error::{Refusal, Why};
+use crate::{Cause, Refusal};
 
-pub use custody::{Custody, Held};
+pub use custody::{Custody, DeviceKey};
 pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+pub use gate::AttestGate;
+pub use metrics::DeviceMetrics;
+pub use probe::probe_devices;
+pub use session_pool::DeviceHandles;
+pub use settings::{DeviceKeys, DeviceSettings};
+pub use start::start;
 
 /// Which backend holds a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +131,7 @@ pub struct Backends {
     local: BackendKind,
     devices: Arc<[Arc<dyn Device>]>,
     started_ms: u64,
-    gate: Arc<gate::AttestGate>,
+    gate: Arc<AttestGate>,
 }
 
 impl Backends {
@@ -143,13 +148,13 @@ impl Backends {
     /// With `required`, keys sign only while their device attests them.
     pub fn attest_required(self, required: bool) -> Self {
         Self {
-            gate: Arc::new(gate::AttestGate::new(required)),
+            gate: Arc::new(AttestGate::new(required)),
             ..self
         }
     }
 
     /// The gate that signatures pass.
-    pub fn gate(&self) -> &Arc<gate::AttestGate> {
+    pub fn gate(&self) -> &Arc<AttestGate> {
         &self.gate
     }
 
@@ -185,14 +190,17 @@ impl Backends {
     /// The capabilities of a backend; `None` when it is not configured.
     pub fn capabilities(&self, kind: BackendKind) -> Option<Capabilities> {
         if kind == self.local {
-            return Some(local::capabilities());
+            return Some(Capabilities {
+                algs: Alg::ALL.to_vec(),
+                attestation: Attestation::None,
+            });
         }
         self.device(kind).map(|device| device.capabilities())
     }
 
     /// Checks that `kind` is configured and makes keys of `alg`.
     pub fn check(&self, kind: BackendKind, alg: Alg) -> Result<(), Refusal> {
-        let refuse = |detail: String| Err(Refusal::new(Why::Unsupported, detail));
+        let refuse = |detail: String| Err(Refusal::new(Cause::Unsupported, detail));
         match self.capabilities(kind) {
             None => refuse(format!(
                 "backend `{}` is not configured here",

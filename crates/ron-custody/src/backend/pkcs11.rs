@@ -26,7 +26,7 @@ use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::line::{Fault, Session, SessionPool};
+use super::session_pool::{Fault, Session, SessionPool};
 use super::{
     Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
 };
@@ -384,14 +384,14 @@ fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
 }
 
 pub struct Pkcs11Device {
-    line: SessionPool<TokenSession>,
+    pool: SessionPool<TokenSession>,
     random: Arc<dyn Random>,
 }
 
 impl Pkcs11Device {
     /// The backend over a session pool that was started with [`Driver::connect`].
-    pub fn new(line: SessionPool<TokenSession>, random: Arc<dyn Random>) -> Self {
-        Self { line, random }
+    pub fn new(pool: SessionPool<TokenSession>, random: Arc<dyn Random>) -> Self {
+        Self { pool, random }
     }
 }
 
@@ -408,7 +408,7 @@ impl Device for Pkcs11Device {
     }
 
     fn presence(&self) -> &dyn Presence {
-        &self.line
+        &self.pool
     }
 
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
@@ -429,7 +429,7 @@ impl Device for Pkcs11Device {
             }
             Ok(public)
         };
-        let public = self.line.run("pkcs11_make", deadline, make)?;
+        let public = self.pool.run("pkcs11_make", deadline, make)?;
         Ok(NewKey { handle, public })
     }
 
@@ -442,7 +442,7 @@ impl Device for Pkcs11Device {
     ) -> Result<Vec<u8>, DeviceError> {
         let (id, message) = (handle.0.clone(), message.to_vec());
         let sign = move |session: &mut TokenSession| session.sign(alg, &id, &message);
-        self.line.run("pkcs11_sign", deadline, sign)
+        self.pool.run("pkcs11_sign", deadline, sign)
     }
 
     fn destroys(&self) -> bool {
@@ -452,7 +452,7 @@ impl Device for Pkcs11Device {
     fn destroy(&self, _: Alg, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
         let id = handle.0.clone();
         let destroy = move |session: &mut TokenSession| session.destroy(&id);
-        self.line.run("pkcs11_destroy", deadline, destroy)
+        self.pool.run("pkcs11_destroy", deadline, destroy)
     }
 
     fn wrap(
@@ -465,7 +465,7 @@ impl Device for Pkcs11Device {
     ) -> Result<Vec<u8>, DeviceError> {
         let (id, secret) = (handle.0.clone(), SecretBytes::from_slice(plaintext));
         let wrap = move |session: &mut TokenSession| session.wrap(&id, secret.expose());
-        self.line.run("pkcs11_wrap", deadline, wrap)
+        self.pool.run("pkcs11_wrap", deadline, wrap)
     }
 
     fn unwrap(
@@ -478,7 +478,7 @@ impl Device for Pkcs11Device {
     ) -> Result<SecretBytes, DeviceError> {
         let (id, wrapped) = (handle.0.clone(), wrapped.to_vec());
         let unwrap = move |session: &mut TokenSession| session.unwrap(&id, &wrapped);
-        self.line.run("pkcs11_unwrap", deadline, unwrap)
+        self.pool.run("pkcs11_unwrap", deadline, unwrap)
     }
 }
 

@@ -14,8 +14,8 @@ use ron_crypto::secret::SecretBytes;
 use ron_proto::values::Alg;
 use zeroize::Zeroizing;
 
-use super::line::{Fault, Session as _};
 use super::pkcs11::{TokenSession, fault, find};
+use super::session_pool::{Fault, Session as _};
 use crate::keys::PublicKey;
 
 /// What a new key wraps once as a test.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ron_http::HttpClient;
 use ron_service::{Config, client_config};
 
-use super::line::{Fault, Session as _};
 use super::remote::Remote;
+use super::session_pool::{Fault, Session as _};
 use super::settings::{DeviceKeys, DeviceSettings};
 
 /// Connects once to every configured device. Returns each one's name and the error, if any.
@@ -85,8 +85,8 @@ fn described(fault: Fault) -> String {
         Fault::Denied(why) => format!("it refused the login: {why}"),
         Fault::Refused(why) => format!("it refused: {why}"),
         Fault::Unsupported(why) => format!("it cannot do this: {why}"),
-        Fault::NotNow { .. } => "it is overloaded".into(),
-        Fault::Silent => "it does not answer in time".into(),
+        Fault::Busy { .. } => "it is overloaded".into(),
+        Fault::TimedOut => "it does not answer in time".into(),
         Fault::Mismatch => "it does not unwrap what it wrapped".into(),
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ron_crypto::rand::Random;
 use ron_http::HttpClient;
 
-use super::line::{DeviceHandles, SessionPool, SessionPoolParts};
 use super::remote::{Remote, RemoteDevice};
+use super::session_pool::{DeviceHandles, SessionPool, SessionPoolParts};
 use super::settings::DeviceSettings;
 use super::{BackendKind, Backends, Device};
 use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
@@ -45,8 +45,8 @@ fn remote(
         cause: "remote",
         ops: super::remote::OPS,
     };
-    let line = SessionPool::start(parts, handles.clone(), move || remote.connect());
-    Some(Arc::new(RemoteDevice::new(line, api)))
+    let pool = SessionPool::start(parts, handles.clone(), move || remote.connect());
+    Some(Arc::new(RemoteDevice::new(pool, api)))
 }
 
 #[cfg(feature = "pkcs11")]
@@ -74,8 +74,8 @@ fn pkcs11(
         cause: "pkcs11",
         ops: super::pkcs11::OPS,
     };
-    let line = SessionPool::start(parts, handles.clone(), move || driver.connect());
-    Some(Arc::new(Pkcs11Device::new(line, random.clone())))
+    let pool = SessionPool::start(parts, handles.clone(), move || driver.connect());
+    Some(Arc::new(Pkcs11Device::new(pool, random.clone())))
 }
 
 #[cfg(not(feature = "pkcs11"))]
@@ -103,8 +103,8 @@ fn tpm(settings: &DeviceSettings, handles: &DeviceHandles) -> Option<Arc<dyn Dev
         cause: "tpm",
         ops: super::tpm::OPS,
     };
-    let line = SessionPool::start(parts, handles.clone(), move || at.connect());
-    Some(TpmDevice::new(line, wanted.counter_index))
+    let pool = SessionPool::start(parts, handles.clone(), move || at.connect());
+    Some(TpmDevice::new(pool, wanted.counter_index))
 }
 
 #[cfg(not(feature = "tpm"))]

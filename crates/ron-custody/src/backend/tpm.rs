@@ -34,7 +34,7 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
 use tss_esapi::{Context, Error};
 
-use super::line::{Fault, Session, SessionPool};
+use super::session_pool::{Fault, Session, SessionPool};
 use super::{
     Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
     TpmEvidence,
@@ -449,16 +449,16 @@ pub const OPS: &[&str] = &[
 ];
 
 pub struct TpmDevice {
-    line: SessionPool<TpmSession>,
+    pool: SessionPool<TpmSession>,
     counter_index: Option<u32>,
 }
 
 impl TpmDevice {
     /// The backend over a session pool that was started with [`TpmAt::connect`].
     /// `counter_index` is the NV index of its counter.
-    pub fn new(line: SessionPool<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
+    pub fn new(pool: SessionPool<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
         Arc::new(Self {
-            line,
+            pool,
             counter_index,
         })
     }
@@ -477,14 +477,14 @@ impl Device for TpmDevice {
     }
 
     fn presence(&self) -> &dyn Presence {
-        &self.line
+        &self.pool
     }
 
     fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         if alg != Alg::EcdsaP256 {
             return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
         }
-        let made = self.line.run("tpm_make", deadline, TpmSession::make)?;
+        let made = self.pool.run("tpm_make", deadline, TpmSession::make)?;
         Ok(NewKey {
             handle: made.0,
             public: made.1,
@@ -503,7 +503,7 @@ impl Device for TpmDevice {
         }
         let (blob, message) = (handle.clone(), message.to_vec());
         let sign = move |tpm: &mut TpmSession| tpm.sign(&blob, &message);
-        self.line.run("tpm_sign", deadline, sign)
+        self.pool.run("tpm_sign", deadline, sign)
     }
 
     fn destroys(&self) -> bool {
@@ -520,19 +520,19 @@ impl Device for TpmDevice {
         let none = || DeviceError::Unsupported("counting without tpm.counter_index".into());
         let index = self.counter_index.ok_or_else(none)?;
         let count = move |tpm: &mut TpmSession| tpm.counter(index, advance);
-        self.line.run("tpm_counter", deadline, count)
+        self.pool.run("tpm_counter", deadline, count)
     }
 
     fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
         let secret = SecretBytes::from_slice(secret.expose());
         let seal = move |tpm: &mut TpmSession| tpm.seal(&secret);
-        self.line.run("tpm_seal", deadline, seal).map(|blob| blob.0)
+        self.pool.run("tpm_seal", deadline, seal).map(|blob| blob.0)
     }
 
     fn unseal(&self, blob: &[u8], deadline: Deadline) -> Result<SecretBytes, DeviceError> {
         let blob = Handle(blob.to_vec());
         let unseal = move |tpm: &mut TpmSession| tpm.unseal(&blob);
-        self.line.run("tpm_unseal", deadline, unseal)
+        self.pool.run("tpm_unseal", deadline, unseal)
     }
 
     fn attest(
@@ -543,6 +543,6 @@ impl Device for TpmDevice {
     ) -> Result<Option<TpmEvidence>, DeviceError> {
         let blob = handle.clone();
         let attest = move |tpm: &mut TpmSession| tpm.attest(&blob, nonce);
-        self.line.run("tpm_attest", deadline, attest).map(Some)
+        self.pool.run("tpm_attest", deadline, attest).map(Some)
     }
 }

@@ -7,7 +7,7 @@ use tss_esapi::interface_types::algorithm::HashingAlgorithm;
 use tss_esapi::interface_types::resource_handles::{NvAuth, Provision};
 use tss_esapi::structures::NvPublicBuilder;
 
-use super::line::Fault;
+use super::session_pool::Fault;
 use super::tpm::{ONE, TpmSession, fault};
 
 /// Bytes of a counter.

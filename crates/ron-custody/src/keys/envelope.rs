@@ -23,7 +23,7 @@ use ron_proto::kms::{AAD_BYTES_MAX, WRAP_BYTES_MAX};
 use ron_proto::values::{Alg, Kid};
 
 use super::{PublicKey, SecretKey};
-use crate::error::{Refusal, Why};
+use crate::{Cause, Refusal};
 
 /// Bytes of the header, in front of the algorithm's output.
 pub const HEADER_LEN: usize = 6;
@@ -48,7 +48,7 @@ const fn code(alg: Alg) -> Option<u8> {
 /// The same refusal for every ciphertext that does not decrypt: it must not reveal which part is wrong.
 pub fn refused() -> Refusal {
     Refusal::new(
-        Why::CiphertextRefused,
+        Cause::CiphertextRefused,
         "the ciphertext does not open: it was changed, or its `aad` or its key is not the one it was made with",
     )
 }
@@ -97,11 +97,11 @@ pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal>
         let detail = format!(
             "`plaintext` has {length} bytes; {alg} wraps at most {max}. Wrap a data key instead."
         );
-        return Err(Refusal::new(Why::TooLarge, detail));
+        return Err(Refusal::new(Cause::TooLarge, detail));
     }
     if alg == Alg::Aes256Kwp && length == 0 {
         let detail = "aes256-kwp wraps at least one byte";
-        return Err(Refusal::new(Why::BadRequest, detail));
+        return Err(Refusal::new(Cause::BadRequest, detail));
     }
     check_aad(alg, aad)
 }
@@ -110,11 +110,11 @@ pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal>
 pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
     match aad {
         Some(_) if alg == Alg::Aes256Kwp => Err(Refusal::new(
-            Why::Unsupported,
+            Cause::Unsupported,
             "aes256-kwp binds no `aad`; leave it out or use another algorithm",
         )),
         Some(aad) if aad.len() > AAD_BYTES_MAX => Err(Refusal::new(
-            Why::TooLarge,
+            Cause::TooLarge,
             format!("`aad` has {} bytes; at most {AAD_BYTES_MAX}", aad.len()),
         )),
         _ => Ok(()),
@@ -193,7 +193,7 @@ mod tests {
         let random = SeededRandom::new(3);
         for alg in WRAPS {
             let aad: &[u8] = if alg == Alg::Aes256Kwp { b"" } else { b"aad" };
-            let (secret, _) = SecretKey::generate(alg, &random).expect("offered");
+            let (secret, _) = SecretKey::generate(alg, &random);
             let public = secret.public();
             let nonce = Some(nonce(7, &random));
             let text = seal(
@@ -229,7 +229,7 @@ mod tests {
                 );
             }
             assert!(opened(alg, &secret, b"ada", &text).is_none() || alg == Alg::Aes256Kwp);
-            let (other, _) = SecretKey::generate(alg, &random).expect("offered");
+            let (other, _) = SecretKey::generate(alg, &random);
             assert!(
                 opened(alg, &other, aad, &text).is_none(),
                 "{alg}: another key"
@@ -248,9 +248,9 @@ mod tests {
 
     #[test]
     fn limits_depend_on_the_algorithm() {
-        let check = |alg, aad: Option<&[u8]>, length, want: Option<Why>| {
+        let check = |alg, aad: Option<&[u8]>, length, want: Option<Cause>| {
             assert_eq!(
-                check(alg, aad, length).err().map(|e| e.why),
+                check(alg, aad, length).err().map(|e| e.cause),
                 want,
                 "{alg} {length}"
             );
@@ -261,17 +261,17 @@ mod tests {
             Alg::Aes256Gcm,
             None,
             WRAP_BYTES_MAX + 1,
-            Some(Why::TooLarge),
+            Some(Cause::TooLarge),
         );
         check(
             Alg::Aes256Gcm,
             Some(&[0; AAD_BYTES_MAX + 1]),
             1,
-            Some(Why::TooLarge),
+            Some(Cause::TooLarge),
         );
-        check(Alg::Aes256Kwp, None, 0, Some(Why::BadRequest));
+        check(Alg::Aes256Kwp, None, 0, Some(Cause::BadRequest));
         check(Alg::Aes256Kwp, None, WRAP_MAX, None);
-        check(Alg::Aes256Kwp, None, WRAP_MAX + 1, Some(Why::TooLarge));
-        check(Alg::Aes256Kwp, Some(b""), 1, Some(Why::Unsupported));
+        check(Alg::Aes256Kwp, None, WRAP_MAX + 1, Some(Cause::TooLarge));
+        check(Alg::Aes256Kwp, Some(b""), 1, Some(Cause::Unsupported));
     }
 }

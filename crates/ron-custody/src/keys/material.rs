@@ -17,28 +17,6 @@ use ron_proto::values::Alg;
 use super::jwt::jws_alg;
 use super::symmetric::SymmetricKey;
 
-/// The signing algorithms that the file and memory backends offer.
-pub const SUPPORTED: [Alg; 6] = [
-    Alg::Ed25519,
-    Alg::EcdsaP256,
-    Alg::MlDsa44,
-    Alg::MlDsa65,
-    Alg::MlDsa87,
-    Alg::Ed25519MlDsa65,
-];
-
-/// The algorithms that wrap or make MACs, which those backends offer as well.
-pub const ENVELOPE: [Alg; 5] = [
-    Alg::Aes256Gcm,
-    Alg::Aes256Kwp,
-    Alg::X25519HkdfAes256Gcm,
-    Alg::X25519MlKem768,
-    Alg::HmacSha256,
-];
-
-/// Everything that the file and memory backends offer.
-pub const OFFERED: [Alg; 11] = Alg::ALL;
-
 /// A private key in memory. Never printed, and serialised only sealed.
 pub enum SecretKey {
     Ed25519(Ed25519Key),
@@ -78,7 +56,7 @@ const fn alg_of(set: MlDsaSet) -> Alg {
 }
 
 /// The KEM of an HPKE algorithm.
-pub const fn kem(alg: Alg) -> Option<Kem> {
+pub const fn kem_of(alg: Alg) -> Option<Kem> {
     match alg {
         Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
         Alg::X25519MlKem768 => Some(Kem::XWing),
@@ -115,32 +93,33 @@ fn signature_len(alg: Alg) -> usize {
 }
 
 impl SecretKey {
-    /// A new key and the bytes to seal. `None` when `alg` is not in [`OFFERED`].
-    pub fn generate(alg: Alg, random: &dyn Random) -> Option<(Self, SecretBytes)> {
-        let secret = match alg {
+    /// A new key and the bytes to seal.
+    pub fn generate(alg: Alg, random: &dyn Random) -> (Self, SecretBytes) {
+        let length = match alg {
             Alg::EcdsaP256 => {
                 // Not from `random`: the library generates P-256 keys from the system's randomness.
                 let (key, pkcs8) = P256Key::generate();
-                return Some((Self::P256(key), pkcs8));
+                return (Self::P256(key), pkcs8);
             }
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
-                let key = HpkeKey::generate(kem(alg)?, random);
+                let kem = kem_of(alg).expect("the algorithm is one of HPKE");
+                let key = HpkeKey::generate(kem, random);
                 let secret = key.to_bytes();
-                return Some((Self::Kem(key), secret));
+                return (Self::Kem(key), secret);
             }
-            Alg::Ed25519MlDsa65 => SecretBytes::zeroed(64),
+            Alg::Ed25519MlDsa65 => 64,
             Alg::Ed25519
             | Alg::MlDsa44
             | Alg::MlDsa65
             | Alg::MlDsa87
             | Alg::Aes256Gcm
             | Alg::Aes256Kwp
-            | Alg::HmacSha256 => SecretBytes::zeroed(32),
+            | Alg::HmacSha256 => 32,
         };
-        let mut secret = secret;
+        let mut secret = SecretBytes::zeroed(length);
         random.fill(secret.expose_mut());
-        let key = Self::from_secret(alg, &secret)?;
-        Some((key, secret))
+        let key = Self::from_secret(alg, &secret).expect("seeds of this length are keys");
+        (key, secret)
     }
 
     /// The key from its unsealed bytes (seeds, or PKCS#8 for P-256); `None` when they are not a
@@ -163,7 +142,9 @@ impl SecretKey {
                 SymmetricKey::from_secret(secret).map(|key| Self::Symmetric(alg, key))
             }
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
-                HpkeKey::from_bytes(kem(alg)?, secret).ok().map(Self::Kem)
+                HpkeKey::from_bytes(kem_of(alg)?, secret)
+                    .ok()
+                    .map(Self::Kem)
             }
             _ => mldsa(mldsa_set(alg)?, raw).map(Self::MlDsa),
         }
@@ -238,7 +219,7 @@ impl PublicKey {
             Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
             Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(Self::Hidden(alg)),
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
-                Some(Self::Kem(kem(alg)?, raw.into()))
+                Some(Self::Kem(kem_of(alg)?, raw.into()))
             }
             _ => Some(Self::MlDsa(mldsa_set(alg)?, raw.into())),
         }
@@ -370,8 +351,8 @@ mod tests {
 
     #[test]
     fn a_sealed_secret_gives_the_same_key_back() {
-        for alg in SUPPORTED {
-            let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7)).expect("supported");
+        for alg in Alg::ALL.into_iter().filter(|alg| alg.signs()) {
+            let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7));
             let again = SecretKey::from_secret(alg, &secret).expect("same bytes");
             let public = key.public();
             assert_eq!(public, again.public());
@@ -400,8 +381,8 @@ mod tests {
 
     #[test]
     fn keys_that_do_not_sign_come_back_too_and_sign_nothing() {
-        for alg in ENVELOPE {
-            let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7)).expect("offered");
+        for alg in Alg::ALL.into_iter().filter(|alg| !alg.signs()) {
+            let (key, secret) = SecretKey::generate(alg, &SeededRandom::new(7));
             let again = SecretKey::from_secret(alg, &secret).expect("same bytes");
             let public = key.public();
             assert_eq!(public, again.public());

@@ -1,19 +1,22 @@
 //! Key material, and the pure rules about it: formats, payload policies, counted uses.
 
 pub mod envelope;
-pub mod jwt;
-pub mod lane;
-#[cfg(test)]
-mod lane_model;
-pub mod material;
+mod jwt;
+mod material;
 pub mod note;
 pub mod payload;
-pub mod symmetric;
+mod symmetric;
+mod use_numbers;
+#[cfg(test)]
+mod use_numbers_model;
 pub mod wrapping;
 
-/// The atomics of [`lane`]; its model replaces them with those of a checker.
+/// The atomics of [`use_numbers`]; its model replaces them with those of a checker.
 mod atomics {
     pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
-pub use material::{PublicKey, SecretKey};
+pub use jwt::Head;
+pub(crate) use material::public_len;
+pub use material::{PublicKey, SecretKey, kem_of};
+pub use symmetric::SymmetricKey;

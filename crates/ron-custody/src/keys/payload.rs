@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::jwt::Head;
 use super::{jwt, note};
-use crate::error::{Refusal, Why};
+use crate::{Cause, Refusal};
 use ron_proto::kms::{
     Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, JWT_TTL_S_MAX, JwtPolicy, MESSAGE_BYTES_MAX,
     POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
@@ -29,7 +29,7 @@ impl Payload {
     pub fn parse(message: Option<Bytes>, digest: Option<&Digest>) -> Result<Self, Refusal> {
         match (message, digest) {
             (Some(message), None) if message.0.len() > MESSAGE_BYTES_MAX => Err(Refusal::new(
-                Why::TooLarge,
+                Cause::TooLarge,
                 format!(
                     "`message` has {} bytes; at most {MESSAGE_BYTES_MAX} are signed at once. \
                      Sign a digest of it instead.",
@@ -40,12 +40,12 @@ impl Payload {
             (None, Some(digest)) => match digest.raw() {
                 Some(raw) => Ok(Self::Digest(digest.alg, raw)),
                 None => Err(Refusal::new(
-                    Why::BadRequest,
+                    Cause::BadRequest,
                     "`digest.value` must be 64 lower-case hex digits",
                 )),
             },
             _ => Err(Refusal::new(
-                Why::BadRequest,
+                Cause::BadRequest,
                 "give exactly one of `message` and `digest`",
             )),
         }
@@ -75,7 +75,7 @@ pub fn check(
     payload: &Payload,
     now_s: u64,
 ) -> Result<Allowed, Refusal> {
-    let refuse = |why: String| Refusal::new(Why::PayloadRefused, why);
+    let refuse = |why: String| Refusal::new(Cause::PayloadRefused, why);
     match (policy, payload) {
         (PayloadPolicy::Any, Payload::Message(message)) if message.starts_with(RESERVED_PREFIX) => {
             Err(refuse(
@@ -108,7 +108,7 @@ pub fn check(
 
 /// Checks the parameters of a policy before a key is made with it.
 pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
-    let refuse = |why: String| Err(Refusal::new(Why::BadRequest, why));
+    let refuse = |why: String| Err(Refusal::new(Cause::BadRequest, why));
     match policy {
         PayloadPolicy::Any | PayloadPolicy::Digest => Ok(()),
         PayloadPolicy::Note(note) => {
@@ -161,7 +161,7 @@ pub fn check_context(context: Option<&str>) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(
-        Why::BadRequest,
+        Cause::BadRequest,
         format!("`context` must be 1..={CONTEXT_BYTES_MAX} bytes of printable ASCII"),
     ))
 }
@@ -222,20 +222,20 @@ mod tests {
     fn payload_is_one_of_two_and_bounded() {
         let digest = Digest::new(DigestAlg::Sha256, &[1; 32]);
         let bytes = |n: usize| Some(Bytes(vec![0; n]));
-        let check = |m: Option<Bytes>, d: Option<&Digest>, want: Option<Why>| {
-            assert_eq!(Payload::parse(m, d).err().map(|e| e.why), want);
+        let check = |m: Option<Bytes>, d: Option<&Digest>, want: Option<Cause>| {
+            assert_eq!(Payload::parse(m, d).err().map(|e| e.cause), want);
         };
         check(bytes(0), None, None);
         check(bytes(MESSAGE_BYTES_MAX), None, None);
-        check(bytes(MESSAGE_BYTES_MAX + 1), None, Some(Why::TooLarge));
+        check(bytes(MESSAGE_BYTES_MAX + 1), None, Some(Cause::TooLarge));
         check(None, Some(&digest), None);
-        check(None, None, Some(Why::BadRequest));
-        check(bytes(1), Some(&digest), Some(Why::BadRequest));
+        check(None, None, Some(Cause::BadRequest));
+        check(bytes(1), Some(&digest), Some(Cause::BadRequest));
         let odd = Digest {
             value: "AA".repeat(32),
             ..digest.clone()
         };
-        check(None, Some(&odd), Some(Why::BadRequest));
+        check(None, Some(&odd), Some(Cause::BadRequest));
     }
 
     #[test]

@@ -13,7 +13,7 @@
 
 use ron_crypto::secret::{Secret32, SecretBytes};
 
-pub use super::lane::UseNumbers;
+pub use super::use_numbers::UseNumbers;
 
 /// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
 pub struct SymmetricKey {

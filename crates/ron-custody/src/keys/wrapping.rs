@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ron_crypto::hash::sha256;
-use ron_crypto::hpke::{HpkeKey, Kem};
+use ron_crypto::hpke::HpkeKey;
 use ron_crypto::keyblob;
 use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;
@@ -12,19 +12,11 @@ use ron_proto::kms::{Bytes, Recipient, WrappingKeyDoc};
 use ron_proto::values::{Alg, Kid, Purpose, Tenant, Timestamp};
 use ron_tlog::note::{Note, NoteSigner};
 
-use crate::error::{Refusal, Why};
+use super::kem_of;
+use crate::{Cause, Refusal};
 
 /// First line of the statement about a wrapping key.
 const STATEMENT: &str = "ron-kms/v1/wrapping-key";
-
-/// The KEM of a wrapping algorithm; `None` for other algorithms.
-pub const fn kem_of(alg: Alg) -> Option<Kem> {
-    match alg {
-        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
-        Alg::X25519MlKem768 => Some(Kem::XWing),
-        _ => None,
-    }
-}
 
 struct WrappingKey {
     key: HpkeKey,
@@ -75,7 +67,7 @@ impl WrappingKeys {
 
     /// Decrypts a key that is to be imported.
     pub fn open(&self, id: &str, info: &[u8], wrapped: &[u8]) -> Result<SecretBytes, Refusal> {
-        let refuse = |detail| Refusal::new(Why::WrappedRefused, detail);
+        let refuse = |detail| Refusal::new(Cause::WrappedRefused, detail);
         let key = self.0.iter().find(|key| key.doc.id == id);
         let key = key.ok_or_else(|| {
             refuse("the wrapping key is not of this process; get /v1/kms/wrapping_key and wrap the key again")
@@ -103,7 +95,7 @@ pub fn wrap_for(
     secret: &SecretBytes,
     random: &dyn Random,
 ) -> Result<Bytes, Refusal> {
-    let bad = |detail| Refusal::new(Why::BadRequest, detail);
+    let bad = |detail| Refusal::new(Cause::BadRequest, detail);
     let kem = kem_of(recipient.alg).ok_or_else(|| {
         bad("`recipient.alg` must be x25519-hkdf-aes256-gcm or x25519+ml-kem-768")
     })?;

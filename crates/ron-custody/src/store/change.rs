@@ -7,9 +7,9 @@ use ron_proto::values::{Kid, Timestamp};
 use super::KeyStore;
 use super::record::{Meta, NewVersion};
 use super::seal::RecordName;
-use crate::backend::{BackendKind, Custody, Handle, Held, local};
-use crate::error::{Refusal, Why};
+use crate::backend::{BackendKind, Custody, DeviceKey, Handle};
 use crate::keys::{PublicKey, SecretKey};
+use crate::{Cause, Refusal};
 
 /// A key version that a device is to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,18 +19,18 @@ pub struct Order {
     pub backend: BackendKind,
 }
 
-/// Why there is no plan.
+/// Why a change cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unplanned {
+pub enum PlanError {
     /// The change is refused.
-    Refused(Refusal),
-    /// A device has to make a key first.
-    NotMade(Order),
+    Refusal(Refusal),
+    /// A device has to make this key first.
+    DeviceKeyMissing(Order),
 }
 
-impl From<Refusal> for Unplanned {
+impl From<Refusal> for PlanError {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        Self::Refusal(refusal)
     }
 }
 
@@ -70,7 +70,7 @@ impl KeyStore {
         backend: BackendKind,
         payload: PayloadPolicy,
         now: Timestamp,
-    ) -> Result<Change, Unplanned> {
+    ) -> Result<Change, PlanError> {
         let new = self.generate(kid, backend, 1, now)?;
         Ok(Change {
             new: Some(new),
@@ -97,7 +97,7 @@ impl KeyStore {
     }
 
     /// A change that makes a new head version in the backend that holds the key; nothing is stored yet.
-    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, Unplanned> {
+    pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, PlanError> {
         let new = self.version_above_head(kid, now)?;
         let mut meta = self.known(kid)?.clone();
         meta.head = new.number;
@@ -108,17 +108,17 @@ impl KeyStore {
     }
 
     /// A new version above the head; nothing is stored yet.
-    pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, Unplanned> {
+    pub fn version_above_head(&self, kid: &Kid, now: Timestamp) -> Result<NewVersion, PlanError> {
         let meta = self.known(kid)?;
         let next = meta.head.checked_add(1);
-        let next = next.ok_or_else(|| Refusal::new(Why::Unsupported, "no version is left"))?;
+        let next = next.ok_or_else(|| Refusal::new(Cause::Unsupported, "no version is left"))?;
         self.generate(kid, meta.backend(self.backends.local()), next, now)
     }
 
     /// The metadata of a key, or the refusal `not_found`.
     pub fn known(&self, kid: &Kid) -> Result<&Meta, Refusal> {
         self.meta(kid)
-            .ok_or_else(|| Refusal::new(Why::NotFound, "there is no such key"))
+            .ok_or_else(|| Refusal::new(Cause::NotFound, "there is no such key"))
     }
 
     fn generate(
@@ -127,44 +127,47 @@ impl KeyStore {
         backend: BackendKind,
         number: u32,
         now: Timestamp,
-    ) -> Result<NewVersion, Unplanned> {
+    ) -> Result<NewVersion, PlanError> {
         self.backends.check(backend, kid.alg)?;
         if !backend.is_local() {
-            let held = self.made_held(kid, backend, number)?;
-            let raw = SecretBytes::from_slice(&held.handle.0);
-            let public = held.public.clone();
-            return Ok(self.seal_version(kid, number, now, (Custody::Held(held), public, &raw)));
+            let key = self.device_key(kid, backend, number)?;
+            let raw = SecretBytes::from_slice(&key.handle.0);
+            let public = key.public.clone();
+            return Ok(self.seal_version(kid, number, now, (Custody::Device(key), public, &raw)));
         }
-        let (secret, raw) = local::make(kid.alg, self.random.as_ref()).ok_or_else(|| {
-            Refusal::new(Why::Unsupported, "no backend makes keys of this algorithm")
-        })?;
+        let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref());
         let public = secret.public();
         Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
     }
 
     /// The key that a device has made for this version, or the order to make it.
-    fn made_held(&self, kid: &Kid, backend: BackendKind, number: u32) -> Result<Held, Unplanned> {
+    fn device_key(
+        &self,
+        kid: &Kid,
+        backend: BackendKind,
+        number: u32,
+    ) -> Result<DeviceKey, PlanError> {
         let order = Order {
             kid: kid.clone(),
             number,
             backend,
         };
-        match &self.ready {
-            Some((made, held)) if *made == order => Ok(held.clone()?),
-            _ => Err(Unplanned::NotMade(order)),
+        match &self.device_answer {
+            Some((made, key)) if *made == order => Ok(key.clone()?),
+            _ => Err(PlanError::DeviceKeyMissing(order)),
         }
     }
 
     /// Sets the device's answer for the change that is planned next; cleared with `None` afterwards.
-    pub fn hold_ready(&mut self, ready: Option<(Order, Result<Held, Refusal>)>) {
-        self.ready = ready;
+    pub fn set_device_answer(&mut self, answer: Option<(Order, Result<DeviceKey, Refusal>)>) {
+        self.device_answer = answer;
     }
 
     /// Whether this version is the device's key with this handle.
     pub fn has_version(&self, kid: &Kid, number: u32, handle: &Handle) -> bool {
         let found = self.secret(kid, number);
         found
-            .is_some_and(|secret| matches!(&*secret, Custody::Held(held) if held.handle == *handle))
+            .is_some_and(|secret| matches!(&*secret, Custody::Device(key) if key.handle == *handle))
     }
 
     fn seal_version(

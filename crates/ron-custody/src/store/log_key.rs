@@ -253,7 +253,7 @@ impl KeyStore {
         // The wall clock may go back; the times of statements must not.
         let created = Timestamp(now.0.max(last.created.0));
         let random: &dyn Random = self.random.as_ref();
-        let (secret, raw) = SecretKey::generate(Alg::Ed25519, random).expect("supported");
+        let (secret, raw) = SecretKey::generate(Alg::Ed25519, random);
         let public = secret.public();
         let name = record_name(number, created);
         let sealed = self.sealer.seal(&name, &public, &raw, random);

@@ -13,16 +13,16 @@
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
 //! durable. One thread writes. After a failed write nothing more is written. Deleted data is
-//! overwritten, and after a destruction the file is rewritten ([`erase`]).
+//! overwritten, and after a destruction the file is rewritten (`erase.rs`).
 
-pub mod change;
-pub mod erase;
-pub mod log_key;
-pub mod record;
-pub mod seal;
-pub mod source;
-pub mod uses;
-pub mod write;
+mod change;
+mod erase;
+mod log_key;
+mod record;
+mod seal;
+mod source;
+mod uses;
+mod write;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,17 +36,23 @@ use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
 
-use crate::backend::{Backends, Held};
-use crate::error::Refusal;
+use crate::Refusal;
+use crate::backend::{Backends, DeviceKey};
 use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
-use change::Order;
 use log_key::record_name as log_key_name;
-pub use log_key::{LogIdentity, LogKey};
-use record::{Meta, Record, load_records};
-use seal::{SealError, Sealer};
-use source::SealSource;
+use record::{Record, load_records};
+use seal::Sealer;
+
+pub use change::{Change, Order, PlanError};
+pub use log_key::{
+    LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
+};
+pub use record::{Meta, NewVersion};
+pub use seal::SealError;
+pub use source::SealSource;
+pub use write::{OpRecord, OpRow, Pending};
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
@@ -169,7 +175,7 @@ pub struct KeyStore {
     log: LogIdentity,
     log_key_sha256: [u8; 32],
     /// The device's answer for the change that is planned next.
-    ready: Option<(Order, Result<Held, Refusal>)>,
+    device_answer: Option<(Order, Result<DeviceKey, Refusal>)>,
     /// The TPM counter's value, or the value it is about to get.
     tpm_counter: Option<u64>,
 }
@@ -210,7 +216,7 @@ impl KeyStore {
         random.fill(&mut salt);
         let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref(), &backends)?;
         let sealer = Sealer::new(&seal_key, store_id);
-        let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref()).expect("supported");
+        let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref());
         let public = key.public();
         let name = log_key_name(1, now);
         let sealed = sealer.seal(&name, &public, &secret, random.as_ref());
@@ -227,7 +233,7 @@ impl KeyStore {
             version: 0,
             log_key_sha256: sha256(&sealed),
             log,
-            ready: None,
+            device_answer: None,
             tpm_counter: None,
         };
         let (mac, check) = (
@@ -286,7 +292,7 @@ impl KeyStore {
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
             log,
-            ready: None,
+            device_answer: None,
             tpm_counter: row.tpm_counter,
         };
         if store.pending()?.is_some() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::seal::{RecordName, SealError, Sealer};
 use super::{Db, StoreError};
-use crate::backend::{BackendKind, Backends, Custody, Device, Handle, Held};
+use crate::backend::{BackendKind, Backends, Custody, Device, DeviceKey, Handle};
 use crate::index::{Key, Version};
 use crate::index::{Rotation, Waiting};
 use crate::keys::PublicKey;
@@ -230,13 +230,13 @@ fn open_custody(
         return Ok((Custody::Local(secret), public));
     };
     let (handle, public) = sealer.open_bytes(name, sealed)?;
-    let held = Held {
+    let key = DeviceKey {
         device: device.clone(),
         handle: Handle(handle.expose().to_vec()),
         alg: name.alg,
         public: public.clone(),
     };
-    Ok((Custody::Held(held), public))
+    Ok((Custody::Device(key), public))
 }
 
 pub(super) fn load_records(

@@ -25,7 +25,7 @@ pub struct OpRow {
 
 /// What the store knows of an operation id.
 #[derive(Debug, PartialEq, Eq)]
-pub struct SeenOp {
+pub struct OpRecord {
     /// SHA-256 of the operation's name and canonical body.
     pub body: [u8; 32],
     /// The answer as JSON, once its leaf was durable.
@@ -310,12 +310,12 @@ impl KeyStore {
     }
 
     /// The stored operation, if it is younger than 24 hours or still unfinished.
-    pub fn seen_op(
+    pub fn find_op(
         &self,
         tenant: &Tenant,
         op_id: OpId,
         now: Timestamp,
-    ) -> Result<Option<SeenOp>, StoreError> {
+    ) -> Result<Option<OpRecord>, StoreError> {
         let young = now.0.saturating_sub(OP_ID_MS).cast_signed();
         let row = self.db.read(|c| {
             c.query_row(
@@ -325,6 +325,6 @@ impl KeyStore {
             )
             .optional()
         })?;
-        Ok(row.map(|(body, answer)| SeenOp { body, answer }))
+        Ok(row.map(|(body, answer)| OpRecord { body, answer }))
     }
 }

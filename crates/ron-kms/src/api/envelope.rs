@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::keys::envelope::CIPHERTEXT_BYTES_MAX;
 use ron_custody::keys::payload::check_context;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
@@ -93,7 +93,7 @@ pub(super) fn answer_of<A: Ask>(
 ) -> Result<A::Answer, Refusal> {
     let (made, receipt) = answer?.into_parts();
     A::answer(key, made, receipt)
-        .ok_or_else(|| Refusal::new(Why::Internal, "the answer is incomplete"))
+        .ok_or_else(|| Refusal::new(Cause::Internal, "the answer is incomplete"))
 }
 
 /// The operation of a request, with its operation id.
@@ -143,7 +143,7 @@ fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
             return Ok(());
         }
         let detail = format!("`{name}` has {length} bytes; at most {max} are accepted");
-        Err(Refusal::new(Why::TooLarge, detail))
+        Err(Refusal::new(Cause::TooLarge, detail))
     };
     match what {
         // The limit depends on the key's algorithm and is checked with the key.
@@ -156,11 +156,11 @@ fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
         }
         EnvelopeOp::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
             let detail = "`bytes` must be 16, 32 or 64";
-            Err(Refusal::new(Why::BadRequest, detail))
+            Err(Refusal::new(Cause::BadRequest, detail))
         }
         EnvelopeOp::Random(length) if !(1..=RANDOM_BYTES_MAX).contains(length) => {
             let detail = format!("`bytes` must be 1..={RANDOM_BYTES_MAX}");
-            Err(Refusal::new(Why::BadRequest, detail))
+            Err(Refusal::new(Cause::BadRequest, detail))
         }
         EnvelopeOp::Datakey(..) | EnvelopeOp::Random(_) => Ok(()),
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ron_custody::error::{Refusal, Why};
+use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_proto::kms::{
     BATCH_ITEMS_MAX, UnwrapBatch, UnwrapBatchAnswer, UnwrapItem, UnwrapRequest, UnwrapResult,
@@ -80,7 +80,7 @@ fn serve<B: Batch>(kms: &Kms, request: Request, responder: Responder) {
 
 fn keyless() -> Refusal {
     Refusal::new(
-        Why::BadRequest,
+        Cause::BadRequest,
         "the item names no key and the batch has none",
     )
 }

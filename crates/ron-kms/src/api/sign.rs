@@ -11,7 +11,7 @@ use ron_proto::scope;
 
 use super::call_context;
 use crate::work::operation::{Answer, Work, many, one, signed};
-use crate::work::sign::{SignTask, Signed};
+use crate::work::sign::{SignOutput, SignTask};
 use crate::work::{Kms, SignJob};
 
 const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
@@ -86,7 +86,7 @@ pub fn batch(batch: SignBatch) -> Box<dyn Work> {
     })
 }
 
-fn result(answer: Answer<Signed>) -> SignResult {
+fn result(answer: Answer<SignOutput>) -> SignResult {
     match answer {
         Ok(signed) => SignResult {
             answer: Some(signed.into()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_custody::error::Refusal;
+use ron_custody::Refusal;
 use ron_http::{Method, Need, Principal, Request, Response, Route, sync};
 use ron_kernel::RankedMutex;
 use ron_proto::kms::{
@@ -63,7 +63,7 @@ pub(super) fn verify(
     let label = match &result {
         Ok(VerifyAnswer { ok: true, .. }) => "ok",
         Ok(_) => "no_match",
-        Err(refusal) => refusal.why.code(),
+        Err(refusal) => refusal.cause.code(),
     };
     let took = kms.clock.now().saturating_duration_since(since);
     let metrics = &kms.metrics;

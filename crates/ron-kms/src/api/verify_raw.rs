@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::keys::PublicKey;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Need, Request, Response, Route, sync};
 use ron_proto::kms::{MESSAGE_BYTES_MAX, VerifyRawAnswer, VerifyRawRequest};
 use ron_proto::problem::Problem;
@@ -23,7 +23,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
         let label = match &result {
             Ok(true) => OK,
             Ok(false) => NO_MATCH,
-            Err(refusal) => refusal.why.code(),
+            Err(refusal) => refusal.cause.code(),
         };
         let took = kms.clock.now().saturating_duration_since(since);
         let metrics = &kms.metrics;
@@ -53,14 +53,14 @@ fn verify(body: &VerifyRawRequest) -> Result<bool, Refusal> {
     }
     if body.message.0.len() > MESSAGE_BYTES_MAX {
         let detail = format!("`message` may have at most {MESSAGE_BYTES_MAX} bytes");
-        return Err(Refusal::new(Why::TooLarge, detail));
+        return Err(Refusal::new(Cause::TooLarge, detail));
     }
     let key = PublicKey::from_raw(body.alg, &body.public_key.0)
         .filter(|key| !matches!(key, PublicKey::Hybrid(_)))
         .ok_or_else(|| {
             let detail =
                 "`public_key` is not a public key of `alg`; verify the two keys of a hybrid separately";
-            Refusal::new(Why::BadRequest, detail)
+            Refusal::new(Cause::BadRequest, detail)
         })?;
     Ok(key.fits(&body.signature.0) && key.verify(&body.message.0, &body.signature.0))
 }

@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
 
 /// The object of an attestation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attested {
+pub enum Subject {
     /// The object with this name is loaded in the TPM.
     Object {
         /// Hash algorithm and hash of its public area.
@@ -76,7 +76,7 @@ pub enum Attested {
 pub struct Attest {
     /// The nonce that the TPM was given.
     pub extra: Vec<u8>,
-    pub attested: Attested,
+    pub attested: Subject,
 }
 
 /// Parses a `TPMS_ATTEST` of certify or quote.
@@ -94,7 +94,7 @@ pub fn attest(bytes: &[u8]) -> Result<Attest, BadTpm> {
         CERTIFY => {
             let name = r.sized()?.to_vec();
             r.sized()?; // qualified name
-            Attested::Object { name }
+            Subject::Object { name }
         }
         QUOTE => registers(&mut r)?,
         _ => return Err(BadTpm("it attests to something else")),
@@ -103,7 +103,7 @@ pub fn attest(bytes: &[u8]) -> Result<Attest, BadTpm> {
     Ok(Attest { extra, attested })
 }
 
-fn registers(r: &mut Reader<'_>) -> Result<Attested, BadTpm> {
+fn registers(r: &mut Reader<'_>) -> Result<Subject, BadTpm> {
     if r.u32()? != 1 || r.u16()? != SHA256 {
         return Err(BadTpm("it quotes another bank than SHA-256"));
     }
@@ -117,7 +117,7 @@ fn registers(r: &mut Reader<'_>) -> Result<Attested, BadTpm> {
         .filter_map(|(number, set)| (set == 1).then_some(number))
         .collect();
     let digest = r.sized()?.to_vec();
-    Ok(Attested::Registers { selected, digest })
+    Ok(Subject::Registers { selected, digest })
 }
 
 /// A `TPMT_PUBLIC` of a P-256 signing key.

@@ -7,7 +7,7 @@ use ron_proto::values::Kid;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::proof::TlogProof;
 
-use super::tpm_format::{self, Attested};
+use super::tpm_format::{self, Subject};
 use super::{statement_bytes, tpm_nonce};
 use crate::audit::leaf::{Leaf, OK, Op};
 
@@ -161,7 +161,7 @@ fn check_tpm(
         return Err("the TPM's evidence is for another public key".into());
     }
     match (certified, quoted) {
-        (Attested::Object { name }, Attested::Registers { selected, digest }) => {
+        (Subject::Object { name }, Subject::Registers { selected, digest }) => {
             if name != public.name {
                 return Err("the TPM certifies another key".into());
             }

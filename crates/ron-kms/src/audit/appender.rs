@@ -87,7 +87,7 @@ impl Appender {
         match self.writer.append(drafts) {
             Ok(mut index) => {
                 self.signal.appended();
-                let (mut journal, mut held) = (Vec::new(), Vec::new());
+                let (mut journal, mut unsent) = (Vec::new(), Vec::new());
                 for entry in batch.drain(..) {
                     let leaves = DurableLeaves::new(&self.origin, index, entry.leaves);
                     index += entry.leaves;
@@ -99,10 +99,10 @@ impl Appender {
                     if journal.len() == records {
                         reply.send();
                     } else {
-                        held.push((reply, entry.credits));
+                        unsent.push((reply, entry.credits));
                     }
                 }
-                self.remember(journal, held);
+                self.remember(journal, unsent);
                 self.writer.keep_state(false);
                 self.signal.watch(&self.metrics, &self.ready);
             }
@@ -118,10 +118,10 @@ impl Appender {
 
     /// Writes the answers of entries with an operation id to the journal, with a second sync, then sends them. The
     /// other entries of the batch do not wait for it.
-    fn remember(&mut self, journal: Vec<JournalRecord>, held: Vec<(Reply, Items<Credit>)>) {
+    fn remember(&mut self, journal: Vec<JournalRecord>, unsent: Vec<(Reply, Items<Credit>)>) {
         match self.journal.keep(journal, self.clock.unix_ms()) {
             Ok(()) => {
-                for (reply, _credits) in held {
+                for (reply, _credits) in unsent {
                     reply.send();
                 }
             }
@@ -130,7 +130,7 @@ impl Appender {
                     Fault::Failure,
                     &format!("the replay journal cannot be written: {error}"),
                 );
-                for (reply, _credits) in held {
+                for (reply, _credits) in unsent {
                     reply.fail();
                 }
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ron_custody::error::Refusal;
+use ron_custody::Refusal;
 use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, ReplySender, SharedClock};
@@ -35,7 +35,7 @@ impl<A> Unlogged<A> {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Logged<A> {
-    pub made: A,
+    pub output: A,
     receipt: LogReceipt,
 }
 
@@ -45,7 +45,7 @@ impl<A> Logged<A> {
     }
 
     pub fn into_parts(self) -> (A, LogReceipt) {
-        (self.made, self.receipt)
+        (self.output, self.receipt)
     }
 }
 
@@ -83,7 +83,7 @@ impl<'a> DurableLeaves<'a> {
     /// The result of the next leaf, with its receipt.
     pub fn log<A>(&mut self, unlogged: Unlogged<A>) -> Logged<A> {
         Logged {
-            made: unlogged.0,
+            output: unlogged.0,
             receipt: self.receipt(),
         }
     }
@@ -178,10 +178,10 @@ pub trait Waiting: Send {
     fn fail(self: Box<Self>);
 }
 
-/// Nobody waits: a leaf about the service itself.
-pub struct Nobody;
+/// NoCaller waits: a leaf about the service itself.
+pub struct NoCaller;
 
-impl Waiting for Nobody {
+impl Waiting for NoCaller {
     fn complete(
         self: Box<Self>,
         _: DurableLeaves<'_>,

@@ -44,6 +44,7 @@ impl AuditHealth {
     }
 
     /// The reason of the first failure.
+    #[cfg(test)]
     pub fn reason(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }

@@ -4,7 +4,7 @@ use ron_proto::strict;
 use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
 
-pub use ron_custody::error::{NO_MATCH, OK};
+pub use ron_custody::{NO_MATCH, OK};
 
 /// Longest leaf, in bytes.
 pub const LEAF_BYTES_MAX: usize = 4 * 1024;

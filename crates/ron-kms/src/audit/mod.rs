@@ -28,7 +28,6 @@ use std::path::{Path, PathBuf};
 
 pub use health::AuditHealth;
 pub use ring::LogRing;
-pub use verify::{AuditError, AuditReport, KeyOps, verify_dir};
 
 /// Directory of the log in `data_dir`; without one, a path on the disk in memory.
 pub fn dir(data_dir: Option<&Path>) -> PathBuf {

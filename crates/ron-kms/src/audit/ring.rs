@@ -8,8 +8,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ron_custody::store::log_key::{LogSigner, SecondSigner};
 use ron_custody::store::{LogIdentity, LogKey};
+use ron_custody::store::{LogSigner, SecondSigner};
 use ron_files::{OsDisk, write_atomic};
 use ron_kernel::{SharedClock, Snapshot};
 use ron_service::log_host::KeyView;

@@ -129,21 +129,6 @@ impl AuditWriter {
         draft.at(place).to_bytes()
     }
 
-    /// Number of durable leaves.
-    pub fn size(&self) -> u64 {
-        self.log.size()
-    }
-
-    /// The log, for its reader and checkpointer.
-    pub fn log(&mut self) -> &mut Log {
-        &mut self.log
-    }
-
-    /// The store version after the last leaf.
-    pub fn store_version(&self) -> u64 {
-        self.counters.store_version
-    }
-
     /// Sets the store version that the next leaf states; only before the first append.
     pub fn set_store_version(&mut self, version: u64) {
         self.counters.store_version = version;

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use ron_custody::backend::settings::DeviceSettings;
+use ron_custody::backend::DeviceSettings;
 use ron_custody::backend::{BackendKind, Backends};
 use ron_custody::store::KeyStore;
 use ron_kernel::Deadline;

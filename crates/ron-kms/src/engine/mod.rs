@@ -9,9 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_crypto::rand::Random;
-use ron_custody::backend::{self, Backends, line::DeviceHandles};
+use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
-use ron_custody::store::log_key::LogSigner;
+use ron_custody::store::LogSigner;
 use ron_custody::store::{KeyStore, StoreError, StoreSettings};
 use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
@@ -39,7 +39,7 @@ use crate::topology::{
 use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::refresh::Refresher;
-use crate::work::{Kms, StoreJob, held, schedule, signer};
+use crate::work::{Kms, StoreJob, device_jobs, schedule, signer};
 
 use log::{OpenWith, OpenedLog};
 use threads::Audit;
@@ -99,7 +99,7 @@ impl Engine {
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
         let handles = handles(&parts, &metrics);
-        let backends = backend::start::start(
+        let backends = backend::start(
             settings.backend,
             &settings.devices,
             &handles,
@@ -178,7 +178,7 @@ impl Engine {
             stopped,
         };
         spawn_store(&sup, lifecycle);
-        spawn_signers(&sup, &kms, queues.turns, queues.held);
+        spawn_signers(&sup, &kms, queues.turns, queues.devices);
         Ok(Self {
             reader: kms.log.clone(),
             kms,
@@ -223,14 +223,14 @@ fn spawn_signers(
     sup: &Supervisor,
     kms: &Arc<Kms>,
     turns: Receiver<Turn>,
-    held: Vec<held::DeviceQueueEnd>,
+    devices: Vec<device_jobs::DeviceQueueEnd>,
 ) {
     let timed = kms.clone();
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
     let signing = kms.clone();
     let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
     sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
-    held::spawn(sup, kms, held);
+    device_jobs::spawn(sup, kms, devices);
 }
 
 /// The receiving ends of the queues.
@@ -239,7 +239,7 @@ struct Queues {
     store: Receiver<StoreJob>,
     audit: Receiver<Entry>,
     proofs: Receiver<ProofJob>,
-    held: Vec<held::DeviceQueueEnd>,
+    devices: Vec<device_jobs::DeviceQueueEnd>,
 }
 
 /// The disk of the log.
@@ -322,8 +322,8 @@ fn assemble(
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
-    let (device_queues, held) =
-        held::device_queues(store.backends(), settings.sign_queue, &parts.km);
+    let (device_queues, devices) =
+        device_jobs::device_queues(store.backends(), settings.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let wrapping = wrapping_keys(store, parts)?;
@@ -353,7 +353,7 @@ fn assemble(
         store: store_rx,
         audit,
         proofs,
-        held,
+        devices,
     };
     Ok((Arc::new(kms), queues))
 }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::store::OP_ID_MS;
+use ron_custody::{Cause, Refusal};
 use ron_files::{Check, Disk, Place};
 use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
@@ -130,12 +130,12 @@ impl Replay {
             match table.get(&key).filter(|entry| !entry.is_old(now_ms)) {
                 Some(entry) if entry.body != body => {
                     return Err(Refusal::new(
-                        Why::OpIdMismatch,
+                        Cause::OpIdMismatch,
                         "this op_id was used with another body within 24 hours; use a new one",
                     ));
                 }
                 Some(entry) => entry.place.clone().ok_or_else(|| {
-                    Refusal::new(Why::InFlight, "the operation with this op_id is running")
+                    Refusal::new(Cause::InFlight, "the operation with this op_id is running")
                 })?,
                 None => {
                     let entry = Entry {
@@ -160,7 +160,7 @@ impl Replay {
             .map_err(|why| {
                 tracing::error!(event = "replay_unreadable", %why);
                 Refusal::new(
-                    Why::Internal,
+                    Cause::Internal,
                     "the operation was done, but its remembered answer cannot be read",
                 )
             })

@@ -80,8 +80,8 @@ impl Bench {
         }
     }
 
-    fn why(&self, n: u128, body: u8, now: u64) -> Option<Why> {
-        self.begin(n, body, now).err().map(|refusal| refusal.why)
+    fn why(&self, n: u128, body: u8, now: u64) -> Option<Cause> {
+        self.begin(n, body, now).err().map(|refusal| refusal.cause)
     }
 
     fn count(&self, line: &str) -> i64 {
@@ -99,15 +99,15 @@ impl Bench {
 fn same_id_same_body_same_answer_for_a_day() {
     let mut bench = open(&memory(), 1, 80, 1 << 20, 0);
     let ticket = bench.ticket(1, 1, 0);
-    assert_eq!(bench.why(1, 1, 1), Some(Why::InFlight));
-    assert_eq!(bench.why(1, 2, 1), Some(Why::OpIdMismatch));
+    assert_eq!(bench.why(1, 1, 1), Some(Cause::InFlight));
+    assert_eq!(bench.why(1, 2, 1), Some(Cause::OpIdMismatch));
     let records = ticket.with(b"{\"a\":1}".to_vec());
     bench.journal.keep(vec![records], 0).expect("kept");
     assert_eq!(
         bench.answer(1, 1, OP_ID_MS - 1).as_deref(),
         Some(&b"{\"a\":1}"[..])
     );
-    assert_eq!(bench.why(1, 2, 2), Some(Why::OpIdMismatch));
+    assert_eq!(bench.why(1, 2, 2), Some(Cause::OpIdMismatch));
     let other = "u".parse().expect("tenant");
     let id = OpId(uuid::Uuid::from_u128(1));
     let theirs = bench.replay.begin(&other, id, [1; 32], 3);
@@ -145,7 +145,7 @@ fn a_restart_remembers_and_a_day_later_nothing_is_left() {
         let want = format!("answer {n}").into_bytes();
         assert_eq!(bench.answer(n, n as u8, 2000), Some(want));
     }
-    assert_eq!(bench.why(3, 9, 2000), Some(Why::OpIdMismatch));
+    assert_eq!(bench.why(3, 9, 2000), Some(Cause::OpIdMismatch));
     assert_eq!(bench.answer(99, 1, 2000), None);
     drop(bench);
     let bench = open(&disk, 1, 80, 1 << 20, 1004 + OP_ID_MS);
@@ -179,7 +179,7 @@ fn a_torn_tail_is_cut_and_a_foreign_or_changed_record_is_refused() {
     let at = 32 + 28 + 56;
     file.read_at(at, &mut byte).expect("reads");
     file.write_at(at, &[byte[0] ^ 1]).expect("writes");
-    assert_eq!(bench.why(0, 1, 20), Some(Why::Internal));
+    assert_eq!(bench.why(0, 1, 20), Some(Cause::Internal));
     file.write_at(at, &byte).expect("writes");
     assert!(
         refused(&disk, 2).contains("its start does not verify"),
@@ -315,7 +315,7 @@ fn memory_and_disk_are_bounded_and_the_oldest_go_first() {
 }
 
 #[test]
-fn a_failed_disk_keeps_the_id_and_tells_nobody() {
+fn a_failed_disk_keeps_the_id_in_flight() {
     let disk = SimDisk::new();
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let mut bench = open(&shared, 1, 80, 1 << 20, 0);
@@ -323,5 +323,5 @@ fn a_failed_disk_keeps_the_id_and_tells_nobody() {
     disk.fail_after(2, FaultKind::Io);
     let records = bench.ticket(2, 1, 0).with(b"lost".to_vec());
     assert!(bench.journal.keep(vec![records], 0).is_err());
-    assert_eq!(bench.why(2, 1, 1), Some(Why::InFlight));
+    assert_eq!(bench.why(2, 1, 1), Some(Cause::InFlight));
 }

@@ -54,7 +54,7 @@ impl Served {
             format!("uds_path = \"{}\"\n", socket.display()),
             principal("admin", "ron", ALL, ""),
             principal("reader", "ron", "\"kms:read\"", ""),
-            principal("stranger", "default", ALL, ""),
+            principal("outsider", "default", ALL, ""),
             principal("issuer", "ron", ALL, "key_prefixes = [\"ron/issuer/\"]"),
         ]
         .join("\n");
@@ -250,7 +250,7 @@ fn bad_requests_are_answered_clearly() {
         "unauthorized",
     );
     check(&token("reader"), sign, &good, 403, "forbidden");
-    check(&token("stranger"), sign, &good, 403, "forbidden");
+    check(&token("outsider"), sign, &good, 403, "forbidden");
     check(&token("issuer"), sign, &good, 200, "");
     let bad = |body: String| check(admin, sign, &body, 400, "bad_request");
     bad(good.replace("\"message\"", "\"mesage\""));
@@ -347,7 +347,7 @@ fn reading_is_checked_too() {
         200
     );
     assert_eq!(
-        status(&token("stranger"), &format!("/v1/kms/keys/{key}")),
+        status(&token("outsider"), &format!("/v1/kms/keys/{key}")),
         403
     );
     assert_eq!(

@@ -13,8 +13,7 @@ use ron_tlog::append::{Log, LogOptions};
 
 use super::{Rig, file_settings, memory_settings, op_id, signed};
 use crate::audit::leaf::{Leaf, OK, Op};
-use crate::audit::verify::verify_on;
-use crate::audit::verify_dir;
+use crate::audit::verify::{verify_dir, verify_on};
 
 /// The answers of a run with disk faults, and what survived on the disk.
 struct Run {
@@ -128,9 +127,9 @@ fn fill(dir: &Path, rounds: u32) -> String {
 fn the_offline_check_counts_and_needs_only_directory_and_key() {
     let dir = tempfile::tempdir().expect("dir");
     let vkey = fill(dir.path(), 7);
-    let mut told = 0;
+    let mut progress = 0;
     let report =
-        verify_dir(&dir.path().join("audit"), &vkey, &mut |_, _| told += 1).expect("verifies");
+        verify_dir(&dir.path().join("audit"), &vkey, &mut |_, _| progress += 1).expect("verifies");
     // start, create, seven signatures, stop
     assert_eq!(
         (report.size, report.checkpoint_size),
@@ -192,7 +191,7 @@ fn rig_key(rig: &Rig) -> ron_proto::values::Kid {
 }
 
 #[test]
-fn a_log_that_was_cut_or_put_back_is_found_at_start() {
+fn a_log_that_was_cut_or_rolled_back_is_found_at_start() {
     let check = |what: &str, anchored: bool, harm: &dyn Fn(&Path, &Path)| {
         let dir = tempfile::tempdir().expect("dir");
         let (data, old) = (dir.path().join("data"), dir.path().join("old"));
@@ -231,10 +230,10 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
     check("log deleted", false, &|data, _| {
         std::fs::remove_dir_all(data.join("audit")).expect("removes");
     });
-    check("log put back", false, &|data, old| {
+    check("log rolled back", false, &|data, old| {
         replace(&old.join("audit"), &data.join("audit"));
     });
-    check("store put back", false, &|data, old| {
+    check("store rolled back", false, &|data, old| {
         for entry in std::fs::read_dir(old)
             .expect("dir")
             .map(|e| e.expect("entry"))
@@ -250,7 +249,7 @@ fn a_log_that_was_cut_or_put_back_is_found_at_start() {
         std::fs::write(&segment, &bytes[..bytes.len() * 2 / 3]).expect("writes");
     });
     check(
-        "everything put back, but not the anchor",
+        "everything rolled back, but not the anchor",
         true,
         &|data, old| replace(old, data),
     );

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::keys::SecretKey;
 use ron_custody::keys::envelope::{self, header};
+use ron_custody::{Cause, Refusal};
 use ron_files::{FaultKind, SimDisk};
 use ron_http::{Principal, Response};
 use ron_kernel::Deadline;
@@ -60,7 +60,7 @@ fn run(
     let got = submit(rig, caller, what);
     match from.wait(Deadline::within(std::time::Duration::ZERO)) {
         Ok(results) => results,
-        Err(_) => vec![Err(Refusal::new(Why::Internal, got.code()))],
+        Err(_) => vec![Err(Refusal::new(Cause::Internal, got.code()))],
     }
 }
 
@@ -76,11 +76,11 @@ fn one_logged(rig: &Rig, task: EnvelopeTask) -> Result<Logged<EnvelopeOutput>, R
 }
 
 pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
-    one_logged(rig, task).map(|logged| logged.made)
+    one_logged(rig, task).map(|logged| logged.output)
 }
 
-pub fn why<T>(result: Result<T, Refusal>) -> Option<Why> {
-    result.err().map(|refusal| refusal.why)
+pub fn why<T>(result: Result<T, Refusal>) -> Option<Cause> {
+    result.err().map(|refusal| refusal.cause)
 }
 
 fn aad_of(alg: Alg) -> Option<&'static [u8]> {
@@ -100,7 +100,7 @@ fn what_is_wrapped_unwraps_through_every_version() {
         let aad = aad_of(alg);
         let first = one_logged(&rig, wrap(&key, aad, b"a secret")).expect("wrapped");
         let recorded = leaf(&rig, first.receipt().index);
-        let first = first.made;
+        let first = first.output;
         let text = first.ciphertext.expect("text");
         assert_eq!(first.version, Some(1));
         assert_eq!(text.0[..6], header(alg, 1));
@@ -112,7 +112,7 @@ fn what_is_wrapped_unwraps_through_every_version() {
         assert_eq!(second.version, Some(2), "only the head wraps");
         let back = one_logged(&rig, unwrap(&key, aad, &text)).expect("opens");
         assert_eq!(
-            (back.made.version, back.made.plaintext.clone()),
+            (back.output.version, back.output.plaintext.clone()),
             (Some(1), Some(b"a secret".as_slice().into()))
         );
         assert_eq!(leaf(&rig, back.receipt().index).output_sha256, None);
@@ -131,7 +131,7 @@ fn what_is_wrapped_unwraps_through_every_version() {
         assert_eq!(hidden.plaintext, None);
         let mut pinned = wrap(&key, aad, b"x");
         pinned.version = Some(1);
-        assert_eq!(why(one(&rig, pinned)), Some(Why::VersionNotHead));
+        assert_eq!(why(one(&rig, pinned)), Some(Cause::VersionNotHead));
     }
     rig.stop();
 }
@@ -149,7 +149,7 @@ fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
             .expect("wrapped")
             .ciphertext;
         let text = text.expect("text");
-        let check = |task: EnvelopeTask, want: Why| {
+        let check = |task: EnvelopeTask, want: Cause| {
             let size = rig.engine.kms.log_size();
             assert_eq!(why(one(&rig, task)), Some(want), "{alg}");
             let recorded = leaf(&rig, size);
@@ -158,26 +158,29 @@ fn what_is_not_right_does_not_open_and_says_so_in_the_log() {
         };
         let mut bad = text.clone();
         *bad.0.last_mut().expect("bytes") ^= 1;
-        check(unwrap(&key, aad, &bad), Why::CiphertextRefused);
+        check(unwrap(&key, aad, &bad), Cause::CiphertextRefused);
         let mut later = text.clone();
         later.0[5] = 2;
-        check(unwrap(&key, aad, &later), Why::CiphertextRefused);
+        check(unwrap(&key, aad, &later), Cause::CiphertextRefused);
         later.0[5] = 0;
-        check(unwrap(&key, aad, &later), Why::CiphertextRefused);
-        check(unwrap(&other, aad, &text), Why::CiphertextRefused);
+        check(unwrap(&key, aad, &later), Cause::CiphertextRefused);
+        check(unwrap(&other, aad, &text), Cause::CiphertextRefused);
         check(
             unwrap(&key, aad, &Bytes(text.0[..5].to_vec())),
-            Why::CiphertextRefused,
+            Cause::CiphertextRefused,
         );
         if aad.is_some() {
-            check(unwrap(&key, None, &text), Why::CiphertextRefused);
-            check(unwrap(&key, Some(b"row 8"), &text), Why::CiphertextRefused);
+            check(unwrap(&key, None, &text), Cause::CiphertextRefused);
+            check(
+                unwrap(&key, Some(b"row 8"), &text),
+                Cause::CiphertextRefused,
+            );
         } else {
-            check(unwrap(&key, Some(b""), &text), Why::Unsupported);
+            check(unwrap(&key, Some(b""), &text), Cause::Unsupported);
         }
         check(
             task(&key, aad, EnvelopeOp::Hmac(Bytes::default())),
-            Why::Unsupported,
+            Cause::Unsupported,
         );
     }
     rig.stop();
@@ -207,7 +210,10 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
         let mut check = task(&key, None, what);
         check.version = version;
         let made = one_logged(&rig, check).expect("judged");
-        assert_eq!((made.made.ok, made.made.version), (Some(want.0), want.1));
+        assert_eq!(
+            (made.output.ok, made.output.version),
+            (Some(want.0), want.1)
+        );
         let result = if want.0 { "ok" } else { "no_match" };
         assert_eq!(leaf(&rig, made.receipt().index).result, result);
     };
@@ -219,7 +225,7 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
     let what = EnvelopeOp::HmacVerify(message.clone(), mac);
     let mut gone = task(&key, None, what);
     gone.version = Some(3);
-    assert_eq!(why(one(&rig, gone)), Some(Why::NotFound));
+    assert_eq!(why(one(&rig, gone)), Some(Cause::NotFound));
     rig.stop();
 }
 
@@ -231,11 +237,11 @@ fn keys_do_what_they_are_for_and_only_for_their_tenant() {
     let wrapping = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 3).key;
     assert_eq!(
         why(one(&rig, wrap(&hmac, None, b"x"))),
-        Some(Why::Unsupported)
+        Some(Cause::Unsupported)
     );
     assert_eq!(
         why(one(&rig, wrap(&signing, None, b"x"))),
-        Some(Why::Unsupported)
+        Some(Cause::Unsupported)
     );
     for key in [&hmac, &wrapping] {
         let got = rig.sign(SignRequest::message(key.clone(), *b"x"));
@@ -244,19 +250,19 @@ fn keys_do_what_they_are_for_and_only_for_their_tenant() {
     let policy = create_request("app", Alg::Aes256Gcm, PayloadPolicy::Digest, 4);
     let got = rig.create_as(&rig.caller.clone(), policy);
     assert_eq!((got.status, got.code().as_str()), (400, "bad_request"));
-    let strangers = [
+    let outsiders = [
         principal("other", None),
         principal("ron", Some(&["ron/elsewhere/"])),
     ];
-    for stranger in strangers {
-        let got = run(&rig, &stranger, vec![wrap(&wrapping, None, b"x")]).pop();
-        assert_eq!(why(got.expect("one")), Some(Why::Forbidden));
+    for outsider in outsiders {
+        let got = run(&rig, &outsider, vec![wrap(&wrapping, None, b"x")]).pop();
+        assert_eq!(why(got.expect("one")), Some(Cause::Forbidden));
     }
     let mut nobody = wrapping.clone();
     nobody.id = uuid::Uuid::nil();
     assert_eq!(
         why(one(&rig, wrap(&nobody, None, b"x"))),
-        Some(Why::NotFound)
+        Some(Cause::NotFound)
     );
     rig.stop();
 }
@@ -275,8 +281,8 @@ fn the_same_operation_id_gives_the_same_answer() {
     assert_eq!(first, second, "the same bytes and the same leaf");
     assert_eq!(rig.engine.kms.log_size(), size, "no second leaf");
     let other = one(&rig, with_op(wrap(&key, None, b"y"), 1, 2));
-    assert_eq!(why(other), Some(Why::OpIdMismatch));
-    let text = first.made.ciphertext.expect("text");
+    assert_eq!(why(other), Some(Cause::OpIdMismatch));
+    let text = first.output.ciphertext.expect("text");
     for (op, what) in [
         (2, EnvelopeOp::Unwrap(text)),
         (3, EnvelopeOp::Datakey(32, true)),
@@ -284,16 +290,16 @@ fn the_same_operation_id_gives_the_same_answer() {
         let ask =
             || one_logged(&rig, with_op(task(&key, None, what.clone()), op, 7)).expect("done");
         let first = ask();
-        assert!(first.made.plaintext.is_some());
+        assert!(first.output.plaintext.is_some());
         assert_eq!(
             first,
             ask(),
             "the plaintext is found again though it is not kept"
         );
     }
-    let stranger = principal("other", None);
-    let got = run(&rig, &stranger, vec![with_op(wrap(&key, None, b"x"), 1, 1)]).pop();
-    assert_eq!(why(got.expect("one")), Some(Why::Forbidden));
+    let outsider = principal("other", None);
+    let got = run(&rig, &outsider, vec![with_op(wrap(&key, None, b"x"), 1, 1)]).pop();
+    assert_eq!(why(got.expect("one")), Some(Cause::Forbidden));
     rig.stop();
 }
 
@@ -311,9 +317,9 @@ fn a_batch_fails_item_by_item() {
     let results = run(&rig, &caller, tasks);
     let whys: Vec<_> = results
         .iter()
-        .map(|r| r.as_ref().err().map(|e| e.why))
+        .map(|r| r.as_ref().err().map(|e| e.cause))
         .collect();
-    assert_eq!(whys, [None, Some(Why::CiphertextRefused), None]);
+    assert_eq!(whys, [None, Some(Cause::CiphertextRefused), None]);
     // The first use of a key reserves its first block of nonces, which is a leaf too.
     assert_eq!(leaf(&rig, size).op, Op::ReserveUses);
     assert_eq!(rig.engine.kms.log_size(), size + 4);
@@ -361,10 +367,10 @@ fn nonces_are_counted_across_blocks_to_the_cap_and_not_past_it() {
     }
     assert_eq!(numbers, (0..21).collect());
     let refused = one(&rig, wrap(&key, None, b"x")).expect_err("past the cap");
-    assert_eq!(refused.why, Why::UsesExhausted);
+    assert_eq!(refused.cause, Cause::UsesExhausted);
     assert!(refused.detail.contains("rotate"));
     rig.rotated(&key);
-    let fresh = one(&rig, wrap(&key, None, b"x")).expect("the next version starts anew");
+    let fresh = one(&rig, wrap(&key, None, b"x")).expect("the next version starts at 0");
     assert_eq!(fresh.ciphertext.expect("text").0[6..10], [0; 4]);
     rig.stop();
 }
@@ -380,7 +386,7 @@ fn the_default_settings_reserve_ahead() {
     for _ in 0..10 {
         let tasks = (0..100).map(|_| wrap(&key, None, b"x")).collect();
         for made in run(&rig, &caller, tasks) {
-            let text = made.expect("wrapped").made.ciphertext.expect("text").0;
+            let text = made.expect("wrapped").output.ciphertext.expect("text").0;
             assert!(nonces.insert(text[6..18].to_vec()), "a nonce came twice");
         }
     }

@@ -498,12 +498,12 @@ fn a_wrong_head_and_another_tenant_change_nothing() {
         let body: serde_json::Value = serde_json::from_slice(&got.body).expect("json");
         assert_eq!(body["details"]["head"], 2);
     }
-    for stranger in [
+    for outsider in [
         principal("other", None),
         principal("ron", Some(&["ron/q/"])),
     ] {
         for request in all(None) {
-            let got = rig.change_as(&stranger, &key, request);
+            let got = rig.change_as(&outsider, &key, request);
             assert_eq!((got.status, got.code()), (403, "forbidden".into()));
         }
     }

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use ron_custody::store::log_key::LOG_KEY_NAME;
-use ron_custody::store::write::OpRow;
+use ron_custody::store::LOG_KEY_NAME;
+use ron_custody::store::OpRow;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_http::{Principal, PrincipalKind};
@@ -275,7 +275,7 @@ impl Home {
         super::store::copy(&self.dir, &self.place.path().join("kept"));
     }
 
-    fn put_back(&self) {
+    fn restore(&self) {
         std::fs::remove_dir_all(&self.dir).expect("removed");
         super::store::copy(&self.place.path().join("kept"), &self.dir);
     }
@@ -305,7 +305,7 @@ fn a_crash_at_every_write_of_the_log_is_legal() {
     ] {
         for nth in 1_u64.. {
             let what = format!("{mode:?} at write {nth}");
-            home.put_back();
+            home.restore();
             let disk = disk.fork();
             let rig = Rig::start(file_settings(&home.dir), Some(disk.clone())).expect("starts");
             disk.fail_after(nth, FaultKind::PowerOff);
@@ -363,7 +363,7 @@ fn a_crash_at_every_write_of_the_store_is_legal() {
     drop(store);
     let mut seen = [0, 0];
     for cut in (0..bytes.len()).step_by(1031).chain([bytes.len()]) {
-        home.put_back();
+        home.restore();
         let _ = std::fs::remove_file(home.dir.join("keys.db-shm"));
         std::fs::write(&wal, &bytes[..cut]).expect("written");
         let keys = check_restart(&home.dir, &disk.fork(), &pin, &format!("cut at {cut}"));

@@ -43,7 +43,7 @@ fn a_policy_note_lists_only_keys_that_sign_tokens_of_its_issuer_here() {
     assert_eq!(signs(std::slice::from_ref(&first)), 200);
     rig.rotated(&ours.key);
     assert_eq!(signs(std::slice::from_ref(&first)), 200, "an older version");
-    for stranger in [kid(&other), kid(&any), kid(&notes), "x".to_owned()] {
-        assert_eq!(signs(&[first.clone(), stranger.clone()]), 403, "{stranger}");
+    for outsider in [kid(&other), kid(&any), kid(&notes), "x".to_owned()] {
+        assert_eq!(signs(&[first.clone(), outsider.clone()]), 403, "{outsider}");
     }
 }

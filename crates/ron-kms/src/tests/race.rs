@@ -60,11 +60,7 @@ fn choose<'a>(
 fn model(torn: bool) {
     let random = SeededRandom::new(1);
     let made: Vec<_> = (0..3)
-        .map(|_| {
-            SecretKey::generate(Alg::Ed25519, &random)
-                .expect("offered")
-                .0
-        })
+        .map(|_| SecretKey::generate(Alg::Ed25519, &random).0)
         .collect();
     let versions: Vec<Version> = (1_u32..)
         .zip(&made)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ron_crypto::rand::SeededRandom;
 use ron_custody::backend::{BackendKind, Backends};
-use ron_custody::store::write::{OpRow, Pending};
 use ron_custody::store::{KeyStore, StoreError};
+use ron_custody::store::{OpRow, Pending};
 use ron_proto::kms::{KeyDoc, PayloadPolicy, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use rusqlite::{Connection, params};
@@ -237,7 +237,7 @@ fn a_passphrase_seals_too() {
 }
 
 #[test]
-fn a_crash_between_store_and_log_is_mended_at_start() {
+fn a_crash_between_store_and_log_is_repaired_at_start() {
     for leaf_was_written in [false, true] {
         let dir = tempfile::tempdir().expect("dir");
         let docs = with_keys(dir.path());

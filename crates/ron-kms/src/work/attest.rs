@@ -3,9 +3,9 @@
 
 use ron_crypto::hash::sha256;
 use ron_custody::backend::{BackendKind, Custody, TpmEvidence};
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{Key, Version};
 use ron_custody::keys::SecretKey;
+use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::jcs;
@@ -41,7 +41,7 @@ fn wire(backend: BackendKind) -> KeyBackend {
 
 /// An attestation, without the receipt of its leaf.
 #[derive(Serialize, Deserialize)]
-pub struct Attested {
+pub struct AttestOutput {
     class: String,
     statement: Statement,
     signature: Bytes,
@@ -50,8 +50,8 @@ pub struct Attested {
     birth_leaf: Bytes,
 }
 
-impl From<Logged<Attested>> for AttestAnswer {
-    fn from(logged: Logged<Attested>) -> Self {
+impl From<Logged<AttestOutput>> for AttestAnswer {
+    fn from(logged: Logged<AttestOutput>) -> Self {
         let (made, receipt) = logged.into_parts();
         Self {
             class: made.class,
@@ -66,7 +66,7 @@ impl From<Logged<Attested>> for AttestAnswer {
 }
 
 impl Operation for AttestTask {
-    type Made = Attested;
+    type Output = AttestOutput;
 
     fn op(&self) -> Op {
         Op::Attest
@@ -88,7 +88,7 @@ impl Operation for AttestTask {
         }
     }
 
-    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Attested, Stop> {
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<AttestOutput, Stop> {
         let made = at.kms.attest(at, self);
         let outcome = made.as_ref().map_or("refused", |_| OK);
         at.kms.metrics.attest.with_label_values(&[outcome]).inc();
@@ -100,19 +100,19 @@ impl Operation for AttestTask {
 }
 
 impl Kms {
-    fn attest(&self, at: &Run<'_>, task: &AttestTask) -> Result<Attested, Refusal> {
+    fn attest(&self, at: &Run<'_>, task: &AttestTask) -> Result<AttestOutput, Refusal> {
         let key = at.index.find(at.caller, &task.key)?;
         let nonce = &task.request.nonce;
         if nonce.0.len() > NONCE_BYTES_MAX {
             return Err(Refusal::new(
-                Why::BadRequest,
+                Cause::BadRequest,
                 format!("`nonce` may have at most {NONCE_BYTES_MAX} bytes"),
             ));
         }
         let version = match task.request.version {
             None => key.head(),
             Some(number) => key.version(number).ok_or_else(|| {
-                Refusal::new(Why::NotFound, "the key has no such version")
+                Refusal::new(Cause::NotFound, "the key has no such version")
                     .with_head(key.head().number)
             })?,
         };
@@ -122,14 +122,14 @@ impl Kms {
         let newest = keys.first().ok_or_else(Refusal::audit_down)?;
         let SecretKey::Ed25519(log_key) = &*newest.secret else {
             return Err(Refusal::new(
-                Why::Internal,
+                Cause::Internal,
                 "the log's key is of another kind",
             ));
         };
         let vkey = VerifierKey::ed25519(&self.origin, &newest.public)
-            .map_err(|e| Refusal::new(Why::Internal, e.to_string()))?;
+            .map_err(|e| Refusal::new(Cause::Internal, e.to_string()))?;
         let signature = log_key.sign(&statement_bytes(&statement));
-        Ok(Attested {
+        Ok(AttestOutput {
             class: key.attestation.as_str().to_owned(),
             signature: Bytes(signature.to_vec()),
             vkey: vkey.to_string(),
@@ -164,7 +164,10 @@ impl Kms {
             Ok::<(), ron_tlog::append::ReadError>(())
         });
         read.ok().and(found).ok_or_else(|| {
-            Refusal::new(Why::Internal, "the leaf of the key's making cannot be read")
+            Refusal::new(
+                Cause::Internal,
+                "the leaf of the key's making cannot be read",
+            )
         })
     }
 }
@@ -176,12 +179,12 @@ fn device_evidence(
     statement: &Statement,
     deadline: Deadline,
 ) -> Result<Option<TpmEvidence>, Refusal> {
-    let Some(Custody::Held(held)) = key.secret.as_deref() else {
+    let Some(Custody::Device(held)) = key.secret.as_deref() else {
         return Ok(None);
     };
     if version.number != key.head().number {
         return Err(Refusal::new(
-            Why::VersionNotHead,
+            Cause::VersionNotHead,
             "only the head version can be certified by its device",
         )
         .with_head(key.head().number));

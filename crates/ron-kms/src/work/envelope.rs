@@ -6,9 +6,9 @@
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac_sha256, sha256};
 use ron_custody::backend::Custody;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{Key, KeyIndex};
 use ron_custody::keys::{SecretKey, envelope};
+use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::kms::{Bytes, PrivateBytes};
@@ -91,7 +91,7 @@ pub struct EnvelopeOutput {
 }
 
 impl Operation for EnvelopeTask {
-    type Made = EnvelopeOutput;
+    type Output = EnvelopeOutput;
 
     fn op(&self) -> Op {
         self.what.op()
@@ -141,7 +141,7 @@ impl Operation for EnvelopeTask {
         call: &CallContext,
         mut remembered: Logged<EnvelopeOutput>,
     ) -> Answer<EnvelopeOutput> {
-        let text = match (&self.what, &remembered.made.ciphertext) {
+        let text = match (&self.what, &remembered.output.ciphertext) {
             (EnvelopeOp::Unwrap(text), _) => text,
             (EnvelopeOp::Datakey(_, true), Some(text)) => text,
             _ => return Ok(remembered),
@@ -153,7 +153,7 @@ impl Operation for EnvelopeTask {
         let key = index.find(&call.caller, kid)?;
         let aad = self.aad.as_ref().map(Bytes::as_slice);
         let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
-        remembered.made.plaintext = Some(plaintext);
+        remembered.output.plaintext = Some(plaintext);
         Ok(remembered)
     }
 }
@@ -171,7 +171,7 @@ impl Kms {
         }
         let Some(kid) = &task.key else {
             let EnvelopeOp::Random(length) = task.what else {
-                return Err(Refusal::new(Why::Internal, "an operation without a key"));
+                return Err(Refusal::new(Cause::Internal, "an operation without a key"));
             };
             return Ok(EnvelopeOutput {
                 plaintext: Some(self.draw(length)),
@@ -222,7 +222,7 @@ impl Kms {
             EnvelopeOp::HmacVerify(message, given) => {
                 check_mac(key, task.version, &message.0, &given.0)
             }
-            EnvelopeOp::Random(_) => Err(Refusal::new(Why::Internal, "random bytes need no key")),
+            EnvelopeOp::Random(_) => Err(Refusal::new(Cause::Internal, "random bytes need no key")),
         }
     }
 
@@ -239,7 +239,7 @@ impl Kms {
         envelope::check(key.kid.alg, aad, plaintext.len())?;
         let secret = match key.active_secret()? {
             Custody::Local(secret) => secret,
-            Custody::Held(held) => {
+            Custody::Device(held) => {
                 let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
                 let header = envelope::header(key.kid.alg, head.number);
                 return Ok(EnvelopeOutput {
@@ -266,7 +266,7 @@ impl Kms {
             self.random.as_ref(),
         );
         let ciphertext =
-            ciphertext.ok_or_else(|| Refusal::new(Why::Internal, "the key does not wrap"))?;
+            ciphertext.ok_or_else(|| Refusal::new(Cause::Internal, "the key does not wrap"))?;
         Ok(EnvelopeOutput {
             version: Some(head.number),
             ciphertext: Some(Bytes(ciphertext)),
@@ -291,7 +291,7 @@ fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
         return Ok(());
     }
     let detail = format!("{} is not an operation of {alg} keys", op.as_str());
-    Err(Refusal::new(Why::Unsupported, detail))
+    Err(Refusal::new(Cause::Unsupported, detail))
 }
 
 /// Decrypts with the version that the ciphertext's header names.
@@ -305,7 +305,7 @@ fn unwrap(
     let (version, body) = envelope::parse(key.kid.alg, text)?;
     let secret = match custody_of(key, version)? {
         Custody::Local(secret) => secret,
-        Custody::Held(held) => {
+        Custody::Device(held) => {
             let plaintext = held.unwrap(aad.unwrap_or_default(), body, deadline)?;
             return Ok((version, plaintext.expose().into()));
         }
@@ -325,7 +325,7 @@ fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
 fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     if version > 0 && version < key.min_verify {
         return Err(Refusal::new(
-            Why::BadRequest,
+            Cause::BadRequest,
             format!(
                 "version {version} no longer unwraps; the minimum is {}",
                 key.min_verify
@@ -340,7 +340,7 @@ fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
 fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
     let key = secret
         .symmetric()
-        .ok_or_else(|| Refusal::new(Why::Internal, "the key makes no MACs"))?;
+        .ok_or_else(|| Refusal::new(Cause::Internal, "the key makes no MACs"))?;
     Ok(hmac_sha256(key.key.expose(), message))
 }
 
@@ -351,8 +351,9 @@ fn check_mac(
     message: &[u8],
     given: &[u8],
 ) -> Result<EnvelopeOutput, Refusal> {
-    let no_version =
-        || Refusal::new(Why::NotFound, "the key has no such version").with_head(key.head().number);
+    let no_version = || {
+        Refusal::new(Cause::NotFound, "the key has no such version").with_head(key.head().number)
+    };
     let versions = match wanted {
         Some(number) => {
             key.version(number).ok_or_else(no_version)?;

@@ -191,6 +191,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Whether no job is queued; running jobs do not count.
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.tenants.lock().queued == 0
     }
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_tenant_is_served_next_however_long_the_other_lane_is() {
+    fn a_quiet_tenant_is_served_next_however_long_the_other_queue_is() {
         let (queue, turns) = queue(512, 2);
         for job in 0..400 {
             queue.push(&tenant("busy"), 1, job).expect("room");

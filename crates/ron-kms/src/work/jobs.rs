@@ -1,8 +1,8 @@
 //! The jobs between the store thread and the threads that wait for devices.
 
-use ron_custody::backend::{Handle, Held};
-use ron_custody::error::Refusal;
-use ron_custody::store::change::Order;
+use ron_custody::Refusal;
+use ron_custody::backend::{DeviceKey, Handle};
+use ron_custody::store::Order;
 use ron_proto::kms::CreateKey;
 use ron_proto::values::Kid;
 
@@ -10,7 +10,7 @@ use super::key_request::KeyRequest;
 use super::{CallContext, SignJob};
 
 /// Work for the threads that wait for a device.
-pub enum HeldJob {
+pub enum DeviceJob {
     /// A signature, an envelope operation or an attestation.
     Use(Box<SignJob>),
     /// Make a key for a change that waits for it.
@@ -18,7 +18,7 @@ pub enum HeldJob {
     /// Destroy all versions of a key.
     Destroy(Kid, Vec<Handle>),
     /// Destroy a key that no change uses; nobody waits.
-    Discard(Held),
+    Discard(DeviceKey),
 }
 
 /// A change that waits for a device to make its key.
@@ -39,6 +39,6 @@ pub enum DeferredKind {
 pub struct KeyMadeJob {
     pub order: Order,
     /// The key, or why the device made none.
-    pub made: Result<Held, Refusal>,
+    pub made: Result<DeviceKey, Refusal>,
     pub waiting: DeferredChange,
 }

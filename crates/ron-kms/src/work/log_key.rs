@@ -5,11 +5,11 @@
 //! (`engine::log`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::may_run_system;
-use ron_custody::store::log_key::{LOG_KEY_NAME, NewLogKey};
-use ron_custody::store::write::OpRow;
+use ron_custody::store::OpRow;
 use ron_custody::store::{KeyStore, StoreError};
+use ron_custody::store::{LOG_KEY_NAME, NewLogKey};
+use ron_custody::{Cause, Refusal};
 use ron_kernel::{Credit, Deadline, reply};
 use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
 use ron_proto::receipt::LogReceipt;
@@ -70,13 +70,13 @@ impl Lifecycle {
         let number = self.store.log().newest().number;
         if request.expected_number.is_some_and(|n| n != number) {
             let why = format!("the log signs with key {number}");
-            return Err(Refusal::new(Why::StaleHead, why).with_head(number));
+            return Err(Refusal::new(Cause::StaleHead, why).with_head(number));
         }
         if self.kms.ring.signing().len() >= SIGNING_MAX {
             let why = format!(
                 "{SIGNING_MAX} keys of the log sign at this time; wait until the overlap of one has ended"
             );
-            return Err(Refusal::new(Why::StaleHead, why).with_head(number));
+            return Err(Refusal::new(Cause::StaleHead, why).with_head(number));
         }
         let now = Timestamp(self.kms.clock.unix_ms());
         let made = self.store.next_log_key(self.kms.log_size(), now);

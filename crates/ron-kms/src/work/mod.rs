@@ -2,9 +2,9 @@
 //! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
 pub mod attest;
+pub mod device_jobs;
 pub mod envelope;
 pub mod fair;
-pub mod held;
 pub mod jobs;
 pub mod key_request;
 pub mod lifecycle;
@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use ron_crypto::rand::Random;
 use ron_custody::backend::Backends;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::KeyIndex;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::wrapping::WrappingKeys;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
@@ -37,7 +37,7 @@ use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
-use crate::audit::entry::{Entry, Items, Nobody};
+use crate::audit::entry::{Entry, Items, NoCaller};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::{AuditHealth, LogRing};
@@ -45,7 +45,7 @@ use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::settings::Settings;
 use fair::{FairQueue, PushError};
-use jobs::{HeldJob, KeyMadeJob};
+use jobs::{DeviceJob, KeyMadeJob};
 use key_request::KeyRequest;
 use operation::Work;
 use uses::UsesJob;
@@ -80,7 +80,7 @@ pub struct Kms {
     /// Jobs for the signers.
     pub sign: FairQueue<SignJob>,
     /// Jobs for keys in devices, one queue per device.
-    pub device_queues: Vec<held::DeviceQueue>,
+    pub device_queues: Vec<device_jobs::DeviceQueue>,
     /// Jobs for the store thread.
     pub store_tx: Sender<StoreJob>,
     /// Finished operations for the appender.
@@ -111,7 +111,7 @@ impl CallContext {
     fn in_time(&self) -> Result<(), Refusal> {
         if self.deadline.expired() {
             return Err(Refusal::new(
-                Why::DeadlineExceeded,
+                Cause::DeadlineExceeded,
                 "the request waited longer than its deadline; nothing was done",
             ));
         }
@@ -182,12 +182,12 @@ impl Kms {
             Err(refusal) => return self.refuse_unlogged(job.call, &refusal),
         };
         let taken = match device_queue {
-            Some(tx) => match tx.try_send(HeldJob::Use(Box::new(job))) {
-                Err(SendError::Full(HeldJob::Use(job))) => {
+            Some(tx) => match tx.try_send(DeviceJob::Use(Box::new(job))) {
+                Err(SendError::Full(DeviceJob::Use(job))) => {
                     Err((*job, Refusal::busy(tx.retry_after_s())))
                 }
-                Err(SendError::Closed(HeldJob::Use(job))) => {
-                    Err((*job, Refusal::new(Why::Draining, "")))
+                Err(SendError::Closed(DeviceJob::Use(job))) => {
+                    Err((*job, Refusal::new(Cause::Draining, "")))
                 }
                 _ => Ok(()),
             },
@@ -209,7 +209,7 @@ impl Kms {
                 share.inc();
                 (job, busy())
             }
-            PushError::Closed(job) => (job, Refusal::new(Why::Draining, "")),
+            PushError::Closed(job) => (job, Refusal::new(Cause::Draining, "")),
         })
     }
 
@@ -218,7 +218,7 @@ impl Kms {
         let (job, refusal) = match self.store_tx.try_send(job) {
             Ok(()) => return,
             Err(SendError::Full(job)) => (job, Refusal::busy(self.store_tx.retry_after_s())),
-            Err(SendError::Closed(job)) => (job, Refusal::new(Why::Draining, "")),
+            Err(SendError::Closed(job)) => (job, Refusal::new(Cause::Draining, "")),
         };
         self.refuse_store_job(job, refusal);
     }
@@ -238,8 +238,8 @@ impl Kms {
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
                 // The device has made a key that no change will use now.
-                if let Ok(held) = job.made {
-                    self.discard(held);
+                if let Ok(key) = job.made {
+                    self.discard(key);
                 }
                 self.refuse_unlogged(job.waiting.call, &refusal);
             }
@@ -253,7 +253,7 @@ impl Kms {
     pub fn refuse_unlogged(&self, call: CallContext, refusal: &Refusal) {
         self.metrics
             .rejects
-            .with_label_values(&[refusal.why.code()])
+            .with_label_values(&[refusal.cause.code()])
             .inc();
         call.responder.send(Problem::from(refusal.clone()));
     }
@@ -317,7 +317,7 @@ impl Kms {
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
         let drafts = Items::from_buf([Draft::service(op, context)]);
         let credits = Items::from_buf([credit]);
-        self.enter(Entry::new(drafts, Nobody, credits));
+        self.enter(Entry::new(drafts, NoCaller, credits));
         Ok(())
     }
 

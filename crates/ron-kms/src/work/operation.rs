@@ -10,9 +10,9 @@
 //! A batch is many single operations: an item with an `op_id` is the same operation as the single call with that `op_id`.
 
 use ron_custody::backend::BackendKind;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{Key, KeyIndex, may_use};
 use ron_custody::keys::note;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
 use ron_proto::kms::SignAnswer;
@@ -35,7 +35,7 @@ pub type Answer<M> = Result<Logged<M>, Refusal>;
 /// One operation: what it does with a key, and what its leaf says.
 pub trait Operation: Send + 'static {
     /// The result. The journal holds it as JSON when the operation has an id; fields that must not be there are skipped.
-    type Made: Serialize + DeserializeOwned + Send + 'static;
+    type Output: Serialize + DeserializeOwned + Send + 'static;
 
     fn op(&self) -> Op;
 
@@ -55,10 +55,10 @@ pub trait Operation: Send + 'static {
 
     /// Checks the caller and the key, and performs the operation. Fills `draft` as far as the checks get, so that the leaf
     /// of a refusal names what is known.
-    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Self::Made, Stop>;
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Self::Output, Stop>;
 
     /// The result in the leaf and the metrics.
-    fn result(_: &Self::Made) -> &'static str {
+    fn result(_: &Self::Output) -> &'static str {
         OK
     }
 
@@ -67,8 +67,8 @@ pub trait Operation: Send + 'static {
         &self,
         _: &Kms,
         _: &CallContext,
-        remembered: Logged<Self::Made>,
-    ) -> Answer<Self::Made> {
+        remembered: Logged<Self::Output>,
+    ) -> Answer<Self::Output> {
         Ok(remembered)
     }
 }
@@ -85,14 +85,14 @@ pub struct Run<'a> {
 
 /// Why an operation has no result.
 pub enum Stop {
-    Refused(Refusal),
+    Refusal(Refusal),
     /// Only the store thread can perform it.
     Forward,
 }
 
 impl From<Refusal> for Stop {
     fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
+        Self::Refusal(refusal)
     }
 }
 
@@ -121,7 +121,7 @@ impl CheckpointGate for NotInBatch {
         _: Deadline,
     ) -> Result<Option<u64>, Stop> {
         let detail = "checkpoints are signed one at a time; use /sign";
-        Err(Refusal::new(Why::Unsupported, detail).into())
+        Err(Refusal::new(Cause::Unsupported, detail).into())
     }
 }
 
@@ -157,9 +157,9 @@ pub struct Request<O, R> {
 /// A single operation; `render` gets its answer.
 pub fn one<O: Operation>(
     task: O,
-    render: impl FnOnce(Answer<O::Made>) -> ReplyBody + Send + 'static,
+    render: impl FnOnce(Answer<O::Output>) -> ReplyBody + Send + 'static,
 ) -> Box<dyn Work> {
-    let render = move |answers: Items<Answer<O::Made>>| match answers.into_iter().next() {
+    let render = move |answers: Items<Answer<O::Output>>| match answers.into_iter().next() {
         Some(answer) => render(answer),
         None => ReplyBody::Now(Problem::internal("there is no answer").into()),
     };
@@ -175,12 +175,12 @@ pub fn one<O: Operation>(
 /// A batch; `render` gets one answer per task, in order.
 pub fn many<O: Operation>(
     tasks: impl IntoIterator<Item = Result<O, Refusal>>,
-    render: impl FnOnce(Items<Answer<O::Made>>) -> Response + Send + 'static,
+    render: impl FnOnce(Items<Answer<O::Output>>) -> Response + Send + 'static,
 ) -> Box<dyn Work> {
     Box::new(Request {
         tasks: tasks.into_iter().collect(),
         single: false,
-        render: move |answers: Items<Answer<O::Made>>| ReplyBody::Now(render(answers)),
+        render: move |answers: Items<Answer<O::Output>>| ReplyBody::Now(render(answers)),
     })
 }
 
@@ -204,13 +204,13 @@ pub fn signed(answer: Result<SignAnswer, Refusal>, proof: Option<ProofRequest>) 
 enum Start<O: Operation> {
     New(O, Option<Ticket>),
     /// Repeated, or not an operation: has no leaf.
-    Known(Answer<O::Made>),
+    Known(Answer<O::Output>),
 }
 
 impl<O, R> Work for Request<O, R>
 where
     O: Operation,
-    R: FnOnce(Items<Answer<O::Made>>) -> ReplyBody + Send + 'static,
+    R: FnOnce(Items<Answer<O::Output>>) -> ReplyBody + Send + 'static,
 {
     fn cost(&self) -> u64 {
         let one = |task: &Result<O, Refusal>| task.as_ref().map_or(1, O::cost);
@@ -223,7 +223,7 @@ where
         let first = kinds.next();
         if kinds.any(|kind| Some(kind) != first) {
             let detail = "a batch may use the keys of one device only; send two";
-            return Err(Refusal::new(Why::Unsupported, detail));
+            return Err(Refusal::new(Cause::Unsupported, detail));
         }
         Ok(first)
     }
@@ -323,7 +323,7 @@ fn run_one<O: Operation>(
     at: &mut Run<'_>,
     task: &O,
     ticket: Option<Ticket>,
-) -> Result<(Item<O::Made>, Draft), Forward> {
+) -> Result<(Item<O::Output>, Draft), Forward> {
     let mut draft = task.draft(at.caller);
     // Counted for existing keys only: counters of invented names would grow without bound.
     draft.counted = task
@@ -337,15 +337,15 @@ fn run_one<O: Operation>(
     let item = match task.run(at, &mut draft) {
         Ok(made) => {
             let label = label(O::result(&made));
-            Item::Done(Unlogged::new(made), label, ticket)
+            Item::Output(Unlogged::new(made), label, ticket)
         }
-        Err(Stop::Refused(refusal)) => {
-            let label = label(refusal.why.code());
-            Item::Refused(refusal, label)
+        Err(Stop::Refusal(refusal)) => {
+            let label = label(refusal.cause.code());
+            Item::Refusal(refusal, label)
         }
         Err(Stop::Forward) => return Err(Forward(ticket)),
     };
-    if let Item::Done(_, label, _) | Item::Refused(_, label) = &item
+    if let Item::Output(_, label, _) | Item::Refusal(_, label) = &item
         && label.result != OK
     {
         label.result.clone_into(&mut draft.result);
@@ -356,9 +356,9 @@ fn run_one<O: Operation>(
 /// One item of a request, after it has run.
 enum Item<M> {
     /// Done: has a leaf. The ticket records the answer under its operation id.
-    Done(Unlogged<M>, Label, Option<Ticket>),
+    Output(Unlogged<M>, Label, Option<Ticket>),
     /// Refused: has a leaf.
-    Refused(Refusal, Label),
+    Refusal(Refusal, Label),
     /// Repeated, or never an operation: has no leaf.
     Known(Answer<M>),
 }
@@ -380,7 +380,7 @@ where
     fn reply(self, mut leaves: DurableLeaves<'_>, journal: &mut Vec<JournalRecord>) -> Reply {
         let mut counted = Items::new();
         let answer = |item| match item {
-            Item::Done(unlogged, label, ticket) => {
+            Item::Output(unlogged, label, ticket) => {
                 counted.push(label);
                 let logged = leaves.log(unlogged);
                 journal.extend(ticket.map(|ticket| {
@@ -389,7 +389,7 @@ where
                 }));
                 Ok(logged)
             }
-            Item::Refused(refusal, label) => {
+            Item::Refusal(refusal, label) => {
                 counted.push(label);
                 leaves.advance();
                 Err(refusal)
@@ -450,7 +450,7 @@ impl Kms {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = &known {
-            let code = refusal.why.code();
+            let code = refusal.cause.code();
             self.metrics.rejects.with_label_values(&[code]).inc();
         }
         Start::Known(known)
@@ -490,11 +490,11 @@ impl Kms {
             result,
         };
         let item = match outcome {
-            Ok(made) => Item::Done(Unlogged::new(made), label(OK), None),
+            Ok(made) => Item::Output(Unlogged::new(made), label(OK), None),
             Err(refusal) => {
-                let label = label(refusal.why.code());
+                let label = label(refusal.cause.code());
                 label.result.clone_into(&mut draft.result);
-                Item::Refused(refusal, label)
+                Item::Refusal(refusal, label)
             }
         };
         let timing = self.timing(&call);
@@ -533,6 +533,6 @@ impl Kms {
 fn recalled<M: DeserializeOwned>(json: &[u8]) -> Answer<M> {
     serde_json::from_slice(json).map_err(|_| {
         let detail = "this op_id was used for another operation within 24 hours; use a new one";
-        Refusal::new(Why::OpIdMismatch, detail)
+        Refusal::new(Cause::OpIdMismatch, detail)
     })
 }

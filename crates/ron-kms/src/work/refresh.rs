@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_custody::backend::{Attestation, Custody, Device, Held};
+use ron_custody::backend::{Attestation, Custody, Device, DeviceKey};
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_service::ReadyBoard;
 
@@ -78,7 +78,7 @@ impl Refresher {
             .keys
             .values()
             .find_map(|key| match key.secret.as_deref()? {
-                Custody::Held(held) if held.device.kind() == device.kind() => Some(held),
+                Custody::Device(held) if held.device.kind() == device.kind() => Some(held),
                 _ => None,
             })?;
         let mut nonce = [0_u8; 32];
@@ -88,7 +88,7 @@ impl Refresher {
 }
 
 /// Checks the device's evidence. A device that cannot certify keys only has to be available.
-fn check_evidence(device: &dyn Device, held: &Held, nonce: [u8; 32]) -> Result<(), String> {
+fn check_evidence(device: &dyn Device, held: &DeviceKey, nonce: [u8; 32]) -> Result<(), String> {
     let deadline = Deadline::within(ATTEST_WAIT);
     let evidence = device
         .attest(&held.handle, nonce, deadline)

@@ -2,11 +2,11 @@
 //! snapshot of the keys and blocks only on a device that holds the key.
 
 use ron_crypto::hash::sha256;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{Key, KeyIndex};
-use ron_custody::keys::jwt::Head;
+use ron_custody::keys::Head;
 use ron_custody::keys::note;
 use ron_custody::keys::payload::{self, Allowed, Payload};
+use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_proto::jcs;
 use ron_proto::kms::{
@@ -67,7 +67,7 @@ impl SignTask {
             };
             let key = item.key.or_else(|| default_key.clone()).ok_or_else(|| {
                 Refusal::new(
-                    Why::BadRequest,
+                    Cause::BadRequest,
                     "the item names no key and the batch has none",
                 )
             })?;
@@ -110,15 +110,15 @@ impl SignTask {
 /// A signature, without the receipt of its leaf.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
-pub struct Signed {
+pub struct SignOutput {
     key: Kid,
     version: u32,
     signatures: Vec<Signature>,
     attestation: Option<SignAttestation>,
 }
 
-impl From<Logged<Signed>> for SignAnswer {
-    fn from(logged: Logged<Signed>) -> Self {
+impl From<Logged<SignOutput>> for SignAnswer {
+    fn from(logged: Logged<SignOutput>) -> Self {
         let (made, receipt) = logged.into_parts();
         Self {
             key: made.key,
@@ -132,7 +132,7 @@ impl From<Logged<Signed>> for SignAnswer {
 }
 
 impl Operation for SignTask {
-    type Made = Signed;
+    type Output = SignOutput;
 
     fn op(&self) -> Op {
         Op::Sign
@@ -160,7 +160,7 @@ impl Operation for SignTask {
         }
     }
 
-    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<Signed, Stop> {
+    fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<SignOutput, Stop> {
         let key = at.index.find(at.caller, &self.key)?;
         key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
         let payload = self.payload.as_ref().map_err(Clone::clone)?;
@@ -181,7 +181,7 @@ impl Operation for SignTask {
         let signatures = secret.sign(&payload.signed_bytes(), at.deadline)?;
         at.kms.metrics.evidence.signatures_made.inc();
         draft.output_sha256 = Some(output_hash(&signatures));
-        Ok(Signed {
+        Ok(SignOutput {
             key: key.kid.clone(),
             version: head.number,
             signatures,
@@ -204,7 +204,7 @@ fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal
         return Ok(());
     }
     Err(Refusal::new(
-        Why::PayloadRefused,
+        Cause::PayloadRefused,
         "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same tenant \
          whose payload policy is jwt with that iss",
     ))

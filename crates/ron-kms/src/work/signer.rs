@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::Key;
 use ron_custody::keys::note::Checkpoint;
+use ron_custody::{Cause, Refusal};
 use ron_kernel::{Deadline, Receiver, ThreadCtx, reply};
 
 use super::fair::Turn;
@@ -39,7 +39,7 @@ impl CheckpointGate for ThroughStore {
         let until = deadline.earlier(Deadline::within(REMEMBER_WAIT));
         let Ok(remembered) = waiter.wait(until) else {
             let detail = "the store did not remember the checkpoint in time; nothing was signed";
-            return Err(Refusal::new(Why::DeadlineExceeded, detail).into());
+            return Err(Refusal::new(Cause::DeadlineExceeded, detail).into());
         };
         remembered?;
         // Not stated: leaves of other changes may be appended before this one.

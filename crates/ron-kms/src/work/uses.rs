@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use ron_custody::error::{Refusal, Why};
-use ron_custody::keys::symmetric::SymmetricKey;
+use ron_custody::keys::SymmetricKey;
+use ron_custody::{Cause, Refusal};
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
 
 use super::lifecycle::{Lifecycle, store_down};
 use super::{Kms, SELF, StoreJob};
-use crate::audit::entry::{Entry, Items, Nobody};
+use crate::audit::entry::{Entry, Items, NoCaller};
 use crate::audit::leaf::{Draft, Op};
 
 /// Maximum wait of a signer for a block.
@@ -55,7 +55,7 @@ impl Kms {
             }
             if until.expired() {
                 return Err(Refusal::new(
-                    Why::DeadlineExceeded,
+                    Cause::DeadlineExceeded,
                     "the next block of nonces was not reserved in time; nothing was done",
                 ));
             }
@@ -70,7 +70,7 @@ impl Kms {
                 Err(SendError::Full(_)) => {
                     return Err(Refusal::busy(self.store_tx.retry_after_s()));
                 }
-                Err(SendError::Closed(_)) => return Err(Refusal::new(Why::Draining, "")),
+                Err(SendError::Closed(_)) => return Err(Refusal::new(Cause::Draining, "")),
             }
             // No answer: the deadline has passed or the store thread has ended; the next round of the loop
             // finds out which. An answer does not carry the number: other signers may have used up the block.
@@ -103,7 +103,7 @@ impl Lifecycle {
             // The request flag stays set. The signer that finds no number left sends a job of its own and waits.
             (None, Err(refusal)) => tracing::warn!(
                 event = "nonce_block_not_reserved",
-                reason = refusal.why.code()
+                reason = refusal.cause.code()
             ),
             (None, Ok(())) => {}
         }
@@ -113,7 +113,7 @@ impl Lifecycle {
         if self.stopped {
             return Err(store_down());
         }
-        let gone = || Refusal::new(Why::NotFound, "there is no such key or version");
+        let gone = || Refusal::new(Cause::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
         let numbers = &secret.local()?.symmetric().ok_or_else(gone)?.use_numbers;
         let block = self.kms.settings.nonce_block;
@@ -137,7 +137,7 @@ impl Lifecycle {
                 return Ok(());
             }
             return Err(Refusal::new(
-                Why::UsesExhausted,
+                Cause::UsesExhausted,
                 format!("this version has wrapped {cap} times, which is its limit; rotate the key"),
             ));
         };
@@ -152,7 +152,7 @@ impl Lifecycle {
         let drafts = Items::from_buf([draft]);
         // Queued before the numbers are released: in the log, this leaf precedes every use of the block.
         let credits = Items::from_buf([credit]);
-        self.kms.enter(Entry::new(drafts, Nobody, credits));
+        self.kms.enter(Entry::new(drafts, NoCaller, credits));
         self.kms.metrics.nonce_blocks.inc();
         numbers.fill(from, to);
         Ok(())

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{Key, KeyIndex, Version};
 use ron_custody::keys::PublicKey;
 use ron_custody::keys::payload::Payload;
+use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_proto::kms::{Signature, VerifyAnswer, VerifyDetail, VerifyMode, VerifyRequest};
 use ron_proto::values::Alg;
@@ -27,7 +27,7 @@ pub fn verify(
     key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     if request.signatures.is_empty() || request.signatures.len() > SIGNATURES_MAX {
         return Err(Refusal::new(
-            Why::BadRequest,
+            Cause::BadRequest,
             format!("give 1 to {SIGNATURES_MAX} signatures"),
         ));
     }
@@ -40,7 +40,7 @@ pub fn verify(
         .collect();
     if request.mode == VerifyMode::PqOnly && !algs.iter().any(|alg| post_quantum(*alg)) {
         return Err(Refusal::new(
-            Why::Unsupported,
+            Cause::Unsupported,
             "mode `pq_only` needs a key with a post-quantum algorithm; this one has none",
         ));
     }
@@ -103,7 +103,7 @@ impl Kms {
             return Err(Refusal {
                 retry_after_s: 5,
                 ..Refusal::new(
-                    Why::StoreUnavailable,
+                    Cause::StoreUnavailable,
                     "the device that holds the key has been unavailable for longer than verify_cache.hard_ttl",
                 )
             });
@@ -125,20 +125,18 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
     match key.version(number) {
         Some(version) if number >= key.min_verify => Ok(vec![version]),
         Some(_) => Err(Refusal::new(
-            Why::BadRequest,
+            Cause::BadRequest,
             "this version no longer verifies",
         )),
-        None => {
-            Err(Refusal::new(Why::NotFound, "the key has no such version")
-                .with_head(key.head().number))
-        }
+        None => Err(Refusal::new(Cause::NotFound, "the key has no such version")
+            .with_head(key.head().number)),
     }
 }
 
 /// The refusal of a signature operation on a key for wrapping or MACs.
 pub fn signs_not() -> Refusal {
     let detail = "keys of this algorithm make no signatures; see /wrap, /unwrap and /hmac";
-    Refusal::new(Why::Unsupported, detail)
+    Refusal::new(Cause::Unsupported, detail)
 }
 
 fn post_quantum(alg: Alg) -> bool {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::{Api, Link, RemoteSettings, refused};
-use crate::backend::line::Fault;
+use crate::backend::session_pool::Fault;
 
 /// The API of the other service.
 pub(super) enum Dialect {

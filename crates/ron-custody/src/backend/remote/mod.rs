@@ -2,7 +2,7 @@
 //! endpoint. Only the name of such a key is stored here.
 //!
 //! ```text
-//!  wrap ──> Line (session threads, keeper) ──> Session { credential } ──HTTP──> the other service
+//!  wrap ──> SessionPool (session threads, keeper) ──> Session { credential } ──HTTP──> the other service
 //!             this service's header | the other service's ciphertext
 //! ```
 //!
@@ -25,7 +25,7 @@ use ron_proto::values::{Alg, Purpose, Tenant};
 use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
-use super::line::{Fault, Session, SessionPool};
+use super::session_pool::{Fault, Session, SessionPool};
 use super::{
     Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
 };
@@ -146,18 +146,18 @@ fn judged(reply: Result<Reply, CallError>) -> Result<Reply, Fault> {
     let reply = reply.map_err(|error| match error.kind {
         Failure::NotSent | Failure::BreakerOpen | Failure::Withheld => Fault::Gone(error.detail),
         // The request may have been carried out, so the outcome is unknown.
-        Failure::Unknown => Fault::Silent,
+        Failure::Unknown => Fault::TimedOut,
         _ => Fault::Refused(error.detail),
     })?;
     match reply.status {
         401 => Err(Fault::Denied(
             "it does not accept the credential (remote.token)".into(),
         )),
-        429 => Err(Fault::NotNow {
+        429 => Err(Fault::Busy {
             retry_after_s: reply.retry_after_s().unwrap_or(1),
         }),
         502 | 503 => Err(Fault::Gone(format!("it answers {}", reply.status))),
-        504 => Err(Fault::Silent),
+        504 => Err(Fault::TimedOut),
         _ => Ok(reply),
     }
 }
@@ -214,14 +214,14 @@ pub const OPS: &[&str] = &[
 ];
 
 pub struct RemoteDevice {
-    line: SessionPool<RemoteSession>,
+    pool: SessionPool<RemoteSession>,
     api: Api,
 }
 
 impl RemoteDevice {
     /// The backend over a session pool that was started with [`Remote::connect`].
-    pub fn new(line: SessionPool<RemoteSession>, api: Api) -> Self {
-        Self { line, api }
+    pub fn new(pool: SessionPool<RemoteSession>, api: Api) -> Self {
+        Self { pool, api }
     }
 }
 
@@ -241,13 +241,13 @@ impl Device for RemoteDevice {
     }
 
     fn presence(&self) -> &dyn Presence {
-        &self.line
+        &self.pool
     }
 
     fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
         let name = name.to_owned();
         let make = move |session: &mut RemoteSession| session.make(alg, &name, deadline);
-        let handle = self.line.run("remote_make", deadline, make)?;
+        let handle = self.pool.run("remote_make", deadline, make)?;
         Ok(NewKey {
             handle,
             public: PublicKey::Hidden(alg),
@@ -264,7 +264,7 @@ impl Device for RemoteDevice {
             let name = name_of(&handle)?;
             session.dialect.destroy(&session.link, name, deadline)
         };
-        self.line.run("remote_destroy", deadline, destroy)
+        self.pool.run("remote_destroy", deadline, destroy)
     }
 
     fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
@@ -289,7 +289,7 @@ impl Device for RemoteDevice {
                 .dialect
                 .wrap(link, name, &aad, secret.expose(), deadline)
         };
-        self.line.run("remote_wrap", deadline, wrap)
+        self.pool.run("remote_wrap", deadline, wrap)
     }
 
     fn unwrap(
@@ -305,6 +305,6 @@ impl Device for RemoteDevice {
             let (link, name) = (&session.link, name_of(&handle)?);
             session.dialect.unwrap(link, name, &aad, &wrapped, deadline)
         };
-        self.line.run("remote_unwrap", deadline, unwrap)
+        self.pool.run("remote_unwrap", deadline, unwrap)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_custody::error::Refusal;
+use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
 use ron_http::{Method, Request, Responder, Response, Route};
@@ -191,7 +191,7 @@ fn run(
     submit(kms, request, responder, tasks, move |answers| {
         let shown = answers.into_iter().zip(references);
         let shown = shown.map(|(answer, reference)| {
-            answer.map(|logged| with_reference(show(logged.made), reference))
+            answer.map(|logged| with_reference(show(logged.output), reference))
         });
         results(shown, (batch, failed))
     });
@@ -328,7 +328,7 @@ pub fn verify_macs(
     submit(kms, request, responder, tasks, move |answers| {
         let shown = answers
             .into_iter()
-            .map(|answer| Ok(json!({ "valid": answer?.made.ok == Some(true) })));
+            .map(|answer| Ok(json!({ "valid": answer?.output.ok == Some(true) })));
         results(shown, (batch, failed))
     });
 }
@@ -362,7 +362,7 @@ fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
     submit(kms, request, responder, tasks, |answers| {
         let shown = answers
             .into_iter()
-            .map(|answer| Ok(shown_datakey(answer?.made)));
+            .map(|answer| Ok(shown_datakey(answer?.output)));
         results(shown, (false, None))
     });
     Ok(())
@@ -395,7 +395,7 @@ fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refus
     let tasks = vec![Ok(task(None, None, None, None, EnvelopeOp::Random(bytes)))];
     submit(kms, request, responder, tasks, move |answers| {
         let shown = answers.into_iter().map(|answer| {
-            let raw = answer?.made.plaintext.unwrap_or_default();
+            let raw = answer?.output.plaintext.unwrap_or_default();
             let text = if hex {
                 hex::encode(raw.expose())
             } else {

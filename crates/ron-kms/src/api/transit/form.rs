@@ -1,6 +1,6 @@
 //! The format of Vault's answers: `data` in an envelope of constants, or `errors`.
 
-use ron_custody::error::Refusal;
+use ron_custody::Refusal;
 use ron_http::{Body, Response, Route};
 use schemars::JsonSchema;
 use serde_json::{Value, json};

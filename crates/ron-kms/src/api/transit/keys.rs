@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::Key;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Responder, Response, Route};
 use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
@@ -97,7 +97,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
 fn list(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
     let names = names(&kms.index.load(), &request.principal);
     if names.is_empty() {
-        return Err(Refusal::new(Why::NotFound, "there are no keys"));
+        return Err(Refusal::new(Cause::NotFound, "there are no keys"));
     }
     Ok(json!({ "keys": names }))
 }
@@ -199,7 +199,7 @@ fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
     let alg = alg_of(&wanted)?;
     match find(&kms.index.load(), &request.principal, name) {
         Ok(key) => return Ok(Planned::There(Box::new(key.to_doc(&kms.origin)))),
-        Err(refusal) if refusal.why == Why::NotFound => {}
+        Err(refusal) if refusal.cause == Cause::NotFound => {}
         Err(refusal) => return Err(refusal),
     }
     let tenant = request.principal.tenant.clone();

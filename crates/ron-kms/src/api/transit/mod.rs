@@ -18,9 +18,9 @@ mod token;
 
 use std::sync::Arc;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::may_use;
 use ron_custody::index::{Key, KeyIndex};
+use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route, sync};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -102,15 +102,15 @@ fn body<T: serde::de::DeserializeOwned>(request: &Request) -> Result<T, Refusal>
         &request.body
     };
     ron_proto::strict::from_slice(text)
-        .map_err(|e| Refusal::new(Why::BadRequest, format!("{e}; see docs/vault-transit.md")))
+        .map_err(|e| Refusal::new(Cause::BadRequest, format!("{e}; see docs/vault-transit.md")))
 }
 
 fn bad(detail: impl Into<String>) -> Refusal {
-    Refusal::new(Why::BadRequest, detail)
+    Refusal::new(Cause::BadRequest, detail)
 }
 
 fn unsupported(detail: impl Into<String>) -> Refusal {
-    Refusal::new(Why::Unsupported, detail)
+    Refusal::new(Cause::Unsupported, detail)
 }
 
 /// The native purpose of the key that is called `name` in this API.
@@ -159,14 +159,14 @@ fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Re
         .map(|(_, key)| key)
         .min_by_key(|key| (key.created, key.kid.id))
         .cloned()
-        .ok_or_else(|| Refusal::new(Why::NotFound, "there is no key of this name"))
+        .ok_or_else(|| Refusal::new(Cause::NotFound, "there is no key of this name"))
 }
 
 /// As [`find`], for operations: for a missing key, Vault answers these with 400.
 fn key_for_use(kms: &Kms, request: &Request) -> Result<Arc<Key>, Refusal> {
     let found = find(&kms.index.load(), &request.principal, request.param("name"));
-    found.map_err(|refusal| match refusal.why {
-        Why::NotFound => bad(refusal.detail),
+    found.map_err(|refusal| match refusal.cause {
+        Cause::NotFound => bad(refusal.detail),
         _ => refusal,
     })
 }

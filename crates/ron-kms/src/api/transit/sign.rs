@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::Key;
+use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Responder, Route};
 use ron_proto::kms::{
     BATCH_ITEMS_MAX, Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
@@ -26,7 +26,7 @@ use crate::api::call_context;
 use crate::api::verify::verify as verify_counted;
 use crate::audit::entry::Logged;
 use crate::work::operation::many;
-use crate::work::sign::{SignTask, Signed};
+use crate::work::sign::{SignOutput, SignTask};
 use crate::work::{Kms, SignJob};
 
 /// The body of `sign` and `verify`, and an item of their batches.
@@ -194,14 +194,14 @@ fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
 
 /// A signature in Vault's format.
 fn shown_signature(
-    logged: Logged<Signed>,
+    logged: Logged<SignOutput>,
     reference: Option<String>,
     marshal: Marshal,
 ) -> Result<Value, Refusal> {
     let answer = SignAnswer::from(logged);
     let signature = answer.signatures.first();
     let text = signature.and_then(|first| written(first, answer.version, marshal));
-    let text = text.ok_or_else(|| Refusal::new(Why::Internal, "a signature is missing"))?;
+    let text = text.ok_or_else(|| Refusal::new(Cause::Internal, "a signature is missing"))?;
     let mut value = json!({ "signature": text, "key_version": answer.version });
     if let Some(reference) = reference {
         value["reference"] = reference.into();
@@ -320,7 +320,7 @@ fn verify_one(
         mode: VerifyMode::And,
     };
     let answer = match verify_counted(kms, &request.principal, body) {
-        Err(refusal) if refusal.why == Why::NotFound => return Err(bad(refusal.detail)),
+        Err(refusal) if refusal.cause == Cause::NotFound => return Err(bad(refusal.detail)),
         answer => answer?,
     };
     let mut value = json!({ "valid": answer.ok });

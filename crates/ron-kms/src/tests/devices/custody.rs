@@ -93,8 +93,8 @@ fn a_token_wraps_like_the_store() {
     assert!(want[0].contains("true Some(CiphertextRefused)"), "{want:?}");
     assert_eq!(transcript(&first, KeyBackend::Pkcs11, 200), want);
     // Wrong ciphertexts, which this module reports as general errors, have not made the token unavailable.
-    let away = "ron_kms_backend_reconnects_total{backend=\"pkcs11\"} ";
-    assert_eq!(first.gauge(away), 0);
+    let reconnects = "ron_kms_backend_reconnects_total{backend=\"pkcs11\"} ";
+    assert_eq!(first.gauge(reconnects), 0);
     let doc = first.create_in(KeyBackend::Pkcs11, Alg::Aes256Kwp, 300);
     let made = one(&first, wrap(&doc.key, None, b"kept")).expect("wraps");
     first.stop();

@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ron_custody::error::Refusal;
+use ron_custody::Refusal;
 use ron_http::{Body, Response};
 use ron_kernel::{Deadline, ReplyWaiter};
 use ron_proto::kms::{

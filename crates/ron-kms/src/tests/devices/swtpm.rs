@@ -297,7 +297,7 @@ fn tpm_evidence_is_checked_by_third_parties() {
     });
     // A signature from before the first attestation states none.
     let said = || signed(&rig.sign_text(&doc, b"x")).attestation;
-    until("a signature tells of it", || said().is_some());
+    until("a signature states it", || said().is_some());
     let said = said().expect("it was there before");
     assert_eq!(said.class, "tpm2-certify");
     assert!(said.confirmed.0 > 0);
@@ -425,10 +425,13 @@ fn a_store_sealed_by_a_tpm_opens_with_that_tpm_only() {
     signed(&rig.sign_text(&doc, b"x"));
     rig.stop();
     swtpm.kill();
-    let away = start(swtpm.port).err().expect("the TPM is unavailable");
-    assert!(away.to_string().contains("seal.tpm_file"), "{away}");
-    let stranger = Swtpm::start(&dir.join("another"));
-    let refused = start(stranger.port).err().expect("another TPM");
+    let unavailable = start(swtpm.port).err().expect("the TPM is unavailable");
+    assert!(
+        unavailable.to_string().contains("seal.tpm_file"),
+        "{unavailable}"
+    );
+    let outsider = Swtpm::start(&dir.join("another"));
+    let refused = start(outsider.port).err().expect("another TPM");
     assert!(refused.to_string().contains("another TPM"), "{refused}");
 }
 

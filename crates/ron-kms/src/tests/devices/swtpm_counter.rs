@@ -75,9 +75,9 @@ fn a_data_directory_from_before_the_last_start_is_refused() {
     refuses(swtpm.port, false, 0, "counter_index");
     swtpm.kill();
     refuses(swtpm.port, true, 0, "cannot be read");
-    let stranger = Swtpm::start(&dir.join("another"));
-    refuses(stranger.port, true, 1, "replaced or cleared");
-    drop(stranger);
+    let outsider = Swtpm::start(&dir.join("another"));
+    refuses(outsider.port, true, 1, "replaced or cleared");
+    drop(outsider);
     swtpm.again();
     let rig = start(&dir, swtpm.port, true);
     signed(&rig.sign_text(&doc, b"the newest with its own TPM"));

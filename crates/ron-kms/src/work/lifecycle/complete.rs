@@ -1,6 +1,6 @@
 //! Completion of a change: its leaf is durable, so the version becomes visible and its answer is stored.
 
-use ron_custody::store::write::Pending;
+use ron_custody::store::Pending;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
 use ron_proto::kms::KeyChanged;

@@ -7,7 +7,7 @@
 
 mod checkpoint;
 pub mod complete;
-pub mod held;
+pub mod device;
 pub mod plan;
 mod transfer;
 
@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_custody::backend::BackendKind;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::may_use;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::payload;
-use ron_custody::store::change::{Order, Unplanned};
-use ron_custody::store::write::{OpRow, Pending};
 use ron_custody::store::{KeyStore, StoreError};
+use ron_custody::store::{OpRow, Pending};
+use ron_custody::store::{Order, PlanError};
+use ron_custody::{Cause, Refusal};
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
@@ -139,7 +139,7 @@ impl Lifecycle {
         &mut self,
         call: CallContext,
         making: Making,
-        plan: impl FnOnce(&Self, &CallContext, &Kid) -> Result<Plan, Unplanned>,
+        plan: impl FnOnce(&Self, &CallContext, &Kid) -> Result<Plan, PlanError>,
     ) -> Option<(Order, CallContext)> {
         let Making {
             op,
@@ -171,8 +171,8 @@ impl Lifecycle {
             }
         };
         match plan(self, &call, &kid) {
-            Err(Unplanned::NotMade(order)) => return Some((order, call)),
-            Err(Unplanned::Refused(refusal)) => self.refuse(call, draft, refusal, credits),
+            Err(PlanError::DeviceKeyMissing(order)) => return Some((order, call)),
+            Err(PlanError::Refusal(refusal)) => self.refuse(call, draft, refusal, credits),
             Ok(plan) => {
                 let draft = draft.about(&kid);
                 let outcome = self.change(&change, plan, draft, credits);
@@ -199,13 +199,13 @@ impl Lifecycle {
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         let planned = may_use(&call.caller, kid)
-            .map_err(Unplanned::from)
+            .map_err(PlanError::from)
             .and_then(|()| self.planner().plan(kid, &request));
         match planned {
-            Err(Unplanned::NotMade(order)) => {
+            Err(PlanError::DeviceKeyMissing(order)) => {
                 self.order(order, call, DeferredKind::Change(request));
             }
-            Err(Unplanned::Refused(refusal)) => {
+            Err(PlanError::Refusal(refusal)) => {
                 let counted = self.store.key(kid).is_some();
                 self.refuse(call, Draft { counted, ..draft }, refusal, credits);
             }
@@ -224,12 +224,12 @@ impl Lifecycle {
         let (op, plan) = match self.planner().automatic(kid) {
             Ok(Some(due)) => due,
             Ok(None) => return,
-            Err(Unplanned::NotMade(order)) => {
+            Err(PlanError::DeviceKeyMissing(order)) => {
                 let call = self.kms.internal_call(&kid.tenant);
                 return self.order(order, call, DeferredKind::Due);
             }
-            Err(Unplanned::Refused(refusal)) => {
-                tracing::warn!(event = "schedule_refused", reason = refusal.why.code());
+            Err(PlanError::Refusal(refusal)) => {
+                tracing::warn!(event = "schedule_refused", reason = refusal.cause.code());
                 return;
             }
         };
@@ -237,7 +237,7 @@ impl Lifecycle {
             Ok(true) => {}
             Ok(false) => return,
             Err(refusal) => {
-                tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
+                tracing::warn!(event = "destruction_waits", reason = refusal.cause.code());
                 return;
             }
         }
@@ -289,12 +289,12 @@ impl Lifecycle {
         let tenant = &change.call.caller.tenant;
         let seen = self
             .store
-            .seen_op(tenant, change.op_id, now)
+            .find_op(tenant, change.op_id, now)
             .map_err(|e| self.store_failed(&e))?;
         match seen {
             None => Ok(None),
             Some(seen) if seen.body != change.body => Err(Refusal::new(
-                Why::OpIdMismatch,
+                Cause::OpIdMismatch,
                 "this op_id was used with another body within 24 hours; use a new one",
             )),
             Some(seen) => match seen.answer {
@@ -304,7 +304,7 @@ impl Lifecycle {
                     location: None,
                 })),
                 None => Err(Refusal::new(
-                    Why::InFlight,
+                    Cause::InFlight,
                     "the operation with this op_id is not finished",
                 )),
             },
@@ -319,7 +319,7 @@ impl Lifecycle {
         }
         if !ask.alg.signs() && ask.payload != PayloadPolicy::Any {
             return Err(Refusal::new(
-                Why::BadRequest,
+                Cause::BadRequest,
                 "only keys that sign have a payload policy; leave `payload` out",
             ));
         }
@@ -331,7 +331,7 @@ impl Lifecycle {
         call: &CallContext,
         ask: &CreateKey,
         kid: &Kid,
-    ) -> Result<Plan, Unplanned> {
+    ) -> Result<Plan, PlanError> {
         self.check_making(call, kid, ask)?;
         let planner = self.planner();
         let backend = wanted_backend(&self.store, ask.backend);
@@ -425,7 +425,7 @@ impl Lifecycle {
         alg: &'static str,
         outcome: Result<Answer, Refusal>,
     ) {
-        let result = outcome.as_ref().map_or_else(|r| r.why.code(), |_| OK);
+        let result = outcome.as_ref().map_or_else(|r| r.cause.code(), |_| OK);
         let op = op.as_str();
         self.kms.timing(&call).count(Label { op, alg, result });
         match outcome {
@@ -447,7 +447,7 @@ impl Lifecycle {
         let outcome = Err::<(), _>(refusal);
         self.kms
             .log_answer(call, outcome, draft, credits, |answer| {
-                json(answer.map(|logged| logged.made))
+                json(answer.map(|logged| logged.output))
             });
     }
 
@@ -462,7 +462,7 @@ impl Lifecycle {
         }
         if before.is_some_and(|last| !last.may_be_followed_by(to)) {
             return Err(Refusal::new(
-                Why::CheckpointRefused,
+                Cause::CheckpointRefused,
                 "this key has signed a checkpoint that this one does not extend",
             ));
         }
@@ -504,7 +504,7 @@ fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
 
 fn unsupported() -> Refusal {
     Refusal::new(
-        Why::Unsupported,
+        Cause::Unsupported,
         "no configured backend makes keys of this algorithm, or `algs` leaves it out",
     )
 }
@@ -513,7 +513,7 @@ pub(super) fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
     Refusal {
         retry_after_s: 5,
-        ..Refusal::new(Why::StoreUnavailable, detail)
+        ..Refusal::new(Cause::StoreUnavailable, detail)
     }
 }
 

@@ -2,12 +2,12 @@
 //! the new metadata, or to a refusal.
 
 use ron_crypto::rand::Random;
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::Key;
 use ron_custody::index::{Rotation, Waiting, not_active};
 use ron_custody::store::KeyStore;
-use ron_custody::store::change::{Change, Unplanned};
-use ron_custody::store::record::Meta;
+use ron_custody::store::Meta;
+use ron_custody::store::{Change, PlanError};
+use ron_custody::{Cause, Refusal};
 use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
 use ron_proto::values::{Kid, Timestamp};
 
@@ -43,13 +43,13 @@ pub struct Planner<'a> {
 
 impl Planner<'_> {
     /// Decides what `request` does to the key.
-    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, Unplanned> {
+    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, PlanError> {
         let meta = self.store.known(kid)?.clone();
         if let Some(expected) = request.expected_head()
             && expected != meta.head
         {
             let stale = "the key was rotated since; read it again";
-            return Err(Refusal::new(Why::StaleHead, stale)
+            return Err(Refusal::new(Cause::StaleHead, stale)
                 .with_head(meta.head)
                 .into());
         }
@@ -68,12 +68,12 @@ impl Planner<'_> {
             KeyRequest::CancelDestroy(_) => {
                 if meta.state() != KeyState::PendingDestruction {
                     let nothing = "no destruction of this key is pending";
-                    return Err(Refusal::new(Why::KeyNotActive, nothing).into());
+                    return Err(Refusal::new(Cause::KeyNotActive, nothing).into());
                 }
-                let held = !meta.backend(self.store.backends().local()).is_local();
-                if held && meta.destroy_at.is_some_and(|at| at <= self.now) {
+                let in_device = !meta.backend(self.store.backends().local()).is_local();
+                if in_device && meta.destroy_at.is_some_and(|at| at <= self.now) {
                     let late = "its time has come: the device may have destroyed it already";
-                    return Err(Refusal::new(Why::KeyNotActive, late).into());
+                    return Err(Refusal::new(Cause::KeyNotActive, late).into());
                 }
                 let meta = Meta {
                     destroy_at: None,
@@ -85,7 +85,7 @@ impl Planner<'_> {
     }
 
     /// Rotates. A version that was published ahead becomes the head instead of a new one: verifiers know it already.
-    fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, Unplanned> {
+    fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, PlanError> {
         active(&meta)?;
         let mut change = if meta.waiting.is_some() {
             Change::of(kid, promoted(meta))
@@ -97,7 +97,7 @@ impl Planner<'_> {
     }
 
     fn update(&self, kid: &Kid, mut meta: Meta, update: &UpdateKey) -> Result<Plan, Refusal> {
-        let bad = |detail: String| Err(Refusal::new(Why::BadRequest, detail));
+        let bad = |detail: String| Err(Refusal::new(Cause::BadRequest, detail));
         let mut changes = Vec::new();
         if let Some(version) = update.min_verify_version {
             if !(1..=meta.head).contains(&version) {
@@ -142,7 +142,7 @@ impl Planner<'_> {
         let backend = meta.backend(self.store.backends().local());
         if !backend.is_local() && !self.store.backends().holder(backend).destroys() {
             return Err(Refusal::new(
-                Why::Unsupported,
+                Cause::Unsupported,
                 format!(
                     "backend `{}` destroys no keys from here; retire the key and delete it with the device's own tools",
                     backend.as_str()
@@ -154,7 +154,7 @@ impl Planner<'_> {
         if u128::from(delay_ms) < least.as_millis() {
             let least = least.as_secs();
             let detail = format!("`delay` must be at least {least}s here (destroy.delay_min)");
-            return Err(Refusal::new(Why::BadRequest, detail));
+            return Err(Refusal::new(Cause::BadRequest, detail));
         }
         let at = Timestamp(self.now.0 + delay_ms);
         meta.destroy_at = Some(at);
@@ -172,7 +172,7 @@ impl Planner<'_> {
         };
         if every.as_s() < ROTATE_EVERY_S_MIN {
             return Err(Refusal::new(
-                Why::BadRequest,
+                Cause::BadRequest,
                 format!("`rotate_every` must be at least {ROTATE_EVERY_S_MIN}s"),
             ));
         }
@@ -199,7 +199,7 @@ impl Planner<'_> {
     }
 
     /// Decides the scheduled change that is due for the key now; `None` when there is none.
-    pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, Unplanned> {
+    pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, PlanError> {
         let mut meta = self.store.known(kid)?.clone();
         let plan = match due(&Schedule::from(&meta), self.settings, self.now) {
             None => return Ok(None),

@@ -1,9 +1,9 @@
 //! Import and export of keys, always wrapped.
 
-use ron_custody::error::{Refusal, Why};
 use ron_custody::index::{may_use, not_active};
 use ron_custody::keys::{SecretKey, wrapping};
-use ron_custody::store::change::Unplanned;
+use ron_custody::store::PlanError;
+use ron_custody::{Cause, Refusal};
 use ron_proto::kms::{
     Bytes, CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX,
 };
@@ -32,7 +32,7 @@ impl Lifecycle {
             },
         };
         let ordered = self.make(call, making, |this, call, kid| {
-            this.plan_import(call, ask, kid).map_err(Unplanned::from)
+            this.plan_import(call, ask, kid).map_err(PlanError::from)
         });
         debug_assert!(
             ordered.is_none(),
@@ -57,14 +57,14 @@ impl Lifecycle {
         )?;
         if ask.wrapped.0.len() > WRAPPED_BYTES_MAX {
             let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
-            return Err(Refusal::new(Why::TooLarge, detail));
+            return Err(Refusal::new(Cause::TooLarge, detail));
         }
         let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
         let keys = &self.kms.wrapping;
         let raw = keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?;
         let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
             let detail = "the wrapped bytes are not a key of this algorithm; docs/formats/kms.md says what it must be";
-            Refusal::new(Why::WrappedRefused, detail)
+            Refusal::new(Cause::WrappedRefused, detail)
         })?;
         let planner = self.planner();
         let payload = ask.payload.clone();
@@ -103,8 +103,8 @@ impl Lifecycle {
         kid: &Kid,
         ask: &ExportKey,
         draft: &mut Draft,
-    ) -> Result<Exported, Refusal> {
-        let forbidden = |detail| Err(Refusal::new(Why::ExportForbidden, detail));
+    ) -> Result<ExportOutput, Refusal> {
+        let forbidden = |detail| Err(Refusal::new(Cause::ExportForbidden, detail));
         may_use(&call.caller, kid)?;
         let meta = self.store.known(kid)?;
         let version = ask.version.unwrap_or(meta.head);
@@ -122,16 +122,16 @@ impl Lifecycle {
             return Err(not_active(KeyState::Destroyed));
         }
         if !(1..=meta.head).contains(&version) {
-            let none = Refusal::new(Why::NotFound, "the key has no such version");
+            let none = Refusal::new(Cause::NotFound, "the key has no such version");
             return Err(none.with_head(meta.head));
         }
         let secret = self.store.reopen(kid, version).map_err(|_| store_down())?;
         let secret =
-            secret.ok_or_else(|| Refusal::new(Why::NotFound, "the key has no such version"))?;
+            secret.ok_or_else(|| Refusal::new(Cause::NotFound, "the key has no such version"))?;
         let info = wrapping::export_info(kid, version);
         let wrapped = wrapping::wrap_for(recipient, &info, &secret, self.kms.random.as_ref())?;
         draft.output_sha256 = Some(hex::encode(ron_crypto::hash::sha256(&wrapped.0)));
-        Ok(Exported {
+        Ok(ExportOutput {
             key: kid.clone(),
             version,
             wrapped,
@@ -141,14 +141,14 @@ impl Lifecycle {
 
 /// An export, without the receipt of its leaf.
 #[derive(Serialize)]
-struct Exported {
+struct ExportOutput {
     key: Kid,
     version: u32,
     wrapped: Bytes,
 }
 
-impl From<Logged<Exported>> for ExportAnswer {
-    fn from(logged: Logged<Exported>) -> Self {
+impl From<Logged<ExportOutput>> for ExportAnswer {
+    fn from(logged: Logged<ExportOutput>) -> Self {
         let (made, receipt) = logged.into_parts();
         Self {
             key: made.key,

@@ -1,6 +1,6 @@
 //! The allocator of an AES-256-GCM key's use numbers, see [`super::symmetric`].
 //!
-//! The tests compile this file a second time on the atomics of a model checker (`keys/lane_model.rs`), so
+//! The tests compile this file a second time on the atomics of a model checker (`keys/use_numbers_model.rs`), so
 //! it imports them through its parent.
 
 use super::atomics::{AtomicBool, AtomicU64, Ordering};

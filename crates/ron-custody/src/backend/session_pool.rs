@@ -48,9 +48,9 @@ pub enum Fault {
     /// The ciphertext to unwrap does not decrypt.
     Mismatch,
     /// The device is overloaded; nothing was done.
-    NotNow { retry_after_s: u32 },
+    Busy { retry_after_s: u32 },
     /// No answer within the deadline; the session is dropped, its thread is free.
-    Silent,
+    TimedOut,
 }
 
 /// A connection to a device, owned by one thread.
@@ -109,7 +109,7 @@ struct State {
 struct Inner<S: Session> {
     kind: BackendKind,
     cause: &'static str,
-    pool: HangPool<Seat<S>>,
+    threads: HangPool<Seat<S>>,
     connect: Arc<Connect<S>>,
     state: State,
     handles: DeviceHandles,
@@ -169,11 +169,11 @@ impl<S: Session> SessionPool<S> {
                 generation: 0,
             })
         };
-        let pool = HangPool::start(&handles.sup, spec, empty);
-        let line = Self(Arc::new(Inner {
+        let threads = HangPool::start(&handles.sup, spec, empty);
+        let pool = Self(Arc::new(Inner {
             kind: parts.kind,
             cause: parts.cause,
-            pool,
+            threads,
             connect: Arc::new(connect),
             state: State {
                 down: Snapshot::new(Some("it has not answered yet".into())),
@@ -187,13 +187,13 @@ impl<S: Session> SessionPool<S> {
             handles,
             sessions: parts.sessions,
         }));
-        line.export_state();
+        pool.export_state();
         // The first probe runs here, so that an available device can be used by the first request.
-        line.probe_once();
-        let (kept, every) = (line.clone(), parts.probe_every);
-        let sup = line.0.handles.sup.clone();
-        sup.spawn(parts.keeper, move |ctx| kept.keep(ctx, every));
-        line
+        pool.probe_once();
+        let (keeper, every) = (pool.clone(), parts.probe_every);
+        let sup = pool.0.handles.sup.clone();
+        sup.spawn(parts.keeper, move |ctx| keeper.keep(ctx, every));
+        pool
     }
 
     /// Why the device is unavailable; `None` while it answers.
@@ -224,7 +224,7 @@ impl<S: Session> SessionPool<S> {
         let connect = inner.connect.clone();
         let generation = inner.state.generation.load(Ordering::SeqCst);
         let work = move |seat: &mut Seat<S>| seat.run(&*connect, generation, job);
-        let answer = inner.pool.call(op, deadline, work);
+        let answer = inner.threads.call(op, deadline, work);
         match answer {
             Ok(Ok(done)) => {
                 self.answered();
@@ -240,8 +240,8 @@ impl<S: Session> SessionPool<S> {
                 self.answered();
                 Err(DeviceError::Mismatch)
             }
-            Ok(Err(Fault::NotNow { retry_after_s })) => Err(DeviceError::Busy { retry_after_s }),
-            Ok(Err(Fault::Silent)) => {
+            Ok(Err(Fault::Busy { retry_after_s })) => Err(DeviceError::Busy { retry_after_s }),
+            Ok(Err(Fault::TimedOut)) => {
                 if self.unresponsive() {
                     self.mark_unavailable("it does not answer");
                 }
@@ -303,9 +303,13 @@ impl<S: Session> SessionPool<S> {
         let inner = &self.0;
         let backend = inner.kind.as_str();
         let sessions = &inner.handles.metrics.sessions;
-        let hanging = inner.pool.hanging().len() as i64;
+        let hanging = inner.threads.hanging().len() as i64;
         let down = inner.state.down.with(Option::is_some);
-        let open = if down { 0 } else { inner.pool.seated() as i64 };
+        let open = if down {
+            0
+        } else {
+            inner.threads.seated() as i64
+        };
         sessions.with_label_values(&[backend, "open"]).set(open);
         sessions
             .with_label_values(&[backend, "hanging"])
@@ -405,7 +409,7 @@ impl<S: Session> Seat<S> {
         // These faults leave the session in an unknown state; the next call connects again.
         if matches!(
             result,
-            Err(Fault::Gone(_) | Fault::Denied(_) | Fault::Silent)
+            Err(Fault::Gone(_) | Fault::Denied(_) | Fault::TimedOut)
         ) {
             self.session = None;
         }

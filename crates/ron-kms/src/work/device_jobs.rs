@@ -4,19 +4,19 @@
 
 use std::time::Duration;
 
-use ron_custody::backend::{BackendKind, Backends, Handle, Held};
-use ron_custody::error::Refusal;
-use ron_custody::store::change::Order;
+use ron_custody::Refusal;
+use ron_custody::backend::{BackendKind, Backends, DeviceKey, Handle};
+use ron_custody::store::Order;
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::values::Kid;
 
-use super::jobs::{DeferredChange, HeldJob, KeyMadeJob};
+use super::jobs::{DeferredChange, DeviceJob, KeyMadeJob};
 use super::operation::Work;
 use super::{Kms, StoreJob, each_job};
 use crate::topology::{
-    HELD_PKCS11, HELD_PKCS11_QUEUE, HELD_REMOTE, HELD_REMOTE_QUEUE, HELD_TPM, HELD_TPM_QUEUE,
+    PKCS11_CALLERS, PKCS11_JOBS, REMOTE_CALLERS, REMOTE_JOBS, TPM_CALLERS, TPM_JOBS,
 };
 
 /// Threads per device beyond one for each of its sessions: they replace threads whose call hangs.
@@ -28,23 +28,23 @@ const MAKE_WAIT: Duration = Duration::from_secs(2);
 pub struct DeviceQueue {
     pub kind: BackendKind,
     /// The sending end; the device's threads receive.
-    pub tx: Sender<HeldJob>,
+    pub tx: Sender<DeviceJob>,
 }
 
 /// The receiving end of a [`DeviceQueue`], and the threads to start for it.
 pub struct DeviceQueueEnd {
     spec: &'static ThreadSpec,
     threads: usize,
-    jobs: Receiver<HeldJob>,
+    jobs: Receiver<DeviceJob>,
     kind: BackendKind,
 }
 
 fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> {
     match kind {
         BackendKind::File | BackendKind::Memory => None,
-        BackendKind::Pkcs11 => Some((&HELD_PKCS11, &HELD_PKCS11_QUEUE)),
-        BackendKind::Tpm => Some((&HELD_TPM, &HELD_TPM_QUEUE)),
-        BackendKind::Remote => Some((&HELD_REMOTE, &HELD_REMOTE_QUEUE)),
+        BackendKind::Pkcs11 => Some((&PKCS11_CALLERS, &PKCS11_JOBS)),
+        BackendKind::Tpm => Some((&TPM_CALLERS, &TPM_JOBS)),
+        BackendKind::Remote => Some((&REMOTE_CALLERS, &REMOTE_JOBS)),
     }
 }
 
@@ -77,7 +77,7 @@ pub fn device_queues(
 pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
-        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.held_job(kind, job));
+        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.device_job(kind, job));
         sup.spawn_pool(end.spec, end.threads, run);
     }
 }
@@ -85,28 +85,28 @@ pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueE
 impl Kms {
     /// The queue of the device that holds the job's keys; `None` sends the job to the signers, which also refuse unknown
     /// keys, with a leaf.
-    pub(super) fn queue_for(&self, what: &dyn Work) -> Result<Option<&Sender<HeldJob>>, Refusal> {
+    pub(super) fn queue_for(&self, what: &dyn Work) -> Result<Option<&Sender<DeviceJob>>, Refusal> {
         let holder = what.holder(&self.index.load())?;
         Ok(holder.and_then(|kind| self.device_queue(kind)))
     }
 
     /// The queue of the configured device of this kind, if any.
-    pub(super) fn device_queue(&self, kind: BackendKind) -> Option<&Sender<HeldJob>> {
+    pub(super) fn device_queue(&self, kind: BackendKind) -> Option<&Sender<DeviceJob>> {
         let found = self.device_queues.iter().find(|queue| queue.kind == kind);
         found.map(|queue| &queue.tx)
     }
 
-    fn held_job(&self, kind: BackendKind, job: HeldJob) {
+    fn device_job(&self, kind: BackendKind, job: DeviceJob) {
         match job {
-            HeldJob::Use(job) => self.sign_job(*job),
-            HeldJob::Make(order, waiting) => self.make_held(order, *waiting),
-            HeldJob::Destroy(kid, handles) => {
-                let done = self.destroy_held(kind, &kid, &handles);
+            DeviceJob::Use(job) => self.sign_job(*job),
+            DeviceJob::Make(order, waiting) => self.make_in_device(order, *waiting),
+            DeviceJob::Destroy(kid, handles) => {
+                let done = self.destroy_in_device(kind, &kid, &handles);
                 self.submit_store(StoreJob::KeyDestroyed(kid, done));
             }
-            HeldJob::Discard(held) => {
+            DeviceJob::Discard(key) => {
                 let until = Deadline::within(MAKE_WAIT);
-                if let Err(error) = held.device.destroy(held.alg, &held.handle, until) {
+                if let Err(error) = key.device.destroy(key.alg, &key.handle, until) {
                     tracing::warn!(event = "orphan_key_left", backend = kind.as_str(), %error);
                 }
             }
@@ -114,12 +114,12 @@ impl Kms {
     }
 
     /// Has the device make a key and returns it to the store thread, with the change that waits for it.
-    fn make_held(&self, order: Order, waiting: DeferredChange) {
+    fn make_in_device(&self, order: Order, waiting: DeferredChange) {
         let device = self.backends.holder(order.backend);
         let alg = order.kid.alg;
         let until = waiting.call.deadline.earlier(Deadline::within(MAKE_WAIT));
         let name = format!("{}#v{}", order.kid, order.number);
-        let made = device.make(alg, &name, until).map(|made| Held {
+        let made = device.make(alg, &name, until).map(|made| DeviceKey {
             device,
             handle: made.handle,
             alg,
@@ -133,7 +133,7 @@ impl Kms {
         })));
     }
 
-    fn destroy_held(
+    fn destroy_in_device(
         &self,
         kind: BackendKind,
         kid: &Kid,
@@ -148,11 +148,11 @@ impl Kms {
     }
 
     /// Has a device destroy a key that no change uses. A failure leaves an orphan in the device and is logged.
-    pub(super) fn discard(&self, held: Held) {
-        let kind = held.device.kind();
+    pub(super) fn discard(&self, key: DeviceKey) {
+        let kind = key.device.kind();
         let sent = self
             .device_queue(kind)
-            .is_some_and(|tx| tx.try_send(HeldJob::Discard(held)).is_ok());
+            .is_some_and(|tx| tx.try_send(DeviceJob::Discard(key)).is_ok());
         if !sent {
             tracing::warn!(event = "orphan_key_left", backend = kind.as_str());
         }

@@ -1,4 +1,4 @@
-//! Every interleaving of threads that take use numbers while blocks are added: the file `keys/lane.rs`
+//! Every interleaving of threads that take use numbers while blocks are added: the file `keys/use_numbers.rs`
 //! itself on loom's atomics, and a mutant of it that the model must catch.
 
 #![allow(dead_code)] // the service's own file, of which the model uses most
@@ -8,8 +8,8 @@ mod atomics {
 }
 
 #[allow(clippy::duplicate_mod)] // intended: the same file on other primitives
-#[path = "lane.rs"]
-mod lane;
+#[path = "use_numbers.rs"]
+mod use_numbers;
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use atomics::{AtomicU64, Ordering};
-use lane::UseNumbers;
+use use_numbers::UseNumbers;
 
 /// What the model needs of an allocator of use numbers.
 trait Numbers: Send + Sync + 'static {
@@ -109,23 +109,23 @@ fn no_interleaving_gives_a_number_twice() {
 }
 
 #[test]
-fn the_model_catches_a_lane_that_looks_first_and_writes_then() {
+fn the_model_catches_an_allocator_that_reads_and_writes_in_two_steps() {
     let caught = std::panic::catch_unwind(model::<Torn>);
     assert!(caught.is_err(), "the mutant passed");
 }
 
 #[test]
-fn one_caller_asks_for_the_next_block() {
+fn one_caller_requests_the_next_block() {
     loom::model(|| {
         let numbers = Arc::new(UseNumbers::default());
-        let askers: Vec<_> = (0..2)
+        let threads: Vec<_> = (0..2)
             .map(|_| {
                 let numbers = numbers.clone();
                 thread::spawn(move || u32::from(numbers.claim_request()))
             })
             .collect();
-        let asked: u32 = askers.into_iter().map(|a| a.join().expect("asks")).sum();
-        assert_eq!(asked, 1);
+        let claimed: u32 = threads.into_iter().map(|a| a.join().expect("claims")).sum();
+        assert_eq!(claimed, 1);
         numbers.fill(0, 1);
         assert!(
             numbers.claim_request(),

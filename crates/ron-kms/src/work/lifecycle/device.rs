@@ -11,14 +11,14 @@
 //! plan does not use is destroyed.
 
 use ron_custody::backend::Handle;
-use ron_custody::error::{Refusal, Why};
-use ron_custody::store::change::Order;
+use ron_custody::store::Order;
+use ron_custody::{Cause, Refusal};
 use ron_kernel::SendError;
 use ron_proto::values::Kid;
 
 use super::plan::Plan;
 use super::{Lifecycle, store_down};
-use crate::work::jobs::{DeferredChange, DeferredKind, HeldJob, KeyMadeJob};
+use crate::work::jobs::{DeferredChange, DeferredKind, DeviceJob, KeyMadeJob};
 use crate::work::{CallContext, Kms};
 
 /// How long a scheduled change is not started again while a device works on it, in milliseconds.
@@ -31,15 +31,15 @@ impl Kms {
     fn order(&self, order: Order, waiting: DeferredChange) -> Result<(), (CallContext, Refusal)> {
         let Some(tx) = self.device_queue(order.backend) else {
             let detail = "the backend is not configured here";
-            return Err((waiting.call, Refusal::new(Why::Unsupported, detail)));
+            return Err((waiting.call, Refusal::new(Cause::Unsupported, detail)));
         };
-        match tx.try_send(HeldJob::Make(order, Box::new(waiting))) {
+        match tx.try_send(DeviceJob::Make(order, Box::new(waiting))) {
             Ok(()) => Ok(()),
-            Err(SendError::Full(HeldJob::Make(_, waiting))) => {
+            Err(SendError::Full(DeviceJob::Make(_, waiting))) => {
                 Err((waiting.call, Refusal::busy(tx.retry_after_s())))
             }
-            Err(SendError::Closed(HeldJob::Make(_, waiting))) => {
-                Err((waiting.call, Refusal::new(Why::Draining, "")))
+            Err(SendError::Closed(DeviceJob::Make(_, waiting))) => {
+                Err((waiting.call, Refusal::new(Cause::Draining, "")))
             }
             Err(_) => unreachable!("a failed send gives the same job back"),
         }
@@ -69,14 +69,14 @@ impl Lifecycle {
         // The device has answered, so a scheduled change may be started again.
         self.device_busy.remove(&kid);
         let held = made.as_ref().ok().cloned();
-        self.store.hold_ready(Some((order.clone(), made)));
+        self.store.set_device_answer(Some((order.clone(), made)));
         match what {
             DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
             DeferredKind::Change(request) => self.change_key(call, &kid, request),
             DeferredKind::Due => self.due(&kid),
         }
         // Cleared whatever the change did: no later plan may find this answer.
-        self.store.hold_ready(None);
+        self.store.set_device_answer(None);
         // The second plan may have refused, or found that another version was made meanwhile.
         if let Some(held) = held
             && !self.store.has_version(&kid, order.number, &held.handle)
@@ -110,7 +110,7 @@ impl Lifecycle {
             let handle = self.store.reopen(kid, number).map_err(|_| store_down())?;
             handles.extend(handle.map(|handle| Handle(handle.expose().to_vec())));
         }
-        let job = HeldJob::Destroy(kid.clone(), handles);
+        let job = DeviceJob::Destroy(kid.clone(), handles);
         let sent = self
             .kms
             .device_queue(backend)
@@ -120,7 +120,7 @@ impl Lifecycle {
             return Ok(false);
         }
         Err(Refusal::new(
-            Why::StoreUnavailable,
+            Cause::StoreUnavailable,
             "the device that holds the key takes no job now; the destruction is tried again",
         ))
     }
@@ -136,7 +136,7 @@ impl Lifecycle {
                 self.gone.remove(kid);
             }
             Err(refusal) => {
-                tracing::warn!(event = "destruction_waits", reason = refusal.why.code());
+                tracing::warn!(event = "destruction_waits", reason = refusal.cause.code());
                 // The scheduler ticks every second; a failing device is retried less often.
                 self.note_device_busy(kid, RETRY_MS);
             }
