@@ -1,8 +1,9 @@
 //! `kill -9` at random moments while the demo and a paying client run: nothing acknowledged is
 //! lost, nothing is paid twice, and the demo finishes in the end.
 
+use ron_tests::{Draws, number};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
@@ -13,45 +14,16 @@ use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
 use ron_tests::{CALL, Fleet, ok, ron_binary};
 
-/// Number of kills; `RON_KILL_ROUNDS` makes it a long test.
-fn rounds() -> u64 {
-    std::env::var("RON_KILL_ROUNDS")
-        .ok()
-        .and_then(|v| v.parse().ok())
-        .unwrap_or(50)
-}
-
-/// A small generator; its seed is printed.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
-    let seed = std::env::var("RON_SEED").ok().and_then(|v| v.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_nanos() as u64
-            | 1
-    });
-    println!("seed {seed} (RON_SEED={seed} repeats the moments)");
-    let mut rng = Rng(seed);
+    let mut draws = Draws::seeded();
     let mut fleet = Fleet::start();
     let mut journal = Journal {
         key: journal_key(&fleet),
         receipts: Vec::new(),
         signatures: Vec::new(),
     };
-    for round in 0..rounds() {
+    for round in 0..number("RON_KILL_ROUNDS", 50) {
         let mut demo = Command::new(ron_binary())
             .args(["demo", "--json", "--data-dir"])
             .arg(fleet.dir())
@@ -59,7 +31,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let until = Duration::from_millis(20 + rng.below(1_200));
+        let until = Duration::from_millis(20 + draws.below(1_200));
         pay_until(&fleet, round, until, &mut journal);
         fleet.kill();
         let _ = demo.kill();
@@ -71,7 +43,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
         "{} acknowledged receipts and {} signatures over {} kills",
         journal.receipts.len(),
         journal.signatures.len(),
-        rounds()
+        number("RON_KILL_ROUNDS", 50)
     );
     assert!(!journal.receipts.is_empty() && !journal.signatures.is_empty());
     let wallet = fleet.wallet();

@@ -1,6 +1,8 @@
 //! `kill -9` while many clients wrap at once: no nonce of AES-GCM is ever used twice, and the count
 //! of uses never goes back.
 
+use ron_tests::number;
+use ron_tests::tools::signal;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,12 +16,6 @@ use serde_json::json;
 /// Uses reserved at once: few, so that kills fall between reservation and use as well.
 const BLOCK: u32 = 32;
 
-/// Number of kills; `RON_NONCE_ROUNDS` makes it a long test.
-fn rounds() -> u64 {
-    let set = std::env::var("RON_NONCE_ROUNDS").ok();
-    set.and_then(|v| v.parse().ok()).unwrap_or(4)
-}
-
 #[test]
 fn no_nonce_comes_twice_across_kills() {
     let mut fleet = Fleet::start();
@@ -32,7 +28,7 @@ fn no_nonce_comes_twice_across_kills() {
     let key = create(&fleet, &token);
     let mut nonces = BTreeSet::new();
     let mut highest = None;
-    for round in 0..rounds() {
+    for round in 0..number("RON_NONCE_ROUNDS", 4) {
         let (stop, wrapped) = (AtomicBool::new(false), AtomicU32::new(0));
         let made: Vec<Vec<u8>> = std::thread::scope(|scope| {
             let ask = || wrap_until(&fleet, &token, &key, &stop, &wrapped);
@@ -41,9 +37,7 @@ fn no_nonce_comes_twice_across_kills() {
             until("a block is used up", || {
                 wrapped.load(Ordering::Relaxed) > BLOCK + 17 * (round as u32 % 3)
             });
-            let _ = std::process::Command::new("kill")
-                .args(["-KILL", &fleet.pid().to_string()])
-                .status();
+            signal(fleet.pid(), "-KILL");
             stop.store(true, Ordering::Release);
             askers.into_iter().flat_map(|a| a.join().unwrap()).collect()
         });

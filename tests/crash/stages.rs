@@ -6,12 +6,14 @@
 //! A preloaded library counts the calls into the C library (`stage_kill.c`), so the kill points are
 //! exact and repeatable. `RON_STAGE_KILLS` is the number of kills (20).
 
+use ron_tests::number;
+use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
@@ -34,11 +36,6 @@ const STAGES: [&str; 6] = [
 const MANY: i64 = 1 << 40;
 const SLOT: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(90);
-
-fn kills() -> usize {
-    let set = std::env::var("RON_STAGE_KILLS").ok();
-    set.and_then(|v| v.parse().ok()).unwrap_or(20)
-}
 
 /// The mapped file that sets the kill points.
 struct Points(std::fs::File);
@@ -71,15 +68,8 @@ impl Points {
 
 /// The rewarder's process and its client.
 struct Rewarder {
-    child: Child,
+    child: Process,
     http: HttpClient,
-}
-
-impl Drop for Rewarder {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 struct Services {
@@ -165,7 +155,7 @@ impl Services {
             .spawn()
             .unwrap();
         Rewarder {
-            child,
+            child: Process(child),
             http: http_client(),
         }
     }
@@ -391,7 +381,7 @@ fn points_are_spread_over_every_stage() {
 #[test]
 fn a_kill_in_any_stage_pays_every_payee_once() {
     let mut services = Services::start();
-    let count = kills();
+    let count = number("RON_STAGE_KILLS", 20) as usize;
     let funded = services.fund(count as u128 + 2);
     let mut rewarder = services.rewarder();
     // Once to store the snapshot, once to count the operations of each stage.

@@ -2,10 +2,11 @@
 //! memory and threads stay bounded, healthy nodes are polled in time, and the drain ends while a
 //! hundred nodes hang.
 
+use ron_tests::tools::Process;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -190,7 +191,7 @@ fn metrics(stream: &mut TcpStream, kind: Kind, over: &AtomicBool) -> std::io::Re
 
 /// The real binary, killed on drop.
 struct Console {
-    child: Child,
+    child: Process,
     api: String,
     http: HttpClient,
     _dir: tempfile::TempDir,
@@ -221,7 +222,7 @@ impl Console {
             .spawn()
             .unwrap();
         let console = Self {
-            child,
+            child: Process(child),
             api: format!("http://127.0.0.1:{api}"),
             http: http_client(),
             _dir: dir,
@@ -261,13 +262,6 @@ impl Console {
             .unwrap()
             .parse()
             .unwrap()
-    }
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -354,16 +348,8 @@ fn said(console: &Console, overview: &Overview) {
 /// SIGTERM while every sampler is busy: all threads end by the drain's deadline; otherwise the exit
 /// code differs.
 fn drains(console: &mut Console) {
-    let pid = console.child.id().to_string();
     let told = Instant::now();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
-    let code = console.child.wait().unwrap().code();
+    let code = console.child.stop();
     println!("drained in {:?}", told.elapsed());
     assert_eq!(code, Some(0), "a straggler");
 }

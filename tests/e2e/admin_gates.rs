@@ -2,10 +2,11 @@
 //! identity, headers count from listed proxies only; host names, cross-site requests, read-only,
 //! roles, and a line in the audit for every denial. Also nodes behind TLS and Unix sockets.
 
+use ron_tests::tools::Process;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, HttpClient, Method, Reply};
@@ -21,7 +22,7 @@ const VIEWER: &[(&str, &str)] = &[("X-User", "vera"), ("X-Groups", "staff")];
 
 /// svc-admin as a process of its own, killed on drop.
 struct Console {
-    child: Child,
+    _child: Process,
     dir: tempfile::TempDir,
     api: u16,
     health: u16,
@@ -48,7 +49,7 @@ impl Console {
             .unwrap();
         let http = http_client();
         let console = Self {
-            child,
+            _child: Process(child),
             dir,
             api,
             health,
@@ -143,13 +144,6 @@ impl Console {
             }
         }
         assert!(asked >= 13, "{asked} routes");
-    }
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -291,7 +285,7 @@ fn passports_say_what_their_holders_may_do() {
 }
 
 /// nginx in front of a health port: TLS on one side, a Unix socket on the other.
-fn nginx(dir: &Path, health: u16) -> (Child, u16) {
+fn nginx(dir: &Path, health: u16) -> (Process, u16) {
     let port = free_port();
     let key = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     std::fs::write(dir.join("cert.pem"), key.cert.pem()).unwrap();
@@ -317,17 +311,15 @@ fn nginx(dir: &Path, health: u16) -> (Child, u16) {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    (child.unwrap(), port)
+    (Process(child.unwrap()), port)
 }
 
 /// nginx, ended by SIGTERM in every case: killed, it would leave its worker behind.
-struct Proxy(Child);
+struct Proxy(Process);
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let pid = self.0.id().to_string();
-        let _ = Command::new("kill").args(["-TERM", &pid]).status();
-        let _ = self.0.wait();
+        self.0.stop();
     }
 }
 

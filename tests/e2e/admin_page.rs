@@ -1,6 +1,7 @@
 //! The console over a fleet of separate processes, in a real browser, below a sub-path behind
 //! nginx; and its figures compared with those of a real Prometheus.
 
+use ron_tests::tools;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -77,8 +78,7 @@ impl Separate {
     fn kill(&mut self, name: &str, signal: &str) {
         let at = self.running.iter().position(|(n, _)| n == name).unwrap();
         let (_, mut child) = self.running.remove(at);
-        let pid = child.id().to_string();
-        let _ = Command::new("kill").args([signal, &pid]).status();
+        tools::signal(child.id(), signal);
         child.wait().unwrap();
     }
 
@@ -103,9 +103,7 @@ impl Separate {
 impl Drop for Separate {
     fn drop(&mut self) {
         for (_, child) in &mut self.running {
-            let _ = Command::new("kill")
-                .args(["-TERM", &child.id().to_string()])
-                .status();
+            tools::signal(child.id(), "-TERM");
         }
         for (_, child) in &mut self.running {
             let patience = Instant::now();

@@ -1,8 +1,8 @@
 //! svc-admin's metrics parser compared with the `prometheus_client` parser, on real exporters and
 //! on hostile text.
 
-use std::io::Write as _;
-use std::process::{Child, Command, Stdio};
+use ron_tests::tools::{Process, fed};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::Call;
@@ -42,15 +42,11 @@ fn bits(value: f64) -> u64 {
 
 /// The result of the other parser; `None` when it refuses the text.
 fn theirs(body: &[u8]) -> Option<Vec<Row>> {
-    let mut child = Command::new(python())
-        .arg(workspace().join("tests/interop/prom_check.py"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(body).unwrap();
-    let out = child.wait_with_output().unwrap();
+    let mut check = Command::new(python());
+    let out = fed(
+        check.arg(workspace().join("tests/interop/prom_check.py")),
+        body,
+    );
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(matches!(out.status.code(), Some(0 | 3)), "{said}");
     out.status.success().then(|| {
@@ -88,15 +84,6 @@ fn agree(what: &str, body: &[u8], at_least: usize) {
     assert_eq!(ours.len(), theirs.len(), "{what}");
 }
 
-struct Exporter(Child);
-
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn scrape(program: &str, args: &[String], port: u16) -> Vec<u8> {
     let child = Command::new(program)
         .args(args)
@@ -104,7 +91,7 @@ fn scrape(program: &str, args: &[String], port: u16) -> Vec<u8> {
         .stderr(Stdio::null())
         .spawn();
     let _running =
-        Exporter(child.unwrap_or_else(|e| panic!("{program}: {e}; run scripts/setup.sh")));
+        Process(child.unwrap_or_else(|e| panic!("{program}: {e}; run scripts/setup.sh")));
     let http = http_client();
     let url = format!("http://127.0.0.1:{port}/metrics");
     let started = Instant::now();

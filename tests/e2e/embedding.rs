@@ -1,10 +1,10 @@
 //! The programs of `examples/embed`, as docs/embedding.md shows them: run, and their output checked
 //! as far as possible.
 
+use ron_tests::tools::fed;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -101,16 +101,8 @@ fn rewards_are_exact_and_proved() {
 
 /// Runs the token check; returns whether it accepts, and its output.
 fn judge(token: &str, words: &[&str]) -> (bool, String) {
-    let mut child = Command::new(program("embed-passport"))
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(token.as_bytes()).unwrap();
-    drop(input);
-    let Output { status, stdout, .. } = child.wait_with_output().unwrap();
+    let mut command = Command::new(program("embed-passport"));
+    let Output { status, stdout, .. } = fed(command.args(words), token);
     (status.success(), String::from_utf8(stdout).unwrap())
 }
 

@@ -1,8 +1,9 @@
 //! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, and the refusal of a
 //! second start.
 
+use ron_tests::tools::{fed, signal};
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use ron_tests::{Fleet, SERVICES, json, ron_on};
 
@@ -73,23 +74,10 @@ fn every_service_reports_its_state_and_its_threads_match_its_table() {
 }
 
 fn promtool(fleet: &Fleet, service: &str) {
-    use std::io::Write as _;
     let metrics = fleet.get(&format!("{}/metrics", fleet.health(service)), None);
     assert_eq!(metrics.status, 200);
-    let mut child = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool is installed by scripts/setup.sh");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(&metrics.body)
-        .unwrap();
-    let out = child.wait_with_output().unwrap();
+    let mut promtool = Command::new("promtool");
+    let out = fed(promtool.args(["check", "metrics"]), &metrics.body);
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(
         out.status.success(),
@@ -117,9 +105,7 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     let mut text = std::fs::read_to_string(&path).unwrap();
     text.push_str("\n[[nodes]]\nid = \"outside\"\nhealth_url = \"http://127.0.0.1:9\"\n");
     std::fs::write(&path, text).unwrap();
-    let pid = fleet.pid().to_string();
-    let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
-    assert!(sent.success());
+    signal(fleet.pid(), "-HUP");
     let reloads = |service: &str, result: &str| {
         let prefix = service.replace('-', "_");
         let line = format!("{prefix}_config_reloads_total{{result=\"{result}\"}}");

@@ -1,34 +1,16 @@
 //! Callers without tokens: a client certificate over TLS, a user id on the Unix socket, called with
 //! curl on a `ron-kms` that runs alone.
 
+use ron_tests::tools::{Process, openssl, run_in};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
 use ron_tests::{base_port, ok, ron_binary, ron_on};
-
-struct Kms(Child);
-
-impl Drop for Kms {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run(dir: &Path, program: &str, args: &[&str]) -> Output {
-    let out = Command::new(program).args(args).current_dir(dir).output();
-    out.unwrap_or_else(|e| panic!("{program}: {e}"))
-}
-
-fn openssl(dir: &Path, line: &str) -> String {
-    let args: Vec<&str> = line.split(' ').collect();
-    ok(&run(dir, "openssl", &args))
-}
 
 /// An authority, a server and three clients: `good` and `other` of that authority, `foreign`
 /// self-signed.
@@ -53,7 +35,7 @@ fn certificates(dir: &Path) -> String {
     print.replace(':', "")
 }
 
-fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
+fn start(dir: &Path, base: u16, fingerprint: &str) -> Process {
     let config = dir.join("ron-kms/config.toml");
     let uid = fs::metadata(dir).expect("there").uid();
     let mut text = fs::read_to_string(&config).expect("made by init");
@@ -80,7 +62,7 @@ fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
         .stdout(Stdio::null())
         .spawn()
         .expect("it starts");
-    let kms = Kms(child);
+    let kms = Process(child);
     let (_keep, never) = Shutdown::pair();
     let patience = Deadline::within(Duration::from_secs(30));
     let url = format!("http://127.0.0.1:{}/healthz", base + 5);
@@ -95,7 +77,7 @@ fn start(dir: &Path, base: u16, fingerprint: &str) -> Kms {
 fn curl(dir: &Path, args: &[&str]) -> (String, String) {
     let mut all = vec!["-s", "-m", "10", "-w", "\n%{http_code}"];
     all.extend(args);
-    let out = run(dir, "curl", &all);
+    let out = run_in(dir, "curl", &all);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let (body, status) = text.rsplit_once('\n').expect("a status");
     (status.to_owned(), body.to_owned())
@@ -139,7 +121,7 @@ fn certificates_and_user_ids_name_callers() {
     assert_eq!(here(&token).0, "401");
 
     let pid = kms.0.id().to_string();
-    ok(&run(dir, "kill", &["-TERM", &pid]));
+    ok(&run_in(dir, "kill", &["-TERM", &pid]));
     let mut kms = kms;
     assert_eq!(kms.0.wait().expect("it ends").code(), Some(0));
 }

@@ -2,6 +2,7 @@
 //! host can while the issuer is down: no service trusts them, each reports why, and an older note
 //! of the true issuer is not trusted either.
 
+use ron_tests::tools::signal;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_tests::issuer::{now_s, part};
-use ron_tests::line::Ended;
+use ron_tests::tools::Process;
 use ron_tests::{
     CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, ron_binary, until,
 };
@@ -112,7 +113,7 @@ struct Beside {
     health: u16,
     config: PathBuf,
     sets: Vec<String>,
-    process: Option<Ended>,
+    process: Option<Process>,
     _data: TempDir,
 }
 
@@ -162,7 +163,7 @@ impl Beside {
         {
             command.args(["--set", set]);
         }
-        self.process = Some(Ended(command.stdout(Stdio::null()).spawn().unwrap()));
+        self.process = Some(Process(command.stdout(Stdio::null()).spawn().unwrap()));
         until(self.name, || {
             TcpStream::connect(("127.0.0.1", self.api)).is_ok()
         });
@@ -318,13 +319,6 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     assert_eq!(wallet.status(&fleet, &revoked), 401);
 }
 
-/// Makes a running `ron up` read its configurations again.
-fn reload(fleet: &Fleet) {
-    let pid = fleet.pid().to_string();
-    let sent = Command::new("kill").args(["-HUP", &pid]).status();
-    assert!(sent.is_ok_and(|status| status.success()));
-}
-
 /// Why a service of the fleet is degraded.
 fn degraded(fleet: &Fleet, service: &str) -> String {
     let url = format!("{}/api/v1/status", fleet.health(service));
@@ -356,7 +350,7 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     let note_key = fleet.bootstrap()["note_key"].as_str().unwrap().to_owned();
     ok(&fleet.ron(&["kms", "rotate", &note_key]));
     ok(&fleet.ron(&["token", "revoke", "--subject", "nobody", "--reason", "test"]));
-    reload(&fleet);
+    signal(fleet.pid(), "-HUP");
     until("the wallet refuses the note", || {
         degraded(&fleet, "svc-wallet").contains("signed by no key of auth.note_vkey")
     });
@@ -369,7 +363,7 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     assert!(said.contains("KMS      holds these keys"), "{said}");
     let (sound, said) = trust(&fleet, &["--yes"]);
     assert!(sound, "{said}");
-    reload(&fleet);
+    signal(fleet.pid(), "-HUP");
     until("all are sound", || {
         ron_tests::SERVICES
             .iter()
@@ -381,13 +375,13 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
     let text = json!({"format": 1, "versions": {issuer: 1_000_000}}).to_string();
     std::fs::write(&seen, text).unwrap();
-    reload(&fleet);
+    signal(fleet.pid(), "-HUP");
     until("the wallet refuses the note", || {
         degraded(&fleet, "svc-wallet").contains("older than 1000000")
     });
     let (sound, said) = trust(&fleet, &["--yes"]);
     assert!(sound && said.contains("it has seen a newer one"), "{said}");
-    reload(&fleet);
+    signal(fleet.pid(), "-HUP");
     until("the wallet believes it again", || {
         degraded(&fleet, "svc-wallet").is_empty()
     });
@@ -434,7 +428,7 @@ fn the_note_key_changes_over_by_an_overlap_of_both() {
     for pins in [format!("{old}\", \"{}", keys[1]), keys[1].to_owned()] {
         let before = reads();
         std::fs::write(&file, text.replace(&old, &pins)).unwrap();
-        reload(&fleet);
+        signal(fleet.pid(), "-HUP");
         until("the wallet has read the keys again", || {
             assert_eq!(balance(&fleet, &token), 200);
             reads() > before

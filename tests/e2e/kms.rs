@@ -1,11 +1,12 @@
 //! The real ron-kms process: where the bytes of a key are, how one tenant's load affects another,
 //! and the life of a key from the command line.
 
+use ron_tests::tools::{Process, openssl};
 use std::fmt::Write as _;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ fn op_id() -> OpId {
 /// A running ron-kms, killed on drop.
 struct Kms {
     dir: TempDir,
-    child: Child,
+    child: Process,
     url: String,
     http: Arc<HttpClient>,
 }
@@ -78,7 +79,7 @@ impl Kms {
             .spawn()
             .unwrap();
         let kms = Self {
-            child,
+            child: Process(child),
             url: format!("unix:{}/run/api.sock", dir.path().display()),
             dir,
             http: Arc::new(http_client()),
@@ -143,13 +144,6 @@ impl Kms {
         let output = self.ron(arguments);
         assert!(!output.status.success(), "{arguments:?} succeeded");
         String::from_utf8(output.stderr).unwrap()
-    }
-}
-
-impl Drop for Kms {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -529,18 +523,13 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let file = kms.dir.path().join("seed");
     std::fs::write(&file, seed).unwrap();
     private(&file);
-    let import = [
-        "import",
-        "seed",
-        "--tenant",
-        "quiet",
-        "--purpose",
-        "cli",
-        "--alg",
-        "ml-dsa-65",
-    ];
-    let stays = kms.said(&import);
-    let leaves = kms.said(&[&import[..], &["--exportable"]].concat());
+    fn import<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
+        let own = ["--tenant", "quiet", "--purpose", "cli"];
+        [&["import", file, "--alg", alg][..], &own].concat()
+    }
+    let seed_in = import("seed", "ml-dsa-65");
+    let stays = kms.said(&seed_in);
+    let leaves = kms.said(&[&seed_in[..], &["--exportable"]].concat());
     for (alg, name) in [("x25519+ml-kem-768", "a"), ("x25519-hkdf-aes256-gcm", "b")] {
         let public = kms.said(&["recipient", name, "--alg", alg]);
         let why = kms.refused(&["export", &stays, "--to", &public, "--out", "no"]);
@@ -553,54 +542,21 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
         kms.refused(&["open", &out, "--with", "seed", "--out", "no"]);
     }
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(kms.refused(&import).contains("chmod 600"));
-    let pem = openssl_key(&kms, "P-256");
-    let imported = kms.said(&[
-        "import",
-        &pem,
-        "--tenant",
-        "quiet",
-        "--purpose",
-        "cli",
-        "--alg",
-        "ecdsa-p256",
-    ]);
-    let shown = kms.said(&["get", &imported, "--public", "pem"]);
-    let want = Command::new("openssl")
-        .args(["pkey", "-in", &pem, "-pubout"])
-        .output()
-        .unwrap();
-    assert_eq!(shown, String::from_utf8(want.stdout).unwrap().trim());
-    let pem = openssl_key(&kms, "ED25519");
-    let imported = kms.said(&[
-        "import",
-        &pem,
-        "--tenant",
-        "quiet",
-        "--purpose",
-        "cli",
-        "--alg",
-        "ed25519",
-    ]);
-    let shown = kms.said(&["get", &imported, "--public", "pem"]);
-    let want = Command::new("openssl")
-        .args(["pkey", "-in", &pem, "-pubout"])
-        .output()
-        .unwrap();
-    assert_eq!(shown, String::from_utf8(want.stdout).unwrap().trim());
+    assert!(kms.refused(&seed_in).contains("chmod 600"));
+    for (made, alg) in [
+        ("EC -pkeyopt ec_paramgen_curve:P-256", "ecdsa-p256"),
+        ("ED25519", "ed25519"),
+    ] {
+        let pem = format!("{alg}.pem");
+        openssl(
+            kms.dir.path(),
+            &format!("genpkey -out {pem} -algorithm {made}"),
+        );
+        private(&kms.dir.path().join(&pem));
+        let imported = kms.said(&import(&pem, alg));
+        let shown = kms.said(&["get", &imported, "--public", "pem"]);
+        let want = openssl(kms.dir.path(), &format!("pkey -in {pem} -pubout"));
+        assert_eq!(shown, want.trim());
+    }
     assert_eq!(kms.said(&["list"]).lines().count(), 4);
-}
-
-/// A key made by OpenSSL, as PKCS#8 in PEM.
-fn openssl_key(kms: &Kms, kind: &str) -> String {
-    let path = kms.dir.path().join(format!("{kind}.pem"));
-    let mut command = Command::new("openssl");
-    command.arg("genpkey").arg("-out").arg(&path);
-    match kind {
-        "P-256" => command.args(["-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256"]),
-        other => command.args(["-algorithm", other]),
-    };
-    assert!(command.output().unwrap().status.success());
-    private(&path);
-    path.to_str().unwrap().to_owned()
 }

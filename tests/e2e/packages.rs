@@ -3,6 +3,7 @@
 //! lines: user, directories, credentials, command. The tree is a chroot, so the paths are those of
 //! a real host.
 
+use ron_tests::tools::Process;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -210,7 +211,7 @@ impl Unit {
 
     /// Starts the unit's command as the unit's user, inside the tree, by connecting to an address
     /// of its socket unit.
-    fn start(&self, tree: &Tree) -> Child {
+    fn start(&self, tree: &Tree) -> Process {
         let name = self.one("User");
         let user = tree.user(name);
         assert_ne!(user.uid, 0, "{name}");
@@ -244,7 +245,7 @@ impl Unit {
             )
             .stdout(Stdio::null())
             .stderr(fs::File::create(tree.at(&format!("root/{}.log", self.name))).unwrap());
-        let child = activate.spawn().unwrap();
+        let child = Process(activate.spawn().unwrap());
         until("its ports are held", || {
             TcpStream::connect(&self.held[0]).is_ok()
         });
@@ -253,27 +254,14 @@ impl Unit {
 }
 
 /// Processes, ended by their ids in every case.
-struct Running(Vec<(&'static str, Child)>);
+struct Running(Vec<(&'static str, Process)>);
 
 impl Running {
     fn stop(mut self, tree: &Tree) {
         for (name, child) in &mut self.0 {
-            let _ = Command::new("kill")
-                .args(["-TERM", &child.id().to_string()])
-                .status();
-            let code = child.wait().unwrap().code();
+            let code = child.stop();
             let log = fs::read_to_string(tree.at(&format!("root/{name}.log"))).unwrap();
             assert_eq!(code, Some(0), "{name}: {log}");
-        }
-        self.0.clear();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }

@@ -2,10 +2,11 @@
 //! of wrong ones, proofs made for another place, the log lines of refusals, and readiness while the
 //! KMS signs nothing.
 
+use ron_tests::tools::{Process, signal};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_auth::{client_secret, service_token};
@@ -60,9 +61,7 @@ fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> Stri
         of("ok")
     };
     let reloads = count();
-    let pid = fleet.pid().to_string();
-    let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
-    assert!(sent.success());
+    signal(fleet.pid(), "-HUP");
     until("the configuration is read again", || count() > reloads);
 }
 
@@ -285,19 +284,9 @@ fn proofs_count_at_every_service_and_at_its_health_port() {
     }
 }
 
-/// A process, ended by its id in every case.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// svc-passport alone, with its log in a file and without the services it does not need.
 struct Alone {
-    _process: Ended,
+    _process: Process,
     api: String,
     health: String,
     log: PathBuf,
@@ -324,7 +313,7 @@ impl Alone {
         let file = std::fs::File::create(&log).unwrap();
         let process = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
         let alone = Self {
-            _process: Ended(process),
+            _process: Process(process),
             api: format!("http://{api}"),
             health: format!("http://{health}"),
             log,

@@ -1,6 +1,7 @@
 //! The issuer during failures: its KMS stalls or becomes unavailable under load, and the issuer is
 //! killed while it revokes.
 
+use ron_tests::tools::signal;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use ron_http::Reply;
 use ron_proto::b64;
-use ron_tests::line::{Ended, Line, Way};
+use ron_tests::line::{Line, Way};
+use ron_tests::tools::Process;
 use ron_tests::{Fleet, json, own_sockets, ron_binary};
 use serde_json::{Value, json};
 
@@ -29,7 +31,7 @@ struct Issuer {
     health: String,
     form: String,
     line: Line,
-    process: Ended,
+    process: Process,
     data: tempfile::TempDir,
     _places: tempfile::TempDir,
 }
@@ -81,7 +83,7 @@ impl Issuer {
         for set in sets.iter().chain(&sockets).chain(more) {
             command.args(["--set", set]);
         }
-        let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
+        let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
         let client = read(&fleet.dir().join("clients/operator.json"));
         let form = format!(
             "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={}",
@@ -242,10 +244,10 @@ fn acknowledged_revocations_survive_a_loop_of_kills() {
     for round in 0..4 {
         let revoker = fleet.token("svc-passport", Some("passport:revoke"));
         let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
-        let pid = fleet.pid().to_string();
+        let pid = fleet.pid();
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(150 + 70 * round));
-            let _ = Command::new("kill").args(["-KILL", &pid]).status();
+            signal(pid, "-KILL");
         });
         let bearer = format!("Bearer {revoker}");
         for n in 0.. {

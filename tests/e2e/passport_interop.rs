@@ -3,10 +3,10 @@
 //! ML-DSA key (kty AKP) too, and across a rotation of all; nginx protects a page with the issuer's
 //! introspection; the issuer alone, without its KMS, still verifies.
 
-use std::io::Write as _;
+use ron_tests::tools::{Process, fed};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,19 +68,7 @@ fn kids(token: &str) -> Vec<String> {
 }
 
 fn verified_by(mut command: Command, asked: &Value) -> Vec<String> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("installed by scripts/setup.sh");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(asked.to_string().as_bytes())
-        .unwrap();
-    ok(&child.wait_with_output().unwrap())
+    ok(&fed(&mut command, asked.to_string()))
         .lines()
         .map(str::to_owned)
         .collect()
@@ -154,16 +142,6 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[2], &after[3]], &good);
 }
 
-/// A process, ended by its id in every case.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The blocks of `docs/nginx.md`, for this issuer, this port and this client.
 fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
     let page = std::fs::read_to_string(workspace().join("docs/nginx.md")).unwrap();
@@ -230,7 +208,7 @@ fn nginx_protects_a_page_with_our_introspection() {
     let config = dir.path().join("nginx.conf");
     let text = nginx_config(dir.path(), port, socket.to_str().unwrap(), &basic);
     std::fs::write(&config, text).unwrap();
-    let _nginx = Ended(
+    let _nginx = Process(
         Command::new("/usr/sbin/nginx")
             .arg("-c")
             .arg(&config)
@@ -281,7 +259,7 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_reports_what_fails() {
     drop(ports);
     let sockets = own_sockets(&fleet.dir().join("run"), "svc-passport");
     let jwks = format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]);
-    let _alone = Ended(
+    let _alone = Process(
         Command::new(ron_binary().with_file_name("svc-passport"))
             .arg("--config")
             .arg(fleet.dir().join("svc-passport/config.toml"))

@@ -2,37 +2,21 @@
 //! its token is bound to it, and the wallet accepts that token only on connections with this
 //! certificate. Called with curl.
 
+use ron_tests::tools;
+use ron_tests::tools::{Process, run_in};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
-use ron_tests::{Fleet, ok, own_place, ron_binary, takes_passports};
+use ron_tests::{Fleet, own_place, ron_binary, takes_passports};
 use serde_json::Value;
-
-/// A process, ended by its id in every case.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn run(dir: &Path, program: &str, args: &[&str]) -> Output {
-    let out = Command::new(program).args(args).current_dir(dir).output();
-    out.unwrap_or_else(|e| panic!("{program}: {e}"))
-}
 
 /// An authority, a server and two clients of it; returns the SHA-256 of the first client's
 /// certificate.
 fn certificates(dir: &Path) -> [u8; 32] {
     let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
-    let openssl = |line: &str| {
-        let args: Vec<&str> = line.split(' ').collect();
-        ok(&run(dir, "openssl", &args))
-    };
+    let openssl = |line: &str| tools::openssl(dir, line);
     openssl(&format!("{new} -keyout ca.key -out ca.pem -subj /CN=ca"));
     for (name, dns) in [
         ("server", "localhost"),
@@ -56,7 +40,7 @@ fn with_tls(
     name: &str,
     config: &Path,
     more: &[String],
-) -> (Ended, String) {
+) -> (Process, String) {
     let place = own_place(dir, name);
     let path = |name: &str| dir.join(name).display().to_string();
     let mut command = Command::new(ron_binary().with_file_name(name));
@@ -75,7 +59,7 @@ fn with_tls(
     for set in sets.iter().chain(&place.sets).chain(more) {
         command.args(["--set", set]);
     }
-    let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
+    let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
     let since = Instant::now();
     let ready = format!("http://127.0.0.1:{}/readyz", place.health);
     while !fleet
@@ -109,7 +93,7 @@ fn curl(dir: &Path, cert: &str, url: &str, more: &[&str]) -> (String, Value) {
     ];
     args.extend(["--cert", &pem, "--key", &key, url]);
     args.extend(more);
-    let out = run(dir, "curl", &args);
+    let out = run_in(dir, "curl", &args);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let (body, status) = text.rsplit_once('\n').expect("a status");
     let body = serde_json::from_str(body).unwrap_or(Value::Null);

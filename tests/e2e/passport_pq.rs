@@ -2,12 +2,11 @@
 //! accepted by a wallet under each of its rules, revoked by either key; marked when the ML-DSA key
 //! is unavailable, refused where it is required.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use ron_tests::tools::fed;
+use std::process::Command;
 
 use ron_http::Reply;
-use ron_tests::{Fleet, json, ok, python, read_json, workspace};
+use ron_tests::{Fleet, json, ok, python, read_json, until, workspace};
 use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
@@ -60,31 +59,12 @@ fn wallet(fleet: &Fleet, token: &str) -> u16 {
     fleet.get(&url, Some(token)).status
 }
 
-fn until(what: &str, met: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !met() {
-        assert!(
-            since.elapsed() < Duration::from_secs(20),
-            "not in time: {what}"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// Verified by unmodified jwcrypto with the keys that the metadata name.
 fn jwcrypto(fleet: &Fleet, good: &[&str], bad: &[&str]) {
     let asked = json!({"base": fleet.api("svc-passport"), "audience": "svc-wallet", "good": good, "bad": bad});
-    let mut child = Command::new(python())
-        .arg(workspace().join("tests/interop/pq.py"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("installed by scripts/setup.sh");
-    let mut input = child.stdin.take().unwrap();
-    input.write_all(asked.to_string().as_bytes()).unwrap();
-    drop(input);
-    let said = ok(&child.wait_with_output().unwrap());
+    let mut check = Command::new(python());
+    check.arg(workspace().join("tests/interop/pq.py"));
+    let said = ok(&fed(&mut check, asked.to_string()));
     assert_eq!(
         said.trim(),
         format!("jwcrypto verified {} and refused {}", good.len(), bad.len())

@@ -1,6 +1,7 @@
 //! Revocations and changes at the issuer: revocation of all kinds across a kill, rotation, policy
 //! versions, and what is published of it. Against a real fleet.
 
+use ron_tests::tools::fed;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -358,21 +359,6 @@ fn what_is_published_verifies_and_shows_revocations() {
 }
 
 fn python(script: &str, args: &[&str], input: &str) -> String {
-    use std::io::Write as _;
-    use std::process::{Command, Stdio};
-    let mut child = Command::new("python3")
-        .arg("-c")
-        .arg(script)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    ok(&child.wait_with_output().unwrap())
+    let mut command = std::process::Command::new("python3");
+    ok(&fed(command.arg("-c").arg(script).args(args), input))
 }

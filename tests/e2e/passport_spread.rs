@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use ron_proto::b64;
 use ron_tests::consumers::{CONSUMERS, Source};
-use ron_tests::line::{Ended, Line, Way};
+use ron_tests::line::{Line, Way};
+use ron_tests::tools::Process;
 use ron_tests::{Fleet, OwnPlace, json, own_place, ron_binary};
 use serde_json::Value;
 
@@ -26,7 +27,7 @@ const WATCHED: [&str; 2] = ["svc-wallet", "ron-kms"];
 struct Beside {
     service: &'static str,
     url: String,
-    _process: Ended,
+    _process: Process,
     _data: tempfile::TempDir,
 }
 
@@ -46,7 +47,7 @@ impl Beside {
         for set in &sets {
             command.args(["--set", set]);
         }
-        let process = Ended(command.stdout(Stdio::null()).spawn().unwrap());
+        let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
         let path = CONSUMERS
             .iter()
             .find(|(name, _)| *name == service)

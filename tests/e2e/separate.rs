@@ -1,10 +1,11 @@
 //! The six binaries as processes of their own, each from the configuration file that `ron init`
 //! makes, as `docs/separate-processes.md` shows.
 
+use ron_tests::tools::{Process, signal};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,22 +17,16 @@ use ron_tests::{
 };
 
 /// Processes, ended by their ids in every case.
-struct Processes(Vec<(&'static str, Child)>);
+struct Processes(Vec<(&'static str, Process)>);
 
-fn start(dir: &Path, name: &str) -> Child {
-    Command::new(ron_binary().with_file_name(name))
+fn start(dir: &Path, name: &str) -> Process {
+    let child = Command::new(ron_binary().with_file_name(name))
         .arg("--config")
         .arg(dir.join(name).join("config.toml"))
         .args(["--set", "log.level=warn"])
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{name}: {e}"))
-}
-
-fn signal(child: &Child, signal: &str) {
-    let pid = child.id().to_string();
-    let sent = Command::new("kill").args([signal, &pid]).status();
-    assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+        .spawn();
+    Process(child.unwrap_or_else(|e| panic!("{name}: {e}")))
 }
 
 impl Processes {
@@ -43,7 +38,7 @@ impl Processes {
 
     fn reload(&self) {
         for (_, child) in &self.0 {
-            signal(child, "-HUP");
+            signal(child.id(), "-HUP");
         }
     }
 
@@ -51,28 +46,13 @@ impl Processes {
     fn restart(&mut self, dir: &Path, name: &str) {
         let mut all = self.0.iter_mut();
         let (_, child) = all.find(|(of, _)| *of == name).expect("it runs");
-        signal(child, "-TERM");
-        assert_eq!(child.wait().expect("it ends").code(), Some(0), "{name}");
+        assert_eq!(child.stop(), Some(0), "{name}");
         *child = start(dir, name);
     }
 
     fn stop(mut self) -> Vec<(&'static str, Option<i32>)> {
-        let mut codes = Vec::new();
-        for (name, child) in &mut self.0 {
-            signal(child, "-TERM");
-            codes.push((*name, child.wait().expect("it ends").code()));
-        }
-        self.0.clear();
-        codes
-    }
-}
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let all = self.0.iter_mut();
+        all.map(|(name, child)| (*name, child.stop())).collect()
     }
 }
 

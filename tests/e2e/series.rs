@@ -1,9 +1,9 @@
 //! The metrics of a fleet as Prometheus sees them: series that alerts wait for exist before the
 //! first event, idle services have few, and every metric is written by some code.
 
+use ron_tests::tools::signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use ron_tests::processes::Rig;
 use ron_tests::{Fleet, SERVICES, ok, until, workspace};
@@ -158,14 +158,7 @@ fn whatever_happens_is_counted_under_a_declared_label() {
     ] {
         assert!(!fleet.ron(&[&["token"][..], args].concat()).status.success());
     }
-    let pid = fleet.pid().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-HUP", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(fleet.pid(), "-HUP");
     for service in SERVICES {
         let p = prefix(service);
         until("it reloads", || {

@@ -4,12 +4,13 @@
 //! other user a secret, calls fail with a clear error, and succeed again when the real service is
 //! back.
 
+use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -31,21 +32,11 @@ use tempfile::TempDir;
 /// A user without any rights here.
 const NOBODY: u32 = 65534;
 
-/// A process, ended by its id in every case.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The six services as separate processes.
 struct Rig {
     dir: TempDir,
     base: u16,
-    running: BTreeMap<&'static str, Ended>,
+    running: BTreeMap<&'static str, Process>,
 }
 
 impl Rig {
@@ -97,7 +88,7 @@ impl Rig {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        self.running.insert(name, Ended(child));
+        self.running.insert(name, Process(child));
     }
 
     fn port(&self, name: &str) -> u16 {
@@ -271,7 +262,7 @@ fn take(mut stream: TcpStream, heard: &Mutex<Vec<u8>>) {
 }
 
 /// nginx asks the issuer's socket about every visitor, as docs/ops/README.md shows.
-fn nginx(rig: &Rig, dir: &Path) -> (Ended, String) {
+fn nginx(rig: &Rig, dir: &Path) -> (Process, String) {
     let client = read_json(&rig.path().join("clients/operator.json"));
     let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
     let port = free_port();
@@ -297,7 +288,7 @@ fn nginx(rig: &Rig, dir: &Path) -> (Ended, String) {
         .stderr(Stdio::null())
         .spawn()
         .expect("installed by scripts/setup.sh");
-    let child = Ended(child);
+    let child = Process(child);
     until("nginx listens", || {
         TcpStream::connect(("127.0.0.1", port)).is_ok()
     });
@@ -481,7 +472,7 @@ fn a_program_on_the_ports_of_a_service_gets_no_credential() {
 /// Another user who listens on a socket, and what arrives there: `came` for a connection, then
 /// `heard N` bytes.
 struct OtherUser {
-    _process: Ended,
+    _process: Process,
     said: Arc<Mutex<Vec<String>>>,
 }
 
@@ -532,7 +523,7 @@ impl OtherUser {
             }
         });
         let other = Self {
-            _process: Ended(child),
+            _process: Process(child),
             said,
         };
         until("the other user listens", || other.saw("listens") == 1);
@@ -610,7 +601,7 @@ fn another_user_on_the_socket_of_a_service_gets_no_credential() {
         .args(["--set", "log.level=error"])
         .stdout(Stdio::null())
         .spawn();
-    let _wallet = Ended(wallet.unwrap());
+    let _wallet = Process(wallet.unwrap());
     kms.was_left(2);
     issuer.was_left(2);
     ledger.was_left(2);

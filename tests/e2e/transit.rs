@@ -1,8 +1,8 @@
 //! Vault's own Python client, unmodified, against the running service: it makes, rotates, signs,
 //! verifies, encrypts and decrypts in batch, and everything it did is in the audit log.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use ron_tests::tools::fed;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ron_kms::{Leaf, OK};
@@ -14,21 +14,11 @@ fn hvac_works_without_change() {
     let fleet = Fleet::start();
     // Vault's client does not support Unix sockets, and the TCP port accepts only passports.
     let token = fleet.token("ron-kms", None);
-    let mut child = Command::new(python())
+    let mut check = Command::new(python());
+    check
         .arg(workspace().join("tests/interop/hvac_check.py"))
-        .arg(fleet.api("ron-kms"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(token.as_bytes())
-        .unwrap();
-    let text = ok(&child.wait_with_output().unwrap());
+        .arg(fleet.api("ron-kms"));
+    let text = ok(&fed(&mut check, token));
     assert!(text.ends_with("done\n"), "{text}");
     // The last leaf waits for a checkpoint, at most a second.
     let end = Instant::now() + Duration::from_secs(20);

@@ -1,5 +1,6 @@
 //! The loop with plain HTTP: token, issue, transfer, replay, balance, receipt, proof, revocation.
 
+use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, python};
 use serde_json::json;
 
@@ -93,25 +94,15 @@ fn every_token_is_a_call_to_the_kms_and_pyjwt_verifies_it() {
         200,
     );
     let check = |token: &str| {
-        use std::io::Write as _;
-        let mut child = std::process::Command::new(python())
+        let mut command = std::process::Command::new(python());
+        command
             .arg(ron_tests::workspace().join("tests/interop/pyjwt_check.py"))
             .args([
                 metadata["jwks_uri"].as_str().unwrap(),
                 metadata["issuer"].as_str().unwrap(),
                 "svc-wallet",
-            ])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(token.as_bytes())
-            .unwrap();
-        child.wait_with_output().unwrap()
+            ]);
+        fed(&mut command, token)
     };
     let claims: serde_json::Value = serde_json::from_str(&ok(&check(&tokens[0]))).unwrap();
     assert_eq!(

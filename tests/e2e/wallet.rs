@@ -1,6 +1,7 @@
 //! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients
 //! at once.
 
+use ron_tests::number;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,8 +15,7 @@ use serde_json::{Value, json};
 
 /// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long test.
 fn rounds() -> usize {
-    let set = std::env::var("RON_WALLET_ROUNDS");
-    set.ok().and_then(|v| v.parse().ok()).unwrap_or(12)
+    number("RON_WALLET_ROUNDS", 12) as usize
 }
 
 struct Wallet {

@@ -1,6 +1,7 @@
 //! The wallet and the ledger as processes of their own, stopped, killed and restarted: correct
 //! responses meanwhile, nothing acknowledged lost, nothing doubled, every unknown outcome resolved.
 
+use ron_tests::{Draws, number};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,21 +11,6 @@ use std::time::{Duration, Instant};
 use ron_tests::processes::{Rig, code};
 use ron_tests::{ok, ron_on, until};
 use serde_json::Value;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|v| v.parse().ok())
-}
-
-/// Number of kills; `RON_KILL_ROUNDS` makes it a long test.
-fn rounds() -> u64 {
-    number("RON_KILL_ROUNDS").unwrap_or(6)
-}
-
-/// Minutes after which no further round begins, for a long test that must end in time
-/// (`RON_KILL_MINUTES`).
-fn minutes() -> u64 {
-    number("RON_KILL_MINUTES").unwrap_or(600)
-}
 
 /// Maximum wait for a state of a service.
 const SOON: Duration = Duration::from_secs(30);
@@ -219,27 +205,22 @@ struct Responses {
 #[test]
 fn killed_at_any_moment_nothing_acknowledged_is_lost_or_doubled() {
     let mut rig = Rig::start();
-    let (mut all, mut seed) = (Responses::default(), u64::from(std::process::id()) | 1);
-    println!("seed {seed}");
-    let mut below = |n: u64| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed % n
-    };
+    let (mut all, mut draws) = (Responses::default(), Draws::seeded());
+    // For a long test that must end in time: no further round begins after so many minutes.
+    let minutes = number("RON_KILL_MINUTES", 600);
     let (began, mut made) = (Instant::now(), 0);
-    for round in 0..rounds() {
-        if began.elapsed() > Duration::from_secs(60 * minutes()) {
+    for round in 0..number("RON_KILL_ROUNDS", 6) {
+        if began.elapsed() > Duration::from_secs(60 * minutes) {
             break;
         }
         made += 1;
         let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
-        let pause = Duration::from_millis(below(400));
+        let pause = Duration::from_millis(draws.below(400));
         let victims: &[&'static str] = [
             &["ron-ledger"][..],
             &["svc-wallet"],
             &["ron-ledger", "svc-wallet"],
-        ][below(3) as usize];
+        ][draws.below(3) as usize];
         let (responses, gone) = std::thread::scope(|s| {
             let (rig_ref, stop, acknowledged) = (&rig, &stop, &acknowledged);
             // All are at work before the first is waited for.

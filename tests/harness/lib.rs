@@ -11,6 +11,7 @@ pub mod consumers;
 pub mod issuer;
 pub mod line;
 pub mod processes;
+pub mod tools;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
@@ -25,6 +26,10 @@ use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::tools::Process;
+
+pub use ron_files::trial::{Draws, number};
 
 /// The services, in the order in which they start.
 pub use ron_services::NAMES as SERVICES;
@@ -188,7 +193,7 @@ pub fn unhurried(command: &mut Command) -> &mut Command {
 /// A running `ron up`, killed on drop.
 pub struct Fleet {
     dir: Arc<TempDir>,
-    child: Child,
+    child: Process,
     pub http: Arc<HttpClient>,
     endpoints: Value,
 }
@@ -233,7 +238,7 @@ impl Fleet {
         let fleet = Self {
             endpoints: serde_json::from_slice(&text).expect("JSON"),
             dir,
-            child,
+            child: Process(child),
             http: Arc::new(http_client()),
         };
         // `ron up` waits for passports too, but on a busy machine not long enough.
@@ -446,10 +451,7 @@ impl Fleet {
 
     /// Sends SIGTERM; returns the exit code.
     pub fn stop(&mut self) -> Option<i32> {
-        let _ = Command::new("kill")
-            .args(["-TERM", &self.child.id().to_string()])
-            .status();
-        self.child.wait().expect("it ends").code()
+        self.child.stop()
     }
 }
 

@@ -4,7 +4,6 @@
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Child;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -88,14 +87,4 @@ fn copy(mut from: UnixStream, mut into: UnixStream, way: &AtomicU8) {
         }
     }
     let _ = into.shutdown(Shutdown::Both);
-}
-
-/// A child that is ended by its process id in every case.
-pub struct Ended(pub Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::tools::{self, Process};
 use crate::{
     CALM, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
 };
@@ -27,7 +28,7 @@ const NEEDED: [(&str, u16); 4] = [
 pub struct Rig {
     pub dir: TempDir,
     base: u16,
-    pub children: BTreeMap<&'static str, Child>,
+    pub children: BTreeMap<&'static str, Process>,
     pub http: HttpClient,
     token: String,
     /// Environment of the ledger.
@@ -42,10 +43,6 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let again = self.again.load(Ordering::Relaxed);
         println!("{again} requests were repeated");
-        for child in self.children.values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -116,7 +113,7 @@ impl Rig {
             .stderr(self.errors(name))
             .spawn()
             .unwrap();
-        self.children.insert(name, child);
+        self.children.insert(name, Process(child));
     }
 
     /// Where a program's log lines go: to the test's own output, or to a file where the test reads
@@ -142,9 +139,7 @@ impl Rig {
     }
 
     pub fn signal(&self, name: &str, signal: &str) {
-        let pid = self.children[name].id().to_string();
-        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
-        assert!(sent.success());
+        tools::signal(self.children[name].id(), signal);
     }
 
     pub fn port(&self, name: &str) -> u16 {

@@ -1,8 +1,9 @@
 //! nginx as a reverse proxy in front of one of the services' ports, with a prefix directory of its
 //! own and one kept-alive connection to the service, as an attacker behind a proxy would want it.
 
+use ron_tests::tools::Process;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 /// A running nginx, killed on drop.
 pub struct Nginx {
     dir: TempDir,
-    child: Child,
+    _child: Process,
     pub addr: SocketAddr,
 }
 
@@ -81,7 +82,7 @@ impl Nginx {
         }
         Self {
             dir,
-            child,
+            _child: Process(child),
             addr: listen,
         }
     }
@@ -92,12 +93,5 @@ impl Nginx {
         let log = String::from_utf8_lossy(&log).into_owned();
         let sent = log.lines().filter(|line| !line.starts_with('-'));
         sent.map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

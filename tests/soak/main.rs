@@ -17,8 +17,9 @@ mod checks;
 mod load;
 mod rig;
 
+use ron_tests::{Draws, number};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use ron_kernel::Deadline;
 use ron_proto::kms::{CreateKey, PayloadPolicy, RotateLogKey, RotateRequest};
@@ -40,33 +41,7 @@ pub fn op_id(n: u128) -> OpId {
 }
 
 fn minutes() -> u64 {
-    let set = std::env::var("RON_SOAK_MINUTES");
-    set.ok().and_then(|v| v.parse().ok()).unwrap_or(2).max(1)
-}
-
-/// A small generator; its seed is printed.
-struct Rng(u64);
-
-impl Rng {
-    fn seeded() -> Self {
-        let set = std::env::var("RON_SEED").ok().and_then(|v| v.parse().ok());
-        let now = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_nanos() as u64
-        };
-        let seed = set.unwrap_or_else(now) | 1;
-        println!("seed {seed} (RON_SEED={seed} repeats the moments)");
-        Self(seed)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
+    number("RON_SOAK_MINUTES", 2).max(1)
 }
 
 /// Use of the machine: after the warm-up, after the calm has settled in, and at the end.
@@ -79,7 +54,7 @@ struct Measured {
 
 /// The faults applied to the services.
 struct Faults {
-    rng: Rng,
+    rng: Draws,
     kills: BTreeMap<&'static str, u64>,
     order: Vec<&'static str>,
     done: BTreeMap<&'static str, u64>,
@@ -88,7 +63,7 @@ struct Faults {
 
 impl Faults {
     fn new() -> Self {
-        let mut rng = Rng::seeded();
+        let mut rng = Draws::seeded();
         let mut order = SERVICES.to_vec();
         for at in (1..order.len()).rev() {
             order.swap(at, rng.below(at as u64 + 1) as usize);

@@ -1,10 +1,11 @@
 //! Six services as processes that can be killed, reloaded and restarted, and their use of the
 //! machine.
 
+use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ pub struct Rig {
     pub dir: TempDir,
     pub http: Arc<HttpClient>,
     base: u16,
-    children: Mutex<BTreeMap<&'static str, Child>>,
+    children: Mutex<BTreeMap<&'static str, Process>>,
 }
 
 /// Settings of a service of a soak beside its file.
@@ -62,15 +63,6 @@ fn own(name: &str) -> &'static [&'static str] {
         // In half an hour the log gets more keys than may sign it at a time.
         "ron-kms" => &["--set", "audit.log_key_overlap=20s"],
         _ => &[],
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        for child in self.children.lock().unwrap().values_mut() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 
@@ -129,7 +121,7 @@ impl Rig {
             .stderr(log)
             .spawn()
             .unwrap();
-        self.children.lock().unwrap().insert(name, child);
+        self.children.lock().unwrap().insert(name, Process(child));
     }
 
     /// `kill -9`, and an immediate restart.
@@ -175,7 +167,7 @@ impl Rig {
     /// The current use of each service.
     pub fn uses(&self) -> BTreeMap<&'static str, Use> {
         let children = self.children.lock().unwrap();
-        let of = |(name, child): (&&'static str, &Child)| Some((*name, Use::of(child.id())?));
+        let of = |(name, child): (&&'static str, &Process)| Some((*name, Use::of(child.id())?));
         children.iter().filter_map(of).collect()
     }
 
@@ -183,9 +175,8 @@ impl Rig {
     pub fn stop(&self) -> Vec<(&'static str, Option<i32>)> {
         let mut codes = Vec::new();
         for name in SERVICES.into_iter().rev() {
-            self.signal(name, "-TERM");
             let mut child = self.children.lock().unwrap().remove(name).unwrap();
-            codes.push((name, child.wait().unwrap().code()));
+            codes.push((name, child.stop()));
         }
         codes
     }

@@ -1,8 +1,8 @@
 //! `kill -9` of the KMS under load, again and again: after each start every acknowledged leaf is
 //! where its receipt said.
 
+use ron_tests::{Draws, number};
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,10 +15,6 @@ use crate::node::{Home, Kms, pause};
 
 /// Clients that sign at the same time.
 const CLIENTS: usize = 4;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|v| v.parse().ok())
-}
 
 /// The responses to the clients: by leaf index the SHA-256 of the signature, or of the new public
 /// key of the log.
@@ -98,19 +94,8 @@ fn check(home: &Home, journal: &Journal, round: u64) {
 
 #[test]
 fn every_acknowledged_leaf_outlives_a_kill() {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("after 1970");
-    let seed = number("RON_SEED").unwrap_or(now.as_nanos() as u64);
-    let kills = number("RON_AUDIT_KILLS").unwrap_or(10);
-    println!("seed {seed}, {kills} kills (RON_SEED={seed} repeats the moments)");
-    let mut state = seed | 1;
-    let mut below = |n: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % n
-    };
+    let mut draws = Draws::seeded();
+    let kills = number("RON_AUDIT_KILLS", 10);
     let home = Home::new();
     // No overlap: each rotation leaves a single key to sign, the hardest case for the next start.
     let sets = [
@@ -122,7 +107,7 @@ fn every_acknowledged_leaf_outlives_a_kill() {
     let key = kms.key("journal");
     let mut journal = Journal::new();
     for round in 1..=kills {
-        let wait = 5 + below(400);
+        let wait = 5 + draws.below(400);
         let told = ron_kernel::scoped(CLIENTS + 1, |n| {
             if n == 0 {
                 pause(wait);

@@ -1,8 +1,9 @@
 //! A KMS and a witness as processes of their own.
 
+use ron_tests::tools::{Process, signal};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -113,7 +114,7 @@ impl Home {
             .spawn()
             .expect("the service starts");
         let kms = Kms {
-            child,
+            child: Process(child),
             api: format!("http://{api}"),
             socket: format!("unix:{socket}"),
             health: format!("http://{health}"),
@@ -130,7 +131,7 @@ impl Home {
 
 /// A running KMS, or ledger, killed on drop.
 pub struct Kms {
-    child: Child,
+    child: Process,
     pub api: String,
     /// The same over its Unix socket, where service tokens are accepted.
     pub socket: String,
@@ -184,8 +185,7 @@ impl Kms {
 
     /// `kill -9`, while other threads still call.
     pub fn kill_now(&self) {
-        let pid = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-9", &pid]).status();
+        signal(self.child.id(), "-KILL");
     }
 
     /// Makes an Ed25519 key for any message; returns its name.
@@ -230,17 +230,7 @@ impl Kms {
 
     /// SIGTERM; the exit must be clean.
     pub fn stop(mut self) {
-        let pid = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-TERM", &pid]).status();
-        let status = self.child.wait().expect("it ends");
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Kms {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        assert_eq!(self.child.stop(), Some(0));
     }
 }
 
@@ -291,7 +281,7 @@ impl WitnessHome {
     }
 
     /// Starts it and waits until it is ready.
-    pub fn start(&self) -> Witness {
+    pub fn start(&self) -> Process {
         let mut child = self
             .command("run")
             .stdout(Stdio::piped())
@@ -303,7 +293,7 @@ impl WitnessHome {
             .map_while(Result::ok)
             .any(|line| line == "ready");
         assert!(ready, "the witness ended: {:?}", child.wait());
-        Witness(child)
+        Process(child)
     }
 
     /// A policy of this witness alone, in a file.
@@ -316,16 +306,6 @@ impl WitnessHome {
         let path = dir.join("witness.policy");
         std::fs::write(&path, text).expect("written");
         path.display().to_string()
-    }
-}
-
-/// A running witness, killed on drop.
-pub struct Witness(Child);
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Third-party code against the log: a derivation in Python from the public definitions, and Go's
 //! own implementation of notes and trees.
 
+use ron_tests::tools::Process;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -155,16 +156,6 @@ fn a_backup_taken_while_it_runs_is_complete() {
     }
 }
 
-/// A process, ended in every case.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Programs from PyPI that read the same formats; `scripts/setup.sh` installs them if there is a
 /// Python of 3.12 or later.
 fn foreign(program: &str) -> Option<PathBuf> {
@@ -213,7 +204,7 @@ fn a_foreign_witness_cosigns_our_log_and_a_foreign_library_accepts_it() {
             "add-log", "--config", &config, "--origin", &origin, "--vkey", &vkey,
         ],
     ));
-    let _running = Running(
+    let _running = Process(
         Command::new(&witness)
             .args(["serve", "--config", &config])
             .spawn()

@@ -7,6 +7,7 @@
 //!  kind     the first bytes of every file: kind and format version; FileError
 //!  records  RecordFile: records appended in batches; a torn tail is cut, damage is refused
 //!  sealed   SealedWriter, Sealed: files written once, under a hash
+//!  trial    seeds, draws and numbers of rounds of tests
 //!  slots    SlotFile: slots written by position and never flushed, for copies and hints
 //! ```
 //!
@@ -23,6 +24,7 @@ mod records;
 mod sealed;
 mod sim;
 mod slots;
+pub mod trial;
 
 pub use disk::{
     Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic, write_atomic_with_mode,

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ron_crypto::secret::Secret32;
+use ron_files::trial::{Draws, number};
 use ron_files::{
     Check, CrashMode, Disk as _, FaultKind, FileError, Kind, Opened, RecordFile, SimDisk, Tail,
 };
@@ -303,39 +304,21 @@ fn scratch_records_are_read_back_and_never_flushed() {
     assert_eq!(disk.syncs(), 0);
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|v| v.parse().ok())
-}
-
-/// Random batches, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run, `RON_SEED` repeats one.
+/// Random batches, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run.
 #[test]
 fn random_cuts_of_random_batches() {
-    let images = number("RON_CRASH_IMAGES").unwrap_or(300);
-    let seed = number("RON_SEED").unwrap_or_else(|| std::process::id().into());
-    println!("seed {seed}, {images} images");
-    let mut state = seed | 1;
-    let mut below = |n: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % n
-    };
-    for image in 0..images {
-        let batches: Vec<u64> = (0..=below(12)).map(|_| 1 + below(9)).collect();
+    let mut draws = Draws::seeded();
+    for image in 0..number("RON_CRASH_IMAGES", 300) {
+        let batches: Vec<u64> = (0..=draws.below(12)).map(|_| 1 + draws.below(9)).collect();
         let whole = SimDisk::new();
         work(&whole, &key(1), &batches);
-        let cut = 1 + below(whole.operations());
+        let cut = 1 + draws.below(whole.operations());
         let disk = SimDisk::new();
         disk.fail_after(cut, FaultKind::PowerOff);
         let told = work(&disk, &key(1), &batches);
-        let mode = match below(4) {
-            0 => CrashMode::LoseAll,
-            1 => CrashMode::KeepAll,
-            2 => CrashMode::TearLast(below(4_000) as usize),
-            _ => CrashMode::HoleInLast(512 * below(8) as usize),
-        };
+        let mode = draws.crash_mode(4_000);
         disk.crash(mode);
-        let what = format!("seed {seed}, image {image}: {batches:?} cut at {cut}, {mode:?}");
+        let what = format!("image {image}: {batches:?} cut at {cut}, {mode:?}");
         check_image(&disk, &key(1), told, &what);
     }
 }

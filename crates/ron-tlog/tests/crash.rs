@@ -5,6 +5,7 @@
 mod common;
 
 use common::{dir, entries, entry, open, signer, verify};
+use ron_files::trial::{Draws, number};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_tlog::Log;
 
@@ -213,42 +214,29 @@ fn any_failing_operation_leaves_a_log_that_opens() {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().and_then(|v| v.parse().ok())
-}
-
-/// Random workloads, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run,
-/// `RON_SEED` repeats one.
+/// Random workloads, cuts and results; `RON_CRASH_IMAGES` sets the number for a long run.
 #[test]
 fn random_cuts_of_random_workloads() {
-    let images = number("RON_CRASH_IMAGES").unwrap_or(300);
-    let seed = number("RON_SEED").unwrap_or_else(|| std::process::id().into());
-    println!("seed {seed}, {images} images");
-    let mut state = seed | 1;
-    let mut below = |n: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % n
-    };
-    for image in 0..images {
-        let batches: Vec<u64> = (0..2 + below(12))
-            .map(|_| 1 + if below(6) == 0 { below(300) } else { below(9) })
-            .collect();
+    let mut draws = Draws::seeded();
+    for image in 0..number("RON_CRASH_IMAGES", 300) {
+        let count = 2 + draws.below(12);
+        let mut batch = |_| {
+            1 + if draws.below(6) == 0 {
+                draws.below(300)
+            } else {
+                draws.below(9)
+            }
+        };
+        let batches: Vec<u64> = (0..count).map(&mut batch).collect();
         let whole = SimDisk::new();
         work(&whole, &batches);
-        let cut = 1 + below(whole.operations());
+        let cut = 1 + draws.below(whole.operations());
         let disk = SimDisk::new();
         disk.fail_after(cut, FaultKind::PowerOff);
         let acknowledged = work(&disk, &batches);
-        let mode = match below(4) {
-            0 => CrashMode::LoseAll,
-            1 => CrashMode::KeepAll,
-            2 => CrashMode::TearLast(below(1_000) as usize),
-            _ => CrashMode::HoleInLast(512 * below(4) as usize),
-        };
+        let mode = draws.crash_mode(1_000);
         disk.crash(mode);
-        let what = format!("seed {seed}, image {image}: {batches:?} cut at {cut}, {mode:?}");
+        let what = format!("image {image}: {batches:?} cut at {cut}, {mode:?}");
         check(&disk, acknowledged, &what);
     }
 }

@@ -2,6 +2,8 @@
 //! id gets the same response again from the next process, although these signatures come out
 //! different each time.
 
+use ron_tests::number;
+use ron_tests::tools::signal;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,12 +12,6 @@ use ron_proto::b64;
 use serde_json::{Value, json};
 
 use super::service::{Service, op_id};
-
-/// Number of kills; `RON_REPLAY_ROUNDS` makes it a long test.
-fn rounds() -> u64 {
-    let set = std::env::var("RON_REPLAY_ROUNDS").ok();
-    set.and_then(|v| v.parse().ok()).unwrap_or(2)
-}
 
 /// A request with an operation id: its route and body.
 fn request(n: u64, sign: &str, wrap: &str) -> (&'static str, Value) {
@@ -47,7 +43,7 @@ fn an_answer_that_was_given_is_given_again_after_kills() {
     let wrap = service.create("aes256-gcm", "file", 2);
     let next = AtomicU64::new(1000);
     let mut given: BTreeMap<u64, Value> = BTreeMap::new();
-    for round in 0..rounds() {
+    for round in 0..number("RON_REPLAY_ROUNDS", 2) {
         let stop = AtomicBool::new(false);
         let ask = || {
             let mut mine = Vec::new();
@@ -67,10 +63,7 @@ fn an_answer_that_was_given_is_given_again_after_kills() {
         let new: Vec<_> = std::thread::scope(|scope| {
             let askers = [(); 4].map(|()| scope.spawn(ask));
             std::thread::sleep(Duration::from_millis(400 + 130 * (round % 3)));
-            let pid = service.pid().to_string();
-            let _ = std::process::Command::new("kill")
-                .args(["-KILL", &pid])
-                .status();
+            signal(service.pid(), "-KILL");
             stop.store(true, Ordering::Release);
             askers.into_iter().flat_map(|a| a.join().unwrap()).collect()
         });

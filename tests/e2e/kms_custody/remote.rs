@@ -1,6 +1,7 @@
 //! Keys inside another key service: the same responses as from the service's own store, also while
 //! the other service hangs, crashes and returns.
 
+use ron_tests::tools::signal;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -278,14 +279,7 @@ fn a_refused_credential_is_not_tried_again_before_a_reload() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(asked(), before, "nobody tries a refused credential again");
     write_private(&file, &token());
-    let pid = near.pid().to_string();
-    assert!(
-        std::process::Command::new("kill")
-            .args(["-HUP", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(near.pid(), "-HUP");
     until("the new credential is taken", || {
         near.post("keys", &body).status == 201
     });

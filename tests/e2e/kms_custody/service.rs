@@ -1,9 +1,10 @@
 //! A ron-kms process with a configuration of its own, to be killed and started again.
 
+use ron_tests::tools::Process;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
@@ -26,7 +27,7 @@ pub struct Service {
     pub url: String,
     pub health: String,
     pub http: HttpClient,
-    child: Child,
+    child: Process,
     /// Distinguishes the operation ids of its keys from those of other services.
     salt: u128,
 }
@@ -155,20 +156,14 @@ impl Service {
     }
 }
 
-impl Drop for Service {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-fn run(dir: &Path) -> Child {
-    Command::new(ron_binary().with_file_name("ron-kms"))
+fn run(dir: &Path) -> Process {
+    let child = Command::new(ron_binary().with_file_name("ron-kms"))
         .arg("--config")
         .arg(dir.join("ron-kms.toml"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
-        .unwrap()
+        .spawn();
+    Process(child.unwrap())
 }
 
 /// Writes a file that only its owner can read.

@@ -1,0 +1,75 @@
+//! Processes of the tests: ended in every case, and fed with input.
+
+use std::io::Write as _;
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::ok;
+
+/// A child that is ended by its process id in every case.
+pub struct Process(pub Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Process {
+    /// Ends it by SIGTERM; returns its exit code, also when it ended before.
+    pub fn stop(&mut self) -> Option<i32> {
+        let pid = self.0.id().to_string();
+        let _ = Command::new("kill").args(["-TERM", &pid]).status();
+        self.0.wait().expect("it ends").code()
+    }
+}
+
+/// Sends a signal, as `-HUP`, to a process that still exists.
+pub fn signal(pid: u32, which: &str) {
+    let sent = Command::new("kill")
+        .args([which, &pid.to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success(), "{which} to {pid}");
+}
+
+/// Runs a command that reads this input.
+pub fn fed(command: &mut Command, input: impl AsRef<[u8]>) -> Output {
+    let child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap_or_else(|e| panic!("{command:?} (see scripts/setup.sh): {e}"));
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(input.as_ref()).expect("it reads");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+/// Runs a program in a directory.
+pub fn run_in(dir: &Path, program: &str, args: &[&str]) -> Output {
+    let out = Command::new(program).args(args).current_dir(dir).output();
+    out.unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+/// Runs `openssl` with words that are separated by single spaces; it must succeed.
+pub fn openssl(dir: &Path, line: &str) -> String {
+    let args: Vec<&str> = line.split(' ').collect();
+    ok(&run_in(dir, "openssl", &args))
+}
