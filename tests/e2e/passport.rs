@@ -53,66 +53,34 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
     let used = rig.assertion(|_| {});
     assert_eq!(rig.robot_with(&used, &ask).status, 200);
     check(rig.robot_with(&used, &ask), 401, bad_client);
-    check(
-        rig.robot_with(
-            &rig.assertion(|c| c["aud"] = "http://elsewhere".into()),
-            &ask,
-        ),
-        401,
-        bad_client,
-    );
-    check(
-        rig.robot_with(&rig.assertion(|c| c["exp"] = (now_s() - 1).into()), &ask),
-        401,
-        bad_client,
-    );
-    check(
-        rig.robot_with(&rig.assertion(|c| c["sub"] = "operator".into()), &ask),
-        401,
-        bad_client,
-    );
+    let changes: [fn(&mut Value); 3] = [
+        |c| c["aud"] = "http://elsewhere".into(),
+        |c| c["exp"] = (now_s() - 1).into(),
+        |c| c["sub"] = "operator".into(),
+    ];
+    for change in changes {
+        check(
+            rig.robot_with(&rig.assertion(change), &ask),
+            401,
+            bad_client,
+        );
+    }
     let with = |name: &'static str, value: &'static str| [ask[0], ask[1], (name, value)];
-    check(
-        rig.operator("/oauth2/token", &[("grant_type", "password")]),
-        400,
-        "unsupported_grant_type",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("scope", "wallet:sing")),
-        400,
-        "invalid_scope",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("scope", "kms:sign")),
-        400,
-        "invalid_scope",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("ttl_s", "3601")),
-        400,
-        "invalid_request",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("caveat", "colour=red")),
-        400,
-        "invalid_request",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("colour", "red")),
-        400,
-        "invalid_request",
-    );
-    check(
-        rig.operator("/oauth2/token", &with("grant_type", "client_credentials")),
-        400,
-        "invalid_request",
-    );
-    let unlisted = [ask[0], ("audience", "svc-other")];
-    check(
-        rig.operator("/oauth2/token", &unlisted),
-        400,
-        "unauthorized_client",
-    );
+    let refused = |fields: &[(&str, &str)], error| {
+        check(rig.operator("/oauth2/token", fields), 400, error);
+    };
+    for (name, value, error) in [
+        ("scope", "wallet:sing", "invalid_scope"),
+        ("scope", "kms:sign", "invalid_scope"),
+        ("ttl_s", "3601", "invalid_request"),
+        ("caveat", "colour=red", "invalid_request"),
+        ("colour", "red", "invalid_request"),
+        ("grant_type", "client_credentials", "invalid_request"),
+    ] {
+        refused(&with(name, value), error);
+    }
+    refused(&[("grant_type", "password")], "unsupported_grant_type");
+    refused(&[ask[0], ("audience", "svc-other")], "unauthorized_client");
     let typed = r#"[{"type":"ron","asset":"ron","method":"GET"}]"#;
     let got = rig.operator("/oauth2/token", &with("authorization_details", typed));
     assert_eq!(
@@ -120,9 +88,8 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
         json!([{"type": "ron", "asset": "ron", "method": "GET"}])
     );
     let odd = r#"[{"type":"ron","colour":"red"}]"#;
-    check(
-        rig.operator("/oauth2/token", &with("authorization_details", odd)),
-        400,
+    refused(
+        &with("authorization_details", odd),
         "invalid_authorization_details",
     );
 }

@@ -207,10 +207,9 @@ impl State {
     /// Shortens the newest pending write, which is the last before the crash, or zeroes a part of
     /// it.
     fn damage_last(&mut self, mode: CrashMode) {
-        let Some(file) = self.last_write.and_then(|i| self.inodes.get_mut(&i)) else {
-            return;
-        };
-        let Some(Change::Write { bytes, .. }) = file.pending.last_mut() else {
+        let file = self.last_write.and_then(|i| self.inodes.get_mut(&i));
+        let Some(Change::Write { bytes, .. }) = file.and_then(|file| file.pending.last_mut())
+        else {
             return;
         };
         match mode {
@@ -264,6 +263,17 @@ impl SimDisk {
     /// File syncs so far.
     pub fn syncs(&self) -> u64 {
         self.0.lock().syncs
+    }
+
+    /// Bytes of the last write that a crash may tear; 0 when it is durable. Tearing it after more
+    /// bytes is the same as [`CrashMode::KeepAll`].
+    pub fn torn_max(&self) -> usize {
+        let state = self.0.lock();
+        let file = state.last_write.and_then(|i| state.inodes.get(&i));
+        match file.and_then(|file| file.pending.last()) {
+            Some(Change::Write { bytes, .. }) => bytes.len(),
+            _ => 0,
+        }
     }
 
     /// Plans a fault at the `after`-th changing operation from now (1 is the next).

@@ -122,7 +122,7 @@ fn a_power_cut_at_any_operation_loses_nothing_acknowledged() {
             let disk = SimDisk::new();
             disk.fail_after(cut, FaultKind::PowerOff);
             let told = work(&disk, &check, &BATCHES);
-            let torn = (0..1_500).step_by(13).map(CrashMode::TearLast);
+            let torn = (0..=disk.torn_max()).step_by(13).map(CrashMode::TearLast);
             let holes = (0..4).map(|n| CrashMode::HoleInLast(512 * n));
             for mode in torn
                 .chain(holes)

@@ -88,18 +88,18 @@ fn go_on(disk: &SimDisk, log: &mut Log, what: &str) {
     );
 }
 
-/// Cuts the power at every operation of the workload in turn.
-fn every_cut(batches: &[u64], first: u64, modes: impl Fn(u64) -> Vec<CrashMode>) -> u64 {
+/// Cuts the power at every operation of the workload in turn; `modes` receives its number and the bytes that can be torn.
+fn every_cut(batches: &[u64], modes: impl Fn(u64, usize) -> Vec<CrashMode>) -> u64 {
     let whole = SimDisk::new();
     work(&whole, batches);
     let operations = whole.operations();
     let mut images = 0;
-    for cut in first..=operations {
+    for cut in 1..=operations {
         let disk = SimDisk::new();
         disk.fail_after(cut, FaultKind::PowerOff);
         let acknowledged = work(&disk, batches);
         assert!(disk.list_is_refused(), "the cut at {cut} came");
-        for mode in modes(cut) {
+        for mode in modes(cut, disk.torn_max()) {
             let image = disk.fork();
             image.crash(mode);
             check(
@@ -126,16 +126,16 @@ impl Dark for SimDisk {
 
 #[test]
 fn any_torn_length_of_the_last_write() {
-    let images = every_cut(&[1, 3, 2, 2, 1, 4, 1, 2], 1, |_| {
-        (0..360).map(CrashMode::TearLast).collect()
+    let images = every_cut(&[1, 3, 2, 2, 1, 4, 1, 2], |_, bytes| {
+        (0..=bytes).map(CrashMode::TearLast).collect()
     });
-    assert!(images > 10_000, "{images} images");
+    assert!(images > 2_000, "{images} images");
 }
 
 #[test]
 fn power_cuts_across_segments() {
     let batches = [200, 1, 40, 14, 1, 7, 300, 1, 2, 3, 20];
-    let images = every_cut(&batches, 1, |cut| {
+    let images = every_cut(&batches, |cut, _| {
         let mut modes = vec![
             CrashMode::LoseAll,
             CrashMode::KeepAll,
