@@ -516,6 +516,11 @@ fn a_birth_certificate_is_requested_with_the_given_token() {
     ron_tests::ok(&fleet.ron(&["kms", "--token-file", own, "attest", &key, "--out", out]));
 }
 
+fn import<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
+    let own = ["--tenant", "quiet", "--purpose", "cli"];
+    [&["import", file, "--alg", alg][..], &own].concat()
+}
+
 #[test]
 fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let kms = Kms::start();
@@ -523,10 +528,6 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let file = kms.dir.path().join("seed");
     std::fs::write(&file, seed).unwrap();
     private(&file);
-    fn import<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
-        let own = ["--tenant", "quiet", "--purpose", "cli"];
-        [&["import", file, "--alg", alg][..], &own].concat()
-    }
     let seed_in = import("seed", "ml-dsa-65");
     let stays = kms.said(&seed_in);
     let leaves = kms.said(&[&seed_in[..], &["--exportable"]].concat());
