@@ -516,7 +516,7 @@ fn a_birth_certificate_is_requested_with_the_given_token() {
     ron_tests::ok(&fleet.ron(&["kms", "--token-file", own, "attest", &key, "--out", out]));
 }
 
-fn import<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
+fn import_words<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
     let own = ["--tenant", "quiet", "--purpose", "cli"];
     [&["import", file, "--alg", alg][..], &own].concat()
 }
@@ -528,7 +528,7 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let file = kms.dir.path().join("seed");
     std::fs::write(&file, seed).unwrap();
     private(&file);
-    let seed_in = import("seed", "ml-dsa-65");
+    let seed_in = import_words("seed", "ml-dsa-65");
     let stays = kms.said(&seed_in);
     let leaves = kms.said(&[&seed_in[..], &["--exportable"]].concat());
     for (alg, name) in [("x25519+ml-kem-768", "a"), ("x25519-hkdf-aes256-gcm", "b")] {
@@ -554,7 +554,7 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
             &format!("genpkey -out {pem} -algorithm {made}"),
         );
         private(&kms.dir.path().join(&pem));
-        let imported = kms.said(&import(&pem, alg));
+        let imported = kms.said(&import_words(&pem, alg));
         let shown = kms.said(&["get", &imported, "--public", "pem"]);
         let want = openssl(kms.dir.path(), &format!("pkey -in {pem} -pubout"));
         assert_eq!(shown, want.trim());

@@ -58,7 +58,7 @@ const PARTS: [Part; 4] = [
         mutants: &[
             ("in_flight", "one_key"),
             ("complete", "one_key"),
-            ("task", "debits_of"),
+            ("shard", "debits_of"),
             ("sent", "late_waiters"),
             ("unresolved", "an_unknown"),
             ("balance", "a_balance"),

@@ -1,12 +1,12 @@
 //! What a task is: its row in the table, the arguments that it takes, and how their values are found.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::files;
+use crate::long;
 use crate::tasks::TASKS;
 
 /// Why a task failed: what happened, and what to do about it.
@@ -34,6 +34,16 @@ pub enum Group {
     Files,
 }
 
+/// What a task does.
+#[derive(Clone, Copy)]
+pub enum Run {
+    /// Tests of a package, with the arguments as variables.
+    Crate(&'static str),
+    /// Tests of `ron-tests`, which start the programs of the workspace.
+    Fleet(&'static str),
+    Steps(fn(&Args) -> Outcome),
+}
+
 /// A row of the table.
 pub struct Task {
     pub name: &'static str,
@@ -48,8 +58,9 @@ pub struct Task {
     pub example: &'static str,
     /// The arguments of a run for hours and its length, for a task whose usual run is a step of the test command.
     pub longer: Option<(&'static str, &'static str)>,
-    pub knobs: &'static [Knob],
-    pub run: fn(&Args) -> Outcome,
+    /// One argument a line, see [`Knob::read`].
+    pub args: &'static [&'static str],
+    pub run: Run,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,7 +73,7 @@ enum Shape {
 
 /// An argument of a task.
 #[derive(Clone, Copy)]
-pub struct Knob {
+struct Knob {
     name: &'static str,
     shape: Shape,
     default: &'static str,
@@ -72,43 +83,29 @@ pub struct Knob {
 }
 
 impl Knob {
-    const fn new(
-        shape: Shape,
-        name: &'static str,
-        default: &'static str,
-        about: &'static str,
-    ) -> Self {
+    /// Reads `WHAT [VARIABLE] : ABOUT`, where WHAT is `name=default` for a position (filled in their order), `name...` for all
+    /// further positions, `--name=default` for an option, or `--name` for a switch.
+    fn read(line: &'static str) -> Self {
+        let (what, about) = line.split_once(" : ").expect("`WHAT [VARIABLE] : ABOUT`");
+        let is_variable = |word: &str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        let (what, variable) = match what.rsplit_once(' ') {
+            Some((what, last)) if is_variable(last) => (what, last),
+            _ => (what, ""),
+        };
+        let (name, default) = what.split_once('=').unwrap_or((what, ""));
+        let (name, shape) = match (name.strip_prefix("--"), name.strip_suffix("...")) {
+            (Some(name), _) if what.contains('=') => (name, Shape::Opt),
+            (Some(name), _) => (name, Shape::Switch),
+            (None, Some(name)) => (name, Shape::Rest),
+            (None, None) => (name, Shape::Position),
+        };
         Self {
             name,
             shape,
             default,
-            variable: "",
+            variable,
             about,
         }
-    }
-
-    /// An argument without a name; positions are filled in their order.
-    pub const fn position(name: &'static str, default: &'static str, about: &'static str) -> Self {
-        Self::new(Shape::Position, name, default, about)
-    }
-
-    /// All further arguments without a name.
-    pub const fn rest(name: &'static str, about: &'static str) -> Self {
-        Self::new(Shape::Rest, name, "", about)
-    }
-
-    /// An argument `--name VALUE`.
-    pub const fn option(name: &'static str, default: &'static str, about: &'static str) -> Self {
-        Self::new(Shape::Opt, name, default, about)
-    }
-
-    /// An argument `--name` without a value.
-    pub const fn switch(name: &'static str, about: &'static str) -> Self {
-        Self::new(Shape::Switch, name, "", about)
-    }
-
-    pub const fn variable(self, variable: &'static str) -> Self {
-        Self { variable, ..self }
     }
 
     fn arg(&self) -> Arg {
@@ -130,46 +127,38 @@ impl Knob {
 
     /// The values of the command line, else of the variable, else the default.
     fn values(&self, matches: &ArgMatches) -> Vec<String> {
+        let named = Some(self.variable).filter(|name| !name.is_empty());
+        let variable = named.and_then(|name| std::env::var(name).ok());
+        let variable = variable.filter(|value| !value.is_empty());
         if self.shape == Shape::Switch {
-            let set = matches.get_flag(self.name) || self.of_variable().is_some();
-            return if set {
-                vec!["1".to_owned()]
-            } else {
-                Vec::new()
-            };
+            let is_set = matches.get_flag(self.name) || variable.is_some();
+            return is_set.then(|| "1".to_owned()).into_iter().collect();
         }
-        let given = matches.get_many::<String>(self.name);
-        if let Some(values) = given {
+        if let Some(values) = matches.get_many::<String>(self.name) {
             return values.cloned().collect();
         }
-        let other = self.of_variable();
-        let default = (!self.default.is_empty()).then(|| self.default.to_owned());
-        other.or(default).into_iter().collect()
-    }
-
-    fn of_variable(&self) -> Option<String> {
-        if self.variable.is_empty() {
-            return None;
-        }
-        std::env::var(self.variable).ok().filter(|v| !v.is_empty())
+        let default = Some(self.default).filter(|text| !text.is_empty());
+        let other = variable.or(default.map(str::to_owned));
+        other.into_iter().collect()
     }
 }
 
 /// The values of a task's arguments.
-pub struct Args {
-    knobs: &'static [Knob],
-    values: BTreeMap<&'static str, Vec<String>>,
-}
+pub struct Args(Vec<(Knob, Vec<String>)>);
 
 impl Args {
-    fn read(knobs: &'static [Knob], matches: &ArgMatches) -> Self {
-        let values = knobs.iter().map(|k| (k.name, k.values(matches))).collect();
-        Self { knobs, values }
+    fn read(task: &Task, matches: &ArgMatches) -> Self {
+        let knobs = task.args.iter().map(|line| Knob::read(line));
+        Self(knobs.map(|knob| (knob, knob.values(matches))).collect())
+    }
+
+    fn of(&self, name: &str) -> &(Knob, Vec<String>) {
+        let found = self.0.iter().find(|(knob, _)| knob.name == name);
+        found.unwrap_or_else(|| panic!("the table has no argument `{name}` for this task"))
     }
 
     pub fn many(&self, name: &str) -> &[String] {
-        let values = self.values.get(name);
-        values.unwrap_or_else(|| panic!("the table has no argument `{name}` for this task"))
+        &self.of(name).1
     }
 
     /// Empty when nothing says a value.
@@ -190,8 +179,7 @@ impl Args {
     /// A path of the caller, who may be in another directory than the root of the tree.
     pub fn path(&self, name: &str) -> Outcome<PathBuf> {
         let text = self.text(name);
-        let knob = self.knobs.iter().find(|k| k.name == name);
-        if knob.is_some_and(|k| k.default == text) {
+        if self.of(name).0.default == text {
             return Ok(files::root().join(text));
         }
         std::path::absolute(Path::new(text))
@@ -200,9 +188,8 @@ impl Args {
 
     /// The environment variables that tests and programs read, with the values of this run.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        let named = self.knobs.iter().filter(|k| !k.variable.is_empty());
-        let pairs = named.map(|k| (k.variable, self.text(k.name)));
-        pairs.filter(|(_, value)| !value.is_empty())
+        let named = self.0.iter().filter(|(knob, _)| !knob.variable.is_empty());
+        named.filter_map(|(knob, values)| Some((knob.variable, values.first()?.as_str())))
     }
 }
 
@@ -239,7 +226,7 @@ fn subcommand(task: &Task) -> Command {
         .about(about)
         .after_help(after)
         .max_term_width(140);
-    command.args(task.knobs.iter().map(Knob::arg))
+    command.args(task.args.iter().map(|line| Knob::read(line).arg()))
 }
 
 /// The command line of a task with these arguments.
@@ -256,7 +243,12 @@ pub fn run(matches: &ArgMatches) -> Outcome {
     };
     let task = TASKS.iter().find(|task| task.name == name);
     let task = task.ok_or_else(|| Failure(format!("there is no task `{name}`")))?;
-    (task.run)(&Args::read(task.knobs, matches))
+    let args = Args::read(task, matches);
+    match task.run {
+        Run::Crate(tests) => long::crate_tests(&args, tests),
+        Run::Fleet(tests) => long::fleet_tests(&args, tests),
+        Run::Steps(steps) => steps(&args),
+    }
 }
 
 #[cfg(test)]

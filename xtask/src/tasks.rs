@@ -11,15 +11,11 @@ use crate::loom;
 use crate::mutation;
 use crate::parsers;
 use crate::release;
-use crate::task::{Group, Knob, Task};
+use crate::task::{Group, Run, Task};
 use crate::ui;
 
-const PROFILE: Knob = Knob::option(
-    "profile",
-    "release",
-    "cargo's profile; dev builds quickly, to try the task",
-);
-const SECONDS_10: Knob = Knob::position("seconds", "10", "seconds per figure");
+/// Nothing but the libraries is built with these features.
+const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2";
 
 /// What a row of the table leaves out.
 const REST: Task = Task {
@@ -30,8 +26,8 @@ const REST: Task = Task {
     needs: "",
     example: "",
     longer: None,
-    knobs: &[],
-    run: long::devices,
+    args: &[],
+    run: Run::Crate(""),
 };
 
 pub const TASKS: &[Task] = &[
@@ -42,33 +38,16 @@ pub const TASKS: &[Task] = &[
         length: "1 min",
         example: "--phases fuzzing --examples 8",
         longer: Some(("--examples 500", "30 min")),
-        knobs: &[
-            Knob::rest(
-                "services",
-                "only these services; all six when none is named",
-            ),
-            Knob::option("examples", "15", "cases for each operation").variable("EXAMPLES"),
-            Knob::option("seed", "", "seed of the cases; a run prints its own").variable("SEED"),
-            Knob::option(
-                "phases",
-                "examples,coverage,fuzzing",
-                "phases of schemathesis",
-            )
-            .variable("PHASES"),
-            Knob::switch(
-                "statuses",
-                "print how often each operation was answered with what",
-            )
-            .variable("STATUSES"),
-            Knob::option("ron", "", "this program instead of the release build").variable("RON"),
-            Knob::option(
-                "schemathesis",
-                "",
-                "this program instead of the one of scripts/setup.sh",
-            )
-            .variable("SCHEMATHESIS"),
+        args: &[
+            "services... : only these services; all six when none is named",
+            "--examples=15 EXAMPLES : cases for each operation",
+            "--seed= SEED : seed of the cases; a run prints its own",
+            "--phases=examples,coverage,fuzzing PHASES : phases of schemathesis",
+            "--statuses STATUSES : print how often each operation was answered with what",
+            "--ron= RON : this program instead of the release build",
+            "--schemathesis= SCHEMATHESIS : this program instead of the one of scripts/setup.sh",
         ],
-        run: long::api_fuzz,
+        run: Run::Steps(long::api_fuzz),
         ..REST
     },
     Task {
@@ -76,7 +55,7 @@ pub const TASKS: &[Task] = &[
         group: Group::Step("keys in a PKCS#11 token and in a TPM"),
         shows: "the device backends against SoftHSM and swtpm, including hanging and absent devices",
         length: "2 min",
-        run: long::devices,
+        run: Run::Crate(DEVICES),
         ..REST
     },
     Task {
@@ -84,7 +63,7 @@ pub const TASKS: &[Task] = &[
         group: Group::Step("Parquet and Arrow files"),
         shows: "the importers against files from DuckDB and pyarrow, files cut at every length, altered bytes",
         length: "3 min cold",
-        run: long::columns,
+        run: Run::Crate("-p svc-rewarder --features parquet --lib -- columns thrift parquet"),
         ..REST
     },
     Task {
@@ -93,12 +72,8 @@ pub const TASKS: &[Task] = &[
         shows: "the committed page is the build of its sources; the page's own tests. `cargo xtask ui build` writes the page",
         length: "seconds",
         example: "check",
-        knobs: &[Knob::position(
-            "action",
-            "check",
-            "`check` compares ui/dist with its sources, `build` writes it",
-        )],
-        run: ui::ui,
+        args: &["action=check : `check` compares ui/dist with its sources, `build` writes it"],
+        run: Run::Steps(ui::ui),
         ..REST
     },
     Task {
@@ -107,267 +82,214 @@ pub const TASKS: &[Task] = &[
         shows: "protocols under loom (all interleavings of a few threads) and shuttle (samples of more), and mutants that both checkers must catch",
         length: "4 min",
         longer: Some(("--preemptions 3 --schedules 100000", "an hour and more")),
-        knobs: &[
-            Knob::option("preemptions", "2", "depth of loom").variable("LOOM_MAX_PREEMPTIONS"),
-            Knob::option(
-                "schedules",
-                "4000",
-                "schedules that shuttle samples of each model",
-            )
-            .variable("SHUTTLE_ITERATIONS"),
-            Knob::option("models", "", "only models whose path contains this"),
-            Knob::option(
-                "profile",
-                "bench",
-                "cargo's profile: `bench` is release with the test harness, `test` builds for development",
-            ),
+        args: &[
+            "--preemptions=2 LOOM_MAX_PREEMPTIONS : depth of loom",
+            "--schedules=4000 SHUTTLE_ITERATIONS : schedules that shuttle samples of each model",
+            "--models= : only models whose path contains this",
+            "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
         ],
-        run: loom::loom,
+        run: Run::Steps(loom::loom),
         ..REST
     },
     Task {
         name: "soak",
-        group: Group::Long,
         shows: "the whole loop under mixed load with kills, reloads, rotations and revocations: memory, threads and descriptors stay flat, no acknowledged operation is missing, every log verifies; prints the resources of each service",
         length: "30 min",
         example: "30",
-        knobs: &[Knob::position("minutes", "2", "length of the run").variable("RON_SOAK_MINUTES")],
-        run: long::soak,
+        args: &["minutes=2 RON_SOAK_MINUTES : length of the run"],
+        run: Run::Fleet("--test soak -- --nocapture"),
         ..REST
     },
     Task {
         name: "crash",
-        group: Group::Long,
         shows: "crash images and kills of the KMS: power cuts at random operations of the log and of record files on a simulated disk, and `kill -9` of the service; after each, everything acknowledged is there",
         length: "20 min",
         example: "10000 100",
-        knobs: &[
-            Knob::position("images", "10000", "power cuts").variable("RON_CRASH_IMAGES"),
-            Knob::position("kills", "100", "kills of ron-kms").variable("RON_AUDIT_KILLS"),
-            PROFILE,
+        args: &[
+            "images=10000 RON_CRASH_IMAGES : power cuts",
+            "kills=100 RON_AUDIT_KILLS : kills of ron-kms",
         ],
-        run: long::crash,
+        run: Run::Steps(long::crash),
         ..REST
     },
     Task {
         name: "fleet-kills",
-        group: Group::Long,
         shows: "kills of the fleet: nothing acknowledged is lost, nothing is paid twice",
         length: "50 min",
         example: "1000",
-        knobs: &[Knob::position("rounds", "1000", "kills").variable("RON_KILL_ROUNDS")],
-        run: long::fleet_kills,
+        args: &["rounds=1000 RON_KILL_ROUNDS : kills"],
+        run: Run::Fleet("--test crash kill::"),
         ..REST
     },
     Task {
         name: "wallet-kills",
-        group: Group::Long,
         shows: "kills of the wallet: the same, with unknown outcomes",
         length: "50 min (a token lives an hour at most)",
         example: "1000 50",
-        knobs: &[
-            Knob::position("rounds", "1000", "kills").variable("RON_KILL_ROUNDS"),
-            Knob::position("minutes", "50", "end of the run, whatever ROUNDS is")
-                .variable("RON_KILL_MINUTES"),
+        args: &[
+            "rounds=1000 RON_KILL_ROUNDS : kills",
+            "minutes=50 RON_KILL_MINUTES : end of the run, whatever ROUNDS is",
         ],
-        run: long::wallet_kills,
+        run: Run::Fleet("--test e2e wallet_faults::killed_at"),
         ..REST
     },
     Task {
         name: "wallet-rounds",
-        group: Group::Long,
         shows: "rounds of the wallet: many clients use the same keys and nonces at once",
         length: "20 min",
         example: "1000",
-        knobs: &[Knob::position("rounds", "1000", "rounds").variable("RON_WALLET_ROUNDS")],
-        run: long::wallet_rounds,
+        args: &["rounds=1000 RON_WALLET_ROUNDS : rounds"],
+        run: Run::Fleet("--test e2e wallet::"),
         ..REST
     },
     Task {
         name: "stage-kills",
-        group: Group::Long,
         shows: "kills in every stage of the rewarder: each payee is paid once",
         length: "an hour",
         example: "500",
-        knobs: &[Knob::position("kills", "500", "kills").variable("RON_STAGE_KILLS")],
-        run: long::stage_kills,
+        args: &["kills=500 RON_STAGE_KILLS : kills"],
+        run: Run::Fleet("--test crash stages::"),
         ..REST
     },
     Task {
         name: "run-histories",
-        group: Group::Long,
         shows: "random run histories: runs survive crashes, lost calls and lost answers, on a virtual clock",
         length: "10 min",
         example: "10000",
-        knobs: &[Knob::position("rounds", "10000", "histories").variable("RON_CHAOS_ROUNDS")],
-        run: long::run_histories,
+        args: &["rounds=10000 RON_CHAOS_ROUNDS : histories"],
+        run: Run::Crate("-p svc-rewarder --lib chaos"),
         ..REST
     },
     Task {
         name: "revocations",
-        group: Group::Long,
         shows: "wallet and KMS act on 99 of 100 revocations within 5 s, also after the feed was cut and restored",
         length: "2 min",
         example: "200",
-        knobs: &[Knob::position("count", "200", "revocations").variable("RON_REVOCATIONS")],
-        run: long::revocations,
+        args: &["count=200 RON_REVOCATIONS : revocations"],
+        run: Run::Fleet("--test e2e passport_spread -- --nocapture"),
         ..REST
     },
     Task {
         name: "issuer-chaos",
-        group: Group::Long,
         shows: "chaos of the issuer: no invalid token and no late answer, whatever the KMS does",
         length: "10 min",
         example: "10000",
-        knobs: &[Knob::position("tokens", "10000", "tokens to issue").variable("RON_ISSUES")],
-        run: long::issuer_chaos,
+        args: &[
+            "tokens=10000 RON_ISSUES : tokens to issue",
+            "--quiet=1 RON_QUIET : tolerate no late answer, as on a machine without other work",
+        ],
+        run: Run::Fleet("--test e2e passport_chaos"),
         ..REST
     },
     Task {
         name: "ledger-exhaustive",
-        group: Group::Long,
         shows: "the ledger's core: every order of four operations agrees with the model, and so do more random cases",
         length: "an hour",
-        knobs: &[Knob::option("cases", "10000", "random cases").variable("RON_LEDGER_CASES")],
-        run: long::ledger_exhaustive,
+        args: &["--cases=10000 RON_LEDGER_CASES : random cases"],
+        run: Run::Steps(long::ledger_exhaustive),
         ..REST
     },
     Task {
         name: "nonces",
-        group: Group::Long,
         shows: "no nonce of AES-GCM is used twice across kills of the KMS under load",
         length: "not measured",
         example: "200",
-        knobs: &[Knob::position("rounds", "200", "kills").variable("RON_NONCE_ROUNDS")],
-        run: long::nonces,
+        args: &["rounds=200 RON_NONCE_ROUNDS : kills"],
+        run: Run::Fleet("--test crash nonces::"),
         ..REST
     },
     Task {
         name: "kms-replays",
-        group: Group::Long,
         shows: "an operation with an id has the same answer from the KMS before and after a kill",
         length: "not measured",
         example: "100",
-        knobs: &[Knob::position("rounds", "100", "kills").variable("RON_REPLAY_ROUNDS")],
-        run: long::kms_replays,
+        args: &["rounds=100 RON_REPLAY_ROUNDS : kills"],
+        run: Run::Fleet("--test e2e kms_custody::remembered"),
         ..REST
     },
     Task {
         name: "kms-stress",
-        group: Group::Long,
         shows: "signatures during rotations: no key version is wrong, missing or lower than one before",
         length: "not measured",
         example: "1000000",
-        knobs: &[Knob::position("signatures", "1000000", "signatures").variable("RON_KMS_STRESS")],
-        run: long::kms_stress,
+        args: &["signatures=1000000 RON_KMS_STRESS : signatures"],
+        run: Run::Crate("-p ron-kms --lib race"),
         ..REST
     },
     Task {
         name: "fuzz",
-        group: Group::Long,
         shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`",
         length: "10 min per target",
         example: "600",
-        knobs: &[
-            Knob::position("seconds", "10", "seconds per target"),
-            Knob::rest("targets", "only these targets; all when none is named"),
+        args: &[
+            "seconds=10 : seconds per target",
+            "targets... : only these targets; all when none is named",
         ],
-        run: fuzz::fuzz,
+        run: Run::Steps(fuzz::fuzz),
         ..REST
     },
     Task {
         name: "mutants",
-        group: Group::Long,
         shows: "mutation testing: the tests of money and idempotency fail when an expression is changed",
         length: "10 to 15 s per mutant",
         needs: "cargo-mutants, which the task installs",
         example: "0/8",
-        knobs: &[
-            Knob::position("sample", "0/1", "k/n tries every n-th mutant from the k-th"),
-            Knob::rest("options", "options of cargo mutants, behind --"),
-            Knob::option("out", "target/mutants", "directory of the results"),
-            Knob::option(
-                "cases",
-                "30",
-                "cases of the comparison with the model, each mutant",
-            )
-            .variable("RON_LEDGER_CASES"),
+        args: &[
+            "sample=0/1 : k/n tries every n-th mutant from the k-th",
+            "options... : options of cargo mutants, behind --",
+            "--out=target/mutants : directory of the results",
+            "--cases=30 RON_LEDGER_CASES : cases of the comparison with the model, each mutant",
         ],
-        run: mutation::mutants,
+        run: Run::Steps(mutation::mutants),
         ..REST
     },
     Task {
         name: "advisories",
-        group: Group::Long,
         shows: "no crate in use has a known vulnerability, by a copy of the RustSec database; without one it prints `not checked`",
         length: "seconds",
         needs: "a clone of github.com/rustsec/advisory-db",
         example: "advisory-db",
-        knobs: &[
-            Knob::position("database", "", "directory of the database").variable("ADVISORY_DB")
-        ],
-        run: release::advisories,
+        args: &["database= ADVISORY_DB : directory of the database"],
+        run: Run::Steps(release::advisories),
         ..REST
     },
     Task {
         name: "minimal-versions",
-        group: Group::Long,
         shows: "the oldest dependency versions that the manifests allow compile",
         length: "10 min",
-        knobs: &[
-            Knob::option(
-                "mode",
-                "direct-minimal-versions",
-                "minimal-versions: also the oldest of what dependencies depend on, whose bounds are not ours to correct",
-            ),
-            Knob::option(
-                "target",
-                "",
-                "keeps the build in this directory, for a second run",
-            ),
+        args: &[
+            "--mode=direct-minimal-versions : minimal-versions: also the oldest of what dependencies depend on, whose bounds are not ours to correct",
+            "--target= : keeps the build in this directory, for a second run",
         ],
-        run: builds::minimal_versions,
+        run: Run::Steps(builds::minimal_versions),
         ..REST
     },
     Task {
         name: "reproducible",
-        group: Group::Long,
         shows: "two builds of the last commit in two directories give the same bytes",
         length: "two release builds",
-        knobs: &[
-            PROFILE,
-            Knob::option("package", "", "builds this package only"),
-            Knob::option("bin", "", "compares this program only; all when absent"),
+        args: &[
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+            "--package= : builds this package only",
+            "--bin= : compares this program only; all when absent",
         ],
-        run: builds::reproducible,
+        run: Run::Steps(builds::reproducible),
         ..REST
     },
     Task {
         name: "clean-root",
-        group: Group::Long,
         shows: "both commands of the README work on a machine with nothing installed; measures time and disk",
         length: "45 min",
         needs: "root and debootstrap for a fresh Debian; without them, an empty home directory",
-        knobs: &[
-            Knob::option(
-                "mode",
-                "",
-                "`root` (a fresh Debian) or `home`; root when it is possible",
-            ),
-            Knob::option("commands", "up test", "the commands to run"),
-            Knob::option(
-                "mirror",
-                "http://deb.debian.org/debian",
-                "where Debian comes from",
-            ),
-            Knob::option("suite", "bookworm", "release of Debian"),
-            Knob::switch(
-                "dry",
-                "make the root and copy the source, but compile nothing",
-            ),
-            Knob::switch("keep", "leave the root in place"),
+        args: &[
+            "--mode= : `root` (a fresh Debian) or `home`; root when it is possible",
+            "--commands=up test : the commands to run",
+            "--mirror=http://deb.debian.org/debian : where Debian comes from",
+            "--suite=bookworm : release of Debian",
+            "--dry : make the root and copy the source, but compile nothing",
+            "--keep : leave the root in place",
         ],
-        run: clean_root::clean_root,
+        run: Run::Steps(clean_root::clean_root),
         ..REST
     },
     Task {
@@ -375,23 +297,23 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "the fleet over HTTP, then its parts in process",
         example: "30",
-        knobs: &[
-            SECONDS_10,
-            Knob::position("dir", "target/bench", "directory on the disk to measure"),
+        args: &[
+            "seconds=10 : seconds per figure",
+            "dir=target/bench : directory on the disk to measure",
         ],
-        run: bench::fleet,
+        run: Run::Steps(bench::fleet),
         ..REST
     },
     Task {
         name: "bench-kms",
         group: Group::Measurement,
         shows: "signing, devices, fairness and envelopes, beside the signature library alone and a SoftHSM token alone",
-        knobs: &[
-            SECONDS_10,
-            Knob::position("dir", "target/bench", "directory on the disk to measure"),
-            PROFILE.variable("RON_BENCH_PROFILE"),
+        args: &[
+            "seconds=10 : seconds per figure",
+            "dir=target/bench : directory on the disk to measure",
+            "--profile=release RON_BENCH_PROFILE : cargo's profile; dev builds quickly, to try the task",
         ],
-        run: bench_tokens::kms,
+        run: Run::Steps(bench_tokens::kms),
         ..REST
     },
     Task {
@@ -399,8 +321,8 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "the same PKCS#11 token through a PARSEC service; run it right after `bench-kms`",
         needs: "cmake, libclang-dev (`LIBCLANG_PATH` if it is elsewhere)",
-        knobs: &[SECONDS_10],
-        run: bench_tokens::parsec,
+        args: &["seconds=10 : seconds per figure"],
+        run: Run::Steps(bench_tokens::parsec),
         ..REST
     },
     Task {
@@ -409,14 +331,14 @@ pub const TASKS: &[Task] = &[
         shows: "issuing and verifying over HTTP, beside npm oidc-provider; writes docs/bench/passport.md",
         needs: "wrk",
         example: "10 5",
-        knobs: &[
-            SECONDS_10,
-            Knob::position("rounds", "5", "rounds"),
-            Knob::position("processes", "2", "processes of the other issuer"),
-            Knob::option("out", "docs/bench/passport.md", "the page"),
-            Knob::option("ron", "", "this program instead of a release build"),
+        args: &[
+            "seconds=10 : seconds per figure",
+            "rounds=5 : rounds",
+            "processes=2 : processes of the other issuer",
+            "--out=docs/bench/passport.md : the page",
+            "--ron= : this program instead of a release build",
         ],
-        run: bench::passport,
+        run: Run::Steps(bench::passport),
         ..REST
     },
     Task {
@@ -424,29 +346,16 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "transfers through the wallet and in the ledger alone, beside PostgreSQL on the same disk; writes docs/bench/ledger.md",
         needs: "postgresql-15",
-        knobs: &[
-            SECONDS_10,
-            Knob::position(
-                "entries",
-                "10000000",
-                "entries in the ledger before the first figure",
-            ),
-            Knob::position(
-                "dir",
-                "target/bench-ledger",
-                "directory on the disk to measure; emptied",
-            ),
-            PROFILE,
-            Knob::option("clients", "1,10,100,1000", "numbers of clients"),
-            Knob::option("out", "docs/bench/ledger.md", "the page"),
-            Knob::option(
-                "postgres",
-                "/usr/lib/postgresql/15/bin",
-                "directory of PostgreSQL's programs",
-            )
-            .variable("PG_BIN"),
+        args: &[
+            "seconds=10 : seconds per figure",
+            "entries=10000000 : entries in the ledger before the first figure",
+            "dir=target/bench-ledger : directory on the disk to measure; emptied",
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+            "--clients=1,10,100,1000 : numbers of clients",
+            "--out=docs/bench/ledger.md : the page",
+            "--postgres=/usr/lib/postgresql/15/bin PG_BIN : directory of PostgreSQL's programs",
         ],
-        run: bench_ledger::ledger,
+        run: Run::Steps(bench_ledger::ledger),
         ..REST
     },
     Task {
@@ -454,56 +363,28 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "epochs up to 50 million accounts with peak memory, beside DuckDB and Polars, and payouts into the ledger; writes docs/bench/rewarder.md",
         needs: "PyPI, 40 GB of disk",
-        knobs: &[
-            Knob::position(
-                "dir",
-                "target/bench-rewarder",
-                "directory on the disk to measure; emptied",
-            ),
-            Knob::option(
-                "sizes",
-                "1000000,10000000",
-                "accounts of the epochs, each beside DuckDB and Polars",
-            ),
-            Knob::option(
-                "streamed",
-                "50000000",
-                "accounts of further epochs, without the others; empty for none",
-            ),
-            Knob::option(
-                "settle",
-                "1000000",
-                "accounts of the epoch that is settled; 0 for none",
-            ),
-            Knob::option(
-                "threads",
-                "",
-                "threads of all three; one per core when absent",
-            ),
-            PROFILE,
-            Knob::option("out", "docs/bench/rewarder.md", "the page"),
-            Knob::option(
-                "venv",
-                "",
-                "an existing Python environment with duckdb and polars",
-            ),
+        args: &[
+            "dir=target/bench-rewarder : directory on the disk to measure; emptied",
+            "--sizes=1000000,10000000 : accounts of the epochs, each beside DuckDB and Polars",
+            "--streamed=50000000 : accounts of further epochs, without the others; empty for none",
+            "--settle=1000000 : accounts of the epoch that is settled; 0 for none",
+            "--threads= : threads of all three; one per core when absent",
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+            "--out=docs/bench/rewarder.md : the page",
+            "--venv= : an existing Python environment with duckdb and polars",
         ],
-        run: bench::rewarder,
+        run: Run::Steps(bench::rewarder),
         ..REST
     },
     Task {
         name: "bench-log",
         group: Group::Measurement,
         shows: "proofs from large logs; docs/bench/log.md reports them",
-        knobs: &[
-            Knob::option("leaves", "10000000", "leaves of the log"),
-            Knob::position(
-                "dir",
-                "target/bench-log",
-                "directory on the disk to measure",
-            ),
+        args: &[
+            "--leaves=10000000 : leaves of the log",
+            "dir=target/bench-log : directory on the disk to measure",
         ],
-        run: bench::proofs,
+        run: Run::Steps(bench::proofs),
         ..REST
     },
     Task {
@@ -511,10 +392,8 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "cheap requests from one address, and a client beside them, which must not suffer; writes docs/bench/flood.md",
         example: "60",
-        knobs: &[
-            Knob::position("seconds", "60", "length of the flood").variable("RON_FLOOD_SECONDS")
-        ],
-        run: long::flood,
+        args: &["seconds=60 RON_FLOOD_SECONDS : length of the flood"],
+        run: Run::Fleet("--test http a_flood"),
         ..REST
     },
     Task {
@@ -523,11 +402,8 @@ pub const TASKS: &[Task] = &[
         shows: "the HTTP front, beside axum and tiny_http",
         needs: "wrk",
         example: "5 5",
-        knobs: &[
-            Knob::position("seconds", "5", "seconds per run"),
-            Knob::position("rounds", "5", "rounds"),
-        ],
-        run: bench::rivals,
+        args: &["seconds=5 : seconds per run", "rounds=5 : rounds"],
+        run: Run::Steps(bench::rivals),
         ..REST
     },
     Task {
@@ -536,8 +412,8 @@ pub const TASKS: &[Task] = &[
         shows: "the metrics parser, beside other parsers in Rust and Go; the figures are processor time",
         needs: "Debian's packages of the Go parsers, else only those in Rust are measured",
         example: "5",
-        knobs: &[Knob::position("seconds", "2", "seconds per figure")],
-        run: parsers::parsers,
+        args: &["seconds=2 : seconds per figure"],
+        run: Run::Steps(parsers::parsers),
         ..REST
     },
     Task {
@@ -545,8 +421,8 @@ pub const TASKS: &[Task] = &[
         group: Group::Measurement,
         shows: "the console with 100 nodes of 500 series, then beside 100 nodes that hang",
         example: "60",
-        knobs: &[Knob::position("seconds", "30", "seconds per figure")],
-        run: bench::console,
+        args: &["seconds=30 : seconds per figure"],
+        run: Run::Steps(bench::console),
         ..REST
     },
     Task {
@@ -554,11 +430,11 @@ pub const TASKS: &[Task] = &[
         group: Group::Files,
         shows: "Debian packages of programs that are built: one per service and one for `ron`, in `target/package`",
         length: "1 min",
-        knobs: &[
-            Knob::option("profile", "release", "profile whose programs are packed"),
-            Knob::switch("fast", "compress less"),
+        args: &[
+            "--profile=release : profile whose programs are packed",
+            "--fast : compress less",
         ],
-        run: release::package,
+        run: Run::Steps(release::package),
         ..REST
     },
     Task {
@@ -567,15 +443,11 @@ pub const TASKS: &[Task] = &[
         shows: "the bill of materials in CycloneDX 1.6: every crate that is linked or runs at build time; the same tree gives the same bytes",
         length: "seconds",
         example: "sbom.json",
-        knobs: &[
-            Knob::position("file", "", "the file; standard output when absent"),
-            Knob::option(
-                "features",
-                "",
-                "features that are off by default, as ron-kms/pkcs11",
-            ),
+        args: &[
+            "file= : the file; standard output when absent",
+            "--features= : features that are off by default, as ron-kms/pkcs11",
         ],
-        run: release::sbom,
+        run: Run::Steps(release::sbom),
         ..REST
     },
 ];

@@ -54,9 +54,9 @@ impl CommitQueues {
         let mut hasher = DefaultHasher::new();
         account.as_str().hash(&mut hasher);
         let at = (hasher.finish() % self.0.len() as u64) as usize;
-        #[cfg(mutant = "lane")]
+        #[cfg(mutant = "shard")]
         // by key instead of by account: two debits of one account use different queues
-        let at = match ron_kernel::mutant("lane") {
+        let at = match ron_kernel::mutant("shard") {
             true => job.key.key.as_str().len() % self.0.len(),
             false => at,
         };

@@ -124,8 +124,8 @@ impl Wallet {
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
         };
-        let (ctx, lane) = (self.ctx(index), self.receivers[index].clone());
-        thread::spawn(move || committer.run(&ctx, &lane))
+        let (ctx, jobs) = (self.ctx(index), self.receivers[index].clone());
+        thread::spawn(move || committer.run(&ctx, &jobs))
     }
 
     /// Runs the watch: it checks once, then waits until the wallet is stopped.
@@ -287,7 +287,7 @@ fn one_key_is_one_commit_and_every_waiter_is_answered() {
 }
 
 /// Debits of one account, queued in order, reach the ledger in order, with more than one committer.
-/// Mutant `lane`.
+/// Mutant `shard`.
 #[test]
 fn debits_of_one_account_keep_their_order() {
     explore(|| {
