@@ -174,53 +174,49 @@ impl Service for Witness {
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
 
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
+        let Boot {
+            settings,
+            chassis,
+            data_dir,
+            ..
+        } = boot;
+        let dir = data_dir.ok_or_else(|| StartError::failed(FORGETS))?;
+        let cosigner = cosigner(&settings, &dir).map_err(StartError::failed)?;
+        let keys = settings.logs;
+        if keys.is_empty() {
+            let why = "logs is empty: name the verifier key of at least one log";
+            return Err(StartError::failed(why));
+        }
+        // One key for two purposes would make a log's signature pass for a cosignature, and the
+        // reverse.
+        if keys
+            .iter()
+            .any(|k| k.public()[..] == *cosigner.verifier().public())
+        {
+            return Err(StartError::failed(
+                "the key of a log is the key of this witness",
+            ));
+        }
+        let vkey = cosigner.verifier().to_string();
+        let store = WitnessStore::open(Arc::new(OsDisk), &dir.join("cosigned"), cosigner, keys)
+            .map_err(StartError::failed)?;
+        tracing::info!(event = "witness", vkey);
+        chassis.capabilities(&["add-checkpoint", "cosignature-v1"]);
+        let routes = serve(
+            store,
+            &chassis.sup,
+            &chassis.registry,
+            &chassis.km,
+            chassis.clock.clone(),
+            chassis.ready.clone(),
+        );
+        let info = ApiInfo {
+            title: "ron-witness",
+            version: env!("CARGO_PKG_VERSION"),
+            description: "Cosigns checkpoints that extend the last one it saw (C2SP tlog-witness).",
+        };
+        chassis.serve(Router::new(info).add_all(routes))
     }
-}
-
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        chassis,
-        data_dir,
-        ..
-    } = boot;
-    let dir = data_dir.ok_or_else(|| StartError::failed(FORGETS))?;
-    let cosigner = cosigner(&settings, &dir).map_err(StartError::failed)?;
-    let keys = settings.logs;
-    if keys.is_empty() {
-        let why = "logs is empty: name the verifier key of at least one log";
-        return Err(StartError::failed(why));
-    }
-    // One key for two purposes would make a log's signature pass for a cosignature, and the
-    // reverse.
-    if keys
-        .iter()
-        .any(|k| k.public()[..] == *cosigner.verifier().public())
-    {
-        return Err(StartError::failed(
-            "the key of a log is the key of this witness",
-        ));
-    }
-    let vkey = cosigner.verifier().to_string();
-    let store = WitnessStore::open(Arc::new(OsDisk), &dir.join("cosigned"), cosigner, keys)
-        .map_err(StartError::failed)?;
-    tracing::info!(event = "witness", vkey);
-    chassis.capabilities(&["add-checkpoint", "cosignature-v1"]);
-    let routes = serve(
-        store,
-        &chassis.sup,
-        &chassis.registry,
-        &chassis.km,
-        chassis.clock.clone(),
-        chassis.ready.clone(),
-    );
-    let info = ApiInfo {
-        title: "ron-witness",
-        version: env!("CARGO_PKG_VERSION"),
-        description: "Cosigns checkpoints that extend the last one it saw (C2SP tlog-witness).",
-    };
-    chassis.serve(Router::new(info).add_all(routes))
 }
 
 fn cosigner(settings: &Settings, dir: &Path) -> Result<Cosigner, String> {

@@ -36,54 +36,50 @@ impl Service for RonKms {
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
 
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
-    }
-}
-
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        mut chassis,
-        auth,
-        ..
-    } = boot;
-    chassis.ready.declare(&CAUSES);
-    chassis.authorizer = Arc::new(VaultTokens(auth));
-    chassis.capabilities(&capabilities(&settings));
-    let engine = Engine::start(
-        settings,
-        EngineParts {
-            sup: chassis.sup.clone(),
-            registry: chassis.registry.clone(),
-            km: chassis.km.clone(),
-            clock: chassis.clock.clone(),
-            random: chassis.random.clone(),
-            ready: chassis.ready.clone(),
-            disk: None,
-            http: chassis.client.clone(),
-        },
-    )
-    .map_err(StartError::failed)?;
-    let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
-    chassis.on_reload(move |_: Settings| {
-        backends.nudge();
-        kms.log_service(Op::Reload, "configuration reloaded")
-            .map_err(|e| e.to_string())
-    });
-    let mut router = api::router(&engine.kms);
-    if let Some(reader) = engine.reader {
-        let host = LogHost {
-            reader,
-            keys: engine.keys,
-            entries_scope: scope::KMS_READ,
-            cosigned: engine.cosigned,
-        };
-        router = router.add_all(log_host::routes(Base::Audit, &host));
-        if engine.kms.settings.ml_dsa {
-            router = router.add(second_vkey_route(engine.kms.ring.clone()));
+        let Boot {
+            settings,
+            mut chassis,
+            auth,
+            ..
+        } = boot;
+        chassis.ready.declare(&CAUSES);
+        chassis.authorizer = Arc::new(VaultTokens(auth));
+        chassis.capabilities(&capabilities(&settings));
+        let engine = Engine::start(
+            settings,
+            EngineParts {
+                sup: chassis.sup.clone(),
+                registry: chassis.registry.clone(),
+                km: chassis.km.clone(),
+                clock: chassis.clock.clone(),
+                random: chassis.random.clone(),
+                ready: chassis.ready.clone(),
+                disk: None,
+                http: chassis.client.clone(),
+            },
+        )
+        .map_err(StartError::failed)?;
+        let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
+        chassis.on_reload(move |_: Settings| {
+            backends.nudge();
+            kms.log_service(Op::Reload, "configuration reloaded")
+                .map_err(|e| e.to_string())
+        });
+        let mut router = api::router(&engine.kms);
+        if let Some(reader) = engine.reader {
+            let host = LogHost {
+                reader,
+                keys: engine.keys,
+                entries_scope: scope::KMS_READ,
+                cosigned: engine.cosigned,
+            };
+            router = router.add_all(log_host::routes(Base::Audit, &host));
+            if engine.kms.settings.ml_dsa {
+                router = router.add(second_vkey_route(engine.kms.ring.clone()));
+            }
         }
+        chassis.serve(router)
     }
-    chassis.serve(router)
 }
 
 fn second_vkey_route(ring: Arc<LogRing>) -> Route {

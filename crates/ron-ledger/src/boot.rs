@@ -36,72 +36,68 @@ impl Service for RonLedger {
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
 
+    /// Starts the service. Returns once its ports answer and the ledger accepts commits.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
+        let Boot {
+            settings,
+            chassis,
+            data_dir,
+            ..
+        } = boot;
+        let asked = WitnessSettings::load(&chassis.config.load(), &settings.witness)
+            .map_err(|problem| vec![problem])?;
+        let causes = ["log", "projection", "snapshot", "store", "witness"];
+        chassis.ready.declare(&causes);
+        chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
+
+        let Opened {
+            engine,
+            signer,
+            checkpointer,
+        } = open(&chassis, &settings, data_dir.as_deref())?;
+        let metrics = Metrics::new(&chassis.registry);
+        let reader = engine.shared().reader().clone();
+        let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
+        let keys = KeyView::of(signer.verifier().clone());
+        let cosigned = witness::spawn(&chassis, asked.as_ref(), &keys, &reader, &checkpoints)?;
+        spawn_checkpoints(&chassis, &checkpoints);
+        let host = LogHost {
+            reader,
+            keys,
+            entries_scope: scope::LEDGER_READ,
+            cosigned,
+        };
+        let with = WriterParts {
+            sup: chassis.sup.clone(),
+            km: chassis.km.clone(),
+            clock: chassis.clock.clone(),
+            metrics: metrics.clone(),
+            health: Arc::new(Readiness::new(&chassis)),
+            commits: settings.commits,
+        };
+        let (ledger, news) = writer::spawn(engine, with);
+        let feed = spawn_feed(&chassis, &ledger, news.events, &metrics);
+        let wanted = data_dir
+            .filter(|_| settings.projection)
+            .map(|d| d.join("projection.sqlite"));
+        let history = spawn_projection(&chassis, &ledger, wanted, news.project, &metrics);
+
+        let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
+        let reloaded = Arc::clone(&prefixes);
+        chassis.on_reload(move |new: Settings| {
+            reloaded.store(new.prefixes());
+            Ok(())
+        });
+        chassis.on_drained(move || checkpoints.finish());
+        let api = Arc::new(Api {
+            ledger,
+            feed,
+            history,
+            pool_prefixes: prefixes,
+            sup: chassis.sup.clone(),
+        });
+        chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
     }
-}
-
-/// Starts the service. Returns once its ports answer and the ledger accepts commits.
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        chassis,
-        data_dir,
-        ..
-    } = boot;
-    let asked = WitnessSettings::load(&chassis.config.load(), &settings.witness)
-        .map_err(|problem| vec![problem])?;
-    let causes = ["log", "projection", "snapshot", "store", "witness"];
-    chassis.ready.declare(&causes);
-    chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
-
-    let Opened {
-        engine,
-        signer,
-        checkpointer,
-    } = open(&chassis, &settings, data_dir.as_deref())?;
-    let metrics = Metrics::new(&chassis.registry);
-    let reader = engine.shared().reader().clone();
-    let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
-    let keys = KeyView::of(signer.verifier().clone());
-    let cosigned = witness::spawn(&chassis, asked.as_ref(), &keys, &reader, &checkpoints)?;
-    spawn_checkpoints(&chassis, &checkpoints);
-    let host = LogHost {
-        reader,
-        keys,
-        entries_scope: scope::LEDGER_READ,
-        cosigned,
-    };
-    let with = WriterParts {
-        sup: chassis.sup.clone(),
-        km: chassis.km.clone(),
-        clock: chassis.clock.clone(),
-        metrics: metrics.clone(),
-        health: Arc::new(Readiness::new(&chassis)),
-        commits: settings.commits,
-    };
-    let (ledger, news) = writer::spawn(engine, with);
-    let feed = spawn_feed(&chassis, &ledger, news.events, &metrics);
-    let wanted = data_dir
-        .filter(|_| settings.projection)
-        .map(|d| d.join("projection.sqlite"));
-    let history = spawn_projection(&chassis, &ledger, wanted, news.project, &metrics);
-
-    let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
-    let reloaded = Arc::clone(&prefixes);
-    chassis.on_reload(move |new: Settings| {
-        reloaded.store(new.prefixes());
-        Ok(())
-    });
-    chassis.on_drained(move || checkpoints.finish());
-    let api = Arc::new(Api {
-        ledger,
-        feed,
-        history,
-        pool_prefixes: prefixes,
-        sup: chassis.sup.clone(),
-    });
-    chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
 }
 
 struct Opened {

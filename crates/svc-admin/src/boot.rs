@@ -41,92 +41,88 @@ impl Service for SvcAdmin {
     // Without one the console runs read-only and keeps no audit on disk.
     const NEEDS_DATA_DIR: bool = false;
 
+    /// Starts the console: samplers, builder, watchers, API and page.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
-    }
-}
-
-/// Starts the console: samplers, builder, watchers, API and page.
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        mut chassis,
-        auth,
-        data_dir,
-    } = boot;
-    if settings.auth == AuthMode::None {
-        tracing::info!(
-            event = "auth_none",
-            urls = chassis.public_urls.join(" "),
-            "every caller that reaches this address may view the console; actions are off"
+        let Boot {
+            settings,
+            mut chassis,
+            auth,
+            data_dir,
+        } = boot;
+        if settings.auth == AuthMode::None {
+            tracing::info!(
+                event = "auth_none",
+                urls = chassis.public_urls.join(" "),
+                "every caller that reaches this address may view the console; actions are off"
+            );
+        }
+        let path = data_dir.map(|dir| dir.join("admin.db"));
+        let (audit, lines, seen) =
+            Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
+                .map_err(StartError::failed)?;
+        let audit = Arc::new(audit);
+        let shared = Arc::new(Snapshot::new(settings));
+        chassis.ready.declare(&["discovery"]);
+        let gate = Arc::new(Gate::new(
+            auth,
+            shared.clone(),
+            audit.clone(),
+            &chassis.registry,
+        ));
+        chassis.authorizer = gate.clone();
+        let client = client(&chassis, &shared);
+        let sampling = shared.load().sampling;
+        let (fleet, events) = Fleet::new(
+            sampling,
+            client.clone(),
+            chassis.clock.clone(),
+            chassis.km.clone(),
         );
+        let fleet = Arc::new(fleet);
+        let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
+        let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
+        metrics::export(&chassis.registry, &console.board);
+        let samplers = Arc::new(SamplerPool::new(&chassis, &fleet));
+        let watcher = Watcher {
+            settings: shared.clone(),
+            samplers: samplers.clone(),
+            ready: chassis.ready.clone(),
+        };
+        // The first request must find the fleet, so the roster is read once before the ports serve.
+        watcher.update(&mut Discovered::default(), &shared.load());
+        Builder::default().tick(&fleet, &console.board);
+        let runner = Runner {
+            client: client.clone(),
+            audit: audit.clone(),
+            clock: chassis.clock.clone(),
+        };
+        chassis
+            .sup
+            .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
+        spawn_audit(&chassis, &audit, lines);
+        spawn_sampling(&chassis, &console, samplers, events);
+        spawn_watchers(&chassis, &console, client, seen);
+        chassis
+            .sup
+            .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
+        // The watcher notices new settings by their address.
+        chassis.on_reload(move |new: Settings| {
+            shared.store(new);
+            Ok(())
+        });
+        chassis.capabilities(&[
+            "actions",
+            "audit",
+            "auth:ingress",
+            "auth:none",
+            "auth:passport",
+            "epochs",
+            "file-discovery",
+            "log-heads",
+            "page",
+        ]);
+        chassis.serve(router(&console))
     }
-    let path = data_dir.map(|dir| dir.join("admin.db"));
-    let (audit, lines, seen) =
-        Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
-            .map_err(StartError::failed)?;
-    let audit = Arc::new(audit);
-    let shared = Arc::new(Snapshot::new(settings));
-    chassis.ready.declare(&["discovery"]);
-    let gate = Arc::new(Gate::new(
-        auth,
-        shared.clone(),
-        audit.clone(),
-        &chassis.registry,
-    ));
-    chassis.authorizer = gate.clone();
-    let client = client(&chassis, &shared);
-    let sampling = shared.load().sampling;
-    let (fleet, events) = Fleet::new(
-        sampling,
-        client.clone(),
-        chassis.clock.clone(),
-        chassis.km.clone(),
-    );
-    let fleet = Arc::new(fleet);
-    let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
-    let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
-    metrics::export(&chassis.registry, &console.board);
-    let samplers = Arc::new(SamplerPool::new(&chassis, &fleet));
-    let watcher = Watcher {
-        settings: shared.clone(),
-        samplers: samplers.clone(),
-        ready: chassis.ready.clone(),
-    };
-    // The first request must find the fleet, so the roster is read once before the ports serve.
-    watcher.update(&mut Discovered::default(), &shared.load());
-    Builder::default().tick(&fleet, &console.board);
-    let runner = Runner {
-        client: client.clone(),
-        audit: audit.clone(),
-        clock: chassis.clock.clone(),
-    };
-    chassis
-        .sup
-        .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
-    spawn_audit(&chassis, &audit, lines);
-    spawn_sampling(&chassis, &console, samplers, events);
-    spawn_watchers(&chassis, &console, client, seen);
-    chassis
-        .sup
-        .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
-    // The watcher notices new settings by their address.
-    chassis.on_reload(move |new: Settings| {
-        shared.store(new);
-        Ok(())
-    });
-    chassis.capabilities(&[
-        "actions",
-        "audit",
-        "auth:ingress",
-        "auth:none",
-        "auth:passport",
-        "epochs",
-        "file-discovery",
-        "log-heads",
-        "page",
-    ]);
-    chassis.serve(router(&console))
 }
 
 /// The state of the handlers, before anything is published.

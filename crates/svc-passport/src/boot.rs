@@ -61,65 +61,61 @@ impl Service for SvcPassport {
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
 
+    /// Starts the service. Returns once its ports answer; the KMS may be unavailable.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
+        let Boot {
+            settings,
+            chassis,
+            auth,
+            data_dir,
+        } = boot;
+        let store = match &data_dir {
+            Some(dir) => RevocationStore::open(&dir.join("passport.db")),
+            None => RevocationStore::memory(),
+        }
+        .map_err(StartError::failed)?;
+        declare(&chassis, &auth);
+        let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
+        let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
+        let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
+        let core = Core::new(settings, data_dir, &chassis, &store, revoke)?;
+        let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
+        let keys = Arc::new(core.keeper(&chassis, &limits));
+        let policies = core.policies(&chassis)?;
+        core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+        // A policy in files must be good at start; one behind a URL may arrive later.
+        if let Err(why) = policies.refresh()
+            && matches!(core.settings.policy, Source::Dir(_))
+        {
+            return Err(StartError::config_text(why));
+        }
+        let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
+        let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
+        let clients = Arc::new(Snapshot::new(clients));
+        on_reload(&chassis, &policies, (&clients, &limits, assertions));
+        let every = core.settings.keys.policy_poll;
+        chassis
+            .sup
+            .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+        let api = Arc::new(Api {
+            public_url: core.public_url,
+            issuer_url: core.settings.issuer,
+            policy: core.policy,
+            limits,
+            clients,
+            proofs: Proofs::new(core.settings.keys.require_nonce),
+            auth,
+            keys,
+            judged: TokenCache::new(TOKENS_REMEMBERED),
+            view: core.view,
+            issue,
+            revoke: core.revoke,
+            publish,
+            clock: chassis.clock.clone(),
+            metrics: core.metrics,
+        });
+        chassis.serve(api::router(&api))
     }
-}
-
-/// Starts the service. Returns once its ports answer; the KMS may be unavailable.
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        chassis,
-        auth,
-        data_dir,
-    } = boot;
-    let store = match &data_dir {
-        Some(dir) => RevocationStore::open(&dir.join("passport.db")),
-        None => RevocationStore::memory(),
-    }
-    .map_err(StartError::failed)?;
-    declare(&chassis, &auth);
-    let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
-    let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
-    let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
-    let core = Core::new(settings, data_dir, &chassis, &store, revoke)?;
-    let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
-    let keys = Arc::new(core.keeper(&chassis, &limits));
-    let policies = core.policies(&chassis)?;
-    core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
-    // A policy in files must be good at start; one behind a URL may arrive later.
-    if let Err(why) = policies.refresh()
-        && matches!(core.settings.policy, Source::Dir(_))
-    {
-        return Err(StartError::config_text(why));
-    }
-    let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
-    let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
-    let clients = Arc::new(Snapshot::new(clients));
-    on_reload(&chassis, &policies, (&clients, &limits, assertions));
-    let every = core.settings.keys.policy_poll;
-    chassis
-        .sup
-        .spawn(&POLICY, move |ctx| policies.run(ctx, every));
-    let api = Arc::new(Api {
-        public_url: core.public_url,
-        issuer_url: core.settings.issuer,
-        policy: core.policy,
-        limits,
-        clients,
-        proofs: Proofs::new(core.settings.keys.require_nonce),
-        auth,
-        keys,
-        judged: TokenCache::new(TOKENS_REMEMBERED),
-        view: core.view,
-        issue,
-        revoke: core.revoke,
-        publish,
-        clock: chassis.clock.clone(),
-        metrics: core.metrics,
-    });
-    chassis.serve(api::router(&api))
 }
 
 /// Declares the reasons of refusals, the readiness causes and the capabilities.

@@ -53,35 +53,31 @@ impl Service for SvcRewarder {
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
 
+    /// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
+        let Boot {
+            settings,
+            chassis,
+            data_dir,
+            ..
+        } = boot;
+        let home = Home::open(data_dir, &*chassis.random)?;
+        let store = home.store(MIGRATIONS)?;
+        let runs = store
+            .read(|db| Ok::<_, StoreError>(db::load(db)?))
+            .map_err(StartError::failed)?;
+        chassis.ready.declare(&["policy", "store"]);
+        let settle = if settings.settlement.is_some() {
+            "settle"
+        } else {
+            "compute-only"
+        };
+        chassis.capabilities(&["compute", "prove", settle]);
+
+        let api = assemble(&chassis, &settings, home.root(), store, runs)?;
+        chassis.on_drained(move || drop(home));
+        chassis.serve(api.router())
     }
-}
-
-/// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        chassis,
-        data_dir,
-        ..
-    } = boot;
-    let home = Home::open(data_dir, &*chassis.random)?;
-    let store = home.store(MIGRATIONS)?;
-    let runs = store
-        .read(|db| Ok::<_, StoreError>(db::load(db)?))
-        .map_err(StartError::failed)?;
-    chassis.ready.declare(&["policy", "store"]);
-    let settle = if settings.settlement.is_some() {
-        "settle"
-    } else {
-        "compute-only"
-    };
-    chassis.capabilities(&["compute", "prove", settle]);
-
-    let api = assemble(&chassis, &settings, home.root(), store, runs)?;
-    chassis.on_drained(move || drop(home));
-    chassis.serve(api.router())
 }
 
 struct Queues {

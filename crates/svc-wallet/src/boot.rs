@@ -56,51 +56,47 @@ impl Service for SvcWallet {
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
     const ENFORCED_CAVEATS: &'static [&'static str] = &caveats::BODY_KEYS;
 
+    /// Starts the service. Returns once its ports answer; the ledger need not be up.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-        start(boot)
+        let Boot {
+            settings,
+            chassis,
+            auth,
+            data_dir,
+        } = boot;
+        let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
+        auth.declare_reasons(["wallet_limits", "wallet_policy"]);
+        chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
+
+        let shared = share(&chassis, settings, data_dir)?;
+        let queues = spawn_committers(&chassis, &shared);
+        spawn_probe(&chassis, &shared);
+        spawn_feed(&chassis, &shared);
+        spawn_watch(&chassis, &shared);
+        let policy = Arc::new(Snapshot::new(policy));
+        on_reload(&chassis, &policy);
+        let in_force = policy.clone();
+        signed_policy::show_version(&chassis.registry, "wallet", move || in_force.load().version);
+
+        let api = Arc::new(Api {
+            policy,
+            per_op_max: shared.settings.per_op_max,
+            daily_max: shared.settings.daily_max,
+            queues,
+            in_flight: shared.in_flight.clone(),
+            unresolved: shared.unresolved.clone(),
+            balances: shared.balances.clone(),
+            holds: HoldFacts::default(),
+            answers: shared.answers.clone(),
+            upstream: shared.upstream.clone(),
+            auth,
+            audit: shared.audit.clone(),
+            sup: chassis.sup.clone(),
+            clock: chassis.clock.clone(),
+            metrics: shared.metrics.clone(),
+        });
+        chassis.serve(api::router(&api))
     }
-}
-
-/// Starts the service. Returns once its ports answer; the ledger need not be up.
-fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
-    let Boot {
-        settings,
-        chassis,
-        auth,
-        data_dir,
-    } = boot;
-    let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
-    auth.declare_reasons(["wallet_limits", "wallet_policy"]);
-    chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
-
-    let shared = share(&chassis, settings, data_dir)?;
-    let queues = spawn_committers(&chassis, &shared);
-    spawn_probe(&chassis, &shared);
-    spawn_feed(&chassis, &shared);
-    spawn_watch(&chassis, &shared);
-    let policy = Arc::new(Snapshot::new(policy));
-    on_reload(&chassis, &policy);
-    let in_force = policy.clone();
-    signed_policy::show_version(&chassis.registry, "wallet", move || in_force.load().version);
-
-    let api = Arc::new(Api {
-        policy,
-        per_op_max: shared.settings.per_op_max,
-        daily_max: shared.settings.daily_max,
-        queues,
-        in_flight: shared.in_flight.clone(),
-        unresolved: shared.unresolved.clone(),
-        balances: shared.balances.clone(),
-        holds: HoldFacts::default(),
-        answers: shared.answers.clone(),
-        upstream: shared.upstream.clone(),
-        auth,
-        audit: shared.audit.clone(),
-        sup: chassis.sup.clone(),
-        clock: chassis.clock.clone(),
-        metrics: shared.metrics.clone(),
-    });
-    chassis.serve(api::router(&api))
 }
 
 fn share(
