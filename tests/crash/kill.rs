@@ -1,7 +1,6 @@
 //! `kill -9` at random moments while the demo and a paying client run: nothing acknowledged is
 //! lost, nothing is paid twice, and the demo finishes in the end.
 
-use ron_tests::{Draws, number};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest};
 use ron_proto::ledger::Receipt;
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_proto::wallet::IssueMoney;
-use ron_tests::{CALL, Fleet, ok, ron_binary};
+use ron_tests::{CALL, Draws, Fleet, number, ok, ron_binary};
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {

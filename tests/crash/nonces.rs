@@ -1,8 +1,6 @@
 //! `kill -9` while many clients wrap at once: no nonce of AES-GCM is ever used twice, and the count
 //! of uses never goes back.
 
-use ron_tests::number;
-use ron_tests::tools::signal;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,7 +8,8 @@ use std::time::Duration;
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::kms::WrapAnswer;
-use ron_tests::{Fleet, json, until};
+use ron_tests::tools::signal;
+use ron_tests::{Fleet, json, number, until};
 use serde_json::json;
 
 /// Uses reserved at once: few, so that kills fall between reservation and use as well.

@@ -6,21 +6,20 @@
 //! A preloaded library counts the calls into the C library (`stage_kill.c`), so the kill points are
 //! exact and repeatable. `RON_STAGE_KILLS` is the number of kills (20).
 
-use ron_tests::number;
-use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::ContentId;
 use ron_tests::processes::{Rig, code};
-use ron_tests::{http_client, json, ok, ron_binary, ron_on, workspace};
+use ron_tests::tools::{Process, service};
+use ron_tests::{http_client, json, number, ok, ron_on, workspace};
 use serde_json::{Value, json as json_of};
 
 /// Prefixes of the stages' thread names, in the order in which a run passes them.
@@ -146,16 +145,10 @@ impl Services {
     }
 
     fn rewarder(&self) -> Rewarder {
-        let child = Command::new(ron_binary().with_file_name("svc-rewarder"))
-            .arg("--config")
-            .arg(self.rig.dir.path().join("svc-rewarder/config.toml"))
-            .args(["--set", "log.level=error"])
-            .envs(self.env.clone())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let config = self.rig.dir.path().join("svc-rewarder/config.toml");
+        let mut command = service("svc-rewarder", &config, ["log.level=error"]);
         Rewarder {
-            child: Process(child),
+            child: Process::start(command.envs(self.env.clone())),
             http: http_client(),
         }
     }

@@ -2,11 +2,10 @@
 //! memory and threads stay bounded, healthy nodes are polled in time, and the drain ends while a
 //! hundred nodes hang.
 
-use ron_tests::tools::Process;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +14,8 @@ use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::Timestamp;
 use ron_proto::admin::{NodeState, NodeStatus, Overview, OverviewNode};
-use ron_tests::{free_port, http_client, ron_binary, unhurried, until, workspace};
+use ron_tests::tools::{Process, service};
+use ron_tests::{free_port, http_client, unhurried, until, workspace};
 
 const HUNG: usize = 100;
 const GOOD: usize = 8;
@@ -214,27 +214,14 @@ impl Console {
         }
         let path = dir.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
-        let mut command = Command::new(ron_binary().with_file_name("svc-admin"));
-        let child = unhurried(&mut command)
-            .arg("--config")
-            .arg(&path)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = service("svc-admin", &path, [""; 0]);
         let console = Self {
-            child: Process(child),
+            child: Process::start(unhurried(&mut command)),
             api: format!("http://127.0.0.1:{api}"),
             http: http_client(),
             _dir: dir,
         };
-        let started = Instant::now();
-        while console.try_get("/api/overview").is_none() {
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "it does not start"
-            );
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("it starts", || console.try_get("/api/overview").is_some());
         console
     }
 

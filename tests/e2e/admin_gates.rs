@@ -2,7 +2,6 @@
 //! identity, headers count from listed proxies only; host names, cross-site requests, read-only,
 //! roles, and a line in the audit for every denial. Also nodes behind TLS and Unix sockets.
 
-use ron_tests::tools::Process;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
@@ -12,7 +11,8 @@ use std::time::{Duration, Instant};
 use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::admin::{AuditList, NodeState, Overview};
-use ron_tests::{Fleet, free_port, http_client, json, ron_binary};
+use ron_tests::tools::{Process, service};
+use ron_tests::{Fleet, free_port, http_client, json};
 use serde_json::Value;
 
 const OWN: (&str, &str) = ("X-Ron-Console", "1");
@@ -40,16 +40,10 @@ impl Console {
         );
         let path = dir.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
-        let child = Command::new(ron_binary().with_file_name("svc-admin"))
-            .arg("--config")
-            .arg(&path)
-            .args(["--set", "log.level=error"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = service("svc-admin", &path, ["log.level=error"]);
         let http = http_client();
         let console = Self {
-            _child: Process(child),
+            _child: Process::start(&mut command),
             dir,
             api,
             health,

@@ -1,7 +1,6 @@
 //! The console over a fleet of separate processes, in a real browser, below a sub-path behind
 //! nginx; and its figures compared with those of a real Prometheus.
 
-use ron_tests::tools;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, HttpClient, Reply};
 use ron_kernel::Deadline;
+use ron_tests::tools;
 use ron_tests::{
-    SERVICES, base_port, free_port, http_client, json, ok, ron_binary, ron_on, takes_passports,
-    workspace,
+    SERVICES, base_port, free_port, http_client, json, ok, ron_on, takes_passports, workspace,
 };
 use serde_json::Value;
 
@@ -55,16 +54,10 @@ impl Separate {
     }
 
     fn run(&mut self, name: &str) {
-        let mut command = Command::new(ron_binary().with_file_name(name));
-        command
-            .arg("--config")
-            .arg(self.dir.path().join(name).join("config.toml"))
-            .args(["--set", "log.level=warn"]);
-        if name == "svc-admin" {
-            for flag in &self.admin_flags {
-                command.args(["--set", flag]);
-            }
-        }
+        let config = self.dir.path().join(name).join("config.toml");
+        let flags = self.admin_flags.iter().filter(|_| name == "svc-admin");
+        let sets = flags.map(String::as_str).chain(["log.level=warn"]);
+        let mut command = tools::service(name, &config, sets);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         self.running.push((name.to_owned(), child));
     }

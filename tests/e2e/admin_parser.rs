@@ -1,12 +1,12 @@
 //! svc-admin's metrics parser compared with the `prometheus_client` parser, on real exporters and
 //! on hostile text.
 
-use ron_tests::tools::{Process, fed};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_http::Call;
 use ron_kernel::Deadline;
+use ron_tests::tools::{Process, fed};
 use ron_tests::{Fleet, SERVICES, free_port, http_client, python, workspace};
 use serde_json::Value;
 use svc_admin::promtext::{Item, Labels, Reader};

@@ -1,13 +1,13 @@
 //! The programs of `examples/embed`, as docs/embedding.md shows them: run, and their output checked
 //! as far as possible.
 
-use ron_tests::tools::fed;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, ron_binary};
 use serde_json::Value;
 

@@ -1,10 +1,10 @@
 //! The fleet as an operator sees it: readiness, metrics, topology, OpenAPI, and the refusal of a
 //! second start.
 
-use ron_tests::tools::{fed, signal};
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use ron_tests::tools::{fed, signal};
 use ron_tests::{Fleet, SERVICES, json, ron_on};
 
 /// Threads of features that are not configured here: witnesses of the KMS, a token, a TPM, another

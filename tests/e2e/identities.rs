@@ -1,7 +1,6 @@
 //! Callers without tokens: a client certificate over TLS, a user id on the Unix socket, called with
 //! curl on a `ron-kms` that runs alone.
 
-use ron_tests::tools::{Process, openssl, run_in};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -10,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
+use ron_tests::tools::{Process, openssl, run_in};
 use ron_tests::{base_port, ok, ron_binary, ron_on};
 
 /// An authority, a server and three clients: `good` and `other` of that authority, `foreign`

@@ -2,11 +2,9 @@
 //! host can while the issuer is down: no service trusts them, each reports why, and an older note
 //! of the true issuer is not trusted either.
 
-use ron_tests::tools::signal;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use ron_crypto::sign::Ed25519Key;
@@ -14,10 +12,8 @@ use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_tests::issuer::{now_s, part};
-use ron_tests::tools::Process;
-use ron_tests::{
-    CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, ron_binary, until,
-};
+use ron_tests::tools::{Process, service, signal, wait_listening};
+use ron_tests::{CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -153,20 +149,10 @@ impl Beside {
 
     fn start(&mut self, more: &[&str]) {
         self.process = None; // ends the one before
-        let mut command = Command::new(ron_binary().with_file_name(self.name));
-        command.arg("--config").arg(&self.config);
-        for set in self
-            .sets
-            .iter()
-            .map(String::as_str)
-            .chain(more.iter().copied())
-        {
-            command.args(["--set", set]);
-        }
-        self.process = Some(Process(command.stdout(Stdio::null()).spawn().unwrap()));
-        until(self.name, || {
-            TcpStream::connect(("127.0.0.1", self.api)).is_ok()
-        });
+        let sets = self.sets.iter().map(String::as_str);
+        let mut command = service(self.name, &self.config, sets.chain(more.iter().copied()));
+        self.process = Some(Process::start(&mut command));
+        wait_listening(("127.0.0.1", self.api));
     }
 
     fn status(&self, fleet: &Fleet, token: &str) -> u16 {

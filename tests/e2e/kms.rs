@@ -1,7 +1,6 @@
 //! The real ron-kms process: where the bytes of a key are, how one tenant's load affects another,
 //! and the life of a key from the command line.
 
-use ron_tests::tools::{Process, openssl};
 use std::fmt::Write as _;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,6 +24,7 @@ use ron_proto::kms::{
     SignRequest,
 };
 use ron_proto::values::{Kid, OpId};
+use ron_tests::tools::{Process, openssl, service};
 use ron_tests::{free_port, http_client, ron_binary, until};
 use tempfile::TempDir;
 
@@ -71,30 +71,18 @@ impl Kms {
         }
         let config = dir.path().join("ron-kms.toml");
         std::fs::write(&config, text).unwrap();
-        let child = Command::new(ron_binary().with_file_name("ron-kms"))
-            .arg("--config")
-            .arg(&config)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut command = service("ron-kms", &config, [""; 0]);
         let kms = Self {
-            child: Process(child),
+            child: Process::start(command.stderr(Stdio::null())),
             url: format!("unix:{}/run/api.sock", dir.path().display()),
             dir,
             http: Arc::new(http_client()),
         };
         let ready = format!("http://127.0.0.1:{health}/readyz");
-        let started = Instant::now();
-        while kms
-            .http
-            .call(Call::get(&ready, soon()))
-            .map_or(0, |r| r.status)
-            != 200
-        {
-            assert!(started.elapsed() < Duration::from_secs(30), "not ready");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("it is ready", || {
+            let reply = kms.http.call(Call::get(&ready, soon()));
+            reply.is_ok_and(|reply| reply.status == 200)
+        });
         kms
     }
 

@@ -3,7 +3,6 @@
 //! lines: user, directories, credentials, command. The tree is a chroot, so the paths are those of
 //! a real host.
 
-use ron_tests::tools::Process;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::Call;
 use ron_kernel::Deadline;
+use ron_tests::tools::Process;
 use ron_tests::{
     SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace, xtask,
 };

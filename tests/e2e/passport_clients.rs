@@ -2,17 +2,17 @@
 //! of wrong ones, proofs made for another place, the log lines of refusals, and readiness while the
 //! KMS signs nothing.
 
-use ron_tests::tools::{Process, signal};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_auth::{client_secret, service_token};
 use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::issuer::{Rig, bare, claims, text};
+use ron_tests::tools::{Process, service, signal, wait_listening};
 use ron_tests::{Fleet, OwnPlace, json, ok, own_place, read_json, ron_binary, until};
 use serde_json::{Value, json};
 
@@ -303,22 +303,16 @@ impl Alone {
         sets.push("limits.auth_failures_per_second=0".to_owned());
         let [api, health] = [api, health].map(|port| format!("127.0.0.1:{port}"));
         let log = dir.join("log");
-        let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
-        command
-            .arg("--config")
-            .arg(fleet.dir().join("svc-passport/config.toml"));
-        for set in &sets {
-            command.args(["--set", set]);
-        }
+        let config = fleet.dir().join("svc-passport/config.toml");
         let file = std::fs::File::create(&log).unwrap();
-        let process = command.stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        let mut command = service("svc-passport", &config, &sets);
         let alone = Self {
-            _process: Process(process),
+            _process: Process::start(command.stderr(file)),
             api: format!("http://{api}"),
             health: format!("http://{health}"),
             log,
         };
-        until("svc-passport listens", || TcpStream::connect(&api).is_ok());
+        wait_listening(&api);
         until("svc-passport is ready", || {
             fleet.get(&format!("{}/readyz", alone.health), None).status == 200
         });

@@ -1,11 +1,9 @@
 //! The issuer during failures: its KMS stalls or becomes unavailable under load, and the issuer is
 //! killed while it revokes.
 
-use ron_tests::tools::signal;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +11,8 @@ use std::time::{Duration, Instant};
 use ron_http::Reply;
 use ron_proto::b64;
 use ron_tests::line::{Line, Way};
-use ron_tests::tools::Process;
-use ron_tests::{Fleet, json, own_sockets, ron_binary};
+use ron_tests::tools::{Process, service, signal, wait_listening};
+use ron_tests::{Fleet, free_port, json, own_sockets};
 use serde_json::{Value, json};
 
 /// Deadline of a request plus the delay of a busy machine; less than the timeout of the call
@@ -63,14 +61,7 @@ impl Issuer {
     fn start(fleet: &Fleet, config: &Path, data: tempfile::TempDir, more: &[String]) -> Self {
         let line = Line::to(&fleet.api_socket("ron-kms"));
         let places = tempfile::tempdir().unwrap();
-        let ports: Vec<TcpListener> = (0..2)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let addrs: Vec<String> = ports
-            .iter()
-            .map(|p| p.local_addr().unwrap().to_string())
-            .collect();
-        drop(ports);
+        let addrs = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
         let sets = [
             "log.level=error".to_owned(),
             format!("bind_addr={}", addrs[0]),
@@ -78,25 +69,15 @@ impl Issuer {
             format!("kms.url={}", line.url),
         ];
         let sockets = own_sockets(places.path(), "svc-passport");
-        let mut command = Command::new(ron_binary().with_file_name("svc-passport"));
-        command.arg("--config").arg(config).current_dir(data.path());
-        for set in sets.iter().chain(&sockets).chain(more) {
-            command.args(["--set", set]);
-        }
-        let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
+        let sets = sets.iter().chain(&sockets).chain(more);
+        let mut command = service("svc-passport", config, sets);
+        let process = Process::start(command.current_dir(data.path()));
         let client = read(&fleet.dir().join("clients/operator.json"));
         let form = format!(
             "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={}",
             client["client_secret"].as_str().unwrap()
         );
-        let since = Instant::now();
-        while std::net::TcpStream::connect(&addrs[0]).is_err() {
-            assert!(
-                since.elapsed() < Duration::from_secs(20),
-                "svc-passport does not listen"
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_listening(&addrs[0]);
         Self {
             api: format!("http://{}", addrs[0]),
             health: format!("http://{}", addrs[1]),

@@ -3,7 +3,6 @@
 //! ML-DSA key (kty AKP) too, and across a rotation of all; nginx protects a page with the issuer's
 //! introspection; the issuer alone, without its KMS, still verifies.
 
-use ron_tests::tools::{Process, fed};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,8 +12,9 @@ use std::time::{Duration, Instant};
 use ron_http::{Call, Method};
 use ron_kernel::Deadline;
 use ron_proto::b64;
+use ron_tests::tools::{Process, fed, service};
 use ron_tests::{
-    CALL, Fleet, http_client, json, ok, own_sockets, python, read_json, ron_binary, workspace,
+    CALL, Fleet, free_port, http_client, json, ok, own_sockets, python, read_json, workspace,
 };
 use serde_json::{Value, json};
 
@@ -249,37 +249,19 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_reports_what_fails() {
     let token = fleet.token("svc-wallet", None);
     let revoker = fleet.token("svc-passport", Some("passport:revoke"));
     assert_eq!(fleet.stop(), Some(0));
-    let ports: Vec<TcpListener> = (0..2)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let addrs: Vec<String> = ports
-        .iter()
-        .map(|p| p.local_addr().unwrap().to_string())
-        .collect();
-    drop(ports);
-    let sockets = own_sockets(&fleet.dir().join("run"), "svc-passport");
-    let jwks = format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]);
-    let _alone = Process(
-        Command::new(ron_binary().with_file_name("svc-passport"))
-            .arg("--config")
-            .arg(fleet.dir().join("svc-passport/config.toml"))
-            .args([
-                "--set",
-                "log.level=error",
-                "--set",
-                "kms.url=unix:/nowhere/api.sock",
-            ])
-            .args([
-                "--set",
-                &format!("bind_addr={}", addrs[0]),
-                "--set",
-                &format!("health_addr={}", addrs[1]),
-            ])
-            .args(["--set", &jwks, "--set", &sockets[0], "--set", &sockets[1]])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap(),
-    );
+    let addrs = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
+    let [api_socket, health_socket] = own_sockets(&fleet.dir().join("run"), "svc-passport");
+    let sets = [
+        "log.level=error".to_owned(),
+        "kms.url=unix:/nowhere/api.sock".to_owned(),
+        format!("bind_addr={}", addrs[0]),
+        format!("health_addr={}", addrs[1]),
+        format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]),
+        api_socket,
+        health_socket,
+    ];
+    let config = fleet.dir().join("svc-passport/config.toml");
+    let _alone = Process::start(&mut service("svc-passport", &config, &sets));
     let http = Arc::new(http_client());
     let (api, health) = (
         format!("http://{}", addrs[0]),

@@ -2,14 +2,12 @@
 //! its token is bound to it, and the wallet accepts that token only on connections with this
 //! certificate. Called with curl.
 
-use ron_tests::tools;
-use ron_tests::tools::{Process, run_in};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
-use ron_tests::{Fleet, own_place, ron_binary, takes_passports};
+use ron_tests::tools::{self, Process, run_in};
+use ron_tests::{Fleet, own_place, takes_passports, until};
 use serde_json::Value;
 
 /// An authority, a server and two clients of it; returns the SHA-256 of the first client's
@@ -43,8 +41,6 @@ fn with_tls(
 ) -> (Process, String) {
     let place = own_place(dir, name);
     let path = |name: &str| dir.join(name).display().to_string();
-    let mut command = Command::new(ron_binary().with_file_name(name));
-    command.arg("--config").arg(config);
     let sets = [
         "log.level=error".to_owned(),
         "tls.enabled=true".to_owned(),
@@ -56,26 +52,11 @@ fn with_tls(
             fleet.api_socket("svc-passport")
         ),
     ];
-    for set in sets.iter().chain(&place.sets).chain(more) {
-        command.args(["--set", set]);
-    }
-    let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
-    let since = Instant::now();
+    let sets = sets.iter().chain(&place.sets).chain(more);
+    let process = Process::start(&mut tools::service(name, config, sets));
     let ready = format!("http://127.0.0.1:{}/readyz", place.health);
-    while !fleet
-        .http
-        .call(ron_http::Call::get(
-            &ready,
-            ron_kernel::Deadline::within(ron_tests::CALL),
-        ))
-        .is_ok_and(|reply| takes_passports(&reply))
-    {
-        assert!(
-            since.elapsed() < Duration::from_secs(30),
-            "{name} is not ready"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    tools::wait_listening(("127.0.0.1", place.health));
+    until(name, || takes_passports(&fleet.get(&ready, None)));
     (process, format!("https://127.0.0.1:{}", place.api))
 }
 

@@ -2,10 +2,10 @@
 //! accepted by a wallet under each of its rules, revoked by either key; marked when the ML-DSA key
 //! is unavailable, refused where it is required.
 
-use ron_tests::tools::fed;
 use std::process::Command;
 
 use ron_http::Reply;
+use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, python, read_json, until, workspace};
 use serde_json::{Value, json};
 

@@ -1,7 +1,6 @@
 //! Revocations and changes at the issuer: revocation of all kinds across a kill, rotation, policy
 //! versions, and what is published of it. Against a real fleet.
 
-use ron_tests::tools::fed;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,6 +10,7 @@ use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::consumers::{CONSUMERS, configure, read, reason};
 use ron_tests::issuer::*;
+use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, ron_on, until};
 use serde_json::{Value, json};
 

@@ -5,14 +5,13 @@
 //! `RON_REVOCATIONS=200` is the long run, which asserts the bound of 5 s for 99 of 100; the default
 //! is short and finds revocations that are lost.
 
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
 use ron_tests::consumers::{CONSUMERS, Source};
 use ron_tests::line::{Line, Way};
-use ron_tests::tools::Process;
-use ron_tests::{Fleet, OwnPlace, json, own_place, ron_binary};
+use ron_tests::tools::{self, Process};
+use ron_tests::{Fleet, OwnPlace, json, own_place};
 use serde_json::Value;
 
 /// Revocations take effect within this time, 99 of 100, on a quiet machine.
@@ -40,24 +39,14 @@ impl Beside {
         if service == "svc-wallet" {
             sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
-        let mut command = Command::new(ron_binary().with_file_name(service));
-        command
-            .arg("--config")
-            .arg(fleet.dir().join(service).join("config.toml"));
-        for set in &sets {
-            command.args(["--set", set]);
-        }
-        let process = Process(command.stdout(Stdio::null()).spawn().unwrap());
+        let config = fleet.dir().join(service).join("config.toml");
+        let process = Process::start(&mut tools::service(service, &config, &sets));
         let path = CONSUMERS
             .iter()
             .find(|(name, _)| *name == service)
             .unwrap()
             .1;
-        let since = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", api)).is_err() {
-            assert!(since.elapsed() < LOST, "{service} does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        tools::wait_listening(("127.0.0.1", api));
         Self {
             service,
             url: format!("http://127.0.0.1:{api}{path}"),

@@ -1,32 +1,24 @@
 //! The six binaries as processes of their own, each from the configuration file that `ron init`
 //! makes, as `docs/separate-processes.md` shows.
 
-use ron_tests::tools::{Process, signal};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_http::Call;
-use ron_kernel::{Deadline, Shutdown};
+use ron_kernel::Deadline;
+use ron_tests::tools::{Process, service, signal};
 use ron_tests::{
-    CALL, SERVICES, base_port, http_client, metric, ok, ron_binary, ron_on, socket_of,
-    takes_passports,
+    CALL, SERVICES, base_port, http_client, metric, ok, ron_on, socket_of, takes_passports, until,
 };
 
 /// Processes, ended by their ids in every case.
 struct Processes(Vec<(&'static str, Process)>);
 
 fn start(dir: &Path, name: &str) -> Process {
-    let child = Command::new(ron_binary().with_file_name(name))
-        .arg("--config")
-        .arg(dir.join(name).join("config.toml"))
-        .args(["--set", "log.level=warn"])
-        .stdout(Stdio::null())
-        .spawn();
-    Process(child.unwrap_or_else(|e| panic!("{name}: {e}")))
+    let config = dir.join(name).join("config.toml");
+    Process::start(&mut service(name, &config, ["log.level=warn"]))
 }
 
 impl Processes {
@@ -58,18 +50,12 @@ impl Processes {
 
 fn ready(base: u16) {
     let http = http_client();
-    let (_keep, never) = Shutdown::pair();
-    let patience = Deadline::within(Duration::from_secs(30));
     for (name, port) in SERVICES.iter().zip((base + 5..).step_by(10)) {
         let url = format!("http://127.0.0.1:{port}/readyz");
-        loop {
+        until(name, || {
             let answer = http.call(Call::get(&url, Deadline::within(CALL)));
-            if answer.as_ref().is_ok_and(takes_passports) {
-                break;
-            }
-            assert!(!patience.expired(), "{name} is not ready: {answer:?}");
-            never.wait(Deadline::within(Duration::from_millis(20)));
-        }
+            answer.as_ref().is_ok_and(takes_passports)
+        });
     }
 }
 

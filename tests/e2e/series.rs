@@ -1,11 +1,11 @@
 //! The metrics of a fleet as Prometheus sees them: series that alerts wait for exist before the
 //! first event, idle services have few, and every metric is written by some code.
 
-use ron_tests::tools::signal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ron_tests::processes::Rig;
+use ron_tests::tools::signal;
 use ron_tests::{Fleet, SERVICES, ok, until, workspace};
 
 /// Maximum series of one service without any request.

@@ -4,7 +4,6 @@
 //! other user a secret, calls fail with a clear error, and succeed again when the real service is
 //! back.
 
-use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -22,6 +21,7 @@ use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{ComputeRequest, ImportKind, RewardPolicy, RunState};
 use ron_proto::{ContentId, EpochId, b64};
+use ron_tests::tools::{Process, service};
 use ron_tests::{
     CALL, SERVICES, base_port, free_port, http_client, ok, read_json, ron_binary, ron_on,
     takes_passports, unhurried, until, workspace,
@@ -81,14 +81,9 @@ impl Rig {
     }
 
     fn run(&mut self, name: &'static str) {
-        let child = unhurried(&mut Command::new(ron_binary().with_file_name(name)))
-            .arg("--config")
-            .arg(self.config(name))
-            .args(["--set", "log.level=error"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.running.insert(name, Process(child));
+        let mut command = service(name, &self.config(name), ["log.level=error"]);
+        let child = Process::start(unhurried(&mut command));
+        self.running.insert(name, child);
     }
 
     fn port(&self, name: &str) -> u16 {

@@ -1,11 +1,11 @@
 //! Vault's own Python client, unmodified, against the running service: it makes, rotates, signs,
 //! verifies, encrypts and decrypts in batch, and everything it did is in the audit log.
 
-use ron_tests::tools::fed;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ron_kms::{Leaf, OK};
+use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, python, workspace};
 use serde_json::json;
 

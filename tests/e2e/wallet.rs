@@ -1,7 +1,6 @@
 //! The whole wallet over HTTP: holds, batches, freeze, limits, history, replays, and many clients
 //! at once.
 
-use ron_tests::number;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{CALM, Fleet, json, ok};
+use ron_tests::{CALM, Fleet, json, number, ok};
 use serde_json::{Value, json};
 
 /// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long test.

@@ -1,7 +1,6 @@
 //! The wallet and the ledger as processes of their own, stopped, killed and restarted: correct
 //! responses meanwhile, nothing acknowledged lost, nothing doubled, every unknown outcome resolved.
 
-use ron_tests::{Draws, number};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_tests::processes::{Rig, code};
-use ron_tests::{ok, ron_on, until};
+use ron_tests::{Draws, number, ok, ron_on, until};
 use serde_json::Value;
 
 /// Maximum wait for a state of a service.

@@ -1,11 +1,13 @@
 //! Processes of the tests: ended in every case, and fed with input.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use crate::ok;
+use crate::{ok, ron_binary, until};
 
 /// A child that is ended by its process id in every case.
 pub struct Process(pub Child);
@@ -32,12 +34,37 @@ impl DerefMut for Process {
 }
 
 impl Process {
+    /// Starts one without standard output.
+    pub fn start(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::null()).spawn();
+        Self(child.unwrap_or_else(|e| panic!("{command:?} (see scripts/setup.sh): {e}")))
+    }
+
     /// Ends it by SIGTERM; returns its exit code, also when it ended before.
     pub fn stop(&mut self) -> Option<i32> {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &pid]).status();
         self.0.wait().expect("it ends").code()
     }
+}
+
+/// A service with a configuration file and settings of `--set`.
+pub fn service<S: AsRef<OsStr>>(
+    name: &str,
+    config: &Path,
+    sets: impl IntoIterator<Item = S>,
+) -> Command {
+    let mut command = Command::new(ron_binary().with_file_name(name));
+    command.arg("--config").arg(config);
+    for set in sets {
+        command.arg("--set").arg(set);
+    }
+    command
+}
+
+/// Waits until connections to an address are accepted.
+pub fn wait_listening(address: impl ToSocketAddrs) {
+    until("it listens", || TcpStream::connect(&address).is_ok());
 }
 
 /// Sends a signal, as `-HUP`, to a process that still exists.

@@ -1,11 +1,11 @@
 //! nginx as a reverse proxy in front of one of the services' ports, with a prefix directory of its
 //! own and one kept-alive connection to the service, as an attacker behind a proxy would want it.
 
-use ron_tests::tools::Process;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ron_tests::tools::Process;
 use tempfile::TempDir;
 
 /// A running nginx, killed on drop.

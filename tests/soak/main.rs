@@ -17,14 +17,13 @@ mod checks;
 mod load;
 mod rig;
 
-use ron_tests::{Draws, number};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ron_kernel::Deadline;
 use ron_proto::kms::{CreateKey, PayloadPolicy, RotateLogKey, RotateRequest};
 use ron_proto::values::{Alg, Kid, OpId};
-use ron_tests::{SERVICES, ok, ron_on};
+use ron_tests::{Draws, SERVICES, number, ok, ron_on};
 use serde_json::json;
 
 use load::{EPOCH_PAYS, Load};

@@ -1,7 +1,6 @@
 //! Six services as processes that can be killed, reloaded and restarted, and their use of the
 //! machine.
 
-use ron_tests::tools::Process;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
+use ron_tests::tools::Process;
 use ron_tests::{SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports};
 use tempfile::TempDir;
 

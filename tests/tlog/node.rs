@@ -1,6 +1,5 @@
 //! A KMS and a witness as processes of their own.
 
-use ron_tests::tools::{Process, signal};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
+use ron_tests::tools::{Process, signal};
 use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};

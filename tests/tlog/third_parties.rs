@@ -1,10 +1,10 @@
 //! Third-party code against the log: a derivation in Python from the public definitions, and Go's
 //! own implementation of notes and trees.
 
-use ron_tests::tools::Process;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ron_tests::tools::Process;
 use ron_tests::{copy_tree, free_port, json, ok, ron_binary, workspace};
 use ron_tlog::proof::TlogProof;
 

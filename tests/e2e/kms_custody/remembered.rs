@@ -2,13 +2,13 @@
 //! id gets the same response again from the next process, although these signatures come out
 //! different each time.
 
-use ron_tests::number;
-use ron_tests::tools::signal;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_proto::b64;
+use ron_tests::number;
+use ron_tests::tools::signal;
 use serde_json::{Value, json};
 
 use super::service::{Service, op_id};

@@ -1,7 +1,6 @@
 //! Keys inside another key service: the same responses as from the service's own store, also while
 //! the other service hangs, crashes and returns.
 
-use ron_tests::tools::signal;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
+use ron_tests::tools::signal;
 use serde_json::{Value, json};
 
 use super::service::{Service, op_id, token, until, write_private};

@@ -1,6 +1,5 @@
 //! A ron-kms process with a configuration of its own, to be killed and started again.
 
-use ron_tests::tools::Process;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use ron_crypto::hash::sha256;
 use ron_http::{Call, CallError, HttpClient, Reply};
 use ron_kernel::Deadline;
+use ron_tests::tools::{Process, service};
 pub use ron_tests::until;
 use ron_tests::{free_port, http_client, ron_binary};
 use serde_json::{Value, json};
@@ -157,13 +157,8 @@ impl Service {
 }
 
 fn run(dir: &Path) -> Process {
-    let child = Command::new(ron_binary().with_file_name("ron-kms"))
-        .arg("--config")
-        .arg(dir.join("ron-kms.toml"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    Process(child.unwrap())
+    let mut command = service("ron-kms", &dir.join("ron-kms.toml"), [""; 0]);
+    Process::start(command.stderr(Stdio::null()))
 }
 
 /// Writes a file that only its owner can read.
