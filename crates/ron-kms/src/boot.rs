@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ron_http::{Need, Response, Route};
 use ron_kernel::Topology;
 use ron_proto::{Problem, scope};
+use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Boot, Running, Service, StartError, Table};
 
@@ -42,6 +43,8 @@ impl Service for RonKms {
             auth,
             ..
         } = boot;
+        let witness = WitnessSettings::load(&chassis.config.load(), &settings.keys.witness)
+            .map_err(|problem| vec![problem])?;
         chassis.ready.declare(&CAUSES);
         chassis.authorizer = Arc::new(VaultTokens(auth));
         chassis.capabilities(&capabilities(&settings));
@@ -55,6 +58,7 @@ impl Service for RonKms {
                 random: chassis.random.clone(),
                 ready: chassis.ready.clone(),
                 disk: None,
+                witness,
                 http: chassis.client.clone(),
             },
         )
@@ -74,7 +78,7 @@ impl Service for RonKms {
                 cosigned: engine.cosigned,
             };
             router = router.add_all(log_host::routes(Base::Audit, &host));
-            if engine.kms.settings.ml_dsa {
+            if engine.kms.settings.keys.ml_dsa {
                 router = router.add(second_vkey_route(engine.kms.ring.clone()));
             }
         }
@@ -96,6 +100,6 @@ fn second_vkey_route(ring: Arc<LogRing>) -> Route {
 
 fn capabilities(settings: &Settings) -> Vec<&'static str> {
     let mut names = vec!["audit", "sign", "verify", settings.backend.as_str()];
-    names.extend(settings.algs.iter().map(|alg| alg.as_str()));
+    names.extend(settings.keys.algs.iter().map(|alg| alg.as_str()));
     names
 }

@@ -16,6 +16,7 @@ use ron_proto::kms::{CreateKey, KeyDoc, SignAnswer, SignRequest, VerifyAnswer, V
 use ron_proto::problem::Problem;
 use ron_proto::status::Readiness;
 use ron_proto::values::Tenant;
+use ron_service::log_host::asker::WitnessSettings;
 use ron_service::{Config, DataDir, ReadyBoard, ServiceSettings as _, StartError};
 use serde::de::DeserializeOwned;
 
@@ -62,6 +63,8 @@ impl Custody {
     /// [`Custody::readiness`] says why.
     pub fn open(config: &Config, tenant: Tenant) -> Result<Self, StartError> {
         let settings = Settings::from_config(config)?;
+        let witness = WitnessSettings::load(config, &settings.keys.witness)
+            .map_err(|problem| vec![problem])?;
         let dir = DataDir::open(config)?;
         let clock = SystemClock::shared();
         let registry = Registry::new("ron_kms");
@@ -76,6 +79,7 @@ impl Custody {
             random: Arc::new(OsRandom),
             ready: ready.clone(),
             disk: None,
+            witness,
             http: Arc::new(HttpClient::new(ClientConfig::default())),
         };
         let engine = Engine::start(settings, parts).map_err(|why| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_proto::values::Alg;
 use ron_service::config::{ByteSize, NoteName};
-use ron_service::log_host::asker::{WitnessKeys, WitnessSettings};
+use ron_service::log_host::asker::WitnessKeys;
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 pub use ron_custody::backend::BackendKind;
@@ -66,8 +66,8 @@ ron_service::settings! {
         "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000");
         /// Longest time a leaf waits for its checkpoint.
         "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m");
-        /// Directory for a second copy of the newest checkpoint; compared at start to detect a
-        /// rollback of data_dir.
+        /// Directory for a second copy of the newest checkpoint, a file with mode 0600; compared at
+        /// start to detect a rollback of data_dir.
         "audit.anchor_dir" => anchor_dir: Option<PathBuf>;
         /// Name of the audit log in its checkpoints. Empty: made with a new store. Cannot change
         /// afterwards.
@@ -110,63 +110,24 @@ pub static TABLE: Table = Table {
     keys: Keys::GROUPS,
 };
 
+/// The configuration keys, and what follows from several of them.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// As configured; only `signers` is resolved: at least 1.
+    pub keys: Keys,
     /// The local backend (`file` or `memory`), for keys whose request names no backend.
     pub backend: BackendKind,
     pub devices: DeviceSettings,
     /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,
     pub seal: SealSource,
-    /// Algorithms for new keys.
-    pub algs: Vec<Alg>,
-    /// Signer threads, at least 1.
-    pub signers: usize,
-    /// Capacity of the sign queue.
-    pub sign_queue: usize,
-    /// Capacity of the store queue.
-    pub store_queue: usize,
-    /// Capacity of the audit queue and number of credits.
-    pub audit_queue: usize,
-    /// Maximum deadline of a job, queueing included.
-    pub sign_deadline: Duration,
-    /// Maximum wait for room in the audit queue.
-    pub reserve_wait: Duration,
-    /// Leaves after which a checkpoint is signed at once.
-    pub checkpoint_ops: u64,
-    /// Longest time a leaf waits for its checkpoint.
-    pub checkpoint_interval: Duration,
-    /// Directory for the second copy of the newest checkpoint.
-    pub anchor_dir: Option<PathBuf>,
-    /// `audit.origin`; the store keeps the one it was made with.
-    pub origin: Option<String>,
-    /// Pause between background verifications.
-    pub scrub_interval: Duration,
-    /// Maximum leaves of one append; one entry may exceed it.
-    pub batch_leaves: usize,
-    /// Whether checkpoints carry an ML-DSA-44 line.
-    pub ml_dsa: bool,
-    /// How long an old key of the log keeps signing after its rotation.
-    pub log_key_overlap: Duration,
-    pub witness: Option<WitnessSettings>,
-    /// Uses of an AES-GCM version reserved at once.
-    pub nonce_block: u32,
-    /// Maximum uses of an AES-GCM version.
-    pub nonce_cap: u32,
-    /// Maximum operations remembered by `op_id`.
-    pub replay_capacity: usize,
-    /// Maximum bytes of their answers on disk.
-    pub replay_bytes: u64,
-    /// Periods and delays of rotation and destruction.
-    pub lifecycle: LifecycleSettings,
 }
 
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
-        let keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        let mut keys: Keys = config.read().map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         let amnesia = config.chassis().amnesia;
-        let data_dir = config.chassis().data_dir.clone();
         let backend = match keys.backend {
             // With amnesia on, the default `file` means memory. `memory` without amnesia is reported below.
             LocalBackend::File if !amnesia => BackendKind::File,
@@ -174,46 +135,27 @@ impl ServiceSettings for Settings {
         };
         check_places(config, &keys, backend, &mut problems);
         let devices = DeviceSettings::new(config, &keys.devices, &mut problems);
-        let witness = WitnessSettings::load(config, &keys.witness);
-        let witness = witness.unwrap_or_else(|problem| {
-            problems.push(problem);
-            None
-        });
         let seal = seal_source(config, &keys, &mut problems);
-        check_algs(config, &keys, &mut problems);
-        check_delays(config, &keys, &mut problems);
+        if keys.algs.is_empty() {
+            let why = "is empty: name at least one, such as ed25519";
+            problems.push(config.problem(Keys::algs, why));
+        }
+        if keys.lifecycle.destroy_delay < keys.lifecycle.destroy_delay_min {
+            let why = "is shorter than destroy.delay_min";
+            problems.push(config.problem(LifecycleSettings::destroy_delay, why));
+        }
         if !problems.is_empty() {
             return Err(problems);
         }
+        if keys.signers == 0 {
+            keys.signers = ron_kernel::cores().min(64);
+        }
         Ok(Self {
+            keys,
             backend,
             devices,
-            data_dir,
+            data_dir: config.chassis().data_dir.clone(),
             seal,
-            algs: keys.algs,
-            signers: match keys.signers {
-                0 => ron_kernel::cores().min(64),
-                number => number,
-            },
-            sign_queue: keys.sign_queue,
-            store_queue: keys.store_queue,
-            audit_queue: keys.audit_queue,
-            sign_deadline: keys.sign_deadline,
-            reserve_wait: keys.reserve_wait,
-            checkpoint_ops: keys.checkpoint_ops,
-            checkpoint_interval: keys.checkpoint_interval,
-            anchor_dir: keys.anchor_dir,
-            origin: keys.origin.map(|NoteName(name)| name),
-            scrub_interval: keys.scrub_interval,
-            batch_leaves: keys.batch_leaves,
-            ml_dsa: keys.ml_dsa,
-            log_key_overlap: keys.log_key_overlap,
-            witness,
-            nonce_block: keys.nonce_block,
-            nonce_cap: keys.nonce_cap,
-            replay_capacity: keys.replay_capacity,
-            replay_bytes: keys.replay_bytes.0,
-            lifecycle: keys.lifecycle,
         })
     }
 }
@@ -287,20 +229,6 @@ fn seal_source(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) 
             },
             _ => SealSource::Ephemeral,
         },
-    }
-}
-
-fn check_algs(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
-    if keys.algs.is_empty() {
-        let why = "is empty: name at least one, such as ed25519";
-        problems.push(config.problem(Keys::algs, why));
-    }
-}
-
-fn check_delays(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
-    if keys.lifecycle.destroy_delay < keys.lifecycle.destroy_delay_min {
-        let why = "is shorter than destroy.delay_min";
-        problems.push(config.problem(LifecycleSettings::destroy_delay, why));
     }
 }
 

@@ -155,7 +155,7 @@ pub const AUDIT_QUEUE: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 2048,
     overflow: Overflow::RejectNew,
-    from: "kms-signer, kms-store",
+    from: "kms-signer, kms-store, kms-hp11-, kms-htpm-, kms-hrem-",
     to: "kms-audit",
     when_full: "429 busy, after waiting 200 ms for room before signing",
 };
@@ -184,7 +184,7 @@ pub const PROOF_QUEUE: QueueSpec = QueueSpec {
     name: "proof",
     capacity: 1024,
     overflow: Overflow::RejectNew,
-    from: "kms-audit, kms-signer, kms-ckpt, kms-witness",
+    from: "kms-audit, kms-signer, kms-store, kms-hp11-, kms-htpm-, kms-hrem-, kms-ckpt, kms-witness",
     to: "kms-proof",
     when_full: "the answer leaves without its proof",
 };

@@ -1,14 +1,12 @@
 //! Sources of the seal key: a key file, a passphrase file, a blob that a TPM unseals, or random (memory backend).
 
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_crypto::kdf::{Argon2Params, argon2id};
 use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_files::{OsDisk, write_atomic};
 use ron_kernel::Deadline;
 use ron_service::config::read_secret_file;
 
@@ -108,28 +106,14 @@ fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
     write_new(path, text.as_bytes())
 }
 
-/// Creates a file that only its owner can read, durably; fails if it exists.
+/// Writes a new file that only its owner can read, durably: without it the store is lost.
 fn write_new(path: &Path, text: &[u8]) -> Result<(), StoreError> {
-    let fail = |e: std::io::Error| {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    write_atomic(&OsDisk, dir, &name, text).map_err(|e| {
         StoreError::SealKey(format!(
             "seal key file {} cannot be made: {e}",
             path.display()
         ))
-    };
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(fail)?;
-    file.write_all(text)
-        .and_then(|()| file.sync_all())
-        .map_err(fail)?;
-    // Without the directory entry a crash would lose the key, and with it the store.
-    if let Some(dir) = path.parent() {
-        std::fs::File::open(dir)
-            .and_then(|d| d.sync_all())
-            .map_err(fail)?;
-    }
-    Ok(())
+    })
 }

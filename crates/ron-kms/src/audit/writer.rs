@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ron_files::{OsDisk, write_atomic};
 use ron_kernel::SharedClock;
 use ron_tlog::append::{AppendError, Log};
 use serde::{Deserialize, Serialize};
@@ -60,17 +61,17 @@ pub struct AuditWriter {
     log: Log,
     counters: Counters,
     state_at: u64,
-    state_path: Option<PathBuf>,
+    state_path: Option<(PathBuf, &'static str)>,
     clock: SharedClock,
     metrics: Metrics,
 }
 
 impl AuditWriter {
-    /// Continues after `counters`. `state_path` is the file that keeps them between starts.
+    /// Continues after `counters`. `state_path` names the directory and the file that keep them between starts.
     pub fn new(
         log: Log,
         counters: Counters,
-        state_path: Option<PathBuf>,
+        state_path: Option<(PathBuf, &'static str)>,
         clock: SharedClock,
         metrics: Metrics,
     ) -> Self {
@@ -146,28 +147,12 @@ impl AuditWriter {
             return;
         };
         let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
-        // Not flushed: an old or torn file only costs a longer scan at the next start. The file is never ahead of
-        // the log, whose leaves are durable by now.
-        let temporary = path.with_extension("tmp");
-        let done =
-            write_private(&temporary, &text).and_then(|()| std::fs::rename(&temporary, path));
+        // After the append: the file is never ahead of the log, whose leaves are durable by now.
+        let (dir, name) = path;
+        let done = write_atomic(&OsDisk, dir, name, &text);
         match done {
             Ok(()) => self.state_at = self.counters.log_size,
             Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),
         }
     }
-}
-
-/// Writes a file that only its owner can read.
-fn write_private(path: &std::path::Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)
 }

@@ -60,13 +60,16 @@ pub fn anchors(settings: &Settings, origin: &str) -> Vec<(PathBuf, String)> {
         .collect();
     let beside = settings.data_dir.iter();
     let beside = beside.map(|dir| (dir.clone(), ANCHOR_BESIDE.to_owned()));
-    let apart = settings.anchor_dir.iter();
+    let apart = settings.keys.anchor_dir.iter();
     let apart = apart.map(|dir| (dir.clone(), format!("{name}.checkpoint")));
     beside.chain(apart).collect()
 }
 
 /// The copy of the checkpoint inside the data directory.
 const ANCHOR_BESIDE: &str = "audit.checkpoint";
+
+/// The file beside the log that keeps its counters between starts.
+const COUNTERS: &str = "counters.json";
 
 /// The inputs of [`open`] besides the store.
 pub struct OpenWith<'a> {
@@ -112,8 +115,8 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         compare(witnesses, &reader).map_err(tampered)?;
     }
     let on_disk = settings.data_dir.is_some();
-    let state_path = on_disk.then(|| dir.join("counters.json"));
-    let counters = recount(&reader, state_path.as_deref())?;
+    let state_path = on_disk.then(|| (dir.to_owned(), COUNTERS));
+    let counters = recount(&reader, on_disk.then(|| dir.join(COUNTERS)).as_deref())?;
     if counters.store_version > store.version() {
         return Err(tampered(format!(
             "the key store is at version {}, but the audit log records version {}: the store was replaced by an older copy",

@@ -7,6 +7,7 @@ pub mod threads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_crypto::rand::Random;
 use ron_custody::backend::{self, Backends, DeviceHandles};
@@ -21,7 +22,8 @@ use ron_kernel::{
 use ron_proto::scope;
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
-use ron_service::log_host::cosign::Witnesses;
+use ron_service::config::NoteName;
+use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_tlog::append::LogReader;
 
@@ -56,6 +58,8 @@ pub struct EngineParts {
     pub ready: ReadyBoard,
     /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
     pub disk: Option<Arc<dyn Disk>>,
+    /// The witness policy and its times; `None` without one.
+    pub witness: Option<WitnessSettings>,
     /// Client for the requests to witnesses.
     pub http: Arc<HttpClient>,
 }
@@ -114,7 +118,9 @@ impl Engine {
         )?;
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
-        let mut witnesses = witnesses(&settings, &keys, &parts.http)?;
+        let witness = parts.witness.as_ref();
+        let witnesses = witness.map(|w| w.witnesses(keys.clone(), parts.http.clone()));
+        let mut witnesses = witnesses.transpose().map_err(EngineError::Witness)?;
         let cosigned = CosignedView::default();
         let dir = audit::dir(settings.data_dir.as_deref());
         let disk = disk(&settings, &parts);
@@ -142,7 +148,13 @@ impl Engine {
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let shared = (log, ring, replay);
         let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
-        let EngineParts { sup, km, ready, .. } = parts;
+        let EngineParts {
+            sup,
+            km,
+            ready,
+            witness,
+            ..
+        } = parts;
         spawn_refresher(&sup, &kms, ready.clone());
         // Without its log the store must not change: no leaf could record it.
         let stopped = opened.is_err();
@@ -152,7 +164,7 @@ impl Engine {
                     disk,
                     dir,
                     keys: keys.clone(),
-                    interval: kms.settings.scrub_interval,
+                    interval: kms.settings.keys.scrub_interval,
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
@@ -162,6 +174,7 @@ impl Engine {
                     entries: queues.audit,
                     proofs: queues.proofs,
                     witnesses,
+                    witness_late: witness.map_or(Duration::ZERO, |w| w.late),
                     journal,
                 };
                 audit.spawn(&sup, &km, &kms, &ready);
@@ -194,7 +207,7 @@ pub fn store_settings(settings: &Settings) -> StoreSettings {
     StoreSettings {
         data_dir: settings.data_dir.clone(),
         seal: settings.seal.clone(),
-        origin: settings.origin.clone(),
+        origin: settings.keys.origin.clone().map(|NoteName(name)| name),
     }
 }
 
@@ -229,7 +242,7 @@ fn spawn_signers(
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
     let signing = kms.clone();
     let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
-    sup.spawn_pool(&SIGNERS, kms.settings.signers, run);
+    sup.spawn_pool(&SIGNERS, kms.settings.keys.signers, run);
     device_jobs::spawn(sup, kms, devices);
 }
 
@@ -267,28 +280,9 @@ fn log_ring(
     parts: &EngineParts,
     store: &KeyStore,
 ) -> Result<LogRing, EngineError> {
-    let (overlap, second) = (settings.log_key_overlap, settings.ml_dsa);
+    let (overlap, second) = (settings.keys.log_key_overlap, settings.keys.ml_dsa);
     LogRing::new(store.log().clone(), overlap, second, parts.clock.clone())
         .map_err(EngineError::LogKey)
-}
-
-/// The witnesses that cosign checkpoints, when `witness.policy_file` is set.
-fn witnesses(
-    settings: &Settings,
-    keys: &KeyView,
-    http: &Arc<HttpClient>,
-) -> Result<Option<Witnesses>, EngineError> {
-    let Some(witness) = &settings.witness else {
-        return Ok(None);
-    };
-    Witnesses::new(
-        &witness.policy,
-        keys.clone(),
-        http.clone(),
-        witness.deadline,
-    )
-    .map(Some)
-    .map_err(EngineError::Witness)
 }
 
 /// Opens the journal of answers to operations with an `op_id`.
@@ -301,8 +295,8 @@ fn replay(
 ) -> Result<(Arc<Replay>, Journal), EngineError> {
     let dir = settings.data_dir.as_deref().unwrap_or(Path::new("/"));
     let bounds = Bounds {
-        capacity: settings.replay_capacity,
-        bytes_max: settings.replay_bytes,
+        capacity: settings.keys.replay_capacity,
+        bytes_max: settings.keys.replay_bytes.0,
         remembered: metrics.replay_remembered.clone(),
         forgotten: metrics.replay_forgotten.clone(),
     };
@@ -318,12 +312,12 @@ fn assemble(
     store: &KeyStore,
     (log, ring, replay): (Option<LogReader>, LogRing, Arc<Replay>),
 ) -> Result<(Arc<Kms>, Queues), EngineError> {
-    let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.sign_queue, &parts.km);
-    let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.store_queue, &parts.km);
-    let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.audit_queue, &parts.km);
+    let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.keys.sign_queue, &parts.km);
+    let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.keys.store_queue, &parts.km);
+    let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.keys.audit_queue, &parts.km);
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let (device_queues, devices) =
-        device_jobs::device_queues(store.backends(), settings.sign_queue, &parts.km);
+        device_jobs::device_queues(store.backends(), settings.keys.sign_queue, &parts.km);
     let index = store.index();
     metrics.show_keys(&index);
     let wrapping = wrapping_keys(store, parts)?;
@@ -331,15 +325,15 @@ fn assemble(
         backends: store.backends().clone(),
         index: Snapshot::new(index),
         replay,
-        credits: Credits::new(settings.audit_queue),
-        batch_slots: Credits::new(Kms::batch_slots_max(settings.audit_queue)),
+        credits: Credits::new(settings.keys.audit_queue),
+        batch_slots: Credits::new(Kms::batch_slots_max(settings.keys.audit_queue)),
         wrapping,
         health: AuditHealth::new(parts.ready.clone(), &metrics),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
-        sign: FairQueue::new(settings.sign_queue, settings.signers, turns_tx),
+        sign: FairQueue::new(settings.keys.sign_queue, settings.keys.signers, turns_tx),
         device_queues,
         store_tx,
         audit_tx,

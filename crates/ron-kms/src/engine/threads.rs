@@ -31,6 +31,8 @@ pub struct Audit {
     /// Answers that wait for their proofs.
     pub proofs: Receiver<ProofJob>,
     pub witnesses: Option<Witnesses>,
+    /// Time without a cosignature after which readiness reports it.
+    pub witness_late: Duration,
     pub host: LogHost,
     /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
@@ -63,6 +65,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         entries,
         proofs,
         witnesses,
+        witness_late,
         host,
         journal,
     } = audit;
@@ -70,8 +73,8 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
     let settings = &kms.settings;
     let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, handles.km);
     let signal = Arc::new(Signal::new(
-        settings.checkpoint_ops,
-        settings.checkpoint_interval,
+        settings.keys.checkpoint_ops,
+        settings.keys.checkpoint_interval,
         wake.clone(),
         opened.reader,
         kms.clock.clone(),
@@ -83,8 +86,15 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
     let witnessed = witnesses
         .as_ref()
         .is_some_and(|w| w.policy().needs_witnesses());
-    let witness = witnesses
-        .map(|witnesses| ask_witnesses(handles, witnesses, &host, wake, last_checkpoint.clone()));
+    let witness = witnesses.map(|witnesses| {
+        ask_witnesses(
+            handles,
+            (witnesses, witness_late),
+            &host,
+            wake,
+            last_checkpoint.clone(),
+        )
+    });
     let proving = ProofThread {
         jobs: proofs,
         host,
@@ -98,7 +108,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         ring: kms.ring.clone(),
         signal: signal.clone(),
         wakes,
-        interval: settings.checkpoint_interval,
+        interval: settings.keys.checkpoint_interval,
         anchors: anchors(settings, &kms.origin),
         health: kms.health.clone(),
         ready: handles.ready.clone(),
@@ -115,7 +125,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         entries,
         health: kms.health.clone(),
         origin: kms.origin.clone(),
-        batch_leaves: settings.batch_leaves,
+        batch_leaves: settings.keys.batch_leaves,
         signal,
         ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
@@ -149,14 +159,13 @@ fn spawn_writer<T: Send + 'static>(
 /// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
     handles: &Handles<'_>,
-    witnesses: Witnesses,
+    (witnesses, late): (Witnesses, Duration),
     host: &LogHost,
     store: Sender<Wake>,
     last_checkpoint: Shutdown,
 ) -> Sender<Published> {
     let kms = handles.kms;
     let (to, wakes) = queue(&WITNESS_QUEUE, WITNESS_QUEUE.capacity, handles.km);
-    let late = kms.settings.witness.as_ref();
     let log = WitnessedAudit {
         store,
         proofs: kms.proof_tx.clone(),
@@ -171,7 +180,7 @@ fn ask_witnesses(
         ready: handles.ready.clone(),
         metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
-        late: late.map_or(Duration::ZERO, |w| w.late),
+        late,
         since_ms: None,
         last_checkpoint,
     };

@@ -9,7 +9,8 @@
 //!
 //! Integers are big-endian. `op` is the first half of SHA-256 over tenant, zero byte and id; `body`
 //! the hash of the request; the answer is JSON. A batch that a crash interrupted, before any of its
-//! answers left, is cut from the last segment. A start refuses a segment with any other damage.
+//! answers left, is cut from the last segment. A start refuses a segment with any other damage, and a
+//! number that is missing between two others.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -31,10 +32,17 @@ const SEGMENTS: u64 = 8;
 
 /// Why the journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the journal of answers: {0}. Restore the file from a backup, or move it away: the service then forgets the operation ids in it, and performs a repeated request again"
-)]
-pub struct JournalError(#[from] FileError);
+pub enum JournalError {
+    #[error(
+        "the journal of answers: {0}. Restore the file from a backup, or move it and all files with lower numbers away: the service then forgets the operation ids in them, and performs a repeated request again"
+    )]
+    File(#[from] FileError),
+    #[error(
+        "the journal of answers: {} is missing. Restore the file from a backup, or move all files with lower numbers away: the service then forgets the operation ids in them, and performs a repeated request again",
+        .0.display()
+    )]
+    Missing(PathBuf),
+}
 
 /// Reads the answer of the record at `place`.
 pub(super) fn answer(place: &Place) -> Result<Vec<u8>, FileError> {
@@ -92,6 +100,10 @@ impl Journal {
             segments: VecDeque::new(),
             next: numbers.last().map_or(1, |last| last + 1),
         };
+        // Only the oldest segments are ever removed, in order, so the numbers have no gap.
+        if let Some(two) = numbers.windows(2).find(|two| two[1] != two[0] + 1) {
+            return Err(JournalError::Missing(journal.path(two[0] + 1)));
+        }
         for (number, left) in numbers.iter().zip((0..numbers.len()).rev()) {
             // A segment is begun only after the one before it was durable.
             let tail = if left == 0 {
@@ -139,6 +151,8 @@ impl Journal {
         let Some(opened) = opened else {
             tracing::warn!(event = "replay_segment_removed", segment = number);
             self.disk.remove(&path).map_err(FileError::io(&path))?;
+            // It never had a record, so its number is free: the next segment must leave no gap.
+            self.next = number;
             // The segment before is continued: if this name came back after a power failure, that segment would be read as one
             // that was complete, and its torn tail as damage.
             return self
@@ -228,7 +242,7 @@ impl Journal {
     fn begin_segment(&mut self) -> Result<(), FileError> {
         // The last segment must be durable before the next exists: a start takes only the last one's tail for torn.
         self.commit()?;
-        // Above every number seen so far: the MAC binds each record to the number of its segment.
+        // The MAC binds each record to the number of its segment.
         let (number, path) = (self.next, self.path(self.next));
         let file = RecordFile::create(&*self.disk, &path, KIND, number, self.check.clone())?;
         self.next += 1;
@@ -264,6 +278,10 @@ impl Journal {
             }
             let path = oldest.file.path();
             self.disk.remove(path).map_err(FileError::io(path))?;
+            // Before the next removal: in another order a power failure could leave a gap.
+            self.disk
+                .sync_dir(&self.dir)
+                .map_err(FileError::io(&self.dir))?;
         }
     }
 }

@@ -159,10 +159,7 @@ impl Replay {
             .map(Lookup::Repeated)
             .map_err(|why| {
                 tracing::error!(event = "replay_unreadable", %why);
-                Refusal::new(
-                    Cause::Internal,
-                    "the operation was done, but its remembered answer cannot be read",
-                )
+                unreadable_answer()
             })
     }
 
@@ -184,6 +181,12 @@ impl Replay {
         }
         count
     }
+}
+
+/// The refusal of a repeated operation whose answer is damaged.
+pub fn unreadable_answer() -> Refusal {
+    let detail = "the operation was done, but its remembered answer cannot be read";
+    Refusal::new(Cause::Internal, detail)
 }
 
 impl Ticket {

@@ -226,6 +226,28 @@ fn a_flipped_byte_forgets_nothing_silently() {
 }
 
 #[test]
+fn a_segment_that_is_missing_between_others_is_refused() {
+    let disk = memory();
+    let mut bench = open(&disk, 1, 80, 1 << 20, 0);
+    for n in 0..25 {
+        bench.done(n, 1, b"an answer", 10);
+    }
+    let files = bench.files();
+    drop(bench);
+    let middle = Path::new("/replay").join(&files[1]);
+    disk.remove(&middle).expect("removed");
+    let why = refused(&disk, 1);
+    assert!(
+        why.contains(&format!("{} is missing", middle.display())) && why.contains("Restore"),
+        "{why}"
+    );
+    // Of the oldest ones the journal forgets by itself.
+    disk.remove(&Path::new("/replay").join(&files[0]))
+        .expect("removed");
+    assert_eq!(open(&disk, 1, 80, 1 << 20, 20).count("t_remembered "), 5);
+}
+
+#[test]
 fn starts_continue_the_last_file() {
     let disk = memory();
     for n in 0..60_u128 {

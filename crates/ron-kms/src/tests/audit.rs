@@ -196,7 +196,7 @@ fn a_log_that_was_cut_or_rolled_back_is_found_at_start() {
         let dir = tempfile::tempdir().expect("dir");
         let (data, old) = (dir.path().join("data"), dir.path().join("old"));
         let mut settings = file_settings(&data);
-        settings.anchor_dir = anchored.then(|| dir.path().join("anchor"));
+        settings.keys.anchor_dir = anchored.then(|| dir.path().join("anchor"));
         let start = || Rig::start(settings.clone(), None).expect("starts");
         let rig = start();
         let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
@@ -273,7 +273,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn checkpoints_follow_the_leaves_and_prove_them() {
     let mut settings = memory_settings();
-    settings.checkpoint_interval = Duration::from_millis(100);
+    settings.keys.checkpoint_interval = Duration::from_millis(100);
     let disk = SimDisk::new();
     let rig = Rig::start(settings, Some(disk.clone())).expect("starts");
     let doc = rig.create(

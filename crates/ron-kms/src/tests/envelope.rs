@@ -378,7 +378,7 @@ fn nonces_are_counted_across_blocks_to_the_cap_and_not_past_it() {
 #[test]
 fn the_default_settings_reserve_ahead() {
     let mut settings = memory_settings();
-    settings.nonce_block = 64;
+    settings.keys.nonce_block = 64;
     let rig = Rig::start(settings, Some(SimDisk::new())).expect("starts");
     let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
     let caller = rig.caller.clone();
@@ -463,7 +463,7 @@ fn number(made: Result<EnvelopeOutput, Refusal>) -> u32 {
 fn a_crash_after_any_write_gives_no_number_twice() {
     let dir = tempfile::tempdir().expect("dir");
     let mut settings = file_settings(dir.path());
-    settings.nonce_block = 3;
+    settings.keys.nonce_block = 3;
     let rig = Rig::start_on(settings.clone(), None).expect("starts");
     let key = rig.create("app", Alg::Aes256Gcm, PayloadPolicy::Any, 1).key;
     let crashes = tempfile::tempdir().expect("dir");

@@ -150,9 +150,9 @@ const ROOM: usize = 1000;
 fn blocked_sync(fails: bool) {
     let disk = GateDisk::new(".seg");
     let mut settings = memory_settings();
-    settings.audit_queue = ROOM;
-    settings.sign_queue = 4 * ROOM;
-    settings.reserve_wait = Duration::from_millis(2);
+    settings.keys.audit_queue = ROOM;
+    settings.keys.sign_queue = 4 * ROOM;
+    settings.keys.reserve_wait = Duration::from_millis(2);
     let rig = Rig::start_on(settings, Some(Arc::new(disk.clone()))).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     let metrics = &rig.engine.kms.metrics;
@@ -216,7 +216,7 @@ fn a_sync_that_hangs_and_then_fails_lets_no_signature_out() {
 fn a_checkpoint_that_does_not_come_flips_readiness() {
     let disk = GateDisk::new("checkpoint.tmp");
     let mut settings = memory_settings();
-    settings.checkpoint_interval = Duration::from_millis(20);
+    settings.keys.checkpoint_interval = Duration::from_millis(20);
     let rig = Rig::start_on(settings, Some(Arc::new(disk.clone()))).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     let request = || SignRequest::message(doc.key.clone(), *b"x");
@@ -238,8 +238,8 @@ fn a_checkpoint_that_does_not_come_flips_readiness() {
 #[test]
 fn many_leaves_bring_a_checkpoint_before_its_time() {
     let mut settings = memory_settings();
-    settings.checkpoint_interval = Duration::from_secs(30);
-    settings.checkpoint_ops = 100;
+    settings.keys.checkpoint_interval = Duration::from_secs(30);
+    settings.keys.checkpoint_ops = 100;
     let rig = Rig::start(settings, Some(SimDisk::new())).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     let reader = rig.engine.reader.clone().expect("a log");

@@ -56,9 +56,9 @@ fn update(update: UpdateKey) -> KeyRequest {
 
 /// Settings with short delays.
 fn quick(mut settings: Settings) -> Settings {
-    settings.lifecycle.destroy_delay_min = Duration::from_secs(1);
-    settings.lifecycle.prepublish = Duration::from_secs(600);
-    settings.lifecycle.jitter_percent = 10;
+    settings.keys.lifecycle.destroy_delay_min = Duration::from_secs(1);
+    settings.keys.lifecycle.prepublish = Duration::from_secs(600);
+    settings.keys.lifecycle.jitter_percent = 10;
     settings
 }
 

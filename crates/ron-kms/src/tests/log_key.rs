@@ -2,19 +2,17 @@
 
 use std::path::Path;
 
-use ron_custody::store::LOG_KEY_NAME;
-use ron_custody::store::OpRow;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{PayloadPolicy, RotateLogKey, RotateLogKeyAnswer, SignRequest};
-use ron_proto::values::{Alg, Timestamp};
+use ron_proto::values::Alg;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Note, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
 
 use super::{Rig, file_settings, op_id, principal, settings};
-use crate::audit::leaf::{Draft, Leaf, Op};
+use crate::audit::leaf::{Leaf, Op};
 use crate::audit::ring::{CHAIN_FILE, open_checkpoint};
 use crate::audit::verify::{verify_dir, verify_on};
 use crate::settings::Settings;
@@ -335,38 +333,24 @@ fn a_crash_at_every_write_of_the_log_is_legal() {
 fn a_crash_at_every_write_of_the_store_is_legal() {
     let home = Home::new();
     let (disk, pin) = prepared(&home.dir);
-    let mut store = open_store(&home.dir).expect("opens");
-    let new = store.next_log_key(2, Timestamp(9)).expect("made");
-    let draft = Draft {
-        context: Some(new.statement.to_string()),
-        key: Some(LOG_KEY_NAME.into()),
-        op_id: Some(op_id(7).to_string()),
-        output_sha256: Some(hex::encode(ron_crypto::hash::sha256(new.public()))),
-        version: Some(2),
-        ..Draft::service(Op::RotateLogKey, "")
-    };
-    let body = crate::work::key_request::body_hash(Op::RotateLogKey, LOG_KEY_NAME, &request(7));
-    let op = OpRow {
-        tenant: "ron".parse().expect("tenant"),
-        op_id: op_id(7),
-        body,
-        now: Timestamp(ron_kernel::Clock::unix_ms(&ron_kernel::SystemClock)),
-    };
+    let rig = Rig::start(file_settings(&home.dir), Some(disk.clone())).expect("starts");
     let wal = home.dir.join("keys.db-wal");
     let before = std::fs::metadata(&wal).map_or(0, |m| m.len());
-    store
-        .commit_log_key(new, &op, &draft.to_json(), 0)
-        .expect("commits");
+    let log = disk.fork();
+    // The commit is in the store, and its leaf is in no log.
+    disk.fail_after(1, FaultKind::Io);
+    assert_eq!(rig.rotate_log_key(request(7)).status, 503);
     let bytes = std::fs::read(&wal).expect("the commit is in the write-ahead log");
     assert!(bytes.len() as u64 > before + 4096);
     home.keep();
-    drop(store);
+    rig.sup.drain(std::time::Duration::from_secs(5));
+    drop(rig);
     let mut seen = [0, 0];
     for cut in (0..bytes.len()).step_by(1031).chain([bytes.len()]) {
         home.restore();
         let _ = std::fs::remove_file(home.dir.join("keys.db-shm"));
         std::fs::write(&wal, &bytes[..cut]).expect("written");
-        let keys = check_restart(&home.dir, &disk.fork(), &pin, &format!("cut at {cut}"));
+        let keys = check_restart(&home.dir, &log.fork(), &pin, &format!("cut at {cut}"));
         seen[keys - 1] += 1;
     }
     assert!(seen[0] > 1 && seen[1] > 0, "{seen:?}");

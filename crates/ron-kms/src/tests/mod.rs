@@ -160,6 +160,7 @@ impl Rig {
             random,
             ready: ready.clone(),
             disk,
+            witness: None,
             http: Arc::new(HttpClient::new(ClientConfig::default())),
         };
         let engine = match Engine::start(settings, parts) {

@@ -264,7 +264,7 @@ fn an_operation_id_is_answered_once() {
 #[test]
 fn what_cannot_be_made_is_refused() {
     let mut settings = memory_settings();
-    settings.algs.retain(|alg| *alg != Alg::Aes256Gcm);
+    settings.keys.algs.retain(|alg| *alg != Alg::Aes256Gcm);
     let rig = Rig::start(settings, None).expect("starts");
     let good = create_request("app", Alg::Ed25519, PayloadPolicy::Any, 0);
     let mut op = 100;
@@ -512,8 +512,8 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
 #[test]
 fn a_full_queue_answers_429_at_once() {
     let mut settings = memory_settings();
-    (settings.signers, settings.sign_queue) = (1, 8);
-    settings.reserve_wait = std::time::Duration::from_secs(3);
+    (settings.keys.signers, settings.keys.sign_queue) = (1, 8);
+    settings.keys.reserve_wait = std::time::Duration::from_secs(3);
     let rig = Rig::start(settings, None).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     // Without room in the log the only signer waits, holding the first request.
@@ -542,7 +542,7 @@ fn a_full_queue_answers_429_at_once() {
 #[test]
 fn a_full_audit_queue_answers_429_after_the_reserve_wait() {
     let mut settings = memory_settings();
-    settings.reserve_wait = std::time::Duration::from_millis(50);
+    settings.keys.reserve_wait = std::time::Duration::from_millis(50);
     let rig = Rig::start(settings, None).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     let kms = &rig.engine.kms;

@@ -2,17 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_crypto::rand::SeededRandom;
 use ron_custody::backend::{BackendKind, Backends};
-use ron_custody::store::{KeyStore, StoreError};
-use ron_custody::store::{OpRow, Pending};
-use ron_proto::kms::{KeyDoc, PayloadPolicy, SignRequest};
+use ron_custody::store::{KeyStore, Pending, StoreError};
+use ron_files::{CrashMode, FaultKind, SimDisk};
+use ron_proto::kms::{KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::{Rig, file_settings, op_id, signed};
-use crate::audit::leaf::{Draft, Leaf, Op};
+use crate::audit::leaf::{Leaf, Op};
 use crate::engine::store_settings;
 use crate::settings::SealSource;
 
@@ -236,73 +237,67 @@ fn a_passphrase_seals_too() {
     assert!(matches!(open(), Err(StoreError::WrongSealKey)));
 }
 
+/// The power fails at every operation of the log while a change is made: the change is in the store, and its leaf is on the
+/// disk or not. The next start finds the leaf or writes it, once.
 #[test]
 fn a_crash_between_store_and_log_is_repaired_at_start() {
-    for leaf_was_written in [false, true] {
-        let dir = tempfile::tempdir().expect("dir");
-        let docs = with_keys(dir.path());
-        let kid = docs[0].key.clone();
-        let mut store = open(dir.path()).expect("opens");
-        let new = store.next_version(&kid, Timestamp(9)).expect("supported");
-        let draft = Draft {
-            key: Some(kid.to_string()),
-            op_id: Some(op_id(77).to_string()),
-            version: Some(3),
-            ..Draft::service(Op::Rotate, "crash")
-        };
-        let op = OpRow {
-            tenant: kid.tenant.clone(),
-            op_id: op_id(77),
-            body: [1; 32],
-            now: Timestamp(9),
-        };
-        store
-            .commit(new, &op, &draft.to_json(), 0)
-            .expect("commits");
-        assert_eq!(
-            store.key(&kid).expect("key").head().number,
-            2,
-            "invisible without its leaf"
-        );
-        drop(store);
-        if leaf_was_written {
-            // The first start writes the leaf and completes the change; undo the completion, as a crash would.
-            Rig::file(dir.path()).expect("starts").stop();
-            let store = open(dir.path()).expect("opens");
-            let birth = store.key(&kid).expect("key").head().birth;
-            drop(store);
-            let db = database(dir.path());
-            db.execute("UPDATE versions SET birth = NULL WHERE number = 3", [])
-                .expect("set");
-            let before = docs.len() as i64 + 1;
-            db.execute(
-                "INSERT INTO outbox VALUES (1, 'ron', ?1, ?2, 3, ?3, 0, ?4)",
-                params![
-                    op_id(77).to_string(),
-                    kid.to_string(),
-                    draft.to_json(),
-                    before
-                ],
-            )
-            .expect("set");
-            drop(db);
-            let rig = Rig::file(dir.path()).expect("starts");
+    let (mut found, mut written) = (0, 0);
+    for mode in [CrashMode::LoseAll, CrashMode::KeepAll] {
+        for nth in 1_u64.. {
+            let what = format!("{mode:?} at operation {nth}");
+            let dir = tempfile::tempdir().expect("dir");
+            std::fs::create_dir(dir.path().join("audit")).expect("made");
+            let disk = SimDisk::new();
+            let start = || Rig::start(file_settings(dir.path()), Some(disk.clone()));
+            let rig = start().expect("starts");
+            let kid = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1).key;
+            disk.fail_after(nth, FaultKind::PowerOff);
+            let request = || RotateRequest {
+                expected_head: Some(1),
+                op_id: Some(op_id(77)),
+            };
+            let answered = rig.rotate(&kid, request()).status == 200;
+            if !answered {
+                assert_eq!(rig.doc(&kid).head, 1, "{what}: invisible without its leaf");
+            }
+            rig.sup.drain(Duration::from_secs(5));
+            drop(rig);
+            disk.crash(mode);
+            let segment = disk.peek(&dir.path().join("audit/00000000.seg"));
+            let needle = b"\"op\":\"rotate\"";
+            let on_disk = segment.is_some_and(|s| s.windows(needle.len()).any(|w| w == needle));
+            if answered {
+                assert!(on_disk, "{what}");
+                break;
+            }
+            *(if on_disk { &mut found } else { &mut written }) += 1;
+            let rig = start().expect("starts");
+            let doc = rig.doc(&kid);
+            assert_eq!((doc.head, doc.versions.len()), (2, 2), "{what}");
+            let again: RotateAnswer = rig.rotate(&kid, request()).json();
             assert_eq!(
-                rig.doc(&kid).versions[2].receipt.index,
-                birth,
-                "found, not written again"
+                (again.op_id, again.document),
+                (op_id(77), doc.clone()),
+                "{what}"
+            );
+            let reader = rig.engine.reader.clone().expect("log");
+            let leaves = (0..reader.size_durable()).map(|at| reader.entry(at).expect("leaf"));
+            let leaves: Vec<Leaf> = leaves.map(|l| Leaf::parse(&l).expect("leaf")).collect();
+            assert_eq!(
+                leaves.iter().filter(|l| l.op == Op::Rotate).count(),
+                1,
+                "{what}"
+            );
+            let born = &leaves[doc.versions[1].receipt.index as usize];
+            assert_eq!(
+                (born.op, born.version, born.key_op_counter),
+                (Op::Rotate, Some(2), Some(2)),
+                "{what}"
             );
             rig.stop();
+            let store = open(dir.path()).expect("opens");
+            assert_eq!(store.pending().expect("reads"), None::<Pending>, "{what}");
         }
-        let rig = Rig::file(dir.path()).expect("starts");
-        let doc = rig.doc(&kid);
-        assert_eq!((doc.head, doc.versions.len()), (3, 3));
-        let reader = rig.engine.reader.as_ref().expect("log");
-        let born =
-            Leaf::parse(&reader.entry(doc.versions[2].receipt.index).expect("leaf")).expect("leaf");
-        assert_eq!((born.op, born.version), (Op::Rotate, Some(3)));
-        rig.stop();
-        let store = open(dir.path()).expect("opens");
-        assert_eq!(store.pending().expect("reads"), None::<Pending>);
     }
+    assert!(found > 0 && written > 0, "{found} found, {written} written");
 }

@@ -156,7 +156,7 @@ impl Kms {
     /// The context of an operation that the service does by itself, for a key of `tenant`. The answer goes
     /// nowhere.
     pub fn internal_call(&self, tenant: &Tenant) -> CallContext {
-        let deadline = Deadline::within(self.settings.sign_deadline);
+        let deadline = Deadline::within(self.settings.keys.sign_deadline);
         let (responder, _) = Responder::detached(deadline);
         CallContext {
             caller: Principal {
@@ -264,7 +264,7 @@ impl Kms {
         self.may_begin(call)?;
         let until = call
             .deadline
-            .earlier(Deadline::within(self.settings.reserve_wait));
+            .earlier(Deadline::within(self.settings.keys.reserve_wait));
         let busy = || {
             self.metrics
                 .rejects
@@ -313,7 +313,7 @@ impl Kms {
     pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
         let credit = self
             .credits
-            .acquire(Deadline::within(self.settings.reserve_wait));
+            .acquire(Deadline::within(self.settings.keys.reserve_wait));
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
         let drafts = Items::from_buf([Draft::service(op, context)]);
         let credits = Items::from_buf([credit]);

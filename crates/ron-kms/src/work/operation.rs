@@ -27,7 +27,7 @@ use crate::audit::entry::{
 };
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::audit::proofs::ProofRequest;
-use crate::replay::{JournalRecord, Lookup, Ticket};
+use crate::replay::{JournalRecord, Lookup, Ticket, unreadable_answer};
 
 /// The answer of one item.
 pub type Answer<M> = Result<Logged<M>, Refusal>;
@@ -529,10 +529,19 @@ impl Kms {
     }
 }
 
-/// Parses a remembered answer. An answer of another type means that the `op_id` was used for another operation.
+/// Parses a remembered answer. The operation was done, so an unreadable answer is no mismatch that a new `op_id` would solve:
+/// the caller must not do it again unknowingly.
 fn recalled<M: DeserializeOwned>(json: &[u8]) -> Answer<M> {
-    serde_json::from_slice(json).map_err(|_| {
-        let detail = "this op_id was used for another operation within 24 hours; use a new one";
-        Refusal::new(Cause::OpIdMismatch, detail)
-    })
+    serde_json::from_slice(json).map_err(|_| unreadable_answer())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_remembered_answer_is_an_internal_error() {
+        let refusal = recalled::<()>(b"{\"output\":1}").expect_err("not an answer");
+        assert_eq!(refusal.cause, Cause::Internal);
+    }
 }

@@ -32,7 +32,7 @@ impl Kms {
         }
         let index = self.index.load();
         for key in index.keys.values() {
-            if due(&Schedule::from(&**key), &self.settings.lifecycle, now).is_none() {
+            if due(&Schedule::from(&**key), &self.settings.keys.lifecycle, now).is_none() {
                 continue;
             }
             let job = StoreJob::Due(key.kid.clone());

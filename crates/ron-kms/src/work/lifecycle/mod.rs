@@ -262,7 +262,7 @@ impl Lifecycle {
     fn planner(&self) -> Planner<'_> {
         Planner {
             store: &self.store,
-            settings: &self.kms.settings.lifecycle,
+            settings: &self.kms.settings.keys.lifecycle,
             random: self.kms.random.as_ref(),
             now: Timestamp(self.kms.clock.unix_ms()),
         }
@@ -314,7 +314,7 @@ impl Lifecycle {
     /// The checks for a new key, generated or imported.
     fn check_making(&self, call: &CallContext, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
         may_use(&call.caller, kid)?;
-        if !self.kms.settings.algs.contains(&ask.alg) {
+        if !self.kms.settings.keys.algs.contains(&ask.alg) {
             return Err(unsupported());
         }
         if !ask.alg.signs() && ask.payload != PayloadPolicy::Any {
