@@ -85,9 +85,7 @@ impl DeviceKey {
         plaintext: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, Refusal> {
-        let wrapped = self
-            .device
-            .wrap(self.alg, &self.handle, aad, plaintext, deadline)?;
+        let wrapped = self.device.wrap(&self.handle, aad, plaintext, deadline)?;
         Ok(wrapped)
     }
 
@@ -98,9 +96,7 @@ impl DeviceKey {
         wrapped: &[u8],
         deadline: Deadline,
     ) -> Result<SecretBytes, Refusal> {
-        let secret = self
-            .device
-            .unwrap(self.alg, &self.handle, aad, wrapped, deadline)?;
+        let secret = self.device.unwrap(&self.handle, aad, wrapped, deadline)?;
         Ok(secret)
     }
 

@@ -129,114 +129,101 @@ pub trait Presence {
 }
 
 /// A device that holds keys. Its methods block, at most until 50 ms after the deadline, so only threads that may block
-/// call them.
+/// call them. The default methods are those of a device that is no longer configured.
 pub trait Device: Send + Sync {
-    /// Which backend it is.
     fn kind(&self) -> BackendKind;
 
-    /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// The availability of the device.
     fn presence(&self) -> &dyn Presence;
 
     /// Makes a key that cannot leave the device. `name` is the label that the device's tools show.
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError>;
-
-    /// Whether [`Device::destroy`] does anything.
-    fn destroys(&self) -> bool {
-        false
+    fn make(&self, _alg: Alg, _name: &str, _: Deadline) -> Result<NewKey, DeviceError> {
+        Err(not_configured(self.kind()))
     }
 
     /// Destroys a key inside the device. A key that is already gone is a success.
-    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
-        let why = "destroying keys";
-        Err(DeviceError::Unsupported(why.into()))
+    fn destroy(&self, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
+        Err(not_configured(self.kind()))
     }
 
     /// The raw signature of `message`: Ed25519 64 bytes, P-256 over its SHA-256 as `r || s`.
     fn sign(
         &self,
-        alg: Alg,
-        handle: &Handle,
-        message: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, DeviceError>;
+        _alg: Alg,
+        _handle: &Handle,
+        _message: &[u8],
+        _: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        Err(not_configured(self.kind()))
+    }
 
     /// Wraps bytes under a wrapping key. The format is the device's own; [`Device::unwrap`] reads it.
     fn wrap(
         &self,
-        _alg: Alg,
         _handle: &Handle,
         _aad: &[u8],
         _plaintext: &[u8],
-        _deadline: Deadline,
+        _: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
-        Err(DeviceError::Unsupported("wrapping".into()))
+        Err(not_configured(self.kind()))
     }
 
     /// Recovers the bytes that [`Device::wrap`] was given.
     fn unwrap(
         &self,
-        _alg: Alg,
         _handle: &Handle,
         _aad: &[u8],
         _wrapped: &[u8],
-        _deadline: Deadline,
+        _: Deadline,
     ) -> Result<SecretBytes, DeviceError> {
-        Err(DeviceError::Unsupported("unwrapping".into()))
+        Err(not_configured(self.kind()))
     }
 
     /// Reads the device's monotonic counter, after incrementing it if `advance` is set.
-    fn counter(&self, _advance: bool, _deadline: Deadline) -> Result<u64, DeviceError> {
-        Err(DeviceError::Unsupported("counting".into()))
+    fn counter(&self, _advance: bool, _: Deadline) -> Result<u64, DeviceError> {
+        Err(not_configured(self.kind()))
     }
 
     /// Seals `secret` into a blob that only this device can unseal.
-    fn seal(&self, _secret: &SecretBytes, _deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
-        Err(DeviceError::Unsupported("sealing".into()))
+    fn seal(&self, _secret: &SecretBytes, _: Deadline) -> Result<Vec<u8>, DeviceError> {
+        Err(not_configured(self.kind()))
     }
 
     /// Recovers the secret that [`Device::seal`] was given.
-    fn unseal(&self, _blob: &[u8], _deadline: Deadline) -> Result<SecretBytes, DeviceError> {
-        Err(DeviceError::Unsupported("sealing".into()))
+    fn unseal(&self, _blob: &[u8], _: Deadline) -> Result<SecretBytes, DeviceError> {
+        Err(not_configured(self.kind()))
     }
 
     /// The device's own evidence for a key, bound to `nonce`; `None` from a device that cannot attest.
     fn attest(
         &self,
-        _handle: &Handle,
+        _: &Handle,
         _nonce: [u8; 32],
-        _deadline: Deadline,
+        _: Deadline,
     ) -> Result<Option<TpmEvidence>, DeviceError> {
         Ok(None)
+    }
+}
+
+fn not_configured(kind: BackendKind) -> DeviceError {
+    DeviceError::Unavailable {
+        backend: kind.as_str(),
+        why: "it is no longer configured".into(),
     }
 }
 
 /// Stands in for a device that holds keys but is no longer configured.
 #[derive(Debug)]
 pub struct Absent {
-    kind: BackendKind,
-    since_ms: u64,
-}
-
-impl Absent {
-    /// The stand-in for this kind, unavailable since `since_ms` (Unix milliseconds).
-    pub fn new(kind: BackendKind, since_ms: u64) -> Self {
-        Self { kind, since_ms }
-    }
-
-    fn error(&self) -> DeviceError {
-        DeviceError::Unavailable {
-            backend: self.kind.as_str(),
-            why: "it is no longer configured".into(),
-        }
-    }
+    pub kind: BackendKind,
+    /// Unix milliseconds.
+    pub since_ms: u64,
 }
 
 impl Presence for Absent {
     fn unavailable(&self) -> Option<String> {
-        Some(self.error().to_string())
+        Some(not_configured(self.kind).to_string())
     }
 
     fn seen_ms(&self) -> u64 {
@@ -259,52 +246,12 @@ impl Device for Absent {
         Capabilities {
             algs: Vec::new(),
             attestation: Attestation::None,
+            // Once it is configured again, the pending destruction is carried out.
+            destroys: true,
         }
     }
 
     fn presence(&self) -> &dyn Presence {
         self
-    }
-
-    fn make(&self, _: Alg, _: &str, _: Deadline) -> Result<NewKey, DeviceError> {
-        Err(self.error())
-    }
-
-    fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
-        Err(self.error())
-    }
-
-    fn wrap(
-        &self,
-        _: Alg,
-        _: &Handle,
-        _: &[u8],
-        _: &[u8],
-        _: Deadline,
-    ) -> Result<Vec<u8>, DeviceError> {
-        Err(self.error())
-    }
-
-    fn unwrap(
-        &self,
-        _: Alg,
-        _: &Handle,
-        _: &[u8],
-        _: &[u8],
-        _: Deadline,
-    ) -> Result<SecretBytes, DeviceError> {
-        Err(self.error())
-    }
-
-    fn counter(&self, _: bool, _: Deadline) -> Result<u64, DeviceError> {
-        Err(self.error())
-    }
-
-    fn destroys(&self) -> bool {
-        true // once it is configured again, the pending destruction is carried out
-    }
-
-    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
-        Err(self.error())
     }
 }

@@ -19,6 +19,7 @@ mod metrics;
 mod pkcs11;
 #[cfg(feature = "pkcs11")]
 mod pkcs11_wrap;
+mod pooled;
 mod probe;
 mod remote;
 mod session_pool;
@@ -94,13 +95,8 @@ pub struct Capabilities {
     pub algs: Vec<Alg>,
     /// The attestation class of its keys.
     pub attestation: Attestation,
-}
-
-impl Capabilities {
-    /// Whether keys of `alg` can be made.
-    pub fn makes(&self, alg: Alg) -> bool {
-        self.algs.contains(&alg)
-    }
+    /// Whether [`Device::destroy`] does anything.
+    pub destroys: bool,
 }
 
 /// What a backend can prove about where a key is held.
@@ -182,9 +178,12 @@ impl Backends {
     /// The device that holds a key. For a device that is no longer configured, a stand-in that is always unavailable, so
     /// that its keys still verify.
     pub fn holder(&self, kind: BackendKind) -> Arc<dyn Device> {
-        self.device(kind)
-            .cloned()
-            .unwrap_or_else(|| Arc::new(device::Absent::new(kind, self.started_ms)))
+        self.device(kind).cloned().unwrap_or_else(|| {
+            Arc::new(device::Absent {
+                kind,
+                since_ms: self.started_ms,
+            })
+        })
     }
 
     /// The capabilities of a backend; `None` when it is not configured.
@@ -193,6 +192,7 @@ impl Backends {
             return Some(Capabilities {
                 algs: Alg::ALL.to_vec(),
                 attestation: Attestation::None,
+                destroys: true,
             });
         }
         self.device(kind).map(|device| device.capabilities())
@@ -206,7 +206,7 @@ impl Backends {
                 "backend `{}` is not configured here",
                 kind.as_str()
             )),
-            Some(can) if !can.makes(alg) => refuse(format!(
+            Some(can) if !can.algs.contains(&alg) => refuse(format!(
                 "backend `{}` makes no keys of {alg}",
                 kind.as_str()
             )),

@@ -7,7 +7,6 @@
 //! module has one login per process.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,20 +19,16 @@ use cryptoki::session::{Session as Raw, UserType};
 use cryptoki::slot::Slot;
 use cryptoki::types::RawAuthPin;
 use ron_crypto::hash::sha256;
-use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::session_pool::{Fault, Session, SessionPool};
-use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
-};
+use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
+use super::settings::Pkcs11Settings;
+use super::{BackendKind, Handle, NewKey};
 use crate::keys::PublicKey;
 
-/// Bytes of a `CKA_ID`.
-const ID_BYTES: usize = 16;
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
 /// `edwards25519` as a PrintableString, the curve's name in PKCS#11 3.0.
@@ -43,18 +38,9 @@ const ED25519_OID: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
 /// The object identifier of P-256.
 const P256_OID: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
-#[derive(Clone, Debug)]
-pub struct Token {
-    pub module: PathBuf,
-    /// The token's label; empty for the only token of the module.
-    pub label: String,
-    /// Path of the PIN's file, or `env:NAME`.
-    pub pin: String,
-}
-
 /// The loaded module, shared by all sessions.
 pub struct Driver {
-    token: Token,
+    settings: Pkcs11Settings,
     module: OnceLock<Pkcs11>,
     /// Number of initialisations of the module. Handles of a session from an earlier one are invalid.
     epoch: AtomicU64,
@@ -80,9 +66,9 @@ impl Drop for Inside<'_> {
 
 impl Driver {
     /// A driver that has not loaded its module yet.
-    pub fn new(token: Token) -> Arc<Self> {
+    pub fn new(settings: Pkcs11Settings) -> Arc<Self> {
         Arc::new(Self {
-            token,
+            settings,
             module: OnceLock::new(),
             epoch: AtomicU64::new(1),
             inside: AtomicUsize::new(0),
@@ -96,7 +82,7 @@ impl Driver {
         // Not closed when dropped: after the module was initialised again, the handle of an old session may be
         // that of a new one.
         let raw = module.open_rw_session_no_drop(slot).map_err(fault)?;
-        let pin = secret_from_env_or_file(&self.token.pin, &|name| std::env::var(name).ok())
+        let pin = secret_from_env_or_file(&self.settings.pin, &|name| std::env::var(name).ok())
             .map_err(|why| Fault::Denied(format!("pkcs11.pin: {why}")))?;
         let pin = RawAuthPin::new(Box::new(pin.expose().to_vec()));
         match raw.login_with_raw(UserType::User, &pin) {
@@ -116,7 +102,7 @@ impl Driver {
         if let Some(module) = self.module.get() {
             return Ok(module);
         }
-        let path = &self.token.module;
+        let path = &self.settings.module;
         let module = Pkcs11::new(path)
             .map_err(|e| Fault::Gone(format!("{} cannot be loaded: {e}", path.display())))?;
         initialize(&module)?;
@@ -139,7 +125,7 @@ impl Driver {
 
     fn find_slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
         let slots = module.get_slots_with_initialized_token().map_err(fault)?;
-        let label = &self.token.label;
+        let label = &self.settings.token;
         let mut found = Vec::new();
         for slot in slots {
             let info = module.get_token_info(slot).map_err(fault)?;
@@ -219,6 +205,16 @@ impl Drop for TokenSession {
 }
 
 impl Session for TokenSession {
+    const KIND: BackendKind = BackendKind::Pkcs11;
+    const OPS: &'static [&'static str] = &[
+        "probe",
+        "pkcs11_make",
+        "pkcs11_sign",
+        "pkcs11_destroy",
+        "pkcs11_wrap",
+        "pkcs11_unwrap",
+    ];
+
     fn probe(&mut self) -> Result<(), Fault> {
         self.inside(|raw, _| {
             let info = raw.get_session_info().map_err(fault)?;
@@ -233,6 +229,67 @@ impl Session for TokenSession {
                 other => Err(Fault::Gone(format!("the session is {other:?}"))),
             }
         })
+    }
+
+    fn make(&mut self, alg: Alg, id: [u8; 16], name: &str, _: Deadline) -> Result<NewKey, Fault> {
+        let handle = Handle(id.to_vec());
+        let public = if alg == Alg::Aes256Kwp {
+            self.make_wrapping(&handle, name)?
+        } else {
+            let public = self.make_pair(alg, &id, name)?;
+            check_signature(&public, &self.sign(alg, &handle, TEST_MESSAGE)?)?;
+            public
+        };
+        Ok(NewKey { handle, public })
+    }
+
+    /// Destroys the objects with this id; success when there is none.
+    fn destroy(&mut self, Handle(id): &Handle, _: Deadline) -> Result<(), Fault> {
+        self.inside(|raw, objects| {
+            objects.remove(id);
+            let found = raw.find_objects(&[Attribute::Id(id.to_vec())]);
+            for object in found.map_err(fault)? {
+                raw.destroy_object(object).map_err(fault)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sign(&mut self, alg: Alg, handle: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+        self.inside(|raw, objects| {
+            let key = find(raw, objects, ObjectClass::PRIVATE_KEY, &handle.0)?;
+            let signature = match alg {
+                Alg::Ed25519 => {
+                    let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
+                    raw.sign(&Mechanism::Eddsa(pure), key, message)
+                }
+                Alg::EcdsaP256 => raw.sign(&Mechanism::Ecdsa, key, &sha256(message)),
+                other => {
+                    return Err(Fault::Unsupported(format!("{other} in a PKCS#11 token")));
+                }
+            };
+            signature.map_err(fault)
+        })
+    }
+
+    fn wrap(
+        &mut self,
+        handle: &Handle,
+        _: &[u8],
+        plaintext: &[u8],
+        _: Deadline,
+    ) -> Result<Vec<u8>, Fault> {
+        self.wrap_bytes(handle, plaintext)
+    }
+
+    fn unwrap(
+        &mut self,
+        handle: &Handle,
+        _: &[u8],
+        wrapped: &[u8],
+        _: Deadline,
+    ) -> Result<SecretBytes, Fault> {
+        self.unwrap_bytes(handle, wrapped)
     }
 }
 
@@ -252,56 +309,39 @@ impl TokenSession {
     }
 
     /// Makes a key pair that cannot leave the token; returns the public key.
-    fn make(&mut self, alg: Alg, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
+    fn make_pair(&mut self, alg: Alg, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
         self.inside(|raw, _| {
             let (public, private) = generate(raw, alg, id, label)?;
-            // Read back: a token may accept a template and ignore parts of it.
-            let wanted = [AttributeType::NeverExtractable, AttributeType::Sensitive];
-            let held = raw.get_attributes(private, &wanted).map_err(fault)?;
-            if held != [Attribute::NeverExtractable(true), Attribute::Sensitive(true)] {
-                let _ = raw.destroy_object(private);
+            if let Err(fault) = check_protected(raw, private) {
                 let _ = raw.destroy_object(public);
-                return Err(Fault::Refused(
-                    "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
-                ));
+                return Err(fault);
             }
             let point = raw.get_attributes(public, &[AttributeType::EcPoint]);
             match &point.map_err(fault)?[..] {
-                [Attribute::EcPoint(point)] => public_key(alg, point)
-                    .ok_or_else(|| Fault::Refused("the token's public key has an unknown encoding".into())),
+                [Attribute::EcPoint(point)] => public_key(alg, point).ok_or_else(|| {
+                    Fault::Refused("the token's public key has an unknown encoding".into())
+                }),
                 _ => Err(Fault::Refused("the token shows no public key".into())),
             }
         })
     }
+}
 
-    /// Destroys the objects with this id; success when there is none.
-    fn destroy(&mut self, id: &[u8]) -> Result<(), Fault> {
-        self.inside(|raw, objects| {
-            objects.remove(id);
-            let found = raw.find_objects(&[Attribute::Id(id.to_vec())]);
-            for object in found.map_err(fault)? {
-                raw.destroy_object(object).map_err(fault)?;
-            }
-            Ok(())
-        })
+/// Reads back whether the key can leave the token: a token may accept a template and ignore parts of it. Destroys the key if so.
+pub(super) fn check_protected(raw: &Raw, key: ObjectHandle) -> Result<(), Fault> {
+    let wanted = [AttributeType::NeverExtractable, AttributeType::Sensitive];
+    let found = raw.get_attributes(key, &wanted).map_err(fault)?;
+    if found
+        == [
+            Attribute::NeverExtractable(true),
+            Attribute::Sensitive(true),
+        ]
+    {
+        return Ok(());
     }
-
-    fn sign(&mut self, alg: Alg, id: &[u8], message: &[u8]) -> Result<Vec<u8>, Fault> {
-        self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::PRIVATE_KEY, id)?;
-            let signature = match alg {
-                Alg::Ed25519 => {
-                    let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
-                    raw.sign(&Mechanism::Eddsa(pure), key, message)
-                }
-                Alg::EcdsaP256 => raw.sign(&Mechanism::Ecdsa, key, &sha256(message)),
-                other => {
-                    return Err(Fault::Unsupported(format!("{other} in a PKCS#11 token")));
-                }
-            };
-            signature.map_err(fault)
-        })
-    }
+    let _ = raw.destroy_object(key); // refused in any case
+    let why = "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false";
+    Err(Fault::Refused(why.into()))
 }
 
 fn generate(
@@ -382,115 +422,3 @@ fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
     };
     PublicKey::from_raw(alg, plain).or_else(|| PublicKey::from_raw(alg, point))
 }
-
-pub struct Pkcs11Device {
-    pool: SessionPool<TokenSession>,
-    random: Arc<dyn Random>,
-}
-
-impl Pkcs11Device {
-    /// The backend over a session pool that was started with [`Driver::connect`].
-    pub fn new(pool: SessionPool<TokenSession>, random: Arc<dyn Random>) -> Self {
-        Self { pool, random }
-    }
-}
-
-impl Device for Pkcs11Device {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Pkcs11
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            algs: vec![Alg::Ed25519, Alg::EcdsaP256, Alg::Aes256Kwp],
-            attestation: Attestation::Statement,
-        }
-    }
-
-    fn presence(&self) -> &dyn Presence {
-        &self.pool
-    }
-
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
-        let mut id = vec![0_u8; ID_BYTES];
-        self.random.fill(&mut id);
-        let (handle, name) = (Handle(id.clone()), name.to_owned());
-        let make = move |session: &mut TokenSession| {
-            if alg == Alg::Aes256Kwp {
-                return session.make_wrapping(&id, &name);
-            }
-            let public = session.make(alg, &id, &name)?;
-            // The key must produce a valid signature before it is used.
-            let signature = session.sign(alg, &id, PROOF)?;
-            if !public.verify(PROOF, &signature) {
-                return Err(Fault::Refused(
-                    "the new key's signature does not verify".into(),
-                ));
-            }
-            Ok(public)
-        };
-        let public = self.pool.run("pkcs11_make", deadline, make)?;
-        Ok(NewKey { handle, public })
-    }
-
-    fn sign(
-        &self,
-        alg: Alg,
-        handle: &Handle,
-        message: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, DeviceError> {
-        let (id, message) = (handle.0.clone(), message.to_vec());
-        let sign = move |session: &mut TokenSession| session.sign(alg, &id, &message);
-        self.pool.run("pkcs11_sign", deadline, sign)
-    }
-
-    fn destroys(&self) -> bool {
-        true
-    }
-
-    fn destroy(&self, _: Alg, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
-        let id = handle.0.clone();
-        let destroy = move |session: &mut TokenSession| session.destroy(&id);
-        self.pool.run("pkcs11_destroy", deadline, destroy)
-    }
-
-    fn wrap(
-        &self,
-        _: Alg,
-        handle: &Handle,
-        _: &[u8],
-        plaintext: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, DeviceError> {
-        let (id, secret) = (handle.0.clone(), SecretBytes::from_slice(plaintext));
-        let wrap = move |session: &mut TokenSession| session.wrap(&id, secret.expose());
-        self.pool.run("pkcs11_wrap", deadline, wrap)
-    }
-
-    fn unwrap(
-        &self,
-        _: Alg,
-        handle: &Handle,
-        _: &[u8],
-        wrapped: &[u8],
-        deadline: Deadline,
-    ) -> Result<SecretBytes, DeviceError> {
-        let (id, wrapped) = (handle.0.clone(), wrapped.to_vec());
-        let unwrap = move |session: &mut TokenSession| session.unwrap(&id, &wrapped);
-        self.pool.run("pkcs11_unwrap", deadline, unwrap)
-    }
-}
-
-/// Names of the calls.
-pub const OPS: &[&str] = &[
-    "probe",
-    "pkcs11_make",
-    "pkcs11_sign",
-    "pkcs11_destroy",
-    "pkcs11_wrap",
-    "pkcs11_unwrap",
-];
-
-/// What a new key signs once as a test; payload policies refuse messages with this prefix.
-const PROOF: &[u8] = b"ron-kms/v1/new key";

@@ -14,16 +14,18 @@ use ron_crypto::secret::SecretBytes;
 use ron_proto::values::Alg;
 use zeroize::Zeroizing;
 
-use super::pkcs11::{TokenSession, fault, find};
-use super::session_pool::{Fault, Session as _};
+use super::Handle;
+use super::pkcs11::{TokenSession, check_protected, fault, find};
+use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_unwrapped};
 use crate::keys::PublicKey;
-
-/// What a new key wraps once as a test.
-const PROOF: &[u8] = b"ron-kms/v1/new key";
 
 impl TokenSession {
     /// Makes a wrapping key that cannot leave the token.
-    pub(super) fn make_wrapping(&mut self, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
+    pub(super) fn make_wrapping(
+        &mut self,
+        handle: &Handle,
+        label: &str,
+    ) -> Result<PublicKey, Fault> {
         self.inside(|raw, _| {
             let template = [
                 Attribute::Class(ObjectClass::SECRET_KEY),
@@ -32,7 +34,7 @@ impl TokenSession {
                 Attribute::Token(true),
                 Attribute::Private(true),
                 Attribute::Label(label.as_bytes().to_vec()),
-                Attribute::Id(id.to_vec()),
+                Attribute::Id(handle.0.clone()),
                 Attribute::Sensitive(true),
                 Attribute::Extractable(false),
                 Attribute::Wrap(true),
@@ -43,30 +45,21 @@ impl TokenSession {
             let key = raw
                 .generate_key(&Mechanism::AesKeyGen, &template)
                 .map_err(fault)?;
-            let wanted = [AttributeType::NeverExtractable, AttributeType::Sensitive];
-            let held = raw.get_attributes(key, &wanted).map_err(fault)?;
-            if held != [Attribute::NeverExtractable(true), Attribute::Sensitive(true)] {
-                let _ = raw.destroy_object(key); // refused in any case
-                return Err(Fault::Refused(
-                    "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false".into(),
-                ));
-            }
-            Ok(())
+            check_protected(raw, key)
         })?;
-        // The key must wrap and unwrap a test value before it is used.
-        let wrapped = self.wrap(id, PROOF)?;
-        if self.unwrap(id, &wrapped)?.expose() != PROOF {
-            return Err(Fault::Refused(
-                "the new key does not unwrap what it wrapped".into(),
-            ));
-        }
+        let wrapped = self.wrap_bytes(handle, TEST_MESSAGE)?;
+        check_unwrapped(&self.unwrap_bytes(handle, &wrapped)?)?;
         Ok(PublicKey::Hidden(Alg::Aes256Kwp))
     }
 
     /// Wraps these bytes (RFC 5649).
-    pub(super) fn wrap(&mut self, id: &[u8], plaintext: &[u8]) -> Result<Vec<u8>, Fault> {
+    pub(super) fn wrap_bytes(
+        &mut self,
+        handle: &Handle,
+        plaintext: &[u8],
+    ) -> Result<Vec<u8>, Fault> {
         self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::SECRET_KEY, id)?;
+            let key = find(raw, objects, ObjectClass::SECRET_KEY, &handle.0)?;
             let mut template = session_secret().to_vec();
             template.push(Attribute::Value(framed(plaintext)));
             let made = raw.create_object(&template);
@@ -81,9 +74,13 @@ impl TokenSession {
     }
 
     /// Unwraps RFC 5649 output; [`Fault::Mismatch`] when it does not decrypt.
-    pub(super) fn unwrap(&mut self, id: &[u8], wrapped: &[u8]) -> Result<SecretBytes, Fault> {
+    pub(super) fn unwrap_bytes(
+        &mut self,
+        handle: &Handle,
+        wrapped: &[u8],
+    ) -> Result<SecretBytes, Fault> {
         let opened = self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::SECRET_KEY, id)?;
+            let key = find(raw, objects, ObjectClass::SECRET_KEY, &handle.0)?;
             let object = raw.unwrap_key(&Mechanism::AesKeyWrapPad, key, wrapped, &session_secret());
             let object = match object {
                 Ok(object) => object,

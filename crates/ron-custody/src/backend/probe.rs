@@ -32,12 +32,7 @@ type Answer = Option<(String, Result<(), String>)>;
 
 #[cfg(feature = "pkcs11")]
 fn pkcs11(settings: &DeviceSettings) -> Answer {
-    let wanted = settings.pkcs11.as_ref()?;
-    let driver = super::pkcs11::Driver::new(super::pkcs11::Token {
-        module: wanted.module.clone(),
-        label: wanted.token.clone(),
-        pin: wanted.pin.clone(),
-    });
+    let driver = super::pkcs11::Driver::new(settings.pkcs11.clone()?);
     let answer = driver.connect().and_then(|mut session| session.probe());
     Some(("HSM token".into(), answer.map_err(described)))
 }
@@ -45,11 +40,7 @@ fn pkcs11(settings: &DeviceSettings) -> Answer {
 #[cfg(feature = "tpm")]
 fn tpm(settings: &DeviceSettings) -> Answer {
     let wanted = settings.tpm.as_ref()?;
-    let at = super::tpm::TpmAt {
-        tcti: wanted.tcti.clone(),
-        owner_auth: wanted.owner_auth.clone(),
-    };
-    let answer = at.connect().and_then(|mut session| session.probe());
+    let answer = wanted.connect().and_then(|mut session| session.probe());
     Some(("TPM".into(), answer.map_err(described)))
 }
 

@@ -22,8 +22,12 @@ use ron_kernel::{
 };
 use ron_service::ReadyBoard;
 
+use ron_crypto::secret::SecretBytes;
+use ron_proto::values::Alg;
+
 use super::metrics::DeviceMetrics;
-use super::{BackendKind, DeviceError, Presence};
+use super::{BackendKind, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+use crate::keys::PublicKey;
 
 /// Interval at which the keeper checks whether a probe is due.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -53,17 +57,92 @@ pub enum Fault {
     TimedOut,
 }
 
-/// A connection to a device, owned by one thread.
-pub trait Session: 'static {
+/// A connection to a device, owned by one thread. The methods are those of [`super::Device`]; a method that the device lacks
+/// keeps its default and is no name of [`Session::OPS`].
+pub trait Session: Sized + 'static {
+    const KIND: BackendKind;
+    /// Names of its calls in metrics: `probe`, and `<kind>_<call>` for each call that it supports.
+    const OPS: &'static [&'static str];
+
     /// Whether the device answers.
     fn probe(&mut self) -> Result<(), Fault>;
+
+    /// Makes a key and tests it once. `id` is unique, for devices that do not name keys themselves.
+    fn make(&mut self, _: Alg, _id: [u8; 16], _name: &str, _: Deadline) -> Result<NewKey, Fault> {
+        Err(Fault::Unsupported("making keys".into()))
+    }
+
+    fn destroy(&mut self, _: &Handle, _: Deadline) -> Result<(), Fault> {
+        Err(Fault::Unsupported("destroying keys".into()))
+    }
+
+    fn sign(&mut self, _: Alg, _: &Handle, _message: &[u8]) -> Result<Vec<u8>, Fault> {
+        Err(Fault::Unsupported("signing".into()))
+    }
+
+    fn wrap(
+        &mut self,
+        _: &Handle,
+        _aad: &[u8],
+        _plaintext: &[u8],
+        _: Deadline,
+    ) -> Result<Vec<u8>, Fault> {
+        Err(Fault::Unsupported("wrapping".into()))
+    }
+
+    fn unwrap(
+        &mut self,
+        _: &Handle,
+        _aad: &[u8],
+        _wrapped: &[u8],
+        _: Deadline,
+    ) -> Result<SecretBytes, Fault> {
+        Err(Fault::Unsupported("unwrapping".into()))
+    }
+
+    fn counter(&mut self, _advance: bool) -> Result<u64, Fault> {
+        Err(Fault::Unsupported("counting".into()))
+    }
+
+    fn seal(&mut self, _secret: &SecretBytes) -> Result<Vec<u8>, Fault> {
+        Err(Fault::Unsupported("sealing".into()))
+    }
+
+    fn unseal(&mut self, _blob: &[u8]) -> Result<SecretBytes, Fault> {
+        Err(Fault::Unsupported("sealing".into()))
+    }
+
+    fn attest(&mut self, _: &Handle, _nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
+        Err(Fault::Unsupported("attesting".into()))
+    }
+}
+
+/// What a new key signs or wraps once as a test; payload policies refuse messages with this prefix.
+pub(super) const TEST_MESSAGE: &[u8] = b"ron-kms/v1/new key";
+
+/// A new key must produce a valid signature before it is used.
+#[cfg(any(feature = "pkcs11", feature = "tpm"))]
+pub(super) fn check_signature(public: &PublicKey, signature: &[u8]) -> Result<(), Fault> {
+    if public.verify(TEST_MESSAGE, signature) {
+        return Ok(());
+    }
+    let why = "the new key's signature does not verify";
+    Err(Fault::Refused(why.into()))
+}
+
+/// A new key must wrap and unwrap a test value before it is used.
+pub(super) fn check_unwrapped(opened: &SecretBytes) -> Result<(), Fault> {
+    if opened.expose() == TEST_MESSAGE {
+        return Ok(());
+    }
+    let why = "the new key does not unwrap what it wrapped";
+    Err(Fault::Refused(why.into()))
 }
 
 type Connect<S> = dyn Fn() -> Result<S, Fault> + Send + Sync;
 
 /// The parameters of a session pool.
 pub struct SessionPoolParts {
-    pub kind: BackendKind,
     /// Threads with a session each.
     pub threads: &'static ThreadSpec,
     /// Queue of calls that wait for a session.
@@ -72,10 +151,6 @@ pub struct SessionPoolParts {
     pub sessions: usize,
     /// Pause between two probes.
     pub probe_every: Duration,
-    /// Name of the readiness cause.
-    pub cause: &'static str,
-    /// The operation names that [`SessionPool::run`] may get.
-    pub ops: &'static [&'static str],
 }
 
 /// The handles that every session pool needs.
@@ -107,8 +182,6 @@ struct State {
 }
 
 struct Inner<S: Session> {
-    kind: BackendKind,
-    cause: &'static str,
     threads: HangPool<Seat<S>>,
     connect: Arc<Connect<S>>,
     state: State,
@@ -160,9 +233,9 @@ impl<S: Session> SessionPool<S> {
             size: parts.sessions,
             capacity: CALLS,
             aside_max: ASIDE_MAX,
-            ops: parts.ops,
+            ops: S::OPS,
         };
-        handles.ready.declare(&[parts.cause]);
+        handles.ready.declare(&[S::KIND.as_str()]);
         let empty = |_: &ThreadCtx| {
             Ok(Seat {
                 session: None,
@@ -171,8 +244,6 @@ impl<S: Session> SessionPool<S> {
         };
         let threads = HangPool::start(&handles.sup, spec, empty);
         let pool = Self(Arc::new(Inner {
-            kind: parts.kind,
-            cause: parts.cause,
             threads,
             connect: Arc::new(connect),
             state: State {
@@ -201,16 +272,20 @@ impl<S: Session> SessionPool<S> {
         self.0.state.down.with(Clone::clone)
     }
 
-    /// Runs `job` on a session, within the deadline; fails at once while the device is unavailable.
+    /// Runs `job` on a session, within the deadline; fails at once while the device is unavailable. `call` is the end of a
+    /// name in [`Session::OPS`]; a call that has none there is not supported.
     pub fn run<R: Send + 'static>(
         &self,
-        op: &'static str,
+        call: &'static str,
         deadline: Deadline,
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
         if let Some(why) = self.unavailable_reason() {
             return Err(self.unavailable_error(&why));
         }
+        let named = |op: &&&str| op.split_once('_').is_some_and(|(_, name)| name == call);
+        let op = S::OPS.iter().find(named);
+        let op = op.ok_or_else(|| DeviceError::Unsupported(call.to_owned()))?;
         self.call(op, deadline, job)
     }
 
@@ -258,7 +333,7 @@ impl<S: Session> SessionPool<S> {
                 // One hanging call does not make the device unavailable: other sessions may answer, and the
                 // keeper's probe decides.
                 let quarantined = &inner.handles.metrics.quarantined;
-                quarantined.with_label_values(&[inner.kind.as_str()]).inc();
+                quarantined.with_label_values(&[S::KIND.as_str()]).inc();
                 self.export_state();
                 Err(DeviceError::Hung)
             }
@@ -275,7 +350,7 @@ impl<S: Session> SessionPool<S> {
 
     fn unavailable_error(&self, why: &str) -> DeviceError {
         DeviceError::Unavailable {
-            backend: self.0.kind.as_str(),
+            backend: S::KIND.as_str(),
             why: why.to_owned(),
         }
     }
@@ -292,7 +367,7 @@ impl<S: Session> SessionPool<S> {
         let was_up = inner.state.down.with(Option::is_none);
         inner.state.down.store(Some(why.into()));
         if was_up {
-            tracing::error!(event = "backend_away", backend = inner.kind.as_str(), why);
+            tracing::error!(event = "backend_away", backend = S::KIND.as_str(), why);
         }
         self.export_state();
         self.unavailable_error(why)
@@ -301,7 +376,7 @@ impl<S: Session> SessionPool<S> {
     /// Exports the state to metrics and readiness.
     fn export_state(&self) {
         let inner = &self.0;
-        let backend = inner.kind.as_str();
+        let backend = S::KIND.as_str();
         let sessions = &inner.handles.metrics.sessions;
         let hanging = inner.threads.hanging().len() as i64;
         let down = inner.state.down.with(Option::is_some);
@@ -316,10 +391,10 @@ impl<S: Session> SessionPool<S> {
             .set(hanging);
         match self.unavailable() {
             Some(why) => inner.handles.ready.degrade(
-                inner.cause,
+                backend,
                 format!("backend {backend} is unavailable: {why}; its keys verify but do not sign"),
             ),
-            None => inner.handles.ready.clear(inner.cause),
+            None => inner.handles.ready.clear(backend),
         }
     }
 
@@ -368,9 +443,9 @@ impl<S: Session> SessionPool<S> {
                 inner.state.down.store(None);
                 if inner.state.connected_before.swap(true, Ordering::SeqCst) {
                     let reconnects = &inner.handles.metrics.reconnects;
-                    reconnects.with_label_values(&[inner.kind.as_str()]).inc();
+                    reconnects.with_label_values(&[S::KIND.as_str()]).inc();
                 }
-                tracing::info!(event = "backend_up", backend = inner.kind.as_str());
+                tracing::info!(event = "backend_up", backend = S::KIND.as_str());
             }
             // All sessions are busy. While other calls get answers, that is load and no failure.
             Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.unresponsive() => {}

@@ -7,9 +7,7 @@
 //! The attestation key is a restricted primary of the owner's hierarchy: the same template gives the same key as long
 //! as the TPM has the same owner seed, so nothing has to be stored for it.
 
-use std::path::PathBuf;
 use std::str::FromStr as _;
-use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::SecretBytes;
@@ -34,11 +32,9 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
 use tss_esapi::{Context, Error};
 
-use super::session_pool::{Fault, Session, SessionPool};
-use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
-    TpmEvidence,
-};
+use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
+use super::settings::TpmSettings;
+use super::{BackendKind, Handle, NewKey, TpmEvidence};
 use crate::keys::PublicKey;
 
 /// One password session, for commands that need one authorisation.
@@ -64,21 +60,12 @@ const QUOTED: [PcrSlot; 4] = [
     PcrSlot::Slot4,
     PcrSlot::Slot7,
 ];
-/// What a new key signs once as a test.
-const PROOF: &[u8] = b"ron-kms/v1/new key";
-
-#[derive(Clone, Debug)]
-pub struct TpmAt {
-    /// TCTI name and configuration.
-    pub tcti: String,
-    /// File of the owner's authorisation.
-    pub owner_auth: Option<PathBuf>,
-}
-
 /// The TPM, owned by one thread.
 pub struct TpmSession {
     pub(super) context: Context,
     primary: Option<KeyHandle>,
+    /// NV index of its counter.
+    pub(super) counter_index: Option<u32>,
 }
 
 /// Maps an error of the TPM: an answer about a parameter, handle or session is a refusal; everything else (no
@@ -91,7 +78,7 @@ pub(super) fn fault(error: Error) -> Fault {
     }
 }
 
-impl TpmAt {
+impl TpmSettings {
     /// Connects to the TPM and flushes objects that an earlier process left loaded.
     pub fn connect(&self) -> Result<TpmSession, Fault> {
         let tcti = TctiNameConf::from_str(&self.tcti)
@@ -110,6 +97,7 @@ impl TpmAt {
         let mut session = TpmSession {
             context,
             primary: None,
+            counter_index: self.counter_index,
         };
         session.make_room()?;
         Ok(session)
@@ -117,11 +105,85 @@ impl TpmAt {
 }
 
 impl Session for TpmSession {
+    const KIND: BackendKind = BackendKind::Tpm;
+    const OPS: &'static [&'static str] = &[
+        "probe",
+        "tpm_make",
+        "tpm_sign",
+        "tpm_counter",
+        "tpm_seal",
+        "tpm_unseal",
+        "tpm_attest",
+    ];
+
     fn probe(&mut self) -> Result<(), Fault> {
         self.context
             .execute_without_session(|c| c.get_random(8))
             .map(|_| ())
             .map_err(|e| Fault::Gone(e.to_string()))
+    }
+
+    fn make(&mut self, alg: Alg, _: [u8; 16], _: &str, _: Deadline) -> Result<NewKey, Fault> {
+        only_p256(alg)?;
+        let parent = self.primary()?;
+        let template = signing_template(false).map_err(fault)?;
+        let made = self
+            .context
+            .execute_with_sessions(ONE, |c| c.create(parent, template, None, None, None, None));
+        let made = made.map_err(fault)?;
+        let public = point(&made.out_public)
+            .ok_or_else(|| Fault::Refused("the TPM made a key of another kind".into()))?;
+        let handle = pack(&made.out_public, &made.out_private)?;
+        check_signature(&public, &self.sign(alg, &handle, TEST_MESSAGE)?)?;
+        Ok(NewKey { handle, public })
+    }
+
+    fn sign(&mut self, alg: Alg, blob: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+        only_p256(alg)?;
+        let key = self.load(blob)?;
+        // Flushed below also after an error: a TPM may have only three slots.
+        let signed = self.sign_with(key, message);
+        self.flush(key.into());
+        signed
+    }
+
+    fn seal(&mut self, secret: &SecretBytes) -> Result<Vec<u8>, Fault> {
+        let parent = self.primary()?;
+        let template = sealed_template().map_err(fault)?;
+        let data = SensitiveData::try_from(secret.expose().to_vec()).map_err(fault)?;
+        let made = self.context.execute_with_sessions(ONE, |c| {
+            c.create(parent, template, None, Some(data), None, None)
+        });
+        let made = made.map_err(fault)?;
+        pack(&made.out_public, &made.out_private).map(|blob| blob.0)
+    }
+
+    fn unseal(&mut self, blob: &[u8]) -> Result<SecretBytes, Fault> {
+        let object = self.load(&Handle(blob.to_vec()))?;
+        let secret = self
+            .context
+            .execute_with_sessions(ONE, |c| c.unseal(object.into()));
+        self.flush(object.into());
+        let secret = secret.map_err(fault)?;
+        Ok(SecretBytes::from_slice(secret.value()))
+    }
+
+    /// Certifies the key of `blob` and quotes the platform registers, both over `nonce`.
+    fn attest(&mut self, blob: &Handle, nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
+        let (public, _) = unpack(blob)?;
+        let key = self.load(blob)?;
+        // The attestation key needs its slot; the next call loads the primary again.
+        if let Some(primary) = self.primary.take() {
+            self.flush(primary.into());
+        }
+        let result = self.attest_loaded(key, nonce, &public);
+        self.flush(key.into());
+        result
+    }
+
+    fn counter(&mut self, advance: bool) -> Result<u64, Fault> {
+        let none = || Fault::Unsupported("counting without tpm.counter_index".into());
+        self.count_at(self.counter_index.ok_or_else(none)?, advance)
     }
 }
 
@@ -170,26 +232,6 @@ impl TpmSession {
         }
     }
 
-    /// Makes a key and returns its blob and public half.
-    fn make(&mut self) -> Result<(Handle, PublicKey), Fault> {
-        let parent = self.primary()?;
-        let template = signing_template(false).map_err(fault)?;
-        let made = self
-            .context
-            .execute_with_sessions(ONE, |c| c.create(parent, template, None, None, None, None));
-        let made = made.map_err(fault)?;
-        let public = point(&made.out_public)
-            .ok_or_else(|| Fault::Refused("the TPM made a key of another kind".into()))?;
-        let blob = pack(&made.out_public, &made.out_private)?;
-        let signature = self.sign(&blob, PROOF)?;
-        if !public.verify(PROOF, &signature) {
-            return Err(Fault::Refused(
-                "the new key's signature does not verify".into(),
-            ));
-        }
-        Ok((blob, public))
-    }
-
     fn load(&mut self, blob: &Handle) -> Result<KeyHandle, Fault> {
         let parent = self.primary()?;
         let (public, private) = unpack(blob)?;
@@ -204,14 +246,6 @@ impl TpmSession {
         })
     }
 
-    fn sign(&mut self, blob: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
-        let key = self.load(blob)?;
-        // Flushed below also after an error: a TPM may have only three slots.
-        let signed = self.sign_with(key, message);
-        self.flush(key.into());
-        signed
-    }
-
     fn sign_with(&mut self, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, Fault> {
         let digest = Digest::try_from(sha256(message).to_vec()).map_err(fault)?;
         let no_ticket = TPMT_TK_HASHCHECK {
@@ -224,41 +258,6 @@ impl TpmSession {
             .context
             .execute_with_sessions(ONE, |c| c.sign(key, digest, ecdsa(), ticket));
         fixed(&signature.map_err(fault)?)
-    }
-
-    /// Seals `secret` into a blob that only this TPM can unseal.
-    fn seal(&mut self, secret: &SecretBytes) -> Result<Handle, Fault> {
-        let parent = self.primary()?;
-        let template = sealed_template().map_err(fault)?;
-        let data = SensitiveData::try_from(secret.expose().to_vec()).map_err(fault)?;
-        let made = self.context.execute_with_sessions(ONE, |c| {
-            c.create(parent, template, None, Some(data), None, None)
-        });
-        let made = made.map_err(fault)?;
-        pack(&made.out_public, &made.out_private)
-    }
-
-    fn unseal(&mut self, blob: &Handle) -> Result<SecretBytes, Fault> {
-        let object = self.load(blob)?;
-        let secret = self
-            .context
-            .execute_with_sessions(ONE, |c| c.unseal(object.into()));
-        self.flush(object.into());
-        let secret = secret.map_err(fault)?;
-        Ok(SecretBytes::from_slice(secret.value()))
-    }
-
-    /// Certifies the key of `blob` and quotes the platform registers, both over `nonce`.
-    fn attest(&mut self, blob: &Handle, nonce: [u8; 32]) -> Result<TpmEvidence, Fault> {
-        let (public, _) = unpack(blob)?;
-        let key = self.load(blob)?;
-        // The attestation key needs its slot; the next call loads the primary again.
-        if let Some(primary) = self.primary.take() {
-            self.flush(primary.into());
-        }
-        let result = self.attest_loaded(key, nonce, &public);
-        self.flush(key.into());
-        result
     }
 
     fn attest_loaded(
@@ -307,6 +306,13 @@ impl TpmSession {
             .execute_with_sessions(ONE, |c| c.quote(ak, for_quote, ecdsa(), registers));
         Ok((certify.map_err(fault)?, quote.map_err(fault)?))
     }
+}
+
+fn only_p256(alg: Alg) -> Result<(), Fault> {
+    if alg == Alg::EcdsaP256 {
+        return Ok(());
+    }
+    Err(Fault::Unsupported(format!("{alg} in a TPM")))
 }
 
 fn ecdsa() -> SignatureScheme {
@@ -434,115 +440,5 @@ fn fixed(signature: &Signature) -> Result<Vec<u8>, Fault> {
     match parts {
         (Some(r), Some(s)) => Ok([r, s].concat()),
         _ => Err(Fault::Refused("the TPM's signature is too long".into())),
-    }
-}
-
-/// Names of the calls.
-pub const OPS: &[&str] = &[
-    "probe",
-    "tpm_make",
-    "tpm_sign",
-    "tpm_counter",
-    "tpm_seal",
-    "tpm_unseal",
-    "tpm_attest",
-];
-
-pub struct TpmDevice {
-    pool: SessionPool<TpmSession>,
-    counter_index: Option<u32>,
-}
-
-impl TpmDevice {
-    /// The backend over a session pool that was started with [`TpmAt::connect`].
-    /// `counter_index` is the NV index of its counter.
-    pub fn new(pool: SessionPool<TpmSession>, counter_index: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            pool,
-            counter_index,
-        })
-    }
-}
-
-impl Device for TpmDevice {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Tpm
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            algs: vec![Alg::EcdsaP256],
-            attestation: Attestation::TpmCertify,
-        }
-    }
-
-    fn presence(&self) -> &dyn Presence {
-        &self.pool
-    }
-
-    fn make(&self, alg: Alg, _: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
-        if alg != Alg::EcdsaP256 {
-            return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
-        }
-        let made = self.pool.run("tpm_make", deadline, TpmSession::make)?;
-        Ok(NewKey {
-            handle: made.0,
-            public: made.1,
-        })
-    }
-
-    fn sign(
-        &self,
-        alg: Alg,
-        handle: &Handle,
-        message: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, DeviceError> {
-        if alg != Alg::EcdsaP256 {
-            return Err(DeviceError::Unsupported(format!("{alg} in a TPM")));
-        }
-        let (blob, message) = (handle.clone(), message.to_vec());
-        let sign = move |tpm: &mut TpmSession| tpm.sign(&blob, &message);
-        self.pool.run("tpm_sign", deadline, sign)
-    }
-
-    fn destroys(&self) -> bool {
-        true
-    }
-
-    /// The TPM keeps nothing of a key between calls: the blob, which the store erases, is its only copy. So the device is
-    /// not called and may be unavailable.
-    fn destroy(&self, _: Alg, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn counter(&self, advance: bool, deadline: Deadline) -> Result<u64, DeviceError> {
-        let none = || DeviceError::Unsupported("counting without tpm.counter_index".into());
-        let index = self.counter_index.ok_or_else(none)?;
-        let count = move |tpm: &mut TpmSession| tpm.counter(index, advance);
-        self.pool.run("tpm_counter", deadline, count)
-    }
-
-    fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
-        let secret = SecretBytes::from_slice(secret.expose());
-        let seal = move |tpm: &mut TpmSession| tpm.seal(&secret);
-        self.pool.run("tpm_seal", deadline, seal).map(|blob| blob.0)
-    }
-
-    fn unseal(&self, blob: &[u8], deadline: Deadline) -> Result<SecretBytes, DeviceError> {
-        let blob = Handle(blob.to_vec());
-        let unseal = move |tpm: &mut TpmSession| tpm.unseal(&blob);
-        self.pool.run("tpm_unseal", deadline, unseal)
-    }
-
-    fn attest(
-        &self,
-        handle: &Handle,
-        nonce: [u8; 32],
-        deadline: Deadline,
-    ) -> Result<Option<TpmEvidence>, DeviceError> {
-        let blob = handle.clone();
-        let attest = move |tpm: &mut TpmSession| tpm.attest(&blob, nonce);
-        self.pool.run("tpm_attest", deadline, attest).map(Some)
     }
 }

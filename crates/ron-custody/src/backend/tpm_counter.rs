@@ -16,7 +16,7 @@ const COUNTER_BYTES: u16 = 8;
 impl TpmSession {
     /// Reads the counter at this index, after incrementing it if `advance` is set. A missing counter is created and
     /// incremented once, because a TPM counter cannot be read before its first increment.
-    pub(super) fn counter(&mut self, index: u32, advance: bool) -> Result<u64, Fault> {
+    pub(super) fn count_at(&mut self, index: u32, advance: bool) -> Result<u64, Fault> {
         let place = NvIndexTpmHandle::new(index).map_err(fault)?;
         let known = self
             .context

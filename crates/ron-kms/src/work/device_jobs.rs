@@ -101,12 +101,12 @@ impl Kms {
             DeviceJob::Use(job) => self.sign_job(*job),
             DeviceJob::Make(order, waiting) => self.make_in_device(order, *waiting),
             DeviceJob::Destroy(kid, handles) => {
-                let done = self.destroy_in_device(kind, &kid, &handles);
+                let done = self.destroy_in_device(kind, &handles);
                 self.submit_store(StoreJob::KeyDestroyed(kid, done));
             }
             DeviceJob::Discard(key) => {
                 let until = Deadline::within(MAKE_WAIT);
-                if let Err(error) = key.device.destroy(key.alg, &key.handle, until) {
+                if let Err(error) = key.device.destroy(&key.handle, until) {
                     tracing::warn!(event = "orphan_key_left", backend = kind.as_str(), %error);
                 }
             }
@@ -133,16 +133,11 @@ impl Kms {
         })));
     }
 
-    fn destroy_in_device(
-        &self,
-        kind: BackendKind,
-        kid: &Kid,
-        handles: &[Handle],
-    ) -> Result<(), Refusal> {
+    fn destroy_in_device(&self, kind: BackendKind, handles: &[Handle]) -> Result<(), Refusal> {
         let device = self.backends.holder(kind);
         // Ends at the first failure. Destroying a version that is already gone succeeds, so a retry starts over.
         for handle in handles {
-            device.destroy(kid.alg, handle, Deadline::within(MAKE_WAIT))?;
+            device.destroy(handle, Deadline::within(MAKE_WAIT))?;
         }
         Ok(())
     }

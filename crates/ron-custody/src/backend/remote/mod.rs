@@ -25,10 +25,8 @@ use ron_proto::values::{Alg, Purpose, Tenant};
 use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
-use super::session_pool::{Fault, Session, SessionPool};
-use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
-};
+use super::session_pool::{Fault, Session, TEST_MESSAGE, check_unwrapped};
+use super::{BackendKind, Handle, NewKey};
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
@@ -37,8 +35,6 @@ use dialect::Dialect;
 const MARGIN_PART: u32 = 7;
 /// Maximum time of a probe's call; less than the pool allows, so that the call times out first.
 const PROBE: Duration = Duration::from_millis(900);
-/// What a new key wraps once as a test.
-const PROOF: &[u8] = b"ron-kms/v1/new key";
 
 /// The other service and how to call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,136 +171,64 @@ pub struct RemoteSession {
 }
 
 impl Session for RemoteSession {
+    const KIND: BackendKind = BackendKind::Remote;
+    const OPS: &'static [&'static str] = &[
+        "probe",
+        "remote_make",
+        "remote_destroy",
+        "remote_wrap",
+        "remote_unwrap",
+    ];
+
     fn probe(&mut self) -> Result<(), Fault> {
         self.dialect.probe(&self.link, Deadline::within(PROBE))
     }
-}
 
-impl RemoteSession {
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<Handle, Fault> {
-        let handle = self.dialect.make(&self.link, alg, name, deadline)?;
-        // The key must wrap and unwrap a test value before it is used.
-        let wrapped = self
-            .dialect
-            .wrap(&self.link, &handle, b"", PROOF, deadline)?;
-        let opened = self
-            .dialect
-            .unwrap(&self.link, &handle, b"", &wrapped, deadline)?;
-        if opened.expose() != PROOF {
-            return Err(Fault::Refused(
-                "the new key does not unwrap what it wrapped".into(),
-            ));
-        }
-        Ok(Handle(handle.into_bytes()))
+    fn make(
+        &mut self,
+        alg: Alg,
+        _: [u8; 16],
+        name: &str,
+        deadline: Deadline,
+    ) -> Result<NewKey, Fault> {
+        let name = self.dialect.make(&self.link, alg, name, deadline)?;
+        let handle = Handle(name.into_bytes());
+        let wrapped = self.wrap(&handle, b"", TEST_MESSAGE, deadline)?;
+        check_unwrapped(&self.unwrap(&handle, b"", &wrapped, deadline)?)?;
+        let public = PublicKey::Hidden(alg);
+        Ok(NewKey { handle, public })
+    }
+
+    fn destroy(&mut self, handle: &Handle, deadline: Deadline) -> Result<(), Fault> {
+        self.dialect.destroy(&self.link, name_of(handle)?, deadline)
+    }
+
+    fn wrap(
+        &mut self,
+        handle: &Handle,
+        aad: &[u8],
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, Fault> {
+        let name = name_of(handle)?;
+        self.dialect
+            .wrap(&self.link, name, aad, plaintext, deadline)
+    }
+
+    fn unwrap(
+        &mut self,
+        handle: &Handle,
+        aad: &[u8],
+        wrapped: &[u8],
+        deadline: Deadline,
+    ) -> Result<SecretBytes, Fault> {
+        let name = name_of(handle)?;
+        self.dialect
+            .unwrap(&self.link, name, aad, wrapped, deadline)
     }
 }
 
 /// The key's name in the other service.
 fn name_of(handle: &Handle) -> Result<&str, Fault> {
     std::str::from_utf8(&handle.0).map_err(|_| Fault::Refused("the key's name is damaged".into()))
-}
-
-/// Names of the calls.
-pub const OPS: &[&str] = &[
-    "probe",
-    "remote_make",
-    "remote_destroy",
-    "remote_wrap",
-    "remote_unwrap",
-];
-
-pub struct RemoteDevice {
-    pool: SessionPool<RemoteSession>,
-    api: Api,
-}
-
-impl RemoteDevice {
-    /// The backend over a session pool that was started with [`Remote::connect`].
-    pub fn new(pool: SessionPool<RemoteSession>, api: Api) -> Self {
-        Self { pool, api }
-    }
-}
-
-impl Device for RemoteDevice {
-    fn kind(&self) -> BackendKind {
-        BackendKind::Remote
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            algs: match self.api {
-                Api::Ron => vec![Alg::Aes256Gcm, Alg::Aes256Kwp],
-                Api::VaultTransit => vec![Alg::Aes256Gcm],
-            },
-            attestation: Attestation::Statement,
-        }
-    }
-
-    fn presence(&self) -> &dyn Presence {
-        &self.pool
-    }
-
-    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
-        let name = name.to_owned();
-        let make = move |session: &mut RemoteSession| session.make(alg, &name, deadline);
-        let handle = self.pool.run("remote_make", deadline, make)?;
-        Ok(NewKey {
-            handle,
-            public: PublicKey::Hidden(alg),
-        })
-    }
-
-    fn destroys(&self) -> bool {
-        self.api == Api::Ron
-    }
-
-    fn destroy(&self, _: Alg, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
-        let handle = handle.clone();
-        let destroy = move |session: &mut RemoteSession| {
-            let name = name_of(&handle)?;
-            session.dialect.destroy(&session.link, name, deadline)
-        };
-        self.pool.run("remote_destroy", deadline, destroy)
-    }
-
-    fn sign(&self, _: Alg, _: &Handle, _: &[u8], _: Deadline) -> Result<Vec<u8>, DeviceError> {
-        Err(DeviceError::Unsupported(
-            "another service wraps and unwraps only".into(),
-        ))
-    }
-
-    fn wrap(
-        &self,
-        _: Alg,
-        handle: &Handle,
-        aad: &[u8],
-        plaintext: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<u8>, DeviceError> {
-        let (handle, aad) = (handle.clone(), aad.to_vec());
-        let secret = SecretBytes::from_slice(plaintext);
-        let wrap = move |session: &mut RemoteSession| {
-            let (link, name) = (&session.link, name_of(&handle)?);
-            session
-                .dialect
-                .wrap(link, name, &aad, secret.expose(), deadline)
-        };
-        self.pool.run("remote_wrap", deadline, wrap)
-    }
-
-    fn unwrap(
-        &self,
-        _: Alg,
-        handle: &Handle,
-        aad: &[u8],
-        wrapped: &[u8],
-        deadline: Deadline,
-    ) -> Result<SecretBytes, DeviceError> {
-        let (handle, aad, wrapped) = (handle.clone(), aad.to_vec(), wrapped.to_vec());
-        let unwrap = move |session: &mut RemoteSession| {
-            let (link, name) = (&session.link, name_of(&handle)?);
-            session.dialect.unwrap(link, name, &aad, &wrapped, deadline)
-        };
-        self.pool.run("remote_unwrap", deadline, unwrap)
-    }
 }

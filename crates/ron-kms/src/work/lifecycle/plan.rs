@@ -140,7 +140,14 @@ impl Planner<'_> {
             state => return Err(not_active(state)),
         }
         let backend = meta.backend(self.store.backends().local());
-        if !backend.is_local() && !self.store.backends().holder(backend).destroys() {
+        if !backend.is_local()
+            && !self
+                .store
+                .backends()
+                .holder(backend)
+                .capabilities()
+                .destroys
+        {
             return Err(Refusal::new(
                 Cause::Unsupported,
                 format!(

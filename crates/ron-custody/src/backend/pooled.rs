@@ -1,0 +1,123 @@
+//! A device over a pool of sessions: every call is run by a session's thread, on copies of its arguments, because a call that
+//! hangs outlives its caller.
+
+use std::sync::Arc;
+
+use ron_crypto::rand::Random;
+use ron_crypto::secret::SecretBytes;
+use ron_kernel::Deadline;
+use ron_proto::values::Alg;
+
+use super::session_pool::{Session, SessionPool};
+use super::{
+    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+    TpmEvidence,
+};
+
+pub struct PooledDevice<S: Session> {
+    pub pool: SessionPool<S>,
+    pub capabilities: Capabilities,
+    /// Makes the ids of new keys.
+    pub random: Arc<dyn Random>,
+}
+
+impl<S: Session> Device for PooledDevice<S> {
+    fn kind(&self) -> BackendKind {
+        S::KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities.clone()
+    }
+
+    fn presence(&self) -> &dyn Presence {
+        &self.pool
+    }
+
+    fn make(&self, alg: Alg, name: &str, deadline: Deadline) -> Result<NewKey, DeviceError> {
+        let mut id = [0; 16];
+        self.random.fill(&mut id);
+        let name = name.to_owned();
+        let make = move |session: &mut S| session.make(alg, id, &name, deadline);
+        self.pool.run("make", deadline, make)
+    }
+
+    fn destroy(&self, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
+        // A TPM keeps nothing of a key between calls: the blob, which the store erases, is its only copy. So the TPM is not
+        // called and may be unavailable.
+        if S::KIND == BackendKind::Tpm {
+            return Ok(());
+        }
+        let handle = handle.clone();
+        let destroy = move |session: &mut S| session.destroy(&handle, deadline);
+        self.pool.run("destroy", deadline, destroy)
+    }
+
+    fn sign(
+        &self,
+        alg: Alg,
+        handle: &Handle,
+        message: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        let (handle, message) = (handle.clone(), message.to_vec());
+        let sign = move |session: &mut S| session.sign(alg, &handle, &message);
+        self.pool.run("sign", deadline, sign)
+    }
+
+    fn wrap(
+        &self,
+        handle: &Handle,
+        aad: &[u8],
+        plaintext: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, DeviceError> {
+        let (handle, aad) = (handle.clone(), aad.to_vec());
+        let plaintext = SecretBytes::from_slice(plaintext);
+        let wrap = move |session: &mut S| session.wrap(&handle, &aad, plaintext.expose(), deadline);
+        self.pool.run("wrap", deadline, wrap)
+    }
+
+    fn unwrap(
+        &self,
+        handle: &Handle,
+        aad: &[u8],
+        wrapped: &[u8],
+        deadline: Deadline,
+    ) -> Result<SecretBytes, DeviceError> {
+        let (handle, aad, wrapped) = (handle.clone(), aad.to_vec(), wrapped.to_vec());
+        let unwrap = move |session: &mut S| session.unwrap(&handle, &aad, &wrapped, deadline);
+        self.pool.run("unwrap", deadline, unwrap)
+    }
+
+    fn counter(&self, advance: bool, deadline: Deadline) -> Result<u64, DeviceError> {
+        let count = move |session: &mut S| session.counter(advance);
+        self.pool.run("counter", deadline, count)
+    }
+
+    fn seal(&self, secret: &SecretBytes, deadline: Deadline) -> Result<Vec<u8>, DeviceError> {
+        let secret = SecretBytes::from_slice(secret.expose());
+        let seal = move |session: &mut S| session.seal(&secret);
+        self.pool.run("seal", deadline, seal)
+    }
+
+    fn unseal(&self, blob: &[u8], deadline: Deadline) -> Result<SecretBytes, DeviceError> {
+        let blob = blob.to_vec();
+        let unseal = move |session: &mut S| session.unseal(&blob);
+        self.pool.run("unseal", deadline, unseal)
+    }
+
+    fn attest(
+        &self,
+        handle: &Handle,
+        nonce: [u8; 32],
+        deadline: Deadline,
+    ) -> Result<Option<TpmEvidence>, DeviceError> {
+        if self.capabilities.attestation != Attestation::TpmCertify {
+            return Ok(None);
+        }
+        let handle = handle.clone();
+        let attest = move |session: &mut S| session.attest(&handle, nonce);
+        self.pool.run("attest", deadline, attest).map(Some)
+    }
+}
