@@ -27,6 +27,7 @@ use ron_proto::values::Alg;
 
 use super::metrics::DeviceMetrics;
 use super::{BackendKind, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+#[cfg(any(feature = "pkcs11", feature = "tpm"))]
 use crate::keys::PublicKey;
 
 /// Interval at which the keeper checks whether a probe is due.

@@ -10,7 +10,6 @@ use ron_custody::store::Order;
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
-use ron_proto::values::Kid;
 
 use super::jobs::{DeferredChange, DeviceJob, KeyMadeJob};
 use super::operation::Work;
