@@ -1,8 +1,4 @@
-//! Causes of refusals and failures: one closed list, and the HTTP status and code of each cause.
-
-use ron_proto::kms::ItemError;
-use ron_proto::problem::Problem;
-use serde_json::json;
+//! Causes of refusals and failures: one closed list, with the code of each.
 
 /// The result of an operation that was done, in leaves and metrics.
 pub const OK: &str = "ok";
@@ -165,84 +161,6 @@ impl Refusal {
         Self {
             retry_after_s: 5,
             ..Self::new(Cause::AuditUnavailable, detail)
-        }
-    }
-
-    /// The same refusal as the error of one batch item.
-    pub fn to_item(&self) -> ItemError {
-        let problem = Problem::from(self.clone());
-        ItemError {
-            status: problem.status,
-            code: problem.code.to_owned(),
-            detail: problem.detail,
-            retryable: problem.retryable,
-        }
-    }
-}
-
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal {
-            cause,
-            detail,
-            head,
-            retry_after_s,
-        } = refusal;
-        let own = |status, title| Self::new(status, cause.code(), title, detail.clone());
-        let problem = match cause {
-            Cause::BadRequest => Self::bad_request(detail),
-            Cause::TooLarge => Self::too_large(detail),
-            Cause::Unsupported => own(400, "No backend offers this"),
-            Cause::Forbidden => Self::forbidden(detail),
-            Cause::NotFound => Self::not_found(detail),
-            Cause::PayloadRefused => own(403, "The key's payload policy refuses this"),
-            Cause::CheckpointRefused => {
-                own(409, "The checkpoint does not extend the last one signed")
-            }
-            Cause::CiphertextRefused => own(400, "The ciphertext does not open"),
-            Cause::UsesExhausted => own(409, "The version has reached its limit of uses"),
-            Cause::VersionNotHead => own(409, "The pinned version is not the head"),
-            Cause::StaleHead => own(409, "The expected head is not the head"),
-            Cause::KeyNotActive => own(409, "The key is not active"),
-            Cause::ExportForbidden => own(403, "The key may not be exported"),
-            Cause::WrappedRefused => own(400, "The wrapped key does not open"),
-            Cause::OpIdMismatch => Self::idempotency_mismatch(detail),
-            Cause::InFlight => Self::in_flight(detail),
-            Cause::Busy => Self::busy(retry_after_s),
-            Cause::AuditUnavailable => {
-                own(503, "The audit log is not available").with_retry_after(retry_after_s)
-            }
-            Cause::StoreUnavailable => {
-                own(503, "The key store is not available").with_retry_after(retry_after_s)
-            }
-            Cause::AttestationMissing => {
-                own(503, "The key has no recent attestation").with_retry_after(retry_after_s)
-            }
-            Cause::DeadlineExceeded => Self::deadline_exceeded(detail),
-            Cause::Draining => Self::draining(retry_after_s),
-            Cause::Internal => Self::internal(detail),
-        };
-        match head {
-            Some(head) => problem.with_details(json!({ "head": head })),
-            None => problem,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_cause_keeps_its_code() {
-        for cause in Cause::ALL {
-            let problem = Problem::from(Refusal::new(cause, "d"));
-            assert_eq!(problem.code, cause.code());
-            assert!((400..600).contains(&problem.status));
-            assert_eq!(
-                problem.retryable,
-                matches!(problem.status, 429 | 503 | 504) || cause == Cause::InFlight
-            );
         }
     }
 }

@@ -10,7 +10,7 @@ use ron_service::log_host::{self, Base, LogHost};
 use ron_service::{Boot, Running, Service, StartError, Table};
 
 use crate::api;
-use crate::api::transit::VaultTokens;
+use crate::api::VaultTokens;
 use crate::audit::LogRing;
 use crate::audit::leaf::Op;
 use crate::engine::{Engine, EngineParts};

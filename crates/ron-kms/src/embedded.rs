@@ -20,11 +20,11 @@ use ron_service::log_host::asker::WitnessSettings;
 use ron_service::{Config, DataDir, ReadyBoard, ServiceSettings as _, StartError};
 use serde::de::DeserializeOwned;
 
-use crate::audit::entry::ReplyBody;
 use crate::engine::{Engine, EngineParts};
+use crate::errors::problem;
 use crate::settings::Settings;
 use crate::topology::TOPOLOGY;
-use crate::work::operation::{json, one};
+use crate::work::operation::one;
 use crate::work::sign::SignTask;
 use crate::work::{CallContext, SignJob, StoreJob};
 
@@ -110,7 +110,7 @@ impl Custody {
     pub fn sign(&self, request: SignRequest, deadline: Deadline) -> Result<SignAnswer, Problem> {
         let (call, answer) = self.call_context(deadline);
         let what = one(SignTask::from_request(request), |answer| {
-            ReplyBody::Now(json(answer.map(SignAnswer::from)))
+            answer.map(SignAnswer::from)
         });
         self.engine.kms.submit_sign(SignJob { call, what });
         wait(answer, deadline)
@@ -119,14 +119,14 @@ impl Custody {
     /// Verifies signatures, on the caller's thread. A signature that does not verify is an answer, not an error.
     pub fn verify(&self, request: VerifyRequest) -> Result<VerifyAnswer, Problem> {
         let checked = self.engine.kms.verify(&self.caller, request);
-        checked.map_err(Problem::from)
+        checked.map_err(problem)
     }
 
     /// The key's public document, from the current snapshot.
     pub fn key(&self, key: &ron_proto::values::Kid) -> Result<KeyDoc, Problem> {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        let found = index.find(&self.caller, key).map_err(Problem::from)?;
+        let found = index.find(&self.caller, key).map_err(problem)?;
         Ok(found.to_doc(&kms.origin))
     }
 

@@ -25,6 +25,7 @@ mod audit;
 mod boot;
 mod embedded;
 mod engine;
+mod errors;
 mod metrics;
 mod replay;
 mod settings;

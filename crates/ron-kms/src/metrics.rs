@@ -188,14 +188,25 @@ impl Metrics {
 
     /// Counts one operation. `result` is `ok` or a code of [`ron_custody::Why`].
     pub fn op(&self, op: &'static str, alg: &'static str, result: &'static str, took: Duration) {
-        self.ops.with_label_values(&[op, alg, result]).inc();
-        self.op_seconds
-            .with_label_values(&[op, alg])
-            .observe(took.as_secs_f64());
+        self.verified(op, alg, result, took);
         // A check that does not match was done: it is no refusal, and has no reason among theirs.
         if result != OK && result != NO_MATCH {
             self.rejects.with_label_values(&[result]).inc();
         }
+    }
+
+    /// Counts one verification on an HTTP worker's thread, whose refusal has no leaf and is no reject.
+    pub fn verified(
+        &self,
+        op: &'static str,
+        alg: &'static str,
+        result: &'static str,
+        took: Duration,
+    ) {
+        self.ops.with_label_values(&[op, alg, result]).inc();
+        self.op_seconds
+            .with_label_values(&[op, alg])
+            .observe(took.as_secs_f64());
     }
 
     /// Sets the `keys` gauge from a new snapshot; combinations without a key are set to 0.

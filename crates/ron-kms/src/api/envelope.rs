@@ -1,4 +1,4 @@
-//! `POST /wrap`, `/unwrap`, `/rewrap`, `/datakey`, `/hmac`, `/hmac/verify`, `/random`.
+//! `POST /wrap`, `/unwrap`, `/rewrap`, `/datakey`, `/hmac`, `/hmac/verify`, `/random`, and the batches of the first two.
 
 use std::sync::Arc;
 
@@ -6,12 +6,13 @@ use ron_crypto::hash::sha256;
 use ron_custody::keys::envelope::CIPHERTEXT_BYTES_MAX;
 use ron_custody::keys::payload::check_context;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Method, Need, Request, Responder, Route};
+use ron_http::{Method, Response, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
     Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest, HmacVerifyAnswer,
     HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX, RandomAnswer, RandomRequest,
-    RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapRequest, WrapAnswer, WrapRequest,
+    RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapBatch, UnwrapItem, UnwrapRequest, WrapAnswer,
+    WrapBatch, WrapItem, WrapRequest,
 };
 use ron_proto::receipt::LogReceipt;
 use ron_proto::scope;
@@ -21,22 +22,22 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
-use super::call_context;
-use crate::audit::entry::ReplyBody;
+use super::batch::{batch_route, item_key};
+use super::{Action, ERRORS, route};
+use crate::work::Kms;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::operation::{Answer, json, one};
-use crate::work::{Kms, SignJob};
-
-pub(super) const ERRORS: &[u16] = &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
+use crate::work::operation::{Answer, one};
 
 /// A request type of this API: its route, its operation and its answer.
-pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
-    type Answer: Serialize + JsonSchema;
+trait EnvelopeRequest: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
+    type Answer: Serialize + JsonSchema + 'static;
     const PATH: &'static str;
     const SCOPE: &'static str;
     const SUMMARY: &'static str;
 
-    fn op_id(&self) -> Option<OpId>;
+    fn op_id(&self) -> Option<OpId> {
+        None
+    }
     /// The operation. A broken limit becomes the task's `flaw`, so that its refusal is a leaf.
     fn task(self) -> EnvelopeTask;
     /// The answer; `None` when `made` lacks a field of it.
@@ -44,61 +45,76 @@ pub(super) trait Ask: DeserializeOwned + JsonSchema + Serialize + Send + 'static
 }
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 7] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
     [
-        route::<WrapRequest>(kms),
-        route::<UnwrapRequest>(kms),
-        route::<RewrapRequest>(kms),
-        route::<DatakeyRequest>(kms),
-        route::<HmacRequest>(kms),
-        route::<HmacVerifyRequest>(kms),
-        route::<RandomRequest>(kms),
+        single::<WrapRequest>(kms),
+        single::<UnwrapRequest>(kms),
+        single::<RewrapRequest>(kms),
+        single::<DatakeyRequest>(kms),
+        single::<HmacRequest>(kms),
+        single::<HmacVerifyRequest>(kms),
+        single::<RandomRequest>(kms),
+        batch_route(
+            kms,
+            "/v1/kms/wrap_batch",
+            scope::KMS_WRAP,
+            split_wraps,
+            answer_of::<WrapRequest>,
+        )
+        .summary("Encrypt up to 1,000 items: one leaf each, one durable append, errors per item"),
+        batch_route(
+            kms,
+            "/v1/kms/unwrap_batch",
+            scope::KMS_UNWRAP,
+            split_unwraps,
+            answer_of::<UnwrapRequest>,
+        )
+        .summary("Decrypt up to 1,000 items: one leaf each, one durable append, errors per item"),
     ]
 }
 
-fn route<A: Ask>(kms: &Arc<Kms>) -> Route {
-    let kms = kms.clone();
-    Route::new(
-        Method::POST,
-        A::PATH,
-        Need::Scope(A::SCOPE),
-        move |request, responder| serve::<A>(&kms, request, responder),
-    )
-    .summary(A::SUMMARY)
-    .body::<A>()
-    .returns::<A::Answer>(200)
+fn single<E: EnvelopeRequest>(kms: &Arc<Kms>) -> Route {
+    route(kms, (Method::POST, E::PATH), E::SCOPE, |_, request| {
+        let task = task_of(request.json::<E>()?);
+        let key = task.key.clone();
+        Ok(Action::Work(one(task, move |answer| {
+            Ok(Response::json(200, &answer_of::<E>(key, answer)?))
+        })))
+    })
+    .summary(E::SUMMARY)
+    .body::<E>()
+    .returns::<E::Answer>(200)
     .errors(ERRORS)
 }
 
-fn serve<A: Ask>(kms: &Kms, request: Request, responder: Responder) {
-    let body = match request.json::<A>() {
-        Ok(body) => body,
-        Err(problem) => return responder.send(problem),
+fn split_wraps(batch: WrapBatch) -> Vec<Result<EnvelopeTask, Refusal>> {
+    let one = |item: WrapItem| {
+        let key = item_key(item.key.as_ref(), batch.key.as_ref())?;
+        Ok(task_of(item.with_key(key)))
     };
-    let task = task_of(body);
-    let key = task.key.clone();
-    let what = one(task, move |answer| {
-        ReplyBody::Now(json(answer_of::<A>(key, answer)))
-    });
-    kms.submit_sign(SignJob {
-        call: call_context(kms, request, responder),
-        what,
-    });
+    batch.items.into_iter().map(one).collect()
 }
 
-/// The answer of one operation.
-pub(super) fn answer_of<A: Ask>(
+fn split_unwraps(batch: UnwrapBatch) -> Vec<Result<EnvelopeTask, Refusal>> {
+    let one = |item: UnwrapItem| {
+        let key = item_key(item.key.as_ref(), batch.key.as_ref())?;
+        Ok(task_of(item.with_key(key)))
+    };
+    batch.items.into_iter().map(one).collect()
+}
+
+fn answer_of<E: EnvelopeRequest>(
     key: Option<Kid>,
     answer: Answer<EnvelopeOutput>,
-) -> Result<A::Answer, Refusal> {
+) -> Result<E::Answer, Refusal> {
     let (made, receipt) = answer?.into_parts();
-    A::answer(key, made, receipt)
+    E::answer(key, made, receipt)
         .ok_or_else(|| Refusal::new(Cause::Internal, "the answer is incomplete"))
 }
 
 /// The operation of a request, with its operation id.
-pub(super) fn task_of<A: Ask>(body: A) -> EnvelopeTask {
-    let op = body.op_id().map(|id| (id, body_hash(A::PATH, &body)));
+fn task_of<E: EnvelopeRequest>(body: E) -> EnvelopeTask {
+    let op = body.op_id().map(|id| (id, body_hash(E::PATH, &body)));
     EnvelopeTask { op, ..body.task() }
 }
 
@@ -166,7 +182,7 @@ fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
     }
 }
 
-impl Ask for WrapRequest {
+impl EnvelopeRequest for WrapRequest {
     type Answer = WrapAnswer;
     const PATH: &'static str = "/v1/kms/wrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
@@ -191,7 +207,7 @@ impl Ask for WrapRequest {
     }
 }
 
-impl Ask for UnwrapRequest {
+impl EnvelopeRequest for UnwrapRequest {
     type Answer = UnwrapAnswer;
     const PATH: &'static str = "/v1/kms/unwrap";
     const SCOPE: &'static str = scope::KMS_UNWRAP;
@@ -217,7 +233,7 @@ impl Ask for UnwrapRequest {
     }
 }
 
-impl Ask for RewrapRequest {
+impl EnvelopeRequest for RewrapRequest {
     type Answer = RewrapAnswer;
     const PATH: &'static str = "/v1/kms/rewrap";
     const SCOPE: &'static str = scope::KMS_WRAP;
@@ -244,7 +260,7 @@ impl Ask for RewrapRequest {
     }
 }
 
-impl Ask for DatakeyRequest {
+impl EnvelopeRequest for DatakeyRequest {
     type Answer = DatakeyAnswer;
     const PATH: &'static str = "/v1/kms/datakey";
     const SCOPE: &'static str = scope::KMS_WRAP;
@@ -276,7 +292,7 @@ impl Ask for DatakeyRequest {
     }
 }
 
-impl Ask for HmacRequest {
+impl EnvelopeRequest for HmacRequest {
     type Answer = HmacAnswer;
     const PATH: &'static str = "/v1/kms/hmac";
     const SCOPE: &'static str = scope::KMS_SIGN;
@@ -301,16 +317,12 @@ impl Ask for HmacRequest {
     }
 }
 
-impl Ask for HmacVerifyRequest {
+impl EnvelopeRequest for HmacVerifyRequest {
     type Answer = HmacVerifyAnswer;
     const PATH: &'static str = "/v1/kms/hmac/verify";
     const SCOPE: &'static str = scope::KMS_VERIFY;
     const SUMMARY: &'static str =
         "Check a MAC in constant time; a wrong one is ok: false, not an error";
-
-    fn op_id(&self) -> Option<OpId> {
-        None
-    }
 
     fn task(self) -> EnvelopeTask {
         let what = EnvelopeOp::HmacVerify(self.message, self.mac);
@@ -330,16 +342,12 @@ impl Ask for HmacVerifyRequest {
     }
 }
 
-impl Ask for RandomRequest {
+impl EnvelopeRequest for RandomRequest {
     type Answer = RandomAnswer;
     const PATH: &'static str = "/v1/kms/random";
     const SCOPE: &'static str = scope::KMS_WRAP;
     const SUMMARY: &'static str =
         "Random bytes; the audit log records the result of the request, not the bytes";
-
-    fn op_id(&self) -> Option<OpId> {
-        None
-    }
 
     fn task(self) -> EnvelopeTask {
         let what = EnvelopeOp::Random(self.bytes.unwrap_or(32) as usize);

@@ -1,119 +1,106 @@
-//! `/keys`: create, list, read, rotate. The other changes are in [`super::lifecycle`].
+//! `/keys` and `/log_key`: create, list, read and change keys.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ron_custody::index::Key;
-use ron_custody::index::may_use;
-use ron_http::{Method, Need, Principal, Request, Responder, Response, Route, sync};
-use ron_proto::kms::{CreateKey, KeyDoc, KeyList, KeyState, RotateAnswer, RotateRequest};
+use ron_custody::index::{Key, may_use};
+use ron_http::{Method, Principal, Request, Response, Route};
+use ron_proto::kms::{
+    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, RetireKey, RotateLogKey,
+    RotateLogKeyAnswer, RotateRequest, UpdateKey,
+};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, Purpose};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 
-use super::call_context;
+use super::{Action, change_route, kid, route, store_route};
+use crate::errors::problem;
 use crate::work::key_request::KeyRequest;
-use crate::work::{Kms, StoreJob};
+use crate::work::{CallContext, Kms, StoreJob};
 
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: usize = 200;
 
-pub(super) const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
-const KEY_ROTATE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate";
-pub(super) const CHANGE_ERRORS: &[u16] =
-    &[400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504];
+const KEYS: &str = "/v1/kms/keys";
+const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
+const ROTATE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate";
+const RETIRE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire";
+const DESTROY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy";
+const CANCEL: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel";
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
-    let (for_create, for_list, for_read, for_rotate) =
-        (kms.clone(), kms.clone(), kms.clone(), kms.clone());
+pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
     [
-        Route::new(
-            Method::POST,
-            "/v1/kms/keys",
-            Need::Scope(scope::KMS_CREATE),
-            move |request, responder| {
-                create(&for_create, request, responder);
-            },
-        )
+        store_route(kms, KEYS, scope::KMS_CREATE, |call, body: CreateKey| {
+            StoreJob::Create(call, Box::new(body))
+        })
         .summary("Make a key; idempotent by op_id for 24 hours")
-        .body::<CreateKey>()
-        .returns::<KeyDoc>(201)
-        .errors(CHANGE_ERRORS),
-        Route::new(
-            Method::GET,
-            "/v1/kms/keys",
-            Need::Scope(scope::KMS_READ),
-            sync(move |request| list(&for_list, request)),
-        )
-        .summary("The caller's keys, ordered by name")
-        .query("purpose", false, "only keys of this purpose")
-        .query("alg", false, "only keys of this algorithm")
-        .query(
-            "state",
-            false,
-            "only keys in this state: active, retired, pending_destruction, destroyed",
-        )
-        .query("after", false, "continue after this key name")
-        .query("limit", false, "1 to 200 keys, 50 by default")
-        .returns::<KeyList>(200)
-        .errors(&[400, 401, 403, 429, 500, 503, 504]),
-        Route::new(
-            Method::GET,
-            KEY,
-            Need::Scope(scope::KMS_READ),
-            sync(move |request| read(&for_read, request)),
-        )
-        .summary("One key: versions and public keys")
-        .returns::<KeyDoc>(200)
-        .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
-        Route::new(
-            Method::POST,
-            KEY_ROTATE,
-            Need::Scope(scope::KMS_ROTATE),
-            move |request, responder| {
-                rotate(&for_rotate, request, responder);
-            },
-        )
-        .summary("Make a new head version; idempotent by op_id for 24 hours")
-        .body::<RotateRequest>()
-        .returns::<RotateAnswer>(200)
-        .errors(CHANGE_ERRORS),
+        .returns::<KeyDoc>(201),
+        route(kms, (Method::GET, KEYS), scope::KMS_READ, list)
+            .summary("The caller's keys, ordered by name")
+            .query("purpose", false, "only keys of this purpose")
+            .query("alg", false, "only keys of this algorithm")
+            .query(
+                "state",
+                false,
+                "only keys in this state: active, retired, pending_destruction, destroyed",
+            )
+            .query("after", false, "continue after this key name")
+            .query("limit", false, "1 to 200 keys, 50 by default")
+            .returns::<KeyList>(200)
+            .errors(&[400, 401, 403, 429, 500, 503, 504]),
+        route(kms, (Method::GET, KEY), scope::KMS_READ, read)
+            .summary("One key: versions and public keys")
+            .returns::<KeyDoc>(200)
+            .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
+        change::<RotateRequest>(kms, (Method::POST, ROTATE), scope::KMS_ROTATE, |call, kid, body| {
+            StoreJob::Change(call, kid, KeyRequest::Rotate(body))
+        })
+        .summary("Make a new head version; idempotent by op_id for 24 hours"),
+        change::<UpdateKey>(kms, (Method::PATCH, KEY), scope::KMS_ADMIN, |call, kid, body| {
+            StoreJob::Change(call, kid, KeyRequest::Update(body))
+        })
+        .summary("Change min_verify_version or rotate_every, or withdraw exportable"),
+        change::<RetireKey>(kms, (Method::POST, RETIRE), scope::KMS_ADMIN, |call, kid, body| {
+            StoreJob::Change(call, kid, KeyRequest::Retire(body))
+        })
+        .summary("Retire the key: it no longer signs and still verifies"),
+        change::<DestroyKey>(kms, (Method::POST, DESTROY), scope::KMS_ADMIN, |call, kid, body| {
+            StoreJob::Change(call, kid, KeyRequest::Destroy(body))
+        })
+        .summary("Stop using the key now and destroy its secrets after a delay; its signatures still verify"),
+        change::<RetireKey>(kms, (Method::POST, CANCEL), scope::KMS_ADMIN, |call, kid, body| {
+            StoreJob::Change(call, kid, KeyRequest::CancelDestroy(body))
+        })
+        .summary("Cancel a destruction; the key returns to its earlier state"),
+        store_route(kms, "/v1/kms/log_key/rotate", scope::KMS_ADMIN, |call, body: RotateLogKey| {
+            StoreJob::RotateLogKey(call, body)
+        })
+        .summary("Make a new signing key of the audit log, cross-signed with the present one; for a service token of tenant ron, never for a passport; idempotent by op_id for 24 hours")
+        .returns::<RotateLogKeyAnswer>(200),
     ]
 }
 
-fn create(kms: &Kms, request: Request, responder: Responder) {
-    match request.json::<CreateKey>() {
-        Ok(body) => kms.submit_store(StoreJob::Create(
-            call_context(kms, request, responder),
-            Box::new(body),
-        )),
-        Err(problem) => responder.send(problem),
-    }
+fn change<B: DeserializeOwned + JsonSchema + 'static>(
+    kms: &Arc<Kms>,
+    at: (Method, &'static str),
+    scope: &'static str,
+    job: fn(CallContext, Kid, B) -> StoreJob,
+) -> Route {
+    change_route(kms, at, scope, job).returns::<KeyChanged>(200)
 }
 
-fn rotate(kms: &Kms, request: Request, responder: Responder) {
-    match kid(&request).and_then(|kid| Ok((kid, request.json::<RotateRequest>()?))) {
-        Ok((kid, body)) => {
-            let change = KeyRequest::Rotate(body);
-            kms.submit_store(StoreJob::Change(
-                call_context(kms, request, responder),
-                kid,
-                change,
-            ));
-        }
-        Err(problem) => responder.send(problem),
-    }
-}
-
-fn read(kms: &Kms, request: &Request) -> Result<Response, Problem> {
+fn read(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     request.query_only(&[])?;
     let index = kms.index.load();
-    let key = index.find(&request.principal, &kid(request)?)?;
-    Ok(Response::json(200, &key.to_doc(&kms.origin)))
+    let key = index.find(&request.principal, &kid(request)?);
+    let doc = key.map_err(problem)?.to_doc(&kms.origin);
+    Ok(Action::Respond(Response::json(200, &doc)))
 }
 
-fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
+fn list(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     request.query_only(&["purpose", "alg", "state", "after", "limit"])?;
     let wanted = Wanted {
         purpose: request.query_as("purpose")?,
@@ -127,10 +114,8 @@ fn list(kms: &Kms, request: &Request) -> Result<Response, Problem> {
             "`limit` must be 1..={PAGE_MAX}"
         )));
     }
-    Ok(Response::json(
-        200,
-        &page(kms, &request.principal, &wanted, after, limit),
-    ))
+    let page = page(kms, &request.principal, &wanted, after, limit);
+    Ok(Action::Respond(Response::json(200, &page)))
 }
 
 /// Filters of the list.
@@ -172,18 +157,4 @@ fn page(
         .and_then(|_| keys.last())
         .map(|last| last.key.to_string());
     KeyList { keys, next }
-}
-
-/// The key that the path's four segments name.
-pub(super) fn kid(request: &Request) -> Result<Kid, Problem> {
-    let part = |name| request.param(name);
-    format!(
-        "{}/{}/{}/{}",
-        part("tenant"),
-        part("purpose"),
-        part("alg"),
-        part("id")
-    )
-    .parse()
-    .map_err(Problem::from)
 }

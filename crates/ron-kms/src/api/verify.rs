@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_custody::Refusal;
-use ron_http::{Method, Need, Principal, Request, Response, Route, sync};
+use ron_custody::{NO_MATCH, OK, Refusal};
+use ron_http::{Method, Principal, Request, Response, Route};
 use ron_kernel::RankedMutex;
-use ron_proto::kms::{
-    BATCH_ITEMS_MAX, VerifyAnswer, VerifyBatch, VerifyBatchAnswer, VerifyRequest, VerifyResult,
-};
+use ron_proto::kms::{VerifyAnswer, VerifyBatch, VerifyBatchAnswer, VerifyRequest};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
-use ron_proto::values::Tenant;
+use ron_proto::values::{Alg, Tenant};
 
+use super::batch::{batch_answer, check_items};
+use super::{Action, route};
+use crate::errors::problem;
 use crate::topology::VERIFY_LOCK;
 use crate::work::Kms;
 
@@ -23,27 +24,27 @@ const ERRORS: &[u16] = &[400, 401, 403, 404, 413, 415, 429, 500, 503, 504];
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
-    let need = Need::Scope(scope::KMS_VERIFY);
-    let (one, many) = (kms.clone(), kms.clone());
-    let running = Arc::new(Running::default());
-    let verify_one = move |request: &Request| {
-        let body: VerifyRequest = request.json()?;
-        verify(&one, &request.principal, body)
-            .map(|answer| Response::json(200, &answer))
-            .map_err(Problem::from)
-    };
+    let need = scope::KMS_VERIFY;
+    let running = Running::default();
+    let many = (Method::POST, "/v1/kms/verify_batch");
     [
-        Route::new(Method::POST, "/v1/kms/verify", need, sync(verify_one))
-            .summary("Verify signatures; a wrong one is ok: false, not an error")
-            .body::<VerifyRequest>()
-            .returns::<VerifyAnswer>(200)
-            .errors(ERRORS),
-        Route::new(
-            Method::POST,
-            "/v1/kms/verify_batch",
+        route(
+            kms,
+            (Method::POST, "/v1/kms/verify"),
             need,
-            sync(move |request| verify_many(&many, &running, request)),
+            |kms, request| {
+                let answer = verify(kms, &request.principal, request.json()?);
+                let answer = answer.map_err(problem)?;
+                Ok(Action::Respond(Response::json(200, &answer)))
+            },
         )
+        .summary("Verify signatures; a wrong one is ok: false, not an error")
+        .body::<VerifyRequest>()
+        .returns::<VerifyAnswer>(200)
+        .errors(ERRORS),
+        route(kms, many, need, move |kms, request| {
+            verify_many(kms, &running, request)
+        })
         .summary("Verify up to 1,000 items: errors per item; two batches of a tenant at a time")
         .body::<VerifyBatch>()
         .returns::<VerifyBatchAnswer>(200)
@@ -57,35 +58,41 @@ pub(super) fn verify(
     caller: &Principal,
     body: VerifyRequest,
 ) -> Result<VerifyAnswer, Refusal> {
+    let alg = body.key.alg;
+    counted(
+        kms,
+        ("verify", alg),
+        |answer: &VerifyAnswer| answer.ok,
+        || kms.verify(caller, body),
+    )
+}
+
+/// Runs a verification and counts its result and its duration. A refused one is an answer of this thread, so it has no leaf.
+pub(super) fn counted<T>(
+    kms: &Kms,
+    (op, alg): (&'static str, Alg),
+    matches: impl FnOnce(&T) -> bool,
+    check: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
     let since = kms.clock.now();
-    let alg = body.key.alg.as_str();
-    let result = kms.verify(caller, body);
+    let result = check();
     let label = match &result {
-        Ok(VerifyAnswer { ok: true, .. }) => "ok",
-        Ok(_) => "no_match",
+        Ok(answer) if matches(answer) => OK,
+        Ok(_) => NO_MATCH,
         Err(refusal) => refusal.cause.code(),
     };
     let took = kms.clock.now().saturating_duration_since(since);
-    let metrics = &kms.metrics;
-    metrics.ops.with_label_values(&["verify", alg, label]).inc();
-    metrics
-        .op_seconds
-        .with_label_values(&["verify", alg])
-        .observe(took.as_secs_f64());
+    kms.metrics.verified(op, alg.as_str(), label, took);
     result
 }
 
-fn verify_many(kms: &Kms, running: &Running, request: &Request) -> Result<Response, Problem> {
+fn verify_many(kms: &Kms, running: &Running, request: &Request) -> Result<Action, Problem> {
     let batch: VerifyBatch = request.json()?;
-    if batch.items.is_empty() || batch.items.len() > BATCH_ITEMS_MAX {
-        return Err(Problem::bad_request(format!(
-            "`items` must hold 1 to {BATCH_ITEMS_MAX} entries"
-        )));
-    }
+    check_items(batch.items.len())?;
     let Some(_one) = running.begin(&request.principal.tenant) else {
         let share = kms.metrics.rejects.with_label_values(&["tenant_share"]);
         share.inc();
-        return Err(Refusal::busy(1).into());
+        return Err(problem(Refusal::busy(1)));
     };
     let mut results = Vec::with_capacity(batch.items.len());
     for item in batch.items {
@@ -95,18 +102,10 @@ fn verify_many(kms: &Kms, running: &Running, request: &Request) -> Result<Respon
                 "the batch takes longer than the request's deadline; send fewer items",
             ));
         }
-        results.push(match verify(kms, &request.principal, item) {
-            Ok(answer) => VerifyResult {
-                answer: Some(answer),
-                error: None,
-            },
-            Err(refusal) => VerifyResult {
-                answer: None,
-                error: Some(refusal.to_item()),
-            },
-        });
+        results.push(verify(kms, &request.principal, item));
     }
-    Ok(Response::json(200, &VerifyBatchAnswer { results }))
+    let answer = batch_answer(results.into_iter());
+    Ok(Action::Respond(Response::json(200, &answer)))
 }
 
 /// How many batches each tenant verifies now.

@@ -4,43 +4,27 @@ use std::sync::Arc;
 
 use ron_custody::keys::PublicKey;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Method, Need, Request, Response, Route, sync};
+use ron_http::{Method, Response, Route};
 use ron_proto::kms::{MESSAGE_BYTES_MAX, VerifyRawAnswer, VerifyRawRequest};
-use ron_proto::problem::Problem;
 use ron_proto::scope;
 
-use crate::audit::leaf::{NO_MATCH, OK};
+use super::verify::counted;
+use super::{Action, route};
+use crate::errors::problem;
 use crate::work::Kms;
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
-    let kms = kms.clone();
-    let answer = move |request: &Request| {
+    let at = (Method::POST, "/v1/kms/verify/raw");
+    [route(kms, at, scope::KMS_VERIFY, |kms, request| {
         let body: VerifyRawRequest = request.json()?;
-        let since = kms.clock.now();
-        let alg = body.alg.as_str();
-        let result = verify(&body);
-        let label = match &result {
-            Ok(true) => OK,
-            Ok(false) => NO_MATCH,
-            Err(refusal) => refusal.cause.code(),
-        };
-        let took = kms.clock.now().saturating_duration_since(since);
-        let metrics = &kms.metrics;
-        let labels = ["verify_raw", alg, label];
-        metrics.ops.with_label_values(&labels).inc();
-        let seconds = metrics.op_seconds.with_label_values(&labels[..2]);
-        seconds.observe(took.as_secs_f64());
-        result
-            .map(|ok| Response::json(200, &VerifyRawAnswer { ok }))
-            .map_err(Problem::from)
-    };
-    [Route::new(
-        Method::POST,
-        "/v1/kms/verify/raw",
-        Need::Scope(scope::KMS_VERIFY),
-        sync(answer),
-    )
+        let ok = counted(kms, ("verify_raw", body.alg), |ok: &bool| *ok, || verify(&body));
+        let ok = ok.map_err(problem)?;
+        Ok(Action::Respond(Response::json(
+            200,
+            &VerifyRawAnswer { ok },
+        )))
+    })
     .summary("Verify one signature with a public key given by value, as strictly as /verify")
     .body::<VerifyRawRequest>()
     .returns::<VerifyRawAnswer>(200)

@@ -8,13 +8,13 @@ use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, ReplySender, SharedClock};
 use ron_proto::kms::SignAnswer;
-use ron_proto::problem::Problem;
 use ron_proto::receipt::LogReceipt;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::leaf::Draft;
 use super::proofs::ProofRequest;
+use crate::errors::problem;
 use crate::metrics::Metrics;
 use crate::replay::JournalRecord;
 
@@ -129,14 +129,28 @@ impl Timing {
 /// The content of a [`Reply`].
 pub enum ReplyBody {
     Now(Response),
-    /// A signature whose caller wants its inclusion proof (`Prefer: wait=N`).
-    WithProof(ProofRequest, Box<SignAnswer>),
+    /// A signature, which waits for its inclusion proof where the caller wants one (`Prefer: wait=N`).
+    Signature(Box<SignAnswer>),
+}
+
+impl From<Response> for ReplyBody {
+    fn from(response: Response) -> Self {
+        Self::Now(response)
+    }
+}
+
+impl From<SignAnswer> for ReplyBody {
+    fn from(answer: SignAnswer) -> Self {
+        Self::Signature(Box::new(answer))
+    }
 }
 
 /// A rendered answer. It leaves once everything that it promises is durable.
 pub struct Reply {
     pub responder: Responder,
     pub body: ReplyBody,
+    /// Where a signature waits for its proof.
+    pub proof: Option<ProofRequest>,
     /// The operations that the reply finishes.
     pub counted: Items<Label>,
     pub timing: Timing,
@@ -147,9 +161,12 @@ impl Reply {
         for label in self.counted {
             self.timing.count(label);
         }
-        match self.body {
-            ReplyBody::Now(response) => self.responder.send(response),
-            ReplyBody::WithProof(proof, answer) => proof.send(answer, self.responder),
+        match (self.body, self.proof) {
+            (ReplyBody::Now(response), _) => self.responder.send(response),
+            (ReplyBody::Signature(answer), Some(proof)) => proof.send(answer, self.responder),
+            (ReplyBody::Signature(answer), None) => {
+                self.responder.send(Response::json(200, &*answer));
+            }
         }
     }
 
@@ -161,7 +178,7 @@ impl Reply {
 
 /// Answers that the log could not be written, whatever was computed.
 pub fn refuse(responder: Responder) {
-    responder.send(Problem::from(Refusal::audit_down()));
+    responder.send(problem(Refusal::audit_down()));
 }
 
 /// What waits for the leaves of an [`Entry`]; the appender calls one of the two functions, once.

@@ -1,5 +1,6 @@
 //! Attestations and birth certificates of local keys: they verify, and changed ones do not.
 
+use ron_http::Response;
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, BirthCertificate, KeyDoc, PayloadPolicy, RotateRequest,
 };
@@ -7,10 +8,9 @@ use ron_proto::values::Alg;
 
 use super::{Got, Rig, memory_settings, principal};
 use crate::attest::verify::{Expect, verify};
-use crate::audit::entry::ReplyBody;
 use crate::work::SignJob;
 use crate::work::attest::AttestTask;
-use crate::work::operation::{json, one};
+use crate::work::operation::one;
 
 impl Rig {
     pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> Got {
@@ -20,7 +20,7 @@ impl Rig {
             request,
         };
         let what = one(task, |answer| {
-            ReplyBody::Now(json(answer.map(AttestAnswer::from)))
+            Ok(Response::json(200, &AttestAnswer::from(answer?)))
         });
         self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter)

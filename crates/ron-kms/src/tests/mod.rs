@@ -37,7 +37,7 @@ use crate::engine::{Engine, EngineError, EngineParts};
 use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
 use crate::work::key_request::KeyRequest;
-use crate::work::operation::{one, signed as signed_body};
+use crate::work::operation::one;
 use crate::work::sign::SignTask;
 use crate::work::verify::verify;
 use crate::work::{CallContext, SignJob, StoreJob};
@@ -228,7 +228,7 @@ impl Rig {
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
         let (call, waiter) = self.call_context(caller);
         let what = one(SignTask::from_request(request), |answer| {
-            signed_body(answer.map(SignAnswer::from), None)
+            answer.map(SignAnswer::from)
         });
         self.engine.kms.submit_sign(SignJob { call, what });
         waiter
@@ -248,7 +248,7 @@ impl Rig {
 
     pub fn sign_batch(&self, batch: SignBatch) -> SignBatchAnswer {
         let (call, waiter) = self.call_context(&self.caller);
-        let what = crate::api::sign::batch(batch);
+        let what = crate::api::sign_batch(batch);
         self.engine.kms.submit_sign(SignJob { call, what });
         Self::got(waiter).json()
     }

@@ -33,7 +33,6 @@ use ron_kernel::{
     Snapshot, ThreadCtx,
 };
 use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
-use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
@@ -41,6 +40,7 @@ use crate::audit::entry::{Entry, Items, NoCaller};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::{AuditHealth, LogRing};
+use crate::errors::problem;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
 use crate::settings::Settings;
@@ -255,7 +255,7 @@ impl Kms {
             .rejects
             .with_label_values(&[refusal.cause.code()])
             .inc();
-        call.responder.send(Problem::from(refusal.clone()));
+        call.responder.send(problem(refusal.clone()));
     }
 
     /// The checks before any work: the deadline has not passed, the audit log can be written, and there is room for

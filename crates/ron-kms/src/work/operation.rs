@@ -15,8 +15,6 @@ use ron_custody::keys::note;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
-use ron_proto::kms::SignAnswer;
-use ron_proto::problem::Problem;
 use ron_proto::values::{Kid, OpId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,6 +25,7 @@ use crate::audit::entry::{
 };
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::audit::proofs::ProofRequest;
+use crate::errors::problem;
 use crate::replay::{JournalRecord, Lookup, Ticket, unreadable_answer};
 
 /// The answer of one item.
@@ -155,21 +154,25 @@ pub struct Request<O, R> {
 }
 
 /// A single operation; `render` gets its answer.
-pub fn one<O: Operation>(
+pub fn one<O: Operation, B: Into<ReplyBody>>(
     task: O,
-    render: impl FnOnce(Answer<O::Output>) -> ReplyBody + Send + 'static,
+    render: impl FnOnce(Answer<O::Output>) -> Result<B, Refusal> + Send + 'static,
 ) -> Box<dyn Work> {
-    let render = move |answers: Items<Answer<O::Output>>| match answers.into_iter().next() {
-        Some(answer) => render(answer),
-        None => ReplyBody::Now(Problem::internal("there is no answer").into()),
-    };
-    let tasks = Items::from_buf([Ok(task)]);
-    let single = true;
     Box::new(Request {
-        tasks,
-        single,
-        render,
+        tasks: Items::from_buf([Ok(task)]),
+        single: true,
+        render: rendered(render),
     })
+}
+
+/// The render function of a request with one answer.
+fn rendered<M, B: Into<ReplyBody>>(
+    render: impl FnOnce(Answer<M>) -> Result<B, Refusal> + Send + 'static,
+) -> impl FnOnce(Items<Answer<M>>) -> ReplyBody + Send + 'static {
+    |mut answers| {
+        let answer = answers.pop().expect("a request has one answer per task");
+        render(answer).map_or_else(|refusal| Response::from(problem(refusal)).into(), B::into)
+    }
 }
 
 /// A batch; `render` gets one answer per task, in order.
@@ -182,22 +185,6 @@ pub fn many<O: Operation>(
         single: false,
         render: move |answers: Items<Answer<O::Output>>| ReplyBody::Now(render(answers)),
     })
-}
-
-/// The answer as JSON, or the refusal as a problem.
-pub fn json<T: Serialize>(answer: Result<T, Refusal>) -> Response {
-    match answer {
-        Ok(answer) => Response::json(200, &answer),
-        Err(refusal) => Problem::from(refusal).into(),
-    }
-}
-
-/// A signature, which waits for its proof where the caller wants one.
-pub fn signed(answer: Result<SignAnswer, Refusal>, proof: Option<ProofRequest>) -> ReplyBody {
-    match (answer, proof) {
-        (Ok(answer), Some(proof)) => ReplyBody::WithProof(proof, Box::new(answer)),
-        (answer, _) => ReplyBody::Now(json(answer)),
-    }
 }
 
 /// A task after its operation id was looked up.
@@ -299,14 +286,7 @@ where
                 }
             }
         }
-        let timing = kms.timing(&call);
-        let responder = call.responder;
-        let waiting = Answering {
-            responder,
-            items,
-            render,
-            timing,
-        };
+        let waiting = kms.answering(call, items, render);
         if drafts.is_empty() {
             let reply = waiting.reply(DurableLeaves::none(), &mut Vec::new());
             return reply.send();
@@ -369,6 +349,7 @@ struct Answering<M, R> {
     /// Items with a leaf stand in the order of their leaves.
     items: Items<Item<M>>,
     render: R,
+    proof: Option<ProofRequest>,
     timing: Timing,
 }
 
@@ -400,6 +381,7 @@ where
         Reply {
             responder: self.responder,
             body: (self.render)(answers),
+            proof: self.proof,
             counted,
             timing: self.timing,
         }
@@ -481,7 +463,7 @@ impl Kms {
         outcome: Result<M, Refusal>,
         mut draft: Draft,
         credits: Items<Credit>,
-        render: impl FnOnce(Answer<M>) -> Response + Send + 'static,
+        render: impl FnOnce(Answer<M>) -> Result<Response, Refusal> + Send + 'static,
     ) {
         let alg = draft.alg.as_deref().and_then(|alg| alg.parse().ok());
         let label = |result| Label {
@@ -497,26 +479,27 @@ impl Kms {
                 Item::Refusal(refusal, label)
             }
         };
-        let timing = self.timing(&call);
-        let waiting = Answering {
-            responder: call.responder,
-            items: Items::from_buf([item]),
-            render: move |answers: Items<Answer<M>>| {
-                let answer = answers.into_iter().next();
-                ReplyBody::Now(
-                    answer.map_or_else(|| Problem::internal("there is no answer").into(), render),
-                )
-            },
-            timing,
-        };
+        let waiting = self.answering(call, Items::from_buf([item]), rendered(render));
         self.enter(Entry::new(Items::from_buf([draft]), waiting, credits));
     }
 
-    /// Where the answer waits for its proof, when the caller asked for one.
-    pub fn proof_request(&self, call: &CallContext) -> Option<ProofRequest> {
-        let until = call.proof_until?;
-        let to = self.proof_tx.clone();
-        Some(ProofRequest { to, until })
+    fn answering<M, R>(
+        &self,
+        call: CallContext,
+        items: Items<Item<M>>,
+        render: R,
+    ) -> Answering<M, R> {
+        let to = |until| ProofRequest {
+            to: self.proof_tx.clone(),
+            until,
+        };
+        Answering {
+            timing: self.timing(&call),
+            proof: call.proof_until.map(to),
+            responder: call.responder,
+            items,
+            render,
+        }
     }
 
     /// The start time and clock of a request, for the latency metrics.

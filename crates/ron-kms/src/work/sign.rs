@@ -10,7 +10,7 @@ use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_proto::jcs;
 use ron_proto::kms::{
-    Bytes, Digest, PayloadPolicy, SignAnswer, SignAttestation, SignBatch, SignRequest, Signature,
+    Bytes, Digest, PayloadPolicy, SignAnswer, SignAttestation, SignRequest, Signature,
 };
 use ron_proto::values::{Kid, OpId};
 use serde::{Deserialize, Serialize};
@@ -51,38 +51,6 @@ impl SignTask {
             context,
         } = request;
         Self::build(key, version, message, digest.as_ref(), op, context)
-    }
-
-    /// From `POST /sign_batch`: one result per item.
-    pub fn from_batch(batch: SignBatch) -> Vec<Result<Self, Refusal>> {
-        let SignBatch {
-            key: default_key,
-            version: default_version,
-            items,
-        } = batch;
-        let one = |item: ron_proto::kms::SignItem| {
-            let version = match item.key {
-                Some(_) => item.version,
-                None => item.version.or(default_version),
-            };
-            let key = item.key.or_else(|| default_key.clone()).ok_or_else(|| {
-                Refusal::new(
-                    Cause::BadRequest,
-                    "the item names no key and the batch has none",
-                )
-            })?;
-            let (message, digest, op_id, context) =
-                (item.message, item.digest, item.op_id, item.context);
-            Ok(Self::from_request(SignRequest {
-                key,
-                version,
-                message,
-                digest,
-                op_id,
-                context,
-            }))
-        };
-        items.into_iter().map(one).collect()
     }
 
     fn build(

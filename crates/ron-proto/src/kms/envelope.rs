@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroize as _;
 
-use super::Bytes;
+use super::{Batch, BatchAnswer, Bytes, KeyField};
 use crate::receipt::LogReceipt;
 use crate::values::{Kid, OpId};
 
@@ -88,12 +88,20 @@ impl JsonSchema for PrivateBytes {
 }
 
 /// `POST /wrap`: encrypt under the head version of a key.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct WrapRequest {
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(
+    deny_unknown_fields,
+    bound(
+        serialize = "K: Serialize + KeyField",
+        deserialize = "K: Deserialize<'de>"
+    )
+)]
+#[schemars(rename = "WrapRequest{K}")]
+pub struct WrapRequest<K = Kid> {
     /// Key to wrap with: `aes256-gcm`, `aes256-kwp`, `x25519-hkdf-aes256-gcm` or
-    /// `x25519+ml-kem-768`.
-    pub key: Kid,
+    /// `x25519+ml-kem-768`. For an item, the batch's key when absent.
+    #[serde(skip_serializing_if = "KeyField::is_absent")]
+    pub key: K,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -111,6 +119,27 @@ pub struct WrapRequest {
     pub context: Option<String>,
 }
 
+/// One item of a [`WrapBatch`].
+pub type WrapItem = WrapRequest<Option<Kid>>;
+/// `POST /wrap_batch`.
+pub type WrapBatch = Batch<WrapItem>;
+/// Response of `POST /wrap_batch`.
+pub type WrapBatchAnswer = BatchAnswer<WrapAnswer>;
+
+impl WrapItem {
+    /// The request of this item alone.
+    pub fn with_key(self, key: Kid) -> WrapRequest {
+        WrapRequest {
+            key,
+            version: self.version,
+            plaintext: self.plaintext,
+            aad: self.aad,
+            op_id: self.op_id,
+            context: self.context,
+        }
+    }
+}
+
 /// Response of `POST /wrap`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -126,11 +155,19 @@ pub struct WrapAnswer {
 }
 
 /// `POST /unwrap`: decrypt the output of wrap, rewrap or datakey.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct UnwrapRequest {
-    /// Key the ciphertext was wrapped with.
-    pub key: Kid,
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(
+    deny_unknown_fields,
+    bound(
+        serialize = "K: Serialize + KeyField",
+        deserialize = "K: Deserialize<'de>"
+    )
+)]
+#[schemars(rename = "UnwrapRequest{K}")]
+pub struct UnwrapRequest<K = Kid> {
+    /// Key the ciphertext was wrapped with. For an item, the batch's key when absent.
+    #[serde(skip_serializing_if = "KeyField::is_absent")]
+    pub key: K,
     /// Ciphertext as returned by wrap; its header names the key version.
     pub ciphertext: Bytes,
     /// The associated data given to wrap.
@@ -142,6 +179,26 @@ pub struct UnwrapRequest {
     /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<String>,
+}
+
+/// One item of an [`UnwrapBatch`].
+pub type UnwrapItem = UnwrapRequest<Option<Kid>>;
+/// `POST /unwrap_batch`.
+pub type UnwrapBatch = Batch<UnwrapItem>;
+/// Response of `POST /unwrap_batch`.
+pub type UnwrapBatchAnswer = BatchAnswer<UnwrapAnswer>;
+
+impl UnwrapItem {
+    /// The request of this item alone.
+    pub fn with_key(self, key: Kid) -> UnwrapRequest {
+        UnwrapRequest {
+            key,
+            ciphertext: self.ciphertext,
+            aad: self.aad,
+            op_id: self.op_id,
+            context: self.context,
+        }
+    }
 }
 
 /// Response of `POST /unwrap`.

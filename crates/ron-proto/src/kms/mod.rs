@@ -5,9 +5,9 @@
 //! or the query.
 
 mod attest;
+mod batch;
 mod bytes;
 mod envelope;
-mod envelope_batch;
 mod keys;
 mod lifecycle;
 mod log_key;
@@ -18,9 +18,9 @@ mod verify;
 mod verify_raw;
 
 pub use attest::*;
+pub use batch::*;
 pub use bytes::*;
 pub use envelope::*;
-pub use envelope_batch::*;
 pub use keys::*;
 pub use lifecycle::*;
 pub use log_key::*;

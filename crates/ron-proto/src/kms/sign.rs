@@ -3,23 +3,29 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Digest};
+use super::{BatchAnswer, Bytes, Digest, ItemResult, KeyField};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Timestamp};
 
 /// Maximum length of a `message` to sign or verify, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
-/// Maximum number of items of one `sign_batch` or `verify_batch` request.
-pub const BATCH_ITEMS_MAX: usize = 1_000;
 /// Maximum length of the `context` of a sign request, in bytes.
 pub const CONTEXT_BYTES_MAX: usize = 256;
 
-/// `POST /sign`. Exactly one of `message` and `digest`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SignRequest {
-    /// Key to sign with.
-    pub key: Kid,
+/// `POST /sign`. Exactly one of `message` and `digest`. An item of a [`SignBatch`] may leave the key out.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(
+    deny_unknown_fields,
+    bound(
+        serialize = "K: Serialize + KeyField",
+        deserialize = "K: Deserialize<'de>"
+    )
+)]
+#[schemars(rename = "SignRequest{K}")]
+pub struct SignRequest<K = Kid> {
+    /// Key to sign with; for an item, the batch's key when absent.
+    #[serde(skip_serializing_if = "KeyField::is_absent")]
+    pub key: K,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -121,60 +127,23 @@ pub struct SignBatch {
     pub items: Vec<SignItem>,
 }
 
-/// One item of a [`SignBatch`]; fields as in [`SignRequest`].
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SignItem {
-    /// Key of this item; the batch's key when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
-    /// Requires this version to be the head; otherwise 409 `version_not_head`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub version: Option<u32>,
-    /// Bytes to sign, at most [`MESSAGE_BYTES_MAX`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<Bytes>,
-    /// Digest to sign.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<Digest>,
-    /// Idempotency key of this item.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub op_id: Option<OpId>,
-    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context: Option<String>,
+/// One item of a [`SignBatch`].
+pub type SignItem = SignRequest<Option<Kid>>;
+
+impl SignItem {
+    /// The request of this item alone.
+    pub fn with_key(self, key: Kid) -> SignRequest {
+        SignRequest {
+            key,
+            version: self.version,
+            message: self.message,
+            digest: self.digest,
+            op_id: self.op_id,
+            context: self.context,
+        }
+    }
 }
 
-/// Response of `POST /sign_batch`; `results[n]` belongs to `items[n]`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SignBatchAnswer {
-    /// One result per item, in the order of the items.
-    pub results: Vec<SignResult>,
-}
-
-/// Result of one batch item: exactly one of `answer` and `error`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SignResult {
-    /// The response `/sign` would have given for this item alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<SignAnswer>,
-    /// Why the item failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<ItemError>,
-}
-
-/// Error of one item of a batch, as the single request would have returned it.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ItemError {
-    /// HTTP status the single request would have returned.
-    pub status: u16,
-    /// Error code.
-    pub code: String,
-    /// What happened and what to do about it.
-    pub detail: String,
-    /// Whether the same request may succeed later.
-    pub retryable: bool,
-}
+pub type SignResult = ItemResult<SignAnswer>;
+/// Response of `POST /sign_batch`.
+pub type SignBatchAnswer = BatchAnswer<SignAnswer>;

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Digest, ItemError, Signature};
+use super::{BatchAnswer, Bytes, Digest, Signature};
 use crate::values::{Alg, Kid};
 
 /// How the signatures of a hybrid key combine.
@@ -79,22 +79,5 @@ pub struct VerifyBatch {
     pub items: Vec<VerifyRequest>,
 }
 
-/// Response of `POST /verify_batch`; `results[n]` belongs to `items[n]`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct VerifyBatchAnswer {
-    /// One result per item, in the order of the items.
-    pub results: Vec<VerifyResult>,
-}
-
-/// Result of one batch item: exactly one of `answer` and `error`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct VerifyResult {
-    /// The response `/verify` would have given for this item alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<VerifyAnswer>,
-    /// Why the item failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<ItemError>,
-}
+/// Response of `POST /verify_batch`.
+pub type VerifyBatchAnswer = BatchAnswer<VerifyAnswer>;

@@ -5,25 +5,23 @@ use std::sync::Arc;
 use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
-use ron_http::{Method, Request, Responder, Response, Route};
-use ron_proto::kms::{BATCH_ITEMS_MAX, Bytes, PrivateBytes};
-use ron_proto::problem::Problem;
+use ron_http::{Method, Request, Route};
+use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
 use ron_proto::values::Alg;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::form::Form;
 use super::{
-    Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
-    untagged,
+    bad, base64, body, form, given, key_for_use, pinned, route, tagged, unsupported, untagged,
 };
-use crate::api::call_context;
+use crate::api::Action;
 use crate::api::envelope::task;
-use crate::audit::entry::Items;
+use crate::work::Kms;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::operation::{Answer, many};
-use crate::work::{Kms, SignJob};
+use crate::work::operation::{many, one};
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -126,22 +124,10 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     ]
 }
 
-/// The items of a request, and whether they came as a batch.
-fn items(mut request: Crypt) -> Result<(Vec<Crypt>, bool, Option<u16>), Refusal> {
-    let status = form::chosen(request.partial_failure_response_code)?;
-    match request.batch_input.take() {
-        None => Ok((vec![request], false, status)),
-        Some(batch) if batch.is_empty() || batch.len() > BATCH_ITEMS_MAX => Err(bad(format!(
-            "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
-        ))),
-        Some(batch) => Ok((batch, true, status)),
-    }
-}
-
 /// Refuses options that this service does not support.
 fn offered(item: &Crypt) -> Result<(), Refusal> {
-    let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if there(&item.context) || there(&item.nonce) || item.convergent_encryption == Some(true) {
+    let derives = given(item.context.as_ref()) || given(item.nonce.as_ref());
+    if derives || item.convergent_encryption == Some(true) {
         return Err(unsupported(
             "derived keys and convergent encryption are not offered: leave context and nonce out",
         ));
@@ -172,47 +158,24 @@ fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
 type Show = fn(EnvelopeOutput) -> Option<Value>;
 
-/// Submits one job for all items; the answer has the form of one value or of a batch, like the request.
-fn run(
-    kms: &Kms,
-    request: Request,
-    responder: Responder,
-    (build, show): (Build, Show),
-) -> Result<(), Refused> {
-    let read = body::<Crypt>(&request)
-        .and_then(items)
-        .and_then(|items| Ok((items, key_for_use(kms, &request)?)));
-    let (((items, batch, failed), key), responder) = or_refuse(read, responder)?;
+/// One job for all items.
+fn run(kms: &Kms, request: &Request, build: Build, show: Show) -> Result<Action, Refusal> {
+    let mut whole: Crypt = body(request)?;
+    let (batch, failed) = (
+        whole.batch_input.take(),
+        whole.partial_failure_response_code,
+    );
+    let (items, form) = form::items(whole, batch, failed)?;
+    let key = key_for_use(kms, request)?;
     let references: Vec<Option<String>> = items.iter().map(|i| i.reference.clone()).collect();
-    let tasks: Vec<_> = items
-        .iter()
-        .map(|item| offered(item).and_then(|()| build(&key, item)))
-        .collect();
-    submit(kms, request, responder, tasks, move |answers| {
+    let build = |item| offered(item).and_then(|()| build(&key, item));
+    let tasks: Vec<_> = items.iter().map(build).collect();
+    Ok(Action::Work(many(tasks, move |answers| {
         let shown = answers.into_iter().zip(references);
-        let shown = shown.map(|(answer, reference)| {
-            answer.map(|logged| with_reference(show(logged.output), reference))
-        });
-        results(shown, (batch, failed))
-    });
-    Ok(())
-}
-
-/// The results of a request, in the form of one value or of a batch, like the request.
-pub fn results(
-    mut shown: impl Iterator<Item = Result<Value, Refusal>>,
-    (batch, failed): (bool, Option<u16>),
-) -> Response {
-    if batch {
-        let shown = shown.map(|result| result.map_err(|refusal| refusal.to_string()));
-        return form::batch(shown.collect(), failed);
-    }
-    match shown.next() {
-        Some(Ok(value)) => form::data(&value),
-        // The route renders it, with its Retry-After.
-        Some(Err(refusal)) => Problem::from(refusal).into(),
-        None => Problem::internal("there is no answer").into(),
-    }
+        form.results(
+            shown.map(|(answer, reference)| Ok(with_reference(show(answer?.output), reference))),
+        )
+    })))
 }
 
 fn with_reference(value: Option<Value>, reference: Option<String>) -> Value {
@@ -223,20 +186,15 @@ fn with_reference(value: Option<Value>, reference: Option<String>) -> Value {
     value
 }
 
-fn submit(
-    kms: &Kms,
-    request: Request,
-    responder: Responder,
-    tasks: Vec<Result<EnvelopeTask, Refusal>>,
-    render: impl FnOnce(Items<Answer<EnvelopeOutput>>) -> Response + Send + 'static,
-) {
-    kms.submit_sign(SignJob {
-        call: call_context(kms, request, responder),
-        what: many(tasks, render),
-    });
+/// One operation whose answer is shown as a single value.
+fn single(
+    task: EnvelopeTask,
+    show: impl FnOnce(EnvelopeOutput) -> Value + Send + 'static,
+) -> Action {
+    Action::Work(one(task, |answer| Ok(form::data(&show(answer?.output)))))
 }
 
-fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+fn encrypt(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let build: Build = |key, item| {
         let text = item
             .plaintext
@@ -246,7 +204,7 @@ fn encrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
-    run(kms, request, responder, (build, show_ciphertext))
+    run(kms, request, build, show_ciphertext)
 }
 
 fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
@@ -255,7 +213,7 @@ fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
     Some(json!({ "ciphertext": text, "key_version": version }))
 }
 
-fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+fn decrypt(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let build: Build = |key, item| {
         let what = EnvelopeOp::Unwrap(native(key, item)?);
         Ok(task(Some(key.kid.clone()), None, aad(item)?, None, what))
@@ -264,16 +222,16 @@ fn decrypt(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refu
         let text = ron_proto::b64::std(made.plaintext?.expose());
         Some(json!({ "plaintext": text }))
     };
-    run(kms, request, responder, (build, show))
+    run(kms, request, build, show)
 }
 
-fn rewrap(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+fn rewrap(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let build: Build = |key, item| {
         let what = EnvelopeOp::Rewrap(native(key, item)?);
         let version = pinned(item.key_version);
         Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
     };
-    run(kms, request, responder, (build, show_ciphertext))
+    run(kms, request, build, show_ciphertext)
 }
 
 /// Refuses every hash function but the only supported one.
@@ -284,10 +242,9 @@ pub fn check_hash(name: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-fn hmac(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
+fn hmac(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let named = request.params.iter().find(|(name, _)| *name == "algorithm");
-    let named = check_hash(named.map(|(_, value)| value.as_str()));
-    let ((), responder) = or_refuse(named, responder)?;
+    check_hash(named.map(|(_, value)| value.as_str()))?;
     let build: Build = |key, item| {
         check_hash(item.algorithm.as_deref())?;
         mac_key(key)?;
@@ -297,7 +254,7 @@ fn hmac(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused
         Ok(task(Some(key.kid.clone()), version, None, None, what))
     };
     let show: Show = |made| Some(json!({ "hmac": tagged(made.version?, &made.mac?.0) }));
-    run(kms, request, responder, (build, show))
+    run(kms, request, build, show)
 }
 
 fn mac_key(key: &Key) -> Result<(), Refusal> {
@@ -318,92 +275,61 @@ pub fn mac_check(key: &Key, input: &str, mac: &str) -> Result<EnvelopeTask, Refu
     Ok(task(kid, Some(version), None, None, what))
 }
 
-/// Submits verifications of MACs; the answer has `valid` for each.
-pub fn verify_macs(
-    kms: &Kms,
-    request: Request,
-    responder: Responder,
-    (tasks, batch, failed): (Vec<Result<EnvelopeTask, Refusal>>, bool, Option<u16>),
-) {
-    submit(kms, request, responder, tasks, move |answers| {
-        let shown = answers
-            .into_iter()
-            .map(|answer| Ok(json!({ "valid": answer?.output.ok == Some(true) })));
-        results(shown, (batch, failed))
-    });
+/// The verifications of MACs; the answer has `valid` for each.
+pub fn verify_macs(tasks: Vec<Result<EnvelopeTask, Refusal>>, form: Form) -> Action {
+    Action::Work(many(tasks, move |answers| {
+        let answers = answers.into_iter();
+        form.results(answers.map(|one| Ok(json!({ "valid": one?.output.ok == Some(true) }))))
+    }))
 }
 
-fn datakey(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let read = body::<Datakey>(&request).and_then(|body| {
-        let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        if there(&body.context) || there(&body.nonce) {
-            return Err(unsupported(
-                "derived keys are not offered: leave context and nonce out",
-            ));
-        }
-        let bytes = match body.bits.unwrap_or(256) {
-            128 => 16,
-            256 => 32,
-            512 => 64,
-            _ => return Err(bad("bits must be 128, 256 or 512")),
-        };
-        let show = match request.param("kind") {
-            "plaintext" => true,
-            "wrapped" => false,
-            _ => return Err(bad("the path must name plaintext or wrapped")),
-        };
-        Ok((
-            EnvelopeOp::Datakey(bytes, show),
-            key_for_use(kms, &request)?,
-        ))
-    });
-    let ((what, key), responder) = or_refuse(read, responder)?;
-    let tasks = vec![Ok(task(Some(key.kid.clone()), None, None, None, what))];
-    submit(kms, request, responder, tasks, |answers| {
-        let shown = answers
-            .into_iter()
-            .map(|answer| Ok(shown_datakey(answer?.output)));
-        results(shown, (false, None))
-    });
-    Ok(())
-}
-
-fn shown_datakey(mut made: EnvelopeOutput) -> Value {
-    let plaintext = made.plaintext.take();
-    let mut value = show_ciphertext(made).unwrap_or_default();
-    if let Some(plaintext) = plaintext {
-        value["plaintext"] = ron_proto::b64::std(plaintext.expose()).into();
+fn datakey(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let body: Datakey = body(request)?;
+    if given(body.context.as_ref()) || given(body.nonce.as_ref()) {
+        return Err(unsupported(
+            "derived keys are not offered: leave context and nonce out",
+        ));
     }
-    value
+    let bytes = match body.bits.unwrap_or(256) {
+        128 => 16,
+        256 => 32,
+        512 => 64,
+        _ => return Err(bad("bits must be 128, 256 or 512")),
+    };
+    let show = match request.param("kind") {
+        "plaintext" => true,
+        "wrapped" => false,
+        _ => return Err(bad("the path must name plaintext or wrapped")),
+    };
+    let key = key_for_use(kms, request)?;
+    let what = EnvelopeOp::Datakey(bytes, show);
+    let task = task(Some(key.kid.clone()), None, None, None, what);
+    Ok(single(task, |mut made| {
+        let plaintext = made.plaintext.take();
+        let mut value = show_ciphertext(made).unwrap_or_default();
+        if let Some(plaintext) = plaintext {
+            value["plaintext"] = ron_proto::b64::std(plaintext.expose()).into();
+        }
+        value
+    }))
 }
 
-fn random(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let read = body::<Draw>(&request).and_then(|body| {
-        let hex = match body.format.as_deref() {
-            None | Some("base64") => false,
-            Some("hex") => true,
-            Some(_) => return Err(bad("format must be base64 or hex")),
-        };
-        if !matches!(body.source.as_deref(), None | Some("platform" | "all")) {
-            return Err(unsupported(
-                "the source is always the operating system: platform or all",
-            ));
-        }
-        Ok((body.bytes.unwrap_or(32) as usize, hex))
-    });
-    let ((bytes, hex), responder) = or_refuse(read, responder)?;
-    let tasks = vec![Ok(task(None, None, None, None, EnvelopeOp::Random(bytes)))];
-    submit(kms, request, responder, tasks, move |answers| {
-        let shown = answers.into_iter().map(|answer| {
-            let raw = answer?.output.plaintext.unwrap_or_default();
-            let text = if hex {
-                hex::encode(raw.expose())
-            } else {
-                ron_proto::b64::std(raw.expose())
-            };
-            Ok(json!({ "random_bytes": text }))
-        });
-        results(shown, (false, None))
-    });
-    Ok(())
+fn random(_: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let body: Draw = body(request)?;
+    let encode = match body.format.as_deref() {
+        None | Some("base64") => ron_proto::b64::std,
+        Some("hex") => |raw: &[u8]| hex::encode(raw),
+        Some(_) => return Err(bad("format must be base64 or hex")),
+    };
+    if !matches!(body.source.as_deref(), None | Some("platform" | "all")) {
+        return Err(unsupported(
+            "the source is always the operating system: platform or all",
+        ));
+    }
+    let bytes = body.bytes.unwrap_or(32) as usize;
+    let task = task(None, None, None, None, EnvelopeOp::Random(bytes));
+    Ok(single(task, move |made| {
+        let raw = made.plaintext.unwrap_or_default();
+        json!({ "random_bytes": encode(raw.expose()) })
+    }))
 }

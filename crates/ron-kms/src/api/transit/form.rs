@@ -2,10 +2,13 @@
 
 use ron_custody::Refusal;
 use ron_http::{Body, Response, Route};
+use ron_proto::kms::BATCH_ITEMS_MAX;
+use ron_proto::problem::Problem;
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
 use super::bad;
+use crate::errors::problem;
 
 /// The statuses that a request may choose for a batch with failed items.
 const PARTIAL: [u16; 7] = [200, 202, 207, 400, 409, 422, 424];
@@ -41,7 +44,7 @@ pub fn batches(route: Route) -> Route {
 }
 
 /// Checks the status that a request has chosen for a batch with failed items.
-pub fn chosen(status: Option<u16>) -> Result<Option<u16>, Refusal> {
+fn chosen(status: Option<u16>) -> Result<Option<u16>, Refusal> {
     match status {
         Some(status) if !PARTIAL.contains(&status) => {
             let offered = PARTIAL.map(|status| status.to_string()).join(", ");
@@ -52,13 +55,56 @@ pub fn chosen(status: Option<u16>) -> Result<Option<u16>, Refusal> {
     }
 }
 
+/// The items of `batch`, or `whole` alone, and the form of their answer.
+pub fn items<T>(
+    whole: T,
+    batch: Option<Vec<T>>,
+    failed: Option<u16>,
+) -> Result<(Vec<T>, Form), Refusal> {
+    let failed = chosen(failed)?;
+    match batch {
+        None => Ok((vec![whole], Form::default())),
+        Some(items) if (1..=BATCH_ITEMS_MAX).contains(&items.len()) => {
+            let batch = true;
+            Ok((items, Form { batch, failed }))
+        }
+        Some(_) => Err(bad(format!(
+            "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
+        ))),
+    }
+}
+
+/// The form of an answer: that of one value or of a batch, like the request.
+#[derive(Clone, Copy, Default)]
+pub struct Form {
+    batch: bool,
+    /// The status that the request has chosen for failed items.
+    failed: Option<u16>,
+}
+
+impl Form {
+    /// The answer with these results of the items, in order.
+    pub fn results(self, mut results: impl Iterator<Item = Result<Value, Refusal>>) -> Response {
+        if self.batch {
+            let results = results.map(|result| result.map_err(|refusal| refusal.to_string()));
+            return batch(results.collect(), self.failed);
+        }
+        match results.next() {
+            Some(Ok(value)) => data(&value),
+            // The route renders it, with its Retry-After.
+            Some(Err(refusal)) => problem(refusal).into(),
+            None => Problem::internal("there is no answer").into(),
+        }
+    }
+}
+
 /// Success, in the envelope.
 pub fn data(value: &Value) -> Response {
     with_status(200, value)
 }
 
 /// `data` under another status, as for batches with failed items.
-pub fn with_status(status: u16, value: &Value) -> Response {
+fn with_status(status: u16, value: &Value) -> Response {
     let body = json!({
         "request_id": "",
         "lease_id": "",
@@ -73,7 +119,7 @@ pub fn with_status(status: u16, value: &Value) -> Response {
 }
 
 /// The status that Vault's clients expect: conflicts and mismatches are bad requests there.
-pub fn status(native: u16) -> u16 {
+fn status(native: u16) -> u16 {
     match native {
         409 | 422 => 400,
         401 => 403,
@@ -82,7 +128,7 @@ pub fn status(native: u16) -> u16 {
 }
 
 /// `{"errors": [...]}`.
-pub fn errors(status: u16, messages: &[&str]) -> Response {
+fn errors(status: u16, messages: &[&str]) -> Response {
     Response::json(status, &json!({ "errors": messages }))
 }
 
@@ -100,7 +146,7 @@ pub fn errors_only(response: Response) -> Response {
 }
 
 /// One answer for a batch: every item's result, and a failure status when one failed.
-pub fn batch(results: Vec<Result<Value, String>>, failed_status: Option<u16>) -> Response {
+fn batch(results: Vec<Result<Value, String>>, failed_status: Option<u16>) -> Response {
     let failed = results.iter().any(Result::is_err);
     let results: Vec<Value> = results
         .into_iter()
@@ -116,8 +162,6 @@ pub fn batch(results: Vec<Result<Value, String>>, failed_status: Option<u16>) ->
 
 #[cfg(test)]
 mod tests {
-    use ron_proto::problem::Problem;
-
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_crypto::hash::sha256;
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Method, Request, Responder, Response, Route};
+use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -14,11 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    Refused, bad, body, find, form, json_of, key_for_use, names, or_refuse, purpose, read, route,
-    unsupported,
-};
-use crate::api::call_context;
+use super::{bad, body, find, form, json_of, key_for_use, names, purpose, route, unsupported};
+use crate::api::Action;
 use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
 
@@ -68,11 +65,12 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     const KEYS: &str = "/v1/transit/keys";
     const KEY: &str = "/v1/transit/keys/{name}";
     vec![
-        read(kms, (Method::GET, KEYS), list)
+        route(kms, (Method::GET, KEYS), scope::KMS_READ, list)
             .query("list", true, "true")
             .summary("Vault: names of the keys; also under the method LIST"),
-        read(kms, (Method::LIST, KEYS), list),
-        read(kms, (Method::GET, KEY), read_key).summary("Vault: a key and its public halves"),
+        route(kms, (Method::LIST, KEYS), scope::KMS_READ, list),
+        route(kms, (Method::GET, KEY), scope::KMS_READ, read_key)
+            .summary("Vault: a key and its public halves"),
         route(kms, (Method::POST, KEY), scope::KMS_CREATE, create)
             .summary("Vault: make a key; an existing key stays unchanged")
             .body::<Create>(),
@@ -94,17 +92,23 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     ]
 }
 
-fn list(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
+fn list(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let names = names(&kms.index.load(), &request.principal);
     if names.is_empty() {
         return Err(Refusal::new(Cause::NotFound, "there are no keys"));
     }
-    Ok(json!({ "keys": names }))
+    Ok(Action::Respond(form::data(&json!({ "keys": names }))))
 }
 
-fn read_key(kms: &Kms, request: &Request) -> Result<Value, Refusal> {
+fn read_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let key = find(&kms.index.load(), &request.principal, request.param("name"))?;
-    Ok(shown(request.param("name"), &key.to_doc(&kms.origin)))
+    Ok(answer(kms, request, &key))
+}
+
+/// The key as it is.
+fn answer(kms: &Kms, request: &Request, key: &Key) -> Action {
+    let document = key.to_doc(&kms.origin);
+    Action::Respond(form::data(&shown(request.param("name"), &document)))
 }
 
 /// The native algorithm of a Vault key type.
@@ -158,31 +162,7 @@ fn period(value: &Value) -> Result<String, Refusal> {
     }
 }
 
-fn create(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let wanted = plan(kms, &request);
-    let (wanted, responder) = or_refuse(wanted, responder)?;
-    let name = request.param("name").to_owned();
-    match wanted {
-        Planned::There(document) => {
-            responder.send(form::data(&shown(&name, &document)));
-        }
-        Planned::Make(body) => {
-            let responder = responder.map(move |response| show_document(&name, response));
-            kms.submit_store(StoreJob::Create(
-                call_context(kms, request, responder),
-                body,
-            ));
-        }
-    }
-    Ok(())
-}
-
-enum Planned {
-    There(Box<KeyDoc>),
-    Make(Box<CreateKey>),
-}
-
-fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
+fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let name = request.param("name");
     let wanted: Create = body(request)?;
     let yes = |flag: Option<bool>| flag == Some(true);
@@ -198,7 +178,7 @@ fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
     }
     let alg = alg_of(&wanted)?;
     match find(&kms.index.load(), &request.principal, name) {
-        Ok(key) => return Ok(Planned::There(Box::new(key.to_doc(&kms.origin)))),
+        Ok(key) => return Ok(answer(kms, request, &key)),
         Err(refusal) if refusal.cause == Cause::NotFound => {}
         Err(refusal) => return Err(refusal),
     }
@@ -212,8 +192,9 @@ fn plan(kms: &Kms, request: &Request) -> Result<Planned, Refusal> {
     if let Some(period_given) = wanted.auto_rotate_period.as_ref().filter(|v| !v.is_null()) {
         body["rotate_every"] = period(period_given)?.into();
     }
-    let body = serde_json::from_value(body).map_err(|e| bad(format!("auto_rotate_period: {e}")))?;
-    Ok(Planned::Make(Box::new(body)))
+    let body: CreateKey =
+        serde_json::from_value(body).map_err(|e| bad(format!("auto_rotate_period: {e}")))?;
+    Ok(Action::store(|call| StoreJob::Create(call, Box::new(body))))
 }
 
 /// One operation id per name, so that two concurrent requests for the same name make one key.
@@ -223,7 +204,7 @@ fn op_id(tenant: &str, name: &str) -> OpId {
 }
 
 /// Converts the key document of a native answer, alone or inside the answer of a change, into Vault's format.
-fn show_document(name: &str, response: Response) -> Response {
+pub fn show_document(name: &str, response: Response) -> Response {
     let Some(mut value) = json_of(&response) else {
         return response;
     };
@@ -237,29 +218,19 @@ fn show_document(name: &str, response: Response) -> Response {
     }
 }
 
-fn rotate(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let (key, responder) = or_refuse(key_for_use(kms, &request), responder)?;
-    let name = request.param("name").to_owned();
-    let responder = responder.map(move |response| show_document(&name, response));
+fn rotate(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let kid = key_for_use(kms, request)?.kid.clone();
     let rotate = KeyRequest::Rotate(RotateRequest::default());
-    let call = call_context(kms, request, responder);
-    kms.submit_store(StoreJob::Change(call, key.kid.clone(), rotate));
-    Ok(())
+    Ok(Action::store(|call| StoreJob::Change(call, kid, rotate)))
 }
 
-fn configure(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let wanted = key_for_use(kms, &request).and_then(|key| Ok((update(&key, &request)?, key)));
-    let ((update, key), responder) = or_refuse(wanted, responder)?;
-    let name = request.param("name").to_owned();
-    let Some(update) = update else {
-        responder.send(form::data(&shown(&name, &key.to_doc(&kms.origin))));
-        return Ok(());
+fn configure(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let key = key_for_use(kms, request)?;
+    let Some(update) = update(&key, request)? else {
+        return Ok(answer(kms, request, &key));
     };
-    let responder = responder.map(move |response| show_document(&name, response));
-    let call = call_context(kms, request, responder);
-    let update = KeyRequest::Update(update);
-    kms.submit_store(StoreJob::Change(call, key.kid.clone(), update));
-    Ok(())
+    let (kid, update) = (key.kid.clone(), KeyRequest::Update(update));
+    Ok(Action::store(|call| StoreJob::Change(call, kid, update)))
 }
 
 /// The update that a configuration asks for; `None` when it changes nothing.

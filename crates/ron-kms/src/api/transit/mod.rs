@@ -18,16 +18,15 @@ mod token;
 
 use std::sync::Arc;
 
-use ron_custody::index::may_use;
-use ron_custody::index::{Key, KeyIndex};
+use ron_custody::index::{Key, KeyIndex, may_use};
 use ron_custody::{Cause, Refusal};
-use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route, sync};
-use ron_proto::problem::Problem;
-use ron_proto::scope;
+use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
 use ron_proto::values::{Alg, Kid, Purpose};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::Action;
+use crate::errors::problem;
 use crate::work::Kms;
 
 pub use token::VaultTokens;
@@ -55,43 +54,29 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes
 }
 
-/// A route whose handler gets a responder that converts problems into Vault's format.
+/// A route of one handler; problems and key documents are converted into Vault's format.
 fn route(
     kms: &Arc<Kms>,
-    (method, pattern): (Method, &'static str),
+    (method, path): (Method, &'static str),
     scope: &'static str,
-    handler: fn(&Kms, Request, Responder) -> Result<(), Refused>,
+    handler: fn(&Kms, &Request) -> Result<Action, Refusal>,
 ) -> Route {
     let kms = kms.clone();
-    let route = Route::new(
-        method,
-        pattern,
-        Need::Scope(scope),
-        move |request, responder| {
-            let responder = responder.map(form::errors_only);
-            if let Err(refused) = handler(&kms, request, responder) {
-                refused.responder.send(Problem::from(refused.refusal));
+    let handle = move |request: Request, responder: Responder| {
+        let responder = responder.map(form::errors_only);
+        match handler(&kms, &request) {
+            // The store thread answers with key documents.
+            Ok(action @ Action::Store(_)) => {
+                let name = request.param("name").to_owned();
+                let responder = responder.map(move |answer| keys::show_document(&name, answer));
+                action.perform(&kms, request, responder);
             }
-        },
-    );
+            Ok(action) => action.perform(&kms, request, responder),
+            Err(refusal) => responder.send(problem(refusal)),
+        }
+    };
+    let route = Route::new(method, path, Need::Scope(scope), handle);
     form::refuses(route.returns::<Value>(200), ERRORS)
-}
-
-/// A request that is refused before a job was submitted.
-struct Refused {
-    responder: Responder,
-    refusal: Refusal,
-}
-
-/// Pairs the responder with the value or with the refusal.
-fn or_refuse<T>(
-    result: Result<T, Refusal>,
-    responder: Responder,
-) -> Result<(T, Responder), Refused> {
-    match result {
-        Ok(value) => Ok((value, responder)),
-        Err(refusal) => Err(Refused { responder, refusal }),
-    }
 }
 
 /// Parses the body. An empty body counts as `{}`: Vault's clients send none when there are no parameters.
@@ -200,6 +185,11 @@ fn base64(what: &str, text: &str) -> Result<Vec<u8>, Refusal> {
     ron_proto::b64::from_std(text).map_err(|_| bad(format!("failed to base64-decode {what}")))
 }
 
+/// Whether an option of Vault is given: clients also send empty texts.
+fn given(text: Option<&String>) -> bool {
+    text.is_some_and(|text| !text.is_empty())
+}
+
 /// The required version; 0 means none.
 fn pinned(version: Option<u32>) -> Option<u32> {
     version.filter(|version| *version != 0)
@@ -220,23 +210,6 @@ fn whoami(caller: &Principal) -> Response {
         "ttl": 0,
         "type": "service",
     }))
-}
-
-/// A read-only route that answers from the snapshot on the HTTP worker's thread.
-fn read(
-    kms: &Arc<Kms>,
-    (method, pattern): (Method, &'static str),
-    answer: fn(&Kms, &Request) -> Result<Value, Refusal>,
-) -> Route {
-    let kms = kms.clone();
-    let handler = sync(move |request: &Request| {
-        Ok(match answer(&kms, request) {
-            Ok(value) => form::data(&value),
-            Err(refusal) => form::errors_only(Problem::from(refusal).into()),
-        })
-    });
-    let route = Route::new(method, pattern, Need::Scope(scope::KMS_READ), handler);
-    form::refuses(route.returns::<Value>(200), ERRORS)
 }
 
 /// The JSON of an answer of the native API; `None` for problems and for other content.

@@ -7,27 +7,25 @@ use std::sync::Arc;
 
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Method, Request, Responder, Route};
-use ron_proto::kms::{
-    BATCH_ITEMS_MAX, Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
-};
+use ron_http::{Method, Request, Route};
+use ron_proto::kms::{Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest};
 use ron_proto::scope;
 use ron_proto::values::Alg;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::crypt::{check_hash, mac_check, results, verify_macs};
+use super::crypt::{check_hash, mac_check, verify_macs};
+use super::form::Form;
 use super::{
-    Refused, bad, base64, body, form, key_for_use, or_refuse, pinned, route, tagged, unsupported,
-    untagged,
+    bad, base64, body, form, given, key_for_use, pinned, route, tagged, unsupported, untagged,
 };
-use crate::api::call_context;
+use crate::api::Action;
 use crate::api::verify::verify as verify_counted;
 use crate::audit::entry::Logged;
+use crate::work::Kms;
 use crate::work::operation::many;
 use crate::work::sign::{SignOutput, SignTask};
-use crate::work::{Kms, SignJob};
 
 /// The body of `sign` and `verify`, and an item of their batches.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -97,8 +95,7 @@ enum Marshal {
 struct ParsedRequest {
     key: Arc<Key>,
     items: Vec<Sign>,
-    batch: bool,
-    failed: Option<u16>,
+    form: Form,
     marshal: Marshal,
 }
 
@@ -120,13 +117,12 @@ fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
             "prehashed: this service hashes what it signs; send the message",
         ));
     }
-    let there = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if there(&whole.context) {
+    if given(whole.context.as_ref()) {
         return Err(unsupported(
             "derived keys are not offered: leave context out",
         ));
     }
-    if there(&whole.signature_algorithm) || there(&whole.salt_length) {
+    if given(whole.signature_algorithm.as_ref()) || given(whole.salt_length.as_ref()) {
         return Err(unsupported(
             "signature_algorithm and salt_length belong to RSA",
         ));
@@ -136,21 +132,15 @@ fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
         Some("jws") => Marshal::Jws,
         Some(_) => return Err(bad("marshaling_algorithm must be asn1 or jws")),
     };
-    let failed = form::chosen(whole.partial_failure_response_code)?;
-    let (items, batch) = match whole.batch_input.take() {
-        None => (vec![whole], false),
-        Some(items) if items.is_empty() || items.len() > BATCH_ITEMS_MAX => {
-            return Err(bad(format!(
-                "batch_input must hold 1 to {BATCH_ITEMS_MAX} items"
-            )));
-        }
-        Some(items) => (items, true),
-    };
+    let (batch, failed) = (
+        whole.batch_input.take(),
+        whole.partial_failure_response_code,
+    );
+    let (items, form) = form::items(whole, batch, failed)?;
     Ok(ParsedRequest {
         key,
         items,
-        batch,
-        failed,
+        form,
         marshal,
     })
 }
@@ -160,36 +150,25 @@ fn message(item: &Sign) -> Result<Vec<u8>, Refusal> {
     base64("input", input)
 }
 
-fn sign(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let (read, responder) = or_refuse(read(kms, &request), responder)?;
+fn sign(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let ParsedRequest {
         key,
         items,
-        batch,
-        failed,
+        form,
         marshal,
-    } = read;
-    let tasks: Vec<_> = items
-        .iter()
-        .map(|item| {
-            let version = pinned(item.key_version);
-            Ok(SignTask::from_request(SignRequest {
-                version,
-                ..SignRequest::message(key.kid.clone(), message(item)?)
-            }))
-        })
-        .collect();
-    let what = many(tasks, move |answers| {
+    } = read(kms, request)?;
+    let task = |item: &Sign| {
+        Ok(SignTask::from_request(SignRequest {
+            version: pinned(item.key_version),
+            ..SignRequest::message(key.kid.clone(), message(item)?)
+        }))
+    };
+    let tasks: Vec<_> = items.iter().map(task).collect();
+    Ok(Action::Work(many(tasks, move |answers| {
         let references = items.into_iter().map(|item| item.reference);
         let shown = answers.into_iter().zip(references);
-        let shown = shown.map(|(answer, reference)| shown_signature(answer?, reference, marshal));
-        results(shown, (batch, failed))
-    });
-    kms.submit_sign(SignJob {
-        call: call_context(kms, request, responder),
-        what,
-    });
-    Ok(())
+        form.results(shown.map(|(answer, reference)| shown_signature(answer?, reference, marshal)))
+    })))
 }
 
 /// A signature in Vault's format.
@@ -277,25 +256,19 @@ fn from_der(text: &[u8]) -> Option<[u8; 64]> {
     (rest.is_empty() && der(raw) == text).then_some(raw)
 }
 
-fn verify(kms: &Kms, request: Request, responder: Responder) -> Result<(), Refused> {
-    let (read, responder) = or_refuse(read(kms, &request), responder)?;
+fn verify(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let read = read(kms, request)?;
     // One MAC decides for all items: a batch verifies MACs or signatures, not both.
-    let macs = read.items.iter().filter(|item| item.hmac.is_some()).count();
-    if macs > 0 {
+    if read.items.iter().any(|item| item.hmac.is_some()) {
         let tasks = read.items.iter().map(|item| {
             let mac = item.hmac.as_deref().ok_or_else(|| bad("missing hmac"))?;
             mac_check(&read.key, item.input.as_deref().unwrap_or_default(), mac)
         });
-        let tasks = tasks.collect();
-        verify_macs(kms, request, responder, (tasks, read.batch, read.failed));
-        return Ok(());
+        return Ok(verify_macs(tasks.collect(), read.form));
     }
-    let verified = read
-        .items
-        .iter()
-        .map(|item| verify_one(kms, &request, &read, item));
-    responder.send(results(verified, (read.batch, read.failed)));
-    Ok(())
+    let items = read.items.iter();
+    let verified = items.map(|item| verify_one(kms, request, &read, item));
+    Ok(Action::Respond(read.form.results(verified)))
 }
 
 fn verify_one(

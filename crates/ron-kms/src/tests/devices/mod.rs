@@ -32,7 +32,7 @@ use ron_proto::values::{Alg, Kid};
 
 use super::{Got, Rig, create_request};
 use crate::work::SignJob;
-use crate::work::operation::{one, signed};
+use crate::work::operation::one;
 use crate::work::sign::SignTask;
 
 /// Set in the child process.
@@ -103,7 +103,7 @@ impl Rig {
         let (mut call, waiter) = self.call_context(&self.caller);
         call.deadline = deadline;
         let what = one(SignTask::from_request(request), |answer| {
-            signed(answer.map(SignAnswer::from), None)
+            answer.map(SignAnswer::from)
         });
         self.engine.kms.submit_sign(SignJob { call, what });
         waiter

@@ -24,6 +24,7 @@ use ron_custody::store::{KeyStore, StoreError};
 use ron_custody::store::{OpRow, Pending};
 use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
+use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
@@ -32,10 +33,10 @@ use uuid::Uuid;
 
 use super::jobs::DeferredKind;
 use super::key_request::{KeyRequest, body_hash};
-use super::operation::json;
 use super::{CallContext, Kms, StoreJob, each_job};
 use crate::audit::entry::{Entry, Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
+use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, status_of};
 use plan::{Plan, Planner};
 
@@ -430,9 +431,7 @@ impl Lifecycle {
         self.kms.timing(&call).count(Label { op, alg, result });
         match outcome {
             Ok(answer) => answer.send(call),
-            Err(refusal) => call
-                .responder
-                .send(ron_proto::problem::Problem::from(refusal)),
+            Err(refusal) => call.responder.send(problem(refusal)),
         }
     }
 
@@ -447,7 +446,7 @@ impl Lifecycle {
         let outcome = Err::<(), _>(refusal);
         self.kms
             .log_answer(call, outcome, draft, credits, |answer| {
-                json(answer.map(|logged| logged.output))
+                Ok(Response::json(200, &answer?.output))
             });
     }
 

@@ -4,6 +4,7 @@ use ron_custody::index::{may_use, not_active};
 use ron_custody::keys::{SecretKey, wrapping};
 use ron_custody::store::PlanError;
 use ron_custody::{Cause, Refusal};
+use ron_http::Response;
 use ron_proto::kms::{
     Bytes, CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX,
 };
@@ -16,7 +17,6 @@ use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
 use crate::work::CallContext;
 use crate::work::key_request::body_hash;
-use crate::work::operation::json;
 
 impl Lifecycle {
     pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
@@ -93,7 +93,7 @@ impl Lifecycle {
         let outcome = self.wrapped_version(&call, kid, ask, &mut draft);
         self.kms
             .log_answer(call, outcome, draft, credits, |answer| {
-                json(answer.map(ExportAnswer::from))
+                Ok(Response::json(200, &ExportAnswer::from(answer?)))
             });
     }
 
