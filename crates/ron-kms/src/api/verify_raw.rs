@@ -18,7 +18,12 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
     let at = (Method::POST, "/v1/kms/verify/raw");
     [route(kms, at, scope::KMS_VERIFY, |kms, request| {
         let body: VerifyRawRequest = request.json()?;
-        let ok = counted(kms, ("verify_raw", body.alg), |ok: &bool| *ok, || verify(&body));
+        let ok = counted(
+            kms,
+            ("verify_raw", body.alg),
+            |ok: &bool| *ok,
+            || verify(&body),
+        );
         let ok = ok.map_err(problem)?;
         Ok(Action::Respond(Response::json(
             200,
