@@ -343,12 +343,7 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
         let open: u32 = told.iter().map(|(_, open)| open).sum();
         let replies: Vec<Reply> = told.into_iter().map(|(reply, _)| reply).collect();
         for reply in &replies {
-            assert_eq!(
-                reply.status,
-                200,
-                "{}",
-                String::from_utf8_lossy(&reply.body)
-            );
+            json(reply, 200);
             assert_eq!(reply.body, replies[0].body);
         }
         let replayed = |r: &&Reply| r.header("idempotency-replayed").is_some();

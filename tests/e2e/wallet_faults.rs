@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_tests::processes::{Rig, code};
-use ron_tests::{Draws, number, ok, ron_on, until};
+use ron_tests::{Draws, json, number, ok, ron_on, until};
 use serde_json::Value;
 
 /// Maximum wait for a state of a service.
@@ -103,12 +103,7 @@ fn a_hanging_ledger_is_distinguished_from_a_healthy_one() {
     rig.signal("ron-ledger", "-CONT");
     let replies = waiting.join().unwrap();
     for reply in &replies {
-        assert_eq!(
-            reply.status,
-            200,
-            "{}",
-            String::from_utf8_lossy(&reply.body)
-        );
+        json(reply, 200);
         assert_eq!(reply.body, replies[0].body);
     }
     rig.wait_ready("svc-wallet");

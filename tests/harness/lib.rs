@@ -12,6 +12,7 @@ pub mod issuer;
 pub mod line;
 pub mod processes;
 pub mod tools;
+pub mod verifiers;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;

@@ -6,36 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use ron_tests::{Fleet, json, ok, workspace};
+use ron_tests::verifiers::{file, from_pypi, go};
+use ron_tests::{Fleet, json, ok};
 use serde_json::json;
 
 use crate::Bank;
-
-/// Runs the Go program on a vkey, a proof and its leaf.
-fn go(dir: &Path, vkey: &str, proof: &str, leaf: &[u8]) -> Output {
-    let files = [
-        file(dir, "vkey", vkey.as_bytes()),
-        file(dir, "proof", proof.as_bytes()),
-        file(dir, "leaf", leaf),
-    ];
-    Command::new("go")
-        .args(["run", "check.go"])
-        .args(files)
-        .current_dir(workspace().join("tests/tlog/go"))
-        .env("GO111MODULE", "off")
-        .env("GOPATH", "/usr/share/gocode")
-        .env("GOCACHE", std::env::temp_dir().join("ron-go-cache"))
-        .output()
-        .expect("go runs: scripts/setup.sh installs golang-go and golang-golang-x-mod-dev")
-}
-
-/// The library from PyPI, if scripts/setup.sh found a Python that is new enough for it.
-fn library() -> Option<PathBuf> {
-    let set = std::env::var_os("RON_TEST_WITNESS_VENV").map(PathBuf::from);
-    let venv = set.unwrap_or_else(|| workspace().join("target/witness-venv"));
-    let path = venv.join("bin/aics-tlog");
-    path.exists().then_some(path)
-}
 
 fn python(program: &Path, dir: &Path, vkey: &str, index: u64, proof: &str, leaf: &[u8]) -> Output {
     let (head, checkpoint) = proof.split_once("\n\n").expect("a checkpoint");
@@ -56,12 +31,6 @@ fn python(program: &Path, dir: &Path, vkey: &str, index: u64, proof: &str, leaf:
         command.arg(name).arg(value);
     }
     command.output().expect("it runs")
-}
-
-fn file(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = dir.join(name);
-    std::fs::write(&path, bytes).expect("written");
-    path
 }
 
 /// The leaf at `index` under a checkpoint of `size` leaves.
@@ -132,7 +101,7 @@ fn third_parties_verify_the_proof_of_a_receipt() {
     let other = leaf(&bank.fleet, seq - 1, size);
     assert!(!go(dir, &vkey, &proof, &other).status.success());
 
-    let Some(library) = library() else {
+    let Some(library) = from_pypi("aics-tlog") else {
         eprintln!(
             "the library was left out: no Python of 3.12 or later was found by scripts/setup.sh"
         );

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::tools::{Process, signal};
+use ron_tests::tools::{Process, service, signal};
 use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
@@ -88,10 +88,6 @@ impl Home {
 
     fn start_service(&self, name: &str, data: &Path, sets: &[(&str, &str)], token: &str) -> Kms {
         let (api, health) = (free_port(), free_port());
-        let mut command = Command::new(ron_binary().with_file_name(name));
-        command
-            .arg("--config")
-            .arg(self.path().join(name).join("config.toml"));
         let data = data.display().to_string();
         let (api, health) = (format!("127.0.0.1:{api}"), format!("127.0.0.1:{health}"));
         let run = self.path().join("run").join(name);
@@ -106,15 +102,11 @@ impl Home {
             ("health_uds_path", &health_socket),
             ("log.level", "error"),
         ];
-        for (key, value) in own.iter().chain(sets) {
-            command.arg("--set").arg(format!("{key}={value}"));
-        }
-        let child = command
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the service starts");
+        let sets = own.iter().chain(sets);
+        let sets = sets.map(|(key, value)| format!("{key}={value}"));
+        let config = self.path().join(name).join("config.toml");
         let kms = Kms {
-            child: Process(child),
+            child: Process::start(&mut service(name, &config, sets)),
             api: format!("http://{api}"),
             socket: format!("unix:{socket}"),
             health: format!("http://{health}"),

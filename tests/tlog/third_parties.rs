@@ -1,10 +1,11 @@
 //! Third-party code against the log: a derivation in Python from the public definitions, and Go's
 //! own implementation of notes and trees.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use ron_tests::tools::Process;
+use ron_tests::verifiers::{file, from_pypi, go};
 use ron_tests::{copy_tree, free_port, json, ok, ron_binary, workspace};
 use ron_tlog::proof::TlogProof;
 
@@ -62,28 +63,6 @@ fn tiles_and_proofs_equal_those_that_another_implementation_derives() {
     }
 }
 
-/// Runs the Go program on a vkey, a proof and its leaf.
-fn go_check(dir: &Path, vkey: &str, proof: &str, leaf: &[u8]) -> std::process::Output {
-    let write = |name: &str, bytes: &[u8]| {
-        let path = dir.join(name);
-        std::fs::write(&path, bytes).expect("written");
-        path
-    };
-    Command::new("go")
-        .args(["run", "check.go"])
-        .args([
-            write("vkey", vkey.as_bytes()),
-            write("proof", proof.as_bytes()),
-            write("leaf", leaf),
-        ])
-        .current_dir(workspace().join("tests/tlog/go"))
-        .env("GO111MODULE", "off")
-        .env("GOPATH", "/usr/share/gocode")
-        .env("GOCACHE", std::env::temp_dir().join("ron-go-cache"))
-        .output()
-        .expect("go runs: scripts/setup.sh installs golang-go and golang-golang-x-mod-dev")
-}
-
 #[test]
 fn go_accepts_checkpoint_and_proof_and_refuses_changed_ones() {
     let home = Home::new();
@@ -110,13 +89,13 @@ fn go_accepts_checkpoint_and_proof_and_refuses_changed_ones() {
     let len = usize::from(u16::from_be_bytes([bundle[0], bundle[1]]));
     let leaf = bundle[2..2 + len].to_vec();
     let dir = tempfile::tempdir().expect("dir");
-    let said = ok(&go_check(dir.path(), &vkey, &proof, &leaf));
+    let said = ok(&go(dir.path(), &vkey, &proof, &leaf));
     assert!(said.contains("accepted"), "{said}");
     let mut other = leaf.clone();
     other[10] ^= 1;
-    assert!(!go_check(dir.path(), &vkey, &proof, &other).status.success());
+    assert!(!go(dir.path(), &vkey, &proof, &other).status.success());
     let forged = proof.replacen(&format!("\n{size}\n"), &format!("\n{}\n", size + 1), 1);
-    assert!(!go_check(dir.path(), &vkey, &forged, &leaf).status.success());
+    assert!(!go(dir.path(), &vkey, &forged, &leaf).status.success());
 }
 
 /// A copy that is taken while the service writes verifies offline.
@@ -156,28 +135,16 @@ fn a_backup_taken_while_it_runs_is_complete() {
     }
 }
 
-/// Programs from PyPI that read the same formats; `scripts/setup.sh` installs them if there is a
-/// Python of 3.12 or later.
-fn foreign(program: &str) -> Option<PathBuf> {
-    let set = std::env::var_os("RON_TEST_WITNESS_VENV").map(PathBuf::from);
-    let venv = set.unwrap_or_else(|| workspace().join("target/witness-venv"));
-    let path = venv.join("bin").join(program);
-    path.exists().then_some(path)
-}
-
 #[test]
 fn a_foreign_witness_cosigns_our_log_and_a_foreign_library_accepts_it() {
-    let (Some(witness), Some(verifier)) = (foreign("aics-witness"), foreign("aics-tlog")) else {
+    let (Some(witness), Some(verifier)) = (from_pypi("aics-witness"), from_pypi("aics-tlog"))
+    else {
         eprintln!("skipped: no Python of 3.12 or later was found by scripts/setup.sh");
         return;
     };
     let home = Home::new();
     let place = tempfile::tempdir().expect("dir");
-    let file = |name: &str, text: &[u8]| {
-        let path = place.path().join(name);
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
-    };
+    let file = |name: &str, text: &[u8]| file(place.path(), name, text).display().to_string();
     let config = place.path().join("witness.json").display().to_string();
     let listen = format!("127.0.0.1:{}", free_port());
     let run =
