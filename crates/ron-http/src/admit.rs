@@ -11,12 +11,12 @@ use crate::body::BodyDecoder;
 use crate::conn::{After, Exchange, Reading};
 use crate::head::{Headers, Method, RequestHead};
 use crate::ids::ShortId;
-use crate::memory::Held;
+use crate::memory::HeldBytes;
 use crate::pace::Pace;
 use crate::parse::{Framing, Head, Refusal, parse_head};
 use crate::request::parse_query;
 use crate::response::Response;
-use crate::router::Found;
+use crate::router::Match;
 use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::{Place, Spool};
@@ -143,7 +143,7 @@ impl Shared {
             decoder,
             body_cap,
             body: Vec::new(),
-            held: Held::default(),
+            held: HeldBytes::default(),
             memory: match self.router.routes[route].need {
                 Need::Public => self.limits.anonymous_memory(),
                 Need::Identity | Need::Scope(_) => self.limits.body_memory,
@@ -164,12 +164,12 @@ impl Shared {
             return Err(Box::new(Response::empty(204).header("allow", all)));
         }
         match self.router.find(method, path) {
-            Found::Route(route, values) => Ok((route, values)),
-            Found::Nothing => refuse(Problem::not_found("no such path; see /openapi.json")),
-            Found::OtherMethods(allow) if method == Method::OPTIONS => {
+            Match::Route(route, values) => Ok((route, values)),
+            Match::Nothing => refuse(Problem::not_found("no such path; see /openapi.json")),
+            Match::OtherMethods(allow) if method == Method::OPTIONS => {
                 Err(Box::new(Response::empty(204).header("allow", allow)))
             }
-            Found::OtherMethods(allow) => {
+            Match::OtherMethods(allow) => {
                 let detail = format!("this path answers to {allow}");
                 let response = Response::from(Problem::method_not_allowed(detail));
                 Err(Box::new(response.header("allow", allow)))

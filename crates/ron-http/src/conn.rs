@@ -9,7 +9,7 @@ use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::head::{ClientCert, Method, RequestHead, Transport};
 use crate::ids::ShortId;
-use crate::memory::{Full, Held};
+use crate::memory::{Full, HeldBytes};
 use crate::pace::Pace;
 use crate::parse::HeadScanner;
 use crate::peer::Peer;
@@ -29,7 +29,7 @@ pub(crate) struct Input {
     end: usize,
     /// The buffer belongs to a worker, which takes it back before the connection is parked.
     pub lent: bool,
-    _held: Held,
+    _held: HeldBytes,
 }
 
 impl Input {
@@ -44,7 +44,7 @@ impl Input {
 
     /// A buffer that holds just these bytes; refused when the process would hold more than `most`.
     pub(crate) fn holding(bytes: &[u8], most: usize) -> Result<Self, Full> {
-        let mut held = Held::default();
+        let mut held = HeldBytes::default();
         held.grow_to(bytes.len(), most)?;
         Ok(Self {
             data: bytes.to_vec(),
@@ -107,7 +107,7 @@ pub(crate) struct Output {
     pub source: Option<Sending>,
     /// Bytes that the stream has taken so far.
     pub total: u64,
-    held: Held,
+    held: HeldBytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,7 +240,7 @@ pub(crate) struct Reading {
     /// The body so far; for a body that goes to disk, the bytes not written yet.
     pub body: Vec<u8>,
     /// Its share of the process's memory budget.
-    pub held: Held,
+    pub held: HeldBytes,
     /// The share may grow while the whole process holds at most this many bytes.
     pub memory: usize,
     /// Content coding of the body.

@@ -5,7 +5,7 @@ pub use crate::body::Decoded;
 pub use crate::head::Field;
 use crate::head::{Headers, Method};
 pub use crate::parse::{Framing, Head, HeadCaps, HeadScanner, Refusal, parse_head};
-use crate::router::{Compiled, Found, Router};
+use crate::router::{Compiled, Match, Router};
 use crate::unpack::{Coding, Fault};
 
 /// A body decoder whose output is the whole body so far.
@@ -68,9 +68,9 @@ impl Paths {
     /// Finds the place of a request.
     pub fn find(&self, method: Method, path: &str) -> Place {
         match self.0.find(method, path) {
-            Found::Nothing => Place::Nothing,
-            Found::OtherMethods(allow) => Place::OtherMethods(allow),
-            Found::Route(index, values) => {
+            Match::Nothing => Place::Nothing,
+            Match::OtherMethods(allow) => Place::OtherMethods(allow),
+            Match::Route(index, values) => {
                 let pattern = self.0.routes[index].pattern;
                 Place::Route(pattern, self.0.params(index, &values))
             }

@@ -68,7 +68,7 @@ pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use head::{ClientCert, Headers, Method, RequestHead, Transport};
 pub use limits::Limits;
 pub use listener::Listen;
-pub use memory::Held;
+pub use memory::HeldBytes;
 pub use openapi::ApiInfo;
 pub use parse::FIELDS_MAX;
 pub use peer::{Peer, Proxies};

@@ -20,9 +20,9 @@ pub(crate) struct Full;
 
 /// A share of the budget, given back when dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Held(usize);
+pub struct HeldBytes(usize);
 
-impl Held {
+impl HeldBytes {
     /// Raises the share to that of a buffer of this many bytes; refused, with nothing changed, when
     /// the process would hold more than `most`. For a smaller buffer than before the share stays.
     pub(crate) fn grow_to(&mut self, bytes: usize, most: usize) -> Result<(), Full> {
@@ -49,14 +49,14 @@ impl Held {
 }
 
 /// A cloned request takes its share again; cloning is never refused.
-impl Clone for Held {
+impl Clone for HeldBytes {
     fn clone(&self) -> Self {
         TAKEN.fetch_add(self.0, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         if self.0 > 0 {
             TAKEN.fetch_sub(self.0, Ordering::Relaxed);
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn a_share_is_counted_once_refused_above_the_bound_and_given_back() {
-        let mut small = Held::default();
+        let mut small = HeldBytes::default();
         assert_eq!(small.grow_to(FREE, 0), Ok(()), "not counted");
-        let mut held = Held::default();
+        let mut held = HeldBytes::default();
         assert_eq!(held.grow_to(HUGE + FREE, HUGE - 1), Err(Full));
-        assert_eq!(held, Held::default(), "a refusal takes nothing");
+        assert_eq!(held, HeldBytes::default(), "a refusal takes nothing");
         assert_eq!(held.grow_to(HUGE / 2 + FREE, HUGE), Ok(()));
         assert_eq!(
             held.grow_to(HUGE / 4, 0),
@@ -85,7 +85,7 @@ mod tests {
             "the share is large enough already"
         );
         let copy = held.clone();
-        let mut other = Held::default();
+        let mut other = HeldBytes::default();
         assert_eq!(other.grow_to(HUGE / 4 + FREE, HUGE), Err(Full));
         drop(copy);
         held.shrink_to(HUGE / 4);

@@ -176,7 +176,7 @@ fn parameters(route: &Route, schemas: &mut SchemaGenerator) -> Vec<Value> {
     if route.long_poll && !route.query.iter().any(|param| param.name == "wait") {
         all.push(json!({
             "name": "wait", "in": "query", "required": false,
-            "description": "Seconds to wait for news before an empty answer.",
+            "description": "Seconds to wait for a change before an empty answer.",
             "schema": { "type": "integer", "minimum": 0, "maximum": 30 },
         }));
     }

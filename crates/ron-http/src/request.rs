@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::auth::Principal;
 use crate::head::{ClientCert, Headers, Method, Transport};
-use crate::memory::Held;
+use crate::memory::HeldBytes;
 use crate::spool::Upload;
 
 /// A complete request of an authorised caller.
@@ -30,7 +30,7 @@ pub struct Request {
     /// The body, decompressed, at most the route's cap; empty on routes that stream to disk.
     pub body: Vec<u8>,
     /// The body's share of the process's memory for requests; given back with the request.
-    pub memory: Held,
+    pub memory: HeldBytes,
     /// The body on routes that stream to disk.
     pub upload: Option<Upload>,
     pub principal: Principal,

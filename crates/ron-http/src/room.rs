@@ -19,11 +19,11 @@ static FREE_LOCK: LockSpec = FREE_ROW;
 #[derive(Debug)]
 pub(crate) struct Room {
     slots: usize,
-    taken: RankedMutex<Taken>,
+    taken: RankedMutex<Places>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct Places {
     free: Vec<u32>,
     peers: BTreeMap<Peer, Shares>,
     /// Connections that hold a slot only to be answered 503.
@@ -38,7 +38,7 @@ struct Shares {
     polls: usize,
 }
 
-impl Taken {
+impl Places {
     fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Shares)) {
         let shares = self.peers.entry(peer).or_default();
         change(shares);
@@ -51,7 +51,7 @@ impl Taken {
 
 impl Room {
     pub(crate) fn new(slots: usize) -> Self {
-        let taken = Taken {
+        let taken = Places {
             // Reversed because slots are taken from the end: the lowest number first.
             free: (0..slots as u32).rev().collect(),
             peers: BTreeMap::new(),

@@ -184,7 +184,7 @@ pub(crate) struct Compiled {
 
 /// The result of a lookup.
 #[derive(Debug)]
-pub(crate) enum Found<'p> {
+pub(crate) enum Match<'p> {
     /// A route, with the raw values of its parameters in order.
     Route(usize, Vec<&'p str>),
     /// The path has other methods: the value of `Allow`.
@@ -194,9 +194,9 @@ pub(crate) enum Found<'p> {
 
 impl Compiled {
     /// The route for a method and a raw path. HEAD finds the route of GET; OPTIONS never matches.
-    pub(crate) fn find<'p>(&self, method: Method, path: &'p str) -> Found<'p> {
+    pub(crate) fn find<'p>(&self, method: Method, path: &'p str) -> Match<'p> {
         let Some(relative) = path.strip_prefix('/') else {
-            return Found::Nothing;
+            return Match::Nothing;
         };
         let served_by = if method == Method::HEAD {
             Method::GET
@@ -207,13 +207,13 @@ impl Compiled {
         if let Some(node) = self.tree.find(Some(served_by), relative, &mut values)
             && let Some(index) = node.route(served_by)
         {
-            return Found::Route(index, values);
+            return Match::Route(index, values);
         }
         // No route for this method: a path with other methods is 405, an unknown one 404.
         values.clear();
         match self.tree.find(None, relative, &mut values) {
-            Some(node) => Found::OtherMethods(allow(&node.methods)),
-            None => Found::Nothing,
+            Some(node) => Match::OtherMethods(allow(&node.methods)),
+            None => Match::Nothing,
         }
     }
 
@@ -274,9 +274,9 @@ mod tests {
         ]);
         let check = |method, path: &str, want: &str| {
             let shown = match routes.find(method, path) {
-                Found::Nothing => "nothing".to_owned(),
-                Found::OtherMethods(allow) => format!("allow {allow}"),
-                Found::Route(index, values) => match routes.params(index, &values) {
+                Match::Nothing => "nothing".to_owned(),
+                Match::OtherMethods(allow) => format!("allow {allow}"),
+                Match::Route(index, values) => match routes.params(index, &values) {
                     None => "bad".to_owned(),
                     Some(params) => params
                         .iter()

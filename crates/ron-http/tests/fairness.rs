@@ -74,8 +74,8 @@ fn a_long_poll_ends_when_its_client_goes_away() {
     let responder = jobs.recv().expect("admitted");
     responder.on_gone(|| panic!("the client is there"));
     assert!(!responder.is_gone());
-    responder.send(Response::text(200, "news"));
-    assert_eq!(client.answer().text(), "news");
+    responder.send(Response::text(200, "event"));
+    assert_eq!(client.answer().text(), "event");
     client.send(POLL);
     let responder = jobs.recv().expect("admitted");
     drop(client);
@@ -112,7 +112,7 @@ fn long_polls_have_places_of_their_own_and_each_peer_a_share() {
     refused(served.client_from(OTHER));
     assert_eq!(rejects(&served, "long_polls"), 2);
     assert_eq!(served.client().get("/now").text(), "now");
-    held.swap_remove(0).send(Response::text(200, "news"));
+    held.swap_remove(0).send(Response::text(200, "event"));
     held.push(wait(served.client_from(OTHER)));
     // Without a wait it is an ordinary request.
     let mut client = served.client();
@@ -121,10 +121,10 @@ fn long_polls_have_places_of_their_own_and_each_peer_a_share() {
     now.send(Response::text(200, "nothing yet"));
     assert_eq!(client.answer().text(), "nothing yet");
     for responder in held {
-        responder.send(Response::text(200, "news"));
+        responder.send(Response::text(200, "event"));
     }
     for client in &mut waiting {
-        assert_eq!(client.answer().text(), "news");
+        assert_eq!(client.answer().text(), "event");
     }
 }
 

@@ -412,9 +412,9 @@ fn client_certificates_are_asked_for_checked_and_named() {
         assert_eq!(error.kind, Failure::NotSent, "{error}");
     }
     let other = Pki::new();
-    let stranger = other.issue("stranger", &["node-7.example"]);
+    let unknown = other.issue("unknown", &["node-7.example"]);
     let refused = pki
-        .client(Some(&stranger))
+        .client(Some(&unknown))
         .call(Call::get(&url, soon()))
         .expect_err("another authority's");
     assert_eq!(refused.kind, Failure::NotSent, "{refused}");

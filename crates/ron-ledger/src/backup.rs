@@ -30,9 +30,9 @@ pub enum BackupError {
     NotWhole(#[from] Fault),
 }
 
-type Done<T> = Result<T, BackupError>;
+type BackupResult<T> = Result<T, BackupError>;
 
-fn at<T>(path: &Path, result: io::Result<T>) -> Done<T> {
+fn at<T>(path: &Path, result: io::Result<T>) -> BackupResult<T> {
     result.map_err(|source| BackupError::Io {
         path: path.to_owned(),
         source,
@@ -46,7 +46,7 @@ pub fn backup(
     to: &Path,
     vkey: &VerifierKey,
     progress: &mut dyn FnMut(u64, u64),
-) -> Done<Report> {
+) -> BackupResult<Report> {
     if to.exists() {
         return Err(BackupError::InTheWay(to.to_owned()));
     }
@@ -68,7 +68,7 @@ pub fn restore(
     data: &Path,
     vkey: &VerifierKey,
     progress: &mut dyn FnMut(u64, u64),
-) -> Done<Report> {
+) -> BackupResult<Report> {
     let log = data.join("log");
     if log.exists() {
         return Err(BackupError::InTheWay(log));
@@ -105,7 +105,7 @@ pub fn restore(
     Ok(report)
 }
 
-fn source_log(data: &Path) -> Done<PathBuf> {
+fn source_log(data: &Path) -> BackupResult<PathBuf> {
     let log = data.join("log");
     if log.is_dir() {
         Ok(log)
@@ -117,7 +117,7 @@ fn source_log(data: &Path) -> Done<PathBuf> {
 /// Copies the files of a log in the order that makes a live copy consistent: metadata and
 /// checkpoint, then the segments that existed at that moment (all but the last are full), then
 /// their indexes.
-fn copy_log(from: &Path, to: &Path) -> Done<()> {
+fn copy_log(from: &Path, to: &Path) -> BackupResult<()> {
     make_dir(to)?;
     for name in ["log.meta", "checkpoint"] {
         if from.join(name).exists() {
@@ -138,11 +138,11 @@ fn copy_log(from: &Path, to: &Path) -> Done<()> {
     sync_dir(to)
 }
 
-fn make_dir(path: &Path) -> Done<()> {
+fn make_dir(path: &Path) -> BackupResult<()> {
     at(path, std::fs::DirBuilder::new().mode(0o700).create(path))
 }
 
-fn copy(from: &Path, to: &Path, mode: u32) -> Done<()> {
+fn copy(from: &Path, to: &Path, mode: u32) -> BackupResult<()> {
     let mut source = at(from, File::open(from))?;
     let target = OpenOptions::new()
         .write(true)
@@ -154,6 +154,6 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Done<()> {
     at(to, target.sync_all())
 }
 
-fn sync_dir(path: &Path) -> Done<()> {
+fn sync_dir(path: &Path) -> BackupResult<()> {
     at(path, File::open(path).and_then(|d| d.sync_all()))
 }

@@ -75,12 +75,12 @@ impl Service for RonLedger {
             health: Arc::new(Readiness::new(&chassis)),
             commits: settings.commits,
         };
-        let (ledger, news) = writer::spawn(engine, with);
-        let feed = spawn_feed(&chassis, &ledger, news.events, &metrics);
+        let (ledger, notifications) = writer::spawn(engine, with);
+        let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
         let wanted = data_dir
             .filter(|_| settings.projection)
             .map(|d| d.join("projection.sqlite"));
-        let history = spawn_projection(&chassis, &ledger, wanted, news.project, &metrics);
+        let history = spawn_projection(&chassis, &ledger, wanted, notifications.project, &metrics);
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
         let reloaded = Arc::clone(&prefixes);
@@ -201,11 +201,16 @@ impl Health for Readiness {
     }
 }
 
-fn spawn_feed(chassis: &Chassis, ledger: &Ledger, news: Receiver<()>, metrics: &Metrics) -> Feed {
+fn spawn_feed(
+    chassis: &Chassis,
+    ledger: &Ledger,
+    notifications: Receiver<()>,
+    metrics: &Metrics,
+) -> Feed {
     let (tx, polls) = queue(&POLLS, POLLS.capacity, &chassis.km);
     let (ledger, metrics) = (ledger.clone(), metrics.clone());
     chassis.sup.spawn(&EVENTS, move |ctx| {
-        feed::run(ctx, &polls, &news, &ledger, &metrics);
+        feed::run(ctx, &polls, &notifications, &ledger, &metrics);
     });
     Feed::new(tx)
 }
@@ -214,13 +219,13 @@ fn spawn_projection(
     chassis: &Chassis,
     ledger: &Ledger,
     path: Option<PathBuf>,
-    news: Receiver<()>,
+    notifications: Receiver<()>,
     metrics: &Metrics,
 ) -> Option<ProjectionReader> {
     let reader = path.clone().map(ProjectionReader::new);
     let (ledger, metrics, ready) = (ledger.clone(), metrics.clone(), chassis.ready.clone());
     chassis.sup.spawn(&PROJECT, move |ctx| match &path {
-        Some(path) => project(ctx, path, &news, &ledger, &metrics, &ready),
+        Some(path) => project(ctx, path, &notifications, &ledger, &metrics, &ready),
         // Without a file the thread only idles, so that the topology table stays true.
         None => while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {},
     });
@@ -230,7 +235,7 @@ fn spawn_projection(
 fn project(
     ctx: &ThreadCtx,
     path: &Path,
-    news: &Receiver<()>,
+    notifications: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
     ready: &ReadyBoard,
@@ -240,7 +245,7 @@ fn project(
         let opened = Projection::open(path, &origin, ledger.head_seq());
         let ended = opened.and_then(|p| {
             ready.clear("projection");
-            projection::run(ctx, p, news, ledger, metrics)
+            projection::run(ctx, p, notifications, ledger, metrics)
         });
         if let Err(e) = ended {
             tracing::warn!(event = "projection_failed", error = %e);

@@ -142,9 +142,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Reads the durable state under its lock; keep `look` short, because the writer waits for it.
-    pub fn state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        look(&self.state.read())
+    /// Reads the durable state under its lock; keep `read` short, because the writer waits for it.
+    pub fn state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(&self.state.read())
     }
 
     pub const fn keys(&self) -> &KeyIndex {

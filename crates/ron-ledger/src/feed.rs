@@ -69,13 +69,13 @@ impl Feed {
 pub fn run(
     ctx: &ThreadCtx,
     polls: &Receiver<FeedMessage>,
-    news: &Receiver<()>,
+    notifications: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
 ) {
     let mut waiting: Vec<Poll> = Vec::new();
     while !ctx.shutdown.is_set() {
-        match polls.recv_either(news, &ctx.shutdown, earliest_deadline(&waiting)) {
+        match polls.recv_either(notifications, &ctx.shutdown, earliest_deadline(&waiting)) {
             RecvEither::First(ask) => take(ask, &mut waiting),
             RecvEither::Second(()) | RecvEither::Timeout => {}
             RecvEither::Shutdown | RecvEither::Closed => break,
@@ -132,9 +132,9 @@ fn answer(poll: Poll, ledger: &Ledger) {
 }
 
 /// Waits for new entries, at most `at_most`; true at shutdown. Used by the projection.
-pub fn wait_new_entries(ctx: &ThreadCtx, news: &Receiver<()>, at_most: Duration) -> bool {
+pub fn wait_new_entries(ctx: &ThreadCtx, notifications: &Receiver<()>, at_most: Duration) -> bool {
     matches!(
-        news.recv(&ctx.shutdown, Deadline::within(at_most)),
+        notifications.recv(&ctx.shutdown, Deadline::within(at_most)),
         Recv::Shutdown | Recv::Closed
     )
 }

@@ -268,7 +268,7 @@ impl ProjectionReader {
 pub fn run(
     ctx: &ThreadCtx,
     mut p: Projection,
-    news: &Receiver<()>,
+    notifications: &Receiver<()>,
     ledger: &Ledger,
     metrics: &Metrics,
 ) -> Result<(), ProjectionError> {
@@ -279,7 +279,7 @@ pub fn run(
             .projection_lag
             .set(i64::try_from(lag).unwrap_or(i64::MAX));
         let stop = if done == 0 {
-            wait_new_entries(ctx, news, Duration::from_secs(1))
+            wait_new_entries(ctx, notifications, Duration::from_secs(1))
         } else {
             ctx.shutdown
                 .wait(ron_kernel::Deadline::within(FULL_CHUNK_PAUSE))

@@ -46,7 +46,7 @@ struct Decided {
 
 /// Notifications of new entries, one queue per reader of the log.
 #[derive(Debug)]
-pub struct News {
+pub struct Notifications {
     pub events: Receiver<()>,
     pub project: Receiver<()>,
 }
@@ -67,7 +67,7 @@ struct Writer {
     answers: Sender<Decided>,
     snapshots: Sender<SnapshotJob>,
     snapshotter: Snapshotter,
-    news: [Sender<()>; 2],
+    notifications: [Sender<()>; 2],
     shared: Arc<Shared>,
     gate: Arc<Gate>,
     clock: SharedClock,
@@ -77,7 +77,7 @@ struct Writer {
 }
 
 /// Starts the threads for writing, answers and snapshots.
-pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
+pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (commits_tx, commits) = queue(&COMMITS, parts.commits, &parts.km);
     let (answers, answers_rx) = queue(&ANSWERS, ANSWERS.capacity, &parts.km);
     let (snapshots, snapshots_rx) = queue(&SNAPSHOTS, SNAPSHOTS.capacity, &parts.km);
@@ -91,7 +91,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
         answers,
         snapshots,
         snapshotter: snapshotter.clone(),
-        news: [events_tx, project_tx],
+        notifications: [events_tx, project_tx],
         shared: Arc::clone(&shared),
         gate: Arc::clone(&gate),
         clock: parts.clock,
@@ -124,7 +124,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, News) {
         commits: commits_tx,
         gate,
     };
-    (ledger, News { events, project })
+    (ledger, Notifications { events, project })
 }
 
 impl Writer {
@@ -174,10 +174,10 @@ impl Writer {
             self.metrics
                 .commit_seconds
                 .observe(self.clock.now().duration_since(started).as_secs_f64());
-            for news in &self.news {
+            for notifications in &self.notifications {
                 // The queue keeps one notification, which is enough; a reader that ended needs
                 // none.
-                let _ = news.try_send(());
+                let _ = notifications.try_send(());
             }
         }
         if let Err(e) = &result {

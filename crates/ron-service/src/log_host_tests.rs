@@ -67,7 +67,7 @@ fn request(params: &[(&'static str, &str)]) -> Request {
         query: Vec::new(),
         headers: Headers::default(),
         body: Vec::new(),
-        memory: ron_http::Held::default(),
+        memory: ron_http::HeldBytes::default(),
         upload: None,
         principal: Principal::public(),
         request_id: "r".into(),

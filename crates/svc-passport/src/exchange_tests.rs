@@ -20,7 +20,7 @@ fn policy() -> IssuerPolicy {
         clients: vec![
             rule("operator", &["wallet:read", "wallet:issue"], false),
             rule("gateway", &["wallet:read", "wallet:issue"], true),
-            rule("stranger", &["wallet:read"], false),
+            rule("unlisted", &["wallet:read"], false),
         ],
     }
 }
@@ -77,7 +77,7 @@ fn whatever_widens_is_refused() {
     };
     let bad = "bad_request";
     check(
-        ask("stranger"),
+        ask("unlisted"),
         claims(),
         Some("unauthorized_client"),
         "forbidden",
@@ -173,7 +173,7 @@ fn may(scopes: &str, caveats: &[Caveat], end: u64, deed: &(&str, &str, u128, u64
 proptest! {
     #[test]
     fn no_exchange_widens_a_right(
-        client in prop::sample::select(vec!["operator", "gateway", "stranger"]),
+        client in prop::sample::select(vec!["operator", "gateway", "unlisted"]),
         scope in prop::option::of(prop::sample::select(vec!["wallet:read", "wallet:transfer", "wallet:issue", "wallet:read wallet:transfer"])),
         ttl in prop::option::of(1u64..1_200),
         added in prop::collection::vec(prop::sample::select(vec!["asset=ron", "asset=rpl", "ceiling.per_op=5", "ceiling.per_op=50"]), 0..3),

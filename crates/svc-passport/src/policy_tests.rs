@@ -132,7 +132,7 @@ fn everything_beyond_the_rule_is_refused() {
     };
     check(
         TokenRequest {
-            client_id: "stranger",
+            client_id: "unlisted",
             ..ask()
         },
         403,

@@ -167,13 +167,15 @@ fn refusals(caller: &Caller) {
     ] {
         assert_eq!(caller.refused(Method::GET, path, None).0, 404, "{path}");
     }
-    let stranger = Caller {
+    let other_caller = Caller {
         auth: "Bearer nobody".into(),
         http: caller.http.clone(),
         base: caller.base.clone(),
     };
     assert_eq!(
-        stranger.refused(Method::GET, "/rewarder/epochs", None).0,
+        other_caller
+            .refused(Method::GET, "/rewarder/epochs", None)
+            .0,
         401
     );
 }

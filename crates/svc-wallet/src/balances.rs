@@ -17,7 +17,7 @@ pub const WINDOW: Duration = Duration::from_millis(250);
 pub const HARD_CAP: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone)]
-struct Kept {
+struct StoredBalance {
     doc: Arc<AccountDoc>,
     /// When the request was sent: the document is no older than that.
     asked: Instant,
@@ -29,8 +29,8 @@ struct Kept {
 /// the young one is full it becomes the old one, and the previous old one is dropped.
 #[derive(Debug, Default)]
 struct Generations {
-    young: BTreeMap<Account, Kept>,
-    old: BTreeMap<Account, Kept>,
+    young: BTreeMap<Account, StoredBalance>,
+    old: BTreeMap<Account, StoredBalance>,
     /// The highest sequence of any reported change.
     newest: u64,
 }
@@ -42,7 +42,7 @@ pub struct Balances {
 }
 
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct KnownBalance {
     pub doc: Arc<AccountDoc>,
     /// Time since the request to the ledger was sent.
     pub age: Duration,
@@ -58,12 +58,12 @@ impl Balances {
     }
 
     /// A document within the window whose account has not changed.
-    pub fn fresh(&self, account: &Account, now: Instant) -> Option<Found> {
+    pub fn fresh(&self, account: &Account, now: Instant) -> Option<KnownBalance> {
         self.find(account, now, WINDOW, |kept| !kept.changed)
     }
 
     /// A document for when the ledger is unavailable; it may be outdated.
-    pub fn stale(&self, account: &Account, now: Instant) -> Option<Found> {
+    pub fn stale(&self, account: &Account, now: Instant) -> Option<KnownBalance> {
         self.find(account, now, HARD_CAP, |_| true)
     }
 
@@ -72,15 +72,15 @@ impl Balances {
         account: &Account,
         now: Instant,
         at_most: Duration,
-        good: impl Fn(&Kept) -> bool,
-    ) -> Option<Found> {
+        good: impl Fn(&StoredBalance) -> bool,
+    ) -> Option<KnownBalance> {
         let inner = self.inner.lock();
         let kept = inner
             .young
             .get(account)
             .or_else(|| inner.old.get(account))?;
         let age = now.saturating_duration_since(kept.asked);
-        (age <= at_most && good(kept)).then(|| Found {
+        (age <= at_most && good(kept)).then(|| KnownBalance {
             doc: Arc::clone(&kept.doc),
             age,
         })
@@ -105,7 +105,7 @@ impl Balances {
             inner.old.remove(&account);
             inner.young.insert(
                 account,
-                Kept {
+                StoredBalance {
                     doc,
                     asked,
                     changed,

@@ -153,24 +153,24 @@ impl Committer {
         // older balance as fresh.
         self.note_changes(results);
         let mut rest = results;
-        for (job, landed) in self.finish(jobs) {
+        for (job, finished) in self.finish(jobs) {
             let (mine, later) = rest.split_at(job.entries.len());
             rest = later;
             self.unresolved.release(&job.key);
             let abandoned_batch = self.abandoned_batch(slot, job, mine);
             let answers = abandoned_batch.as_deref().unwrap_or(mine);
             self.note_outcome(job, answers);
-            let tell = |waiter: &Waiter, replayed| {
+            let render = |waiter: &Waiter, replayed| {
                 let expected = waiter.reads_account;
                 render::answer(job.shape, answers, AnswerOptions { expected, replayed })
             };
-            if let Some(waiter) = landed.leader {
-                let response = tell(&waiter, false);
+            if let Some(waiter) = finished.leader {
+                let response = render(&waiter, false);
                 self.answer(waiter, response);
             }
-            for waiter in landed.followers {
+            for waiter in finished.followers {
                 self.metrics.replays.inc();
-                let response = tell(&waiter, true);
+                let response = render(&waiter, true);
                 self.answer(waiter, response);
             }
         }
@@ -233,9 +233,9 @@ impl Committer {
 
     /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
-        for (job, landed) in self.finish(jobs) {
+        for (job, finished) in self.finish(jobs) {
             self.audit.record(&job.key, job.op, why.code, None);
-            for waiter in landed.leader.into_iter().chain(landed.followers) {
+            for waiter in finished.leader.into_iter().chain(finished.followers) {
                 self.answer(waiter, why.clone());
             }
         }
@@ -244,12 +244,12 @@ impl Committer {
     /// The outcome is unknown until the ledger reports it: marks the keys as unresolved and refers
     /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
-        for (job, landed) in self.finish(jobs) {
+        for (job, finished) in self.finish(jobs) {
             self.audit.record(&job.key, job.op, "unknown", None);
-            for waiter in landed.followers {
+            for waiter in finished.followers {
                 self.answer(waiter, in_flight());
             }
-            let leader = landed.leader.map(|waiter| {
+            let leader = finished.leader.map(|waiter| {
                 self.metrics
                     .observe_answer(waiter.op, waiter.since, &self.clock);
                 waiter.responder

@@ -141,9 +141,9 @@ impl InFlightTable {
                 followers: std::mem::take(&mut f.followers),
             };
             let taken = |key: &&RequestKey| self.0.lock().get_mut(*key).map(out);
-            let landed = keys.iter().map(|k| taken(k).unwrap_or_default()).collect();
+            let finished = keys.iter().map(|k| taken(k).unwrap_or_default()).collect();
             keys.iter().for_each(|k| drop(self.0.lock().remove(*k)));
-            return landed;
+            return finished;
         }
         let mut all = self.0.lock();
         keys.iter()
@@ -162,8 +162,8 @@ impl InFlightTable {
         let over = |w: &Waiter| w.responder.deadline().at() <= now + margin;
         let mut late = Vec::new();
         let mut all = self.0.lock();
-        for (key, flight) in all.iter_mut() {
-            let sent = flight.sent;
+        for (key, request) in all.iter_mut() {
+            let sent = request.sent;
             let mut take = |waiter, led| {
                 late.push(LateWaiter {
                     key: key.clone(),
@@ -172,12 +172,12 @@ impl InFlightTable {
                     sent,
                 });
             };
-            if flight.leader.as_ref().is_some_and(over)
-                && let Some(waiter) = flight.leader.take()
+            if request.leader.as_ref().is_some_and(over)
+                && let Some(waiter) = request.leader.take()
             {
                 take(waiter, true);
             }
-            for waiter in flight.followers.extract_if(.., |w| over(w)) {
+            for waiter in request.followers.extract_if(.., |w| over(w)) {
                 take(waiter, false);
             }
         }
@@ -252,8 +252,8 @@ mod tests {
         ));
         assert!(in_flight.holds(&key));
         assert_eq!(in_flight.send(&[&key]), [true]);
-        let landed = in_flight.finish(&[&key]).remove(0);
-        assert!(landed.leader.is_some() && landed.followers.len() == 1);
+        let finished = in_flight.finish(&[&key]).remove(0);
+        assert!(finished.leader.is_some() && finished.followers.len() == 1);
         assert!(!in_flight.holds(&key));
         assert!(matches!(enter(&entry("k", 2, None)), Admission::Leader));
     }
@@ -275,8 +275,8 @@ mod tests {
         assert_eq!(in_flight.send(&[&key]), [true], "the second still waits");
         let late = in_flight.late(start + Duration::from_secs(10), MARGIN);
         assert_eq!((late.len(), late[0].led, late[0].sent), (1, false, true));
-        let landed = in_flight.finish(&[&key]).remove(0);
-        assert!(landed.leader.is_none() && landed.followers.is_empty());
+        let finished = in_flight.finish(&[&key]).remove(0);
+        assert!(finished.leader.is_none() && finished.followers.is_empty());
         in_flight.enter(&key, &request, waiter(0).0);
         in_flight.late(start + Duration::from_mins(1), MARGIN);
         assert_eq!(in_flight.send(&[&key]), [false]);

@@ -24,15 +24,15 @@ pub struct AnswerOptions {
 }
 
 /// The HTTP response to a request, from the ledger's answers to its entries.
-pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
-    let given_before = tell.replayed || answers.iter().all(EntryAnswer::is_replayed);
+pub fn answer(shape: Shape, answers: &[EntryAnswer], options: AnswerOptions) -> Response {
+    let given_before = options.replayed || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
         (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
-        (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, tell),
+        (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, options),
         (Shape::One, _) => {
             Problem::internal("the ledger answered a different number of entries").into()
         }
-        (Shape::Batch { linked }, all) => batch(linked, all, tell),
+        (Shape::Batch { linked }, all) => batch(linked, all, options),
     };
     if given_before && response.status != 422 {
         response.header("Idempotency-Replayed", "true")
@@ -41,27 +41,27 @@ pub fn answer(shape: Shape, answers: &[EntryAnswer], tell: AnswerOptions) -> Res
     }
 }
 
-fn batch(linked: bool, answers: &[EntryAnswer], tell: AnswerOptions) -> Response {
+fn batch(linked: bool, answers: &[EntryAnswer], options: AnswerOptions) -> Response {
     let mismatch = |a: &EntryAnswer| code_of(a) == Some(RefusalCode::IdempotencyMismatch);
     if answers.iter().any(mismatch) {
         return self::mismatch().into();
     }
     let guilty = |a: &EntryAnswer| !matches!(code_of(a), None | Some(RefusalCode::LinkedFailed));
     if linked && let Some(at) = answers.iter().position(guilty) {
-        return refusal(&answers[at], Some(at), tell);
+        return refusal(&answers[at], Some(at), options);
     }
-    let results = answers.iter().map(|a| item(a, tell.expected)).collect();
+    let results = answers.iter().map(|a| item(a, options.expected)).collect();
     Response::json(200, &BatchAnswer { results })
 }
 
-pub fn item(answer: &EntryAnswer, tell_expected: bool) -> ItemOutcome {
+pub fn item(answer: &EntryAnswer, with_expected: bool) -> ItemOutcome {
     match answer {
         EntryAnswer::Done { receipt, .. } => ItemOutcome::Done {
             receipt: receipt.clone(),
         },
         EntryAnswer::Refused { code, expected, .. } => ItemOutcome::Refused {
             code: *code,
-            expected: expected.filter(|_| tell_expected),
+            expected: expected.filter(|_| with_expected),
         },
     }
 }
@@ -85,7 +85,7 @@ pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
 /// The problem document of a refusal. Its `request_id` names the ledger entry of the refusal
 /// instead of the request, because the answer to a repeated request is byte-identical;
 /// `X-Request-Id` still names each exchange.
-fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: AnswerOptions) -> Response {
+fn refusal(answer: &EntryAnswer, index: Option<usize>, options: AnswerOptions) -> Response {
     let EntryAnswer::Refused {
         code,
         seq,
@@ -100,7 +100,7 @@ fn refusal(answer: &EntryAnswer, index: Option<usize>, tell: AnswerOptions) -> R
         return problem.into();
     }
     let mut details = serde_json::Map::new();
-    if let Some(nonce) = expected.filter(|_| tell.expected) {
+    if let Some(nonce) = expected.filter(|_| options.expected) {
         details.insert("expected".to_owned(), nonce.into());
     }
     if let Some(index) = index {
@@ -151,7 +151,7 @@ mod tests {
         serde_json::from_slice(r.body.as_bytes()).unwrap()
     }
 
-    const TELL: AnswerOptions = AnswerOptions {
+    const OPTIONS: AnswerOptions = AnswerOptions {
         expected: true,
         replayed: false,
     };
@@ -161,8 +161,8 @@ mod tests {
         let first = refused(RefusalCode::NonceConflict, 9, Some(4), false);
         let again = refused(RefusalCode::NonceConflict, 9, Some(4), true);
         let (a, b) = (
-            answer(Shape::One, std::slice::from_ref(&first), TELL),
-            answer(Shape::One, &[again], TELL),
+            answer(Shape::One, std::slice::from_ref(&first), OPTIONS),
+            answer(Shape::One, &[again], OPTIONS),
         );
         assert_eq!(a.body.as_bytes(), b.body.as_bytes());
         assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(body(&a)["details"]["expected"], 4);
         let hidden = AnswerOptions {
             expected: false,
-            ..TELL
+            ..OPTIONS
         };
         assert!(
             body(&answer(Shape::One, &[first], hidden))
@@ -185,14 +185,14 @@ mod tests {
             refused(RefusalCode::LinkedFailed, 3, None, false),
             refused(RefusalCode::InsufficientFunds, 4, None, false),
         ];
-        let linked = answer(Shape::Batch { linked: true }, &all, TELL);
+        let linked = answer(Shape::Batch { linked: true }, &all, OPTIONS);
         let told = body(&linked);
         assert_eq!(
             (linked.status, &told["code"]),
             (409, &"insufficient_funds".into())
         );
         assert_eq!(told["details"]["item"], 1);
-        let loose = answer(Shape::Batch { linked: false }, &all[1..], TELL);
+        let loose = answer(Shape::Batch { linked: false }, &all[1..], OPTIONS);
         assert_eq!(loose.status, 200);
         assert_eq!(body(&loose)["results"][0]["code"], "insufficient_funds");
         let mixed = [
@@ -200,7 +200,7 @@ mod tests {
             refused(RefusalCode::IdempotencyMismatch, 0, None, true),
         ];
         assert_eq!(
-            answer(Shape::Batch { linked: false }, &mixed, TELL).status,
+            answer(Shape::Batch { linked: false }, &mixed, OPTIONS).status,
             422
         );
     }

@@ -180,8 +180,8 @@ impl Wallet {
                     op: "transfer",
                 };
                 if self.queues.put(&from, job).is_err() {
-                    for landed in self.in_flight.finish(&[&key]) {
-                        for waiter in landed.leader.into_iter().chain(landed.followers) {
+                    for finished in self.in_flight.finish(&[&key]) {
+                        for waiter in finished.leader.into_iter().chain(finished.followers) {
                             waiter.responder.send(Problem::busy(1));
                         }
                     }

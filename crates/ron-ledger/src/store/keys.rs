@@ -53,14 +53,14 @@ impl KeyIndex {
         // Memory first: a key leaves memory only after the file that has it is published.
         let mut found: Vec<Option<u64>> = {
             let recent = self.recent.read();
-            let look = |k: &KeyHash| {
+            let find = |k: &KeyHash| {
                 recent
                     .now
                     .get(k)
                     .or_else(|| recent.spilling.as_ref().and_then(|s| s.get(k)))
                     .copied()
             };
-            keys.iter().map(|k| k.as_ref().and_then(look)).collect()
+            keys.iter().map(|k| k.as_ref().and_then(find)).collect()
         };
         let segments = self.segments.load();
         for (key, slot) in keys.iter().zip(&mut found) {

@@ -41,7 +41,7 @@ fn rig() -> Rig {
         health: Arc::new(NoHealth),
         commits: 64,
     };
-    let (ledger, _news) = spawn(engine, parts);
+    let (ledger, _notifications) = spawn(engine, parts);
     Rig { ledger, sup, disk }
 }
 

@@ -24,7 +24,7 @@ export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
   const data = status.data;
   if (!data) return <>{back}<p class="none" role="status">{status.error ? status.error.message : t("loading")}</p></>;
   const s = { ...data.summary, consecutive: data.polling.consecutiveFailures };
-  // Down while it answers (draining, a critical plane) is news; down because it does not answer makes all below the past.
+  // Down while it answers (draining, a critical plane) is current; down because it does not answer makes all below the past.
   const gone = s.stale || s.state === "unknown" || (s.state === "down" && s.consecutive > 0);
   const askNow = () => void send("POST", `${base}/refresh`).catch(() => null).then(() => setTimeout(status.refresh, 600));
   return (

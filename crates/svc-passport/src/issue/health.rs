@@ -61,13 +61,13 @@ impl IssueHealth {
     }
 
     /// Records the result of reading the keys.
-    pub fn keys(&self, looked: Result<(), String>) {
+    pub fn keys(&self, polled: Result<(), String>) {
         self.change(|state| {
-            if state.keys.is_some() && looked.is_ok() {
+            if state.keys.is_some() && polled.is_ok() {
                 // The KMS is available again: probe at once what failed during the outage.
                 (state.pause, state.next) = (Duration::ZERO, None);
             }
-            state.keys = looked.err();
+            state.keys = polled.err();
         });
     }
 

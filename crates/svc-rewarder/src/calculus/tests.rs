@@ -324,8 +324,8 @@ fn what_is_too_wide_stops_instead_of_wrapping() {
 
 #[test]
 fn a_cancelled_run_has_no_outcome() {
-    struct Gone;
-    impl Watch for Gone {
+    struct Unavailable;
+    impl Watch for Unavailable {
         fn weighed(&self, _: u64) {}
         fn shared(&self, _: u64) {}
         fn cancelled(&self) -> bool {
@@ -334,7 +334,7 @@ fn a_cancelled_run_has_no_outcome() {
     }
     let rules = Rules::new(&policy(10, &json!({})), &metrics(&["m"])).expect("rules");
     assert_eq!(
-        compute(&one_metric(&[1]), &rules, &Gone),
+        compute(&one_metric(&[1]), &rules, &Unavailable),
         Err(Stop::Cancelled)
     );
 }

@@ -249,7 +249,7 @@ impl Sealed {
         let found = (0..records.div_ceil(CHUNK))
             .into_par_iter()
             .map(|chunk| self.check_chunk(chunk * CHUNK, records.min((chunk + 1) * CHUNK)))
-            .reduce(|| Ok(Found::default()), Found::join)?;
+            .reduce(|| Ok(Findings::default()), Findings::join)?;
         if records > 0 && !found.full {
             return Err(SealError::Header(
                 "its account width is not that of the longest account",
@@ -271,12 +271,12 @@ impl Sealed {
         Ok(())
     }
 
-    fn check_chunk(&self, from: usize, to: usize) -> Result<Found, SealError> {
+    fn check_chunk(&self, from: usize, to: usize) -> Result<Findings, SealError> {
         // Each chunk includes the row before it, so that the order is checked across chunks.
         let before = usize::from(from > 0);
         let block = self.read(from - before, to - from + before)?;
         let metrics = self.head.metrics.len();
-        let mut found = Found {
+        let mut found = Findings {
             full: false,
             totals: vec![(0, 0); metrics],
         };
@@ -310,13 +310,13 @@ fn add_up(sum: u128, more: u128) -> Result<u128, SealError> {
 
 /// Totals over the records of some chunks.
 #[derive(Default)]
-struct Found {
+struct Findings {
     /// True if an account fills the whole width.
     full: bool,
     totals: Vec<(u64, u128)>,
 }
 
-impl Found {
+impl Findings {
     /// Of two faults the one in the lower chunk counts, so that the error does not depend on
     /// timing.
     fn join(a: Result<Self, SealError>, b: Result<Self, SealError>) -> Result<Self, SealError> {

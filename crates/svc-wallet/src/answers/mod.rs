@@ -249,7 +249,7 @@ impl Answers {
     }
 
     fn publish(&mut self) {
-        // Publish after the flush: readers only look up entries that are in the files.
+        // Publish after the flush: readers only entry_at up entries that are in the files.
         self.view.firsts = self.pairs.iter().map(|pair| pair.first).collect();
         self.view.oldest = (self.view.applied + 1).saturating_sub(self.keep);
         self.readers.view.store(self.view.clone());
@@ -286,12 +286,12 @@ impl AnswersReader {
         let view = self.view.load();
         view.index
             .find(hash(key))
-            .filter_map(|low| self.look(&view, whole_seq(low, view.applied)))
+            .filter_map(|low| self.entry_at(&view, whole_seq(low, view.applied)))
             .find(|event| event.entry.request_key().as_ref() == Some(key))
     }
 
     pub fn at(&self, seq: u64) -> Option<Event> {
-        self.look(&self.view.load(), seq)
+        self.entry_at(&self.view.load(), seq)
     }
 
     /// The entry of a key and the ones directly after it, `n` in total.
@@ -306,11 +306,11 @@ impl AnswersReader {
     /// At most `n` entries from `seq` on; stops at the first one that is not in the copy.
     pub fn range(&self, seq: u64, n: u64) -> Vec<Event> {
         let view = self.view.load();
-        let all = (seq..seq.saturating_add(n)).map(|seq| self.look(&view, seq));
+        let all = (seq..seq.saturating_add(n)).map(|seq| self.entry_at(&view, seq));
         all.take_while(Option::is_some).flatten().collect()
     }
 
-    fn look(&self, view: &View, seq: u64) -> Option<Event> {
+    fn entry_at(&self, view: &View, seq: u64) -> Option<Event> {
         let dir = self.dir.as_deref()?;
         if seq < view.oldest || seq > view.applied {
             return None;

@@ -18,7 +18,7 @@ const PAGE: u64 = 500;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let admin = Need::Scope(scope::WALLET_ADMIN);
-    let look = api.clone();
+    let reader = api.clone();
     [
         write(
             api,
@@ -43,7 +43,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         Route::get(
             "/v1/account/{account}/history",
             Need::Scope(scope::WALLET_READ),
-            move |req| history(&look, req),
+            move |req| history(&reader, req),
         )
         .summary("Entries that touched an account, oldest first.")
         .query_as::<u64>(

@@ -11,7 +11,7 @@ use ron_proto::wallet::{Balance, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::Api;
-use crate::balances::Found;
+use crate::balances::KnownBalance;
 
 /// How long to wait for the ledger when a cached document can be served instead.
 const FALLBACK_WAIT: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .while_draining()
 }
 
-fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
+fn find(api: &Api, req: &Request, account: &Account) -> Result<KnownBalance, Problem> {
     let asked = api.clock.now();
     if let Some(found) = api.balances.fresh(account, asked) {
         return Ok(found);
@@ -66,13 +66,13 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<Found, Problem> {
             api.balances.keep(Arc::clone(&doc), asked);
             // The document was read for this answer.
             let age = Duration::ZERO;
-            Ok(Found { doc, age })
+            Ok(KnownBalance { doc, age })
         }
         Err(e) => failed(Some(&e)),
     }
 }
 
-fn to_balance(found: &Found, asset: Asset) -> Balance {
+fn to_balance(found: &KnownBalance, asset: Asset) -> Balance {
     let doc = &found.doc;
     let row = doc.balances.iter().find(|b| b.asset == asset);
     let zero = Amount(0);

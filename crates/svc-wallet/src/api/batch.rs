@@ -13,7 +13,7 @@ use ron_proto::{ContentId, Problem, jcs, scope};
 
 use super::Api;
 use super::submit::{Accepted, write};
-use super::writes::{Made, Tag, burn, issue, tag, transfer};
+use super::writes::{Tag, WriteEntry, burn, issue, tag, transfer};
 use crate::render::Shape;
 
 /// Prefix of the references of batch items.
@@ -37,7 +37,7 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     }
     let reference = reference(&body)?;
     let linked = body.linked;
-    let mut made: Vec<Made> = Vec::with_capacity(body.items.len());
+    let mut made: Vec<WriteEntry> = Vec::with_capacity(body.items.len());
     for (i, item) in body.items.into_iter().enumerate() {
         let key = match i {
             0 => whole.owned.key.clone(),
@@ -68,7 +68,7 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     })
 }
 
-fn entry(api: &Api, req: &Request, tag: Tag, item: BatchItem) -> Result<Made, Problem> {
+fn entry(api: &Api, req: &Request, tag: Tag, item: BatchItem) -> Result<WriteEntry, Problem> {
     let need = match &item {
         BatchItem::Issue { .. } => scope::WALLET_ISSUE,
         BatchItem::Transfer { .. } => scope::WALLET_TRANSFER,

@@ -57,7 +57,7 @@ impl HoldFacts {
 
 pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     let hold = Need::Scope(scope::WALLET_HOLD);
-    let look = api.clone();
+    let reader = api.clone();
     [
         write(api, "/v1/hold", hold, "hold", make)
             .summary("Reserve money until it is captured, released or expires.")
@@ -76,7 +76,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
         Route::get(
             "/v1/hold/{id}",
             Need::Scope(scope::WALLET_HOLD),
-            move |req| state(&look, req),
+            move |req| state(&reader, req),
         )
         .summary("Read the current state of a hold.")
         .returns::<Hold>(200)

@@ -142,8 +142,8 @@ fn enter(
                 op,
             };
             if let Err(retry_after_s) = api.queues.put(account, job) {
-                for landed in api.in_flight.finish(&[&key]) {
-                    for waiter in landed.leader.into_iter().chain(landed.followers) {
+                for finished in api.in_flight.finish(&[&key]) {
+                    for waiter in finished.leader.into_iter().chain(finished.followers) {
                         inflight.dec();
                         reject(api, waiter, Problem::busy(retry_after_s));
                     }
@@ -163,11 +163,13 @@ fn known_or(api: &Api, waiter: Waiter, shape: Shape, known: Option<Replay>, othe
     match known {
         Some(Replay::First(answers)) => {
             api.metrics.replays.inc();
-            let tell = AnswerOptions {
+            let options = AnswerOptions {
                 expected: waiter.reads_account,
                 replayed: true,
             };
-            waiter.responder.send(render::answer(shape, &answers, tell));
+            waiter
+                .responder
+                .send(render::answer(shape, &answers, options));
         }
         Some(Replay::Mismatch) => reject(api, waiter, render::mismatch()),
         None => reject(api, waiter, otherwise),

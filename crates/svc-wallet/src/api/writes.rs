@@ -59,9 +59,9 @@ pub fn tag(req: &Request) -> Result<Tag, Problem> {
 }
 
 /// An entry, and the account whose writes keep their order.
-pub type Made = (Entry, Account);
+pub type WriteEntry = (Entry, Account);
 
-pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Made, Problem> {
+pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<WriteEntry, Problem> {
     positive(body.amount_minor)?;
     not_reserved(&body.to)?;
     let allowed = api.allow(
@@ -86,7 +86,7 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Mad
     Ok((entry, account))
 }
 
-pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Made, Problem> {
+pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<WriteEntry, Problem> {
     not_reserved(&body.to)?;
     if body.from == body.to {
         return Err(Problem::bad_request("from and to are the same account"));
@@ -116,7 +116,7 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Ma
     Ok((entry, account))
 }
 
-pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<Made, Problem> {
+pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry, Problem> {
     let debit = Debit {
         action: WalletAction::Burn,
         from: &body.from,

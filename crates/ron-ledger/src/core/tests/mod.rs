@@ -11,7 +11,7 @@ mod exhaustive;
 mod limits;
 mod model;
 
-use model::{Draw, Maker, Model, Said};
+use model::{Draw, Expected, Maker, Model};
 
 use super::*;
 use crate::engine::Atomicity;
@@ -122,7 +122,7 @@ fn expect(
     atomicity: Atomicity,
     seq: &mut u64,
     ts: u64,
-) -> Vec<Option<Said>> {
+) -> Vec<Option<Expected>> {
     let key = |op: &Op| {
         let owned = op.entry().header.request_key();
         owned.map(|k| format!("{}/{}", k.tenant, k.key))
@@ -138,7 +138,7 @@ fn expect(
     }
     if together && atomicity == Atomicity::Linked {
         let before = model.clone();
-        let said: Vec<Said> = ops
+        let said: Vec<Expected> = ops
             .iter()
             .enumerate()
             .map(|(i, op)| model.run(&op.into(), op.txid(*seq + i as u64), ts))
@@ -182,7 +182,7 @@ fn expect(
 }
 
 /// The result of an outcome; `None` for those that change nothing and have no leaf.
-fn said_of(outcome: &Outcome) -> Option<Said> {
+fn said_of(outcome: &Outcome) -> Option<Expected> {
     match outcome {
         Outcome::Fresh {
             verdict: Verdict::Done(_),

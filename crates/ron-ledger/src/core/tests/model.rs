@@ -31,7 +31,7 @@ pub(super) struct Model {
     pub(super) paid: BTreeMap<String, String>,
 }
 
-pub(super) type Said = Result<(), No>;
+pub(super) type Expected = Result<(), No>;
 
 fn text(e: &Value, field: &str) -> String {
     e[field].as_str().unwrap_or_default().to_owned()
@@ -50,11 +50,11 @@ fn escrow(e: &Value) -> String {
     escrow_account(&tenant.parse().unwrap(), &epoch.parse().unwrap()).to_string()
 }
 
-fn ensure(good: bool, code: No) -> Said {
+fn ensure(good: bool, code: No) -> Expected {
     if good { Ok(()) } else { Err(code) }
 }
 
-fn open(account: &str) -> Said {
+fn open(account: &str) -> Expected {
     ensure(!account.starts_with("escrow:"), No::ReservedAccount)
 }
 
@@ -88,7 +88,7 @@ impl Model {
         Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
     }
 
-    fn live(&self, a: &str) -> Said {
+    fn live(&self, a: &str) -> Expected {
         ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
     }
 
@@ -107,7 +107,7 @@ impl Model {
         Ok((purse, n))
     }
 
-    pub(super) fn run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Said {
+    pub(super) fn run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Expected {
         let e = &serde_json::to_value(entry).unwrap();
         let (to, s) = (text(e, "to"), text(e, "asset"));
         let n = amount(e);
@@ -171,7 +171,7 @@ impl Model {
 
     /// Opening an epoch again with the same fields is `Ok` and changes nothing; so are repeated
     /// payouts and closings.
-    fn epoch_open(&mut self, e: &Value) -> Said {
+    fn epoch_open(&mut self, e: &Value) -> Expected {
         let (from, s, n) = (text(e, "from"), text(e, "asset"), amount(e));
         if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
             return ensure(bound == e, No::EpochConflict);
@@ -198,7 +198,7 @@ impl Model {
         Ok(())
     }
 
-    fn payout(&mut self, e: &Value) -> Said {
+    fn payout(&mut self, e: &Value) -> Expected {
         let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
@@ -222,7 +222,7 @@ impl Model {
         Ok(())
     }
 
-    fn epoch_close(&mut self, e: &Value) -> Said {
+    fn epoch_close(&mut self, e: &Value) -> Expected {
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, _, closed) = found.ok_or(No::EpochUnknown)?;
         ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;

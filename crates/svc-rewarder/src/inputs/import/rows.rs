@@ -17,7 +17,7 @@ const TWICE: &str =
     "this account already has a total for this metric; import events with kind=events";
 
 /// Rows between two checks of [`Cancel`].
-const LOOK_EVERY: u64 = 1 << 14;
+const CHECK_EVERY: u64 = 1 << 14;
 
 /// Rows that one thread looks up at a time.
 const LOOKUPS: usize = if cfg!(test) { 2 } else { 512 };
@@ -227,7 +227,7 @@ impl Rows {
         if self.added > self.rows_max {
             return Err(self.too_many());
         }
-        if self.added.is_multiple_of(LOOK_EVERY) && self.cancel.as_ref().is_some_and(|c| c.0()) {
+        if self.added.is_multiple_of(CHECK_EVERY) && self.cancel.as_ref().is_some_and(|c| c.0()) {
             return Err(ImportError::Stopped);
         }
         Ok(())
