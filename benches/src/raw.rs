@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ron_crypto::rand::OsRandom;
 use ron_crypto::secret::Secret32;
 use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
 use ron_crypto::{MlDsaKey, MlDsaSet, mldsa};
+use ron_kernel::OsRandom;
 
 /// The library in a loop.
 #[derive(Args)]

@@ -7,10 +7,9 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use ron_crypto::rand::OsRandom;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::OsDisk;
-use ron_kernel::{Clock, SystemClock};
+use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::{Body, Debit, Entry, Header, Op, Outcome};
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
 use ron_ledger::verify::verify_dir;

@@ -6,8 +6,8 @@
 use std::error::Error;
 use std::path::Path;
 
-use ron_crypto::rand::OsRandom;
 use ron_crypto::sign::Ed25519Key;
+use ron_kernel::OsRandom;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
 use ron_proto::{Account, b64, jcs};

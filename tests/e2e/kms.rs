@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 
 use ron_client::{Credential, KmsClient};
 use ron_crypto::hpke::Kem;
-use ron_crypto::rand::OsRandom;
 use ron_crypto::secret::SecretBytes;
-use ron_crypto::{hash, keyblob, rand};
+use ron_crypto::{hash, keyblob};
 use ron_custody::keys::wrapping::import_info;
 use ron_http::{Call, HttpClient};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsRandom};
 use ron_proto::Alg;
 use ron_proto::kms::{
     Bytes, CreateKey, DestroyKey, ImportKey, KeyDoc, KeyState, PayloadPolicy, SignBatch, SignItem,
@@ -33,7 +32,7 @@ fn soon() -> Deadline {
 }
 
 fn op_id() -> OpId {
-    let random = rand::bytes::<16>();
+    let random = OsRandom.bytes::<16>();
     OpId(uuid::Builder::from_random_bytes(random).into_uuid())
 }
 
@@ -233,7 +232,7 @@ fn key_bytes_are_where_they_are_documented_to_be() {
     let kms = Kms::start();
     let client = kms.client("quiet");
     let pid = kms.child.id();
-    let secret = SecretBytes::from_slice(&rand::bytes::<32>());
+    let secret = SecretBytes::from_slice(&OsRandom.bytes::<32>());
     let half = &secret.expose()[..16];
     let doc = import(&kms, &client, &secret);
     assert!(doc.imported);
@@ -512,7 +511,7 @@ fn import_words<'a>(file: &'a str, alg: &'a str) -> Vec<&'a str> {
 #[test]
 fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     let kms = Kms::start();
-    let seed = rand::bytes::<32>();
+    let seed = OsRandom.bytes::<32>();
     let file = kms.dir.path().join("seed");
     std::fs::write(&file, seed).unwrap();
     private(&file);

@@ -201,7 +201,7 @@ impl<'a> Imports<'a> {
             let info = format!("ron-kms/v1/import\0ron/vectors/{alg}");
             let kem = ron_crypto::hpke::Kem::X25519;
             let wrapped =
-                wrap_key(kem, public, info.as_bytes(), secret, &ron_crypto::OsRandom).unwrap();
+                wrap_key(kem, public, info.as_bytes(), secret, &ron_kernel::OsRandom).unwrap();
             let body = json!({
                 "tenant": "ron", "purpose": "vectors", "alg": alg, "wrapping_key": id,
                 "wrapped": ron_proto::b64::url(&wrapped),

@@ -138,7 +138,7 @@ impl Rig {
     }
 
     pub fn assertion(&self, change: impl Fn(&mut Value)) -> String {
-        let jti = b64::url(&ron_crypto::rand::bytes::<12>());
+        let jti = b64::url(&ron_kernel::OsRandom.bytes::<12>());
         let mut said = json!({"iss": "robot", "sub": "robot", "aud": self.url("/oauth2/token"), "exp": now_s() + 60, "jti": jti});
         change(&mut said);
         let signed = format!("{}.{}", part(&json!({"alg": "EdDSA"})), part(&said));

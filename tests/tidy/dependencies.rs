@@ -12,8 +12,8 @@ use crate::{report, root};
 /// Our crates and their layers.
 const LAYERS: &[(&str, u8)] = &[
     ("ron-proto", 0),
-    ("ron-crypto", 0),
-    ("ron-kernel", 1),
+    ("ron-kernel", 0),
+    ("ron-crypto", 1),
     ("ron-files", 2),
     ("ron-tlog", 3),
     ("ron-http", 3),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsRandom};
 use ron_tests::tools::{Process, service, signal};
 use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_binary, ron_on};
 use ron_tlog::note::VerifierKey;
@@ -182,7 +182,7 @@ impl Kms {
 
     /// Makes an Ed25519 key for any message; returns its name.
     pub fn key(&self, purpose: &str) -> String {
-        let op = uuid::Uuid::new_v4().to_string();
+        let op = ron_proto::OpId::from_random(OsRandom.bytes()).to_string();
         let body = json!({"tenant": "ron", "purpose": purpose, "alg": "ed25519", "op_id": op});
         let made = json(&self.post("/v1/kms/keys", &body, None), 201);
         made["key"].as_str().expect("a key").to_owned()

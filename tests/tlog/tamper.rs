@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use ron_kernel::OsRandom;
 use ron_tests::{copy_tree, json};
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ impl Prepared {
 fn assert_refuses(kms: &Kms, key: &str, what: &str) {
     let refused = kms.sign(key, "x", None);
     assert_eq!(json(&refused, 503)["code"], "audit_unavailable", "{what}");
-    let made = serde_json::json!({"tenant": "ron", "purpose": "p", "alg": "ed25519", "op_id": uuid::Uuid::new_v4().to_string()});
+    let made = serde_json::json!({"tenant": "ron", "purpose": "p", "alg": "ed25519", "op_id": ron_proto::OpId::from_random(OsRandom.bytes()).to_string()});
     assert_eq!(kms.post("/v1/kms/keys", &made, None).status, 503, "{what}");
 }
 

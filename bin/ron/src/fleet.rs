@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::OsRandom;
 use ron_http::HttpClient;
-use ron_kernel::{Deadline, Registry, Shutdown, SystemClock};
+use ron_kernel::{Deadline, OsRandom, Registry, Shutdown, SystemClock};
 use ron_service::chassis::metrics_prefix;
 use ron_service::{Config, Descriptor, Parts, Running, Table, logging};
 
@@ -298,7 +297,8 @@ fn start_one(
     let config = load(layout, name, &flags)?;
     let parts = Parts {
         clock: SystemClock::shared(),
-        random: Arc::new(OsRandom),
+        random: OsRandom::shared(),
+        cores: ron_kernel::cores(),
         registry: Registry::new(metrics_prefix(name)),
         api: ports.api,
         health: ports.health,

@@ -14,8 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use ron_auth::{policy_note, service_token};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_crypto::rand;
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
@@ -235,7 +234,7 @@ fn tokens(layout: &Layout) -> Result<TokenHashes, String> {
 /// The hash of the token in a file; makes the token if there is none.
 fn token(path: &std::path::Path, name: &str) -> Result<String, String> {
     if !path.exists() {
-        let text = service_token::generate(name, &rand::bytes());
+        let text = service_token::generate(name, &OsRandom.bytes());
         write_atomic(path, format!("{text}\n").as_bytes(), 0o600)?;
     }
     let text = std::fs::read_to_string(path)

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use ron_auth::client_secret;
-use ron_crypto::rand;
+use ron_kernel::OsRandom;
 use ron_services::NAMES;
 use serde::{Deserialize, Serialize};
 
@@ -108,7 +108,7 @@ impl ClientFile {
     pub fn new(client_id: &str) -> Self {
         Self {
             client_id: client_id.to_owned(),
-            client_secret: client_secret::generate(client_id, &rand::bytes()),
+            client_secret: client_secret::generate(client_id, &OsRandom.bytes()),
         }
     }
 }

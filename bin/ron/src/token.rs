@@ -8,9 +8,8 @@ use clap::{ArgGroup, Args, Subcommand};
 use ron_auth::narrow::{self, Narrow, SEPARATOR, attenuate};
 use ron_auth::{Holder, dpop, hybrid};
 use ron_client::{ClientProof, Credential, PassportClient, TokenAsk};
-use ron_crypto::rand;
 use ron_crypto::sign::Ed25519Key;
-use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_kernel::{Clock as _, Deadline, OsRandom, SystemClock};
 use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
 use ron_service::config::parse_duration;
@@ -373,7 +372,7 @@ fn new_key(file: &Path) -> Result<(), String> {
     if file.exists() {
         return Err(format!("{} is there already", file.display()));
     }
-    let seed: [u8; 32] = rand::bytes();
+    let seed: [u8; 32] = OsRandom.bytes();
     write_atomic(file, format!("{}\n", b64::url(&seed)).as_bytes(), 0o600)?;
     println!("{}", Holder::new(Ed25519Key::from_seed(&seed)).thumbprint());
     Ok(())
@@ -406,7 +405,7 @@ fn proof(args: &ProofArgs) -> Result<(), String> {
 }
 
 fn made_proof(holder: &Holder, method: &str, url: &str, token: Option<&str>) -> String {
-    let jti = b64::url(&rand::bytes::<16>());
+    let jti = b64::url(&OsRandom.bytes::<16>());
     dpop::make_proof(holder, method, url, token, None, unix_s(), &jti)
 }
 

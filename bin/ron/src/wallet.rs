@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
-use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
 use ron_proto::ledger::{Memo, Receipt, TxId};
 use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transfer};
 use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
@@ -175,7 +175,7 @@ impl Once {
     fn key(&self) -> Result<IdemKey, String> {
         match &self.key {
             Some(key) => Ok(key.clone()),
-            None => format!("cli-{:016x}", ron_crypto::rand::u64())
+            None => format!("cli-{:016x}", OsRandom.u64())
                 .parse()
                 .map_err(|e| format!("{e}")),
         }

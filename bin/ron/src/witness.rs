@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_crypto::{Ed25519Key, Random, Secret32, SecretBytes};
+use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
 use ron_files::OsDisk;
 use ron_http::{ApiInfo, Router};
-use ron_kernel::{Deadline, Signal, Signals, Topology, exit};
+use ron_kernel::{Deadline, Random, Signal, Signals, Topology, exit};
 use ron_proto::b64;
 use ron_service::config::{read_secret_file, render_example};
 use ron_service::log_host::witness::{WITNESS_QUEUE, WITNESS_THREAD, serve};
@@ -253,7 +253,7 @@ fn read_seed(path: &Path) -> Result<Secret32, String> {
 /// Makes a new seed, durable before it is used.
 fn make_seed(dir: &Path, path: &Path) -> Result<Secret32, String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
-    let random: &dyn Random = &ron_crypto::OsRandom;
+    let random: &dyn Random = &ron_kernel::OsRandom;
     let seed = Secret32::generate(random);
     let text = SecretBytes::from(b64::url(seed.expose()).into_bytes());
     let tmp = dir.join("witness.key.tmp");

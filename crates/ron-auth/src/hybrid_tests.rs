@@ -2,8 +2,8 @@
 
 use ron_crypto::jwk::thumbprint_okp;
 use ron_crypto::mldsa::{MlDsaKey, MlDsaSet};
-use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::Ed25519Key;
+use ron_kernel::SeededRandom;
 use serde_json::{Value, json};
 
 use super::*;

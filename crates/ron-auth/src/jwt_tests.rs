@@ -1,8 +1,8 @@
 //! Attacks on passports, each refused with its own reason, and properties of the verifier.
 
 use proptest::prelude::*;
-use ron_crypto::rand::SeededRandom;
 use ron_crypto::sign::{Ed25519Key, P256Key};
+use ron_kernel::SeededRandom;
 use serde_json::json;
 
 use super::*;

@@ -191,7 +191,7 @@ impl Caller {
     pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
         let url = format!("{}{}", self.base, out.path);
         let patience = Deadline::within(self.http.patience().min(out.deadline.remaining()));
-        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, PAUSE, ron_crypto::rand::u64());
+        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, PAUSE, self.http.seed());
         let mut open: Option<ClientError> = None;
         loop {
             let unknown = match (judge(self.once(&url, out)), open.take()) {

@@ -69,11 +69,13 @@ impl std::fmt::Debug for Credential {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use ron_kernel::{OsRandom, Random as _};
+
     use super::*;
 
     #[test]
     fn tokens_come_from_private_files_only() {
-        let path = std::env::temp_dir().join(format!("ron-token-{}", ron_crypto::rand::u64()));
+        let path = std::env::temp_dir().join(format!("ron-token-{}", OsRandom.u64()));
         let check = |text: &[u8], mode: u32, good: bool| {
             std::fs::write(&path, text).expect("a file in the temporary directory");
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("mode");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ron_client::{ClientError, Credential, KmsClient, LedgerClient, WalletClient};
 use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsRandom, Random as _};
 use ron_proto::kms::{SignBatch, SignItem, SignRequest};
 use ron_proto::wallet::Transfer;
 use ron_proto::{Amount, IdemKey, Kid, OpId};
@@ -70,7 +70,7 @@ fn read_request(stream: &mut TcpStream) {
 
 #[test]
 fn a_service_is_called_over_its_unix_socket() {
-    let path = std::env::temp_dir().join(format!("ron-{}.sock", ron_crypto::rand::u64()));
+    let path = std::env::temp_dir().join(format!("ron-{}.sock", OsRandom.u64()));
     let listener = std::os::unix::net::UnixListener::bind(&path).expect("a free path");
     let peer = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a call");

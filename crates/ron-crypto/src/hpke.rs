@@ -7,9 +7,9 @@ use aws_lc_rs::kem::{Ciphertext, DecapsulationKey, EncapsulationKey, ML_KEM_768}
 
 use crate::aead::{TAG_LEN, open_aes256_gcm, seal_aes256_gcm};
 use crate::hash::hmac_sha256;
-use crate::rand::Random;
 use crate::secret::{Secret32, SecretBytes};
 use crate::sign::KeyError;
+use ron_kernel::Random;
 
 const X25519_LEN: usize = 32;
 const MLKEM_PUBLIC_LEN: usize = 1184;
@@ -278,7 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     type Aead = hpke::aead::AesGcm256;
     type Kdf = hpke::kdf::HkdfSha256;

@@ -11,9 +11,9 @@
 
 use crate::aead::TAG_LEN;
 use crate::hpke::{HpkeKey, Kem, seal};
-use crate::rand::Random;
 use crate::secret::{Secret32, SecretBytes};
 use crate::wrap::{unwrap_aes256_kwp, wrap_aes256_kwp};
+use ron_kernel::Random;
 
 const FORMAT: u8 = 1;
 const KEK_LEN: usize = 32;
@@ -58,7 +58,7 @@ pub fn unwrap_key(key: &HpkeKey, info: &[u8], blob: &[u8]) -> Option<SecretBytes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     #[test]
     fn only_the_recipient_opens_it_and_only_for_its_purpose() {

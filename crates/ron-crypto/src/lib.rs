@@ -17,12 +17,10 @@ pub mod kdf;
 pub mod keyblob;
 pub mod mldsa;
 pub mod pem;
-pub mod rand;
 pub mod secret;
 pub mod sign;
 pub mod wrap;
 
 pub use mldsa::{MlDsaKey, MlDsaSet};
-pub use rand::{OsRandom, Random, SeededRandom};
 pub use secret::{Secret32, SecretBytes, process_hardening};
 pub use sign::{Ed25519Key, P256Key, Signer};

@@ -6,9 +6,9 @@ use aws_lc_rs::signature::{
     UnparsedPublicKey,
 };
 
-use crate::rand::Random;
 use crate::secret::Secret32;
 use crate::sign::Signer;
+use ron_kernel::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MlDsaSet {
@@ -132,7 +132,7 @@ pub fn verify_mldsa(set: MlDsaSet, public: &[u8], message: &[u8], signature: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     #[test]
     fn keys_sign_and_only_the_exact_signature_verifies() {

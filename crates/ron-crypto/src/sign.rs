@@ -7,8 +7,8 @@ use aws_lc_rs::signature::{
 };
 use ed25519_dalek::{Signature, VerifyingKey};
 
-use crate::rand::Random;
 use crate::secret::{Secret32, SecretBytes};
+use ron_kernel::Random;
 
 /// Something that signs with one key.
 pub trait Signer: Send + Sync {
@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rand::{OsRandom, SeededRandom};
+    use ron_kernel::{OsRandom, SeededRandom};
 
     fn bytes<const N: usize>(text: &str) -> [u8; N] {
         hex::decode(text)

@@ -14,8 +14,8 @@ use ron_http::{
     Response, Route, Router,
 };
 use ron_kernel::{
-    Count, Deadline, KernelMetrics, Overflow, QueueSpec, Recv, Registry, SendError, Shutdown,
-    Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
+    Count, Deadline, KernelMetrics, OsRandom, Overflow, QueueSpec, Recv, Registry, SendError,
+    Shutdown, Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
 };
 use ron_proto::Problem;
 
@@ -139,6 +139,7 @@ fn main() -> std::io::Result<()> {
         &registry,
         &km,
         clock,
+        &OsRandom,
     )?;
     println!(
         "http://{} with {workers} workers for {seconds} s",

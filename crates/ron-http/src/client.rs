@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_kernel::{
-    Backoff, Breaker, Clock, Deadline, LockSpec, RankedMutex, Shutdown, ShutdownTrigger,
-    SystemClock, assert_no_locks,
+    Backoff, Breaker, Clock, Deadline, LockSpec, OsRandom, RankedMutex, SharedRandom, Shutdown,
+    ShutdownTrigger, SystemClock, assert_no_locks,
 };
 use ron_proto::ProblemBody;
 use serde::de::DeserializeOwned;
@@ -66,6 +66,8 @@ pub struct ClientConfig {
     /// Send service tokens to plain `http://` URLs on loopback too. Any local process that takes
     /// the port of a service that is down then gets them.
     pub insecure_loopback: bool,
+    /// For the pauses between attempts.
+    pub random: SharedRandom,
 }
 
 impl Default for ClientConfig {
@@ -82,6 +84,7 @@ impl Default for ClientConfig {
             tls: None,
             peer_uids: Vec::new(),
             insecure_loopback: false,
+            random: OsRandom::shared(),
         }
     }
 }
@@ -221,12 +224,11 @@ impl HttpClient {
         let dial = Dial::new(config.tls.clone(), own_or(&config.peer_uids));
         let agent = ureq::Agent::with_parts(settings, dial, Literal::default());
         let (stop, stopped) = Shutdown::pair();
-        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
             agent,
+            seed: AtomicU64::new(config.random.u64()),
             config,
             breakers: RankedMutex::new(&BREAKERS, BTreeMap::new()),
-            seed: AtomicU64::new(seed),
             repeats: AtomicU64::new(0),
             stop,
             stopped,
@@ -237,6 +239,12 @@ impl HttpClient {
     /// for the moment.
     pub fn patience(&self) -> Duration {
         self.config.patience
+    }
+
+    /// The seed of the next call's pauses, without a system call.
+    pub fn seed(&self) -> u64 {
+        self.seed
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
     }
 
     /// Counts a retry of a call that was refused for the moment.
@@ -255,11 +263,8 @@ impl HttpClient {
     pub fn call(&self, call: Call<'_>) -> Result<Reply, CallError> {
         let uri = self.target(&call)?;
         let breaker = self.breaker(&uri);
-        let seed = self
-            .seed
-            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let (base, cap) = (self.config.retry_base, self.config.retry_cap);
-        let mut backoff = Backoff::new(base, cap, base, seed);
+        let mut backoff = Backoff::new(base, cap, base, self.seed());
         // The attempt that may have been executed; a later attempt that was not sent does not
         // change that, so this error is the one to return.
         let mut open: Option<CallError> = None;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{
-    KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry, SharedClock, Shutdown, Supervisor,
-    ThreadCtx, ThreadSpec, queue,
+    KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, SharedClock, Shutdown,
+    Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -97,6 +97,7 @@ impl Front {
         registry: &Registry,
         km: &KernelMetrics,
         clock: SharedClock,
+        random: &dyn Random,
     ) -> io::Result<FrontHandle> {
         let listeners = Arc::new(listen.into().open()?);
         let addr = listeners.iter().find_map(Listener::addr);
@@ -133,7 +134,7 @@ impl Front {
             slots,
             epoll,
             queue: sender,
-            ids: Ids::new(),
+            ids: Ids::new(random),
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ron_kernel::Random;
+use ron_kernel::random::mix;
 use uuid::Builder;
 
 /// Longest accepted id in bytes.
@@ -55,12 +57,10 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// A source seeded by the operating system.
-    pub(crate) fn new() -> Self {
-        let (next, salt) = uuid::Uuid::new_v4().as_u64_pair();
+    pub(crate) fn new(random: &dyn Random) -> Self {
         Self {
-            next: AtomicU64::new(next),
-            salt,
+            next: AtomicU64::new(random.u64()),
+            salt: random.u64(),
         }
     }
 
@@ -81,20 +81,13 @@ impl Ids {
     }
 }
 
-/// The finaliser of splitmix64: every input bit reaches every output bit.
-fn mix(mut value: u64) -> u64 {
-    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ids_are_distinct_version_7_and_carry_their_time() {
-        let ids = Ids::new();
+        let ids = Ids::new(&ron_kernel::SeededRandom::new(1));
         let made: std::collections::BTreeSet<String> = (0..10_000)
             .map(|_| ids.fresh(1_700_000_000_123).as_str().to_owned())
             .collect();

@@ -79,12 +79,20 @@ impl Spool {
 
 /// A fallback for file systems without unnamed files: a named one that is removed at once.
 fn named(dir: &Path) -> io::Result<File> {
-    let name = format!(".upload-{}", uuid::Uuid::new_v4());
-    let path = dir.join(name);
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
-    let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
-    std::fs::remove_file(&path)?;
-    Ok(File::from(file))
+    let mut number = 0_u64;
+    loop {
+        let path = dir.join(format!(".upload-{number}"));
+        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => {
+                std::fs::remove_file(&path)?;
+                return Ok(File::from(file));
+            }
+            // Another upload has created its file and not yet removed the name.
+            Err(rustix::io::Errno::EXIST) => number += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The answer to a client whose body cannot be written.

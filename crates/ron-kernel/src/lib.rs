@@ -1,4 +1,4 @@
-//! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock.
+//! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock, randomness.
 //!
 //! The only crate that names crossbeam, parking_lot, arc-swap, `std::thread`, `Instant::now` and
 //! `SystemTime::now`. Every crate above it uses the types below:
@@ -30,6 +30,7 @@ pub mod metrics;
 mod models;
 pub mod published;
 pub mod queue;
+pub mod random;
 pub mod rate;
 pub mod reply;
 pub mod ring;
@@ -56,6 +57,7 @@ pub use metrics::{
 };
 pub use published::Published;
 pub use queue::{Expires, Receiver, Recv, RecvEither, SendError, Sender, queue};
+pub use random::{OsRandom, Random, SeededRandom, SharedRandom};
 pub use rate::TokenBuckets;
 pub use reply::{ReplySender, ReplyWaiter, WaitError, reply};
 pub use ring::{Ring, Subscriber};

@@ -7,10 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::rand::OsRandom;
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
-    Deadline, KernelMetrics, Registry, ReplyWaiter, Supervisor, SystemClock, WaitError,
+    Deadline, KernelMetrics, OsRandom, Registry, ReplyWaiter, Supervisor, SystemClock, WaitError,
 };
 use ron_proto::kms::{CreateKey, KeyDoc, SignAnswer, SignRequest, VerifyAnswer, VerifyRequest};
 use ron_proto::problem::Problem;
@@ -76,7 +75,7 @@ impl Custody {
             registry: registry.clone(),
             km,
             clock,
-            random: Arc::new(OsRandom),
+            random: OsRandom::shared(),
             ready: ready.clone(),
             disk: None,
             witness,

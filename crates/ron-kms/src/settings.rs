@@ -113,7 +113,6 @@ pub static TABLE: Table = Table {
 /// The configuration keys, and what follows from several of them.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// As configured; only `signers` is resolved: at least 1.
     pub keys: Keys,
     /// The local backend (`file` or `memory`), for keys whose request names no backend.
     pub backend: BackendKind,
@@ -125,7 +124,7 @@ pub struct Settings {
 
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
-        let mut keys: Keys = config.read().map_err(|problem| vec![problem])?;
+        let keys: Keys = config.read().map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         let amnesia = config.chassis().amnesia;
         let backend = match keys.backend {
@@ -146,9 +145,6 @@ impl ServiceSettings for Settings {
         }
         if !problems.is_empty() {
             return Err(problems);
-        }
-        if keys.signers == 0 {
-            keys.signers = ron_kernel::cores().min(64);
         }
         Ok(Self {
             keys,

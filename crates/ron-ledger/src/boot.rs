@@ -108,6 +108,7 @@ struct Opened {
 
 fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<Opened, StartError> {
     let mut options = EngineOptions::new(settings.origin.0.clone());
+    options.random = chassis.random.clone();
     options.snapshot_every = settings.snapshot_every;
     options.limits = settings.limits();
     let (disk, dir, signer): (Arc<dyn Disk>, PathBuf, _) = match home {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::Disk;
-use ron_kernel::RankedRwLock;
+use ron_kernel::{OsRandom, RankedRwLock, SharedRandom};
 use ron_proto::ledger::{LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::{Tenant, Timestamp};
 use ron_tlog::{
@@ -39,8 +39,8 @@ pub struct EngineOptions {
     pub snapshot_every: u64,
     /// The operator's limits; may change between two starts.
     pub limits: Limits,
-    /// Fixed salt of the log's checksums, for simulation.
-    pub salt: Option<[u8; 16]>,
+    /// Gives the salt of the log's checksums.
+    pub random: SharedRandom,
 }
 
 impl EngineOptions {
@@ -51,7 +51,7 @@ impl EngineOptions {
             segment_entries: SEGMENT_ENTRIES,
             snapshot_every: 1_000_000,
             limits: Limits::default(),
-            salt: None,
+            random: OsRandom::shared(),
         }
     }
 }
@@ -205,7 +205,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let mut log_options = LogOptions::new(options.origin.clone());
         log_options.segment_entries = options.segment_entries;
-        log_options.salt = options.salt;
+        log_options.random = options.random.clone();
         log_options.verifiers.extend(options.verifier.clone());
         disk.create_dir_all(dir)?;
         let mut log = Log::open(Arc::clone(&disk), &dir.join("log"), log_options)?;

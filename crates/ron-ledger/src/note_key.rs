@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use ron_crypto::{Ed25519Key, Random, Secret32, SecretBytes};
+use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
+use ron_kernel::Random;
 use ron_service::config::read_secret_file;
 use ron_tlog::Ed25519NoteSigner;
 
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn a_key_is_made_once_and_kept_to_its_owner() {
         let dir = tempfile::tempdir().unwrap();
-        let random = ron_crypto::SeededRandom::new(7);
+        let random = ron_kernel::SeededRandom::new(7);
         let first = load_or_make(dir.path(), "t/log", &random, true).unwrap();
         let again = load_or_make(dir.path(), "t/log", &random, false).unwrap();
         assert_eq!(first.verifier(), again.verifier());

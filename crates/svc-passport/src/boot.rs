@@ -103,7 +103,7 @@ impl Service for SvcPassport {
             policy: core.policy,
             limits,
             clients,
-            proofs: Proofs::new(core.settings.keys.require_nonce),
+            proofs: Proofs::new(core.settings.keys.require_nonce, &*chassis.random),
             auth,
             keys,
             judged: TokenCache::new(TOKENS_REMEMBERED),
@@ -259,6 +259,7 @@ impl Core {
             revoke: self.revoke.clone(),
             ready: chassis.ready.clone(),
             km: chassis.km.clone(),
+            random: chassis.random.clone(),
         };
         if matches!(keeper.source, Source::Dir(_)) {
             let read = keeper.read().and_then(|new| keeper.is_newer(&new));
@@ -286,9 +287,13 @@ impl Core {
         sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
         let issuer = Arc::new(self.issuer(chassis, keys));
         let tries = issuer.clone();
-        sup.spawn_pool(&ISSUER, self.settings.workers(), move |ctx| {
-            issuer.run(ctx, &jobs);
-        });
+        sup.spawn_pool(
+            &ISSUER,
+            sup.pool_size(self.settings.keys.workers, 8),
+            move |ctx| {
+                issuer.run(ctx, &jobs);
+            },
+        );
         let publisher = Publisher::new(PublisherParts {
             kms: (self.kms.clone(), self.settings.keys.kms_timeout),
             keys: keys.clone(),
@@ -321,6 +326,7 @@ impl Core {
             health: self.health.clone(),
             view: self.view.clone(),
             clock: chassis.clock.clone(),
+            random: chassis.random.clone(),
             metrics: self.metrics.clone(),
             km: chassis.km.clone(),
         }

@@ -3,8 +3,9 @@
 use ron_auth::AuthReject;
 use ron_auth::dpop::{ProofAsk, verify_proof};
 use ron_auth::proofs::ProofCache;
-use ron_crypto::{ct, hash, rand};
+use ron_crypto::{ct, hash};
 use ron_http::Request;
+use ron_kernel::Random;
 use ron_proto::{Problem, b64};
 
 use crate::topology::PROOFS;
@@ -22,10 +23,10 @@ pub struct Proofs {
 
 impl Proofs {
     /// With `require_nonce`, proofs need a nonce; its key is random per process.
-    pub fn new(require_nonce: bool) -> Self {
+    pub fn new(require_nonce: bool, random: &dyn Random) -> Self {
         Self {
             seen: ProofCache::new(&PROOFS),
-            nonce_key: require_nonce.then(rand::bytes),
+            nonce_key: require_nonce.then(|| random.bytes()),
         }
     }
 
@@ -118,15 +119,21 @@ fn of_slot(key: &[u8; 32], slot: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ron_kernel::SeededRandom;
+
     use super::*;
+
+    fn proofs(require_nonce: bool, seed: u64) -> Proofs {
+        Proofs::new(require_nonce, &SeededRandom::new(seed))
+    }
 
     #[test]
     fn nonces_change_with_time_and_key() {
-        let (one, two) = (Proofs::new(true), Proofs::new(true));
+        let (one, two) = (proofs(true, 1), proofs(true, 2));
         let now = 1_800_000_000;
         assert_eq!(one.nonce(now), one.nonce(now + 1));
         assert_ne!(one.nonce(now), one.nonce(now + NONCE_S));
         assert_ne!(one.nonce(now), two.nonce(now));
-        assert_eq!(Proofs::new(false).nonce(now), None);
+        assert_eq!(proofs(false, 1).nonce(now), None);
     }
 }

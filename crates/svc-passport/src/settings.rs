@@ -149,16 +149,6 @@ impl ServiceSettings for Settings {
     }
 }
 
-impl Settings {
-    /// The number of threads that issue, at least 1.
-    pub fn workers(&self) -> usize {
-        match self.keys.workers {
-            0 => ron_kernel::cores().min(8),
-            number => number,
-        }
-    }
-}
-
 /// The key of the policy note, and its successor during a change.
 fn check_note_keys(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
     let why = match (&keys.note_key, &keys.note_key_next) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_http::{Call, HttpClient};
-use ron_kernel::{Deadline, KernelMetrics, Sender, Snapshot, ThreadCtx, reply};
+use ron_kernel::{Deadline, KernelMetrics, Sender, SharedRandom, Snapshot, ThreadCtx, reply};
 use ron_proto::ContentId;
 use ron_proto::passport::IssuerPolicy;
 use ron_service::pinned::KeyRing;
@@ -50,6 +50,7 @@ pub struct PolicyKeeper {
     pub revoke: Sender<RevokeEvent>,
     pub ready: ReadyBoard,
     pub km: KernelMetrics,
+    pub random: SharedRandom,
 }
 
 impl PolicyKeeper {
@@ -61,7 +62,7 @@ impl PolicyKeeper {
             let fifth = u64::try_from(every.as_millis() / 5)
                 .unwrap_or(u64::MAX)
                 .max(1);
-            let jitter = Duration::from_millis(ron_crypto::rand::u64() % (2 * fifth));
+            let jitter = Duration::from_millis(self.random.u64() % (2 * fifth));
             let pause = if self.policy.with(Option::is_none) {
                 Duration::from_millis(500)
             } else {

@@ -300,7 +300,10 @@ fn spawn_workers(
         origin,
         scratch: root.join("intake"),
         spool: root.join("spool"),
-        pool: calc_pool(stages.sup, settings.compute_workers())?,
+        pool: calc_pool(
+            stages.sup,
+            stages.sup.pool_size(settings.keys.compute_workers, 256),
+        )?,
         work: queues.work.1.clone(),
         results: queues.results.0.clone(),
         updates: queues.updates.0.clone(),

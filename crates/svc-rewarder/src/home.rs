@@ -4,7 +4,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ron_crypto::Random;
+use ron_kernel::Random;
 use ron_service::{DataDir, Migration, StartError, Store};
 
 /// A tmpfs that every Linux mounts.

@@ -130,14 +130,6 @@ impl Settings {
     pub fn compute_budget(&self) -> Duration {
         self.keys.epoch_duration / 2
     }
-
-    /// Threads of the rayon pool, at least 1.
-    pub fn compute_workers(&self) -> usize {
-        match self.keys.compute_workers {
-            0 => ron_kernel::cores(),
-            number => number,
-        }
-    }
 }
 
 /// Requires all of ledger.url, kms.url and kms.key, or none of them.

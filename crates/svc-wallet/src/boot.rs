@@ -37,6 +37,8 @@ struct Shared {
     settings: Settings,
     answers: AnswersReader,
     upstream: SharedUpstream,
+    /// Number of committer threads.
+    committers: usize,
     /// The feed's own connections: they are closed first in a drain.
     feed_http: Arc<HttpClient>,
     feed_ledger: LedgerClient,
@@ -114,10 +116,18 @@ fn share(
     let feed_http = Arc::new(HttpClient::new(chassis.peers.clone()));
     let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
     // One slot per committer, one for the probe.
-    let slots = settings.committer_threads() + 1;
+    let committers = chassis.sup.pool_size(settings.committers, 64);
+    let slots = committers + 1;
     let clock = chassis.clock.clone();
     let stalled_after = settings.stalled_after();
-    let upstream = Upstream::new(client, slots, stalled_after, clock.clone(), metrics.clone());
+    let upstream = Upstream::new(
+        client,
+        slots,
+        stalled_after,
+        clock.clone(),
+        chassis.random.clone(),
+        metrics.clone(),
+    );
     let upstream = Arc::new(upstream);
     let unresolved = spawn_recorder(chassis, home.as_deref())?;
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
@@ -132,6 +142,7 @@ fn share(
         settings,
         answers: AnswersReader::new(Arc::new(OsDisk), home.map(|dir| dir.join("answers"))),
         upstream,
+        committers,
         feed_http,
         feed_ledger,
         in_flight: Arc::new(InFlightTable::default()),
@@ -159,8 +170,8 @@ fn spawn_recorder(
 
 fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
     let settings = &shared.settings;
-    let queues = (0..settings.committer_threads())
-        .map(|_| queue(&WORK_QUEUE, settings.queue_capacity(), &chassis.km));
+    let capacity = settings.work.div_ceil(shared.committers);
+    let queues = (0..shared.committers).map(|_| queue(&WORK_QUEUE, capacity, &chassis.km));
     let (senders, receivers): (Vec<_>, Vec<_>) = queues.unzip();
     let committer = Committer {
         upstream: shared.upstream.clone(),
@@ -173,7 +184,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
     };
     chassis
         .sup
-        .spawn_pool(&COMMITTER, settings.committer_threads(), move |ctx| {
+        .spawn_pool(&COMMITTER, shared.committers, move |ctx| {
             committer.run(ctx, &receivers[ctx.index]);
         });
     CommitQueues::new(senders)
@@ -181,7 +192,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
 
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {
     let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
-    let slot = shared.settings.committer_threads();
+    let slot = shared.committers;
     ready.declare(&["ledger"]);
     ready.missing("ledger", "the ledger has not answered yet");
     chassis

@@ -63,19 +63,6 @@ impl ServiceSettings for Settings {
 }
 
 impl Settings {
-    /// The number of committer threads, at least 1.
-    pub fn committer_threads(&self) -> usize {
-        match self.committers {
-            0 => ron_kernel::cores(),
-            number => number,
-        }
-    }
-
-    /// The capacity of each committer's queue.
-    pub fn queue_capacity(&self) -> usize {
-        self.work.div_ceil(self.committer_threads())
-    }
-
     pub fn stalled_after(&self) -> StalledAfter {
         StalledAfter {
             silent: self.silent_after,

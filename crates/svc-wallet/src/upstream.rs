@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, LedgerClient};
-use ron_kernel::{Backoff, Breaker, Deadline, SharedClock, Shutdown, ShutdownTrigger, Snapshot};
+use ron_kernel::{
+    Backoff, Breaker, Deadline, SharedClock, SharedRandom, Shutdown, ShutdownTrigger, Snapshot,
+};
 use ron_proto::Problem;
 use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, Entry, LEDGER_CLOSED};
 
@@ -111,6 +113,7 @@ pub struct Upstream {
     breaker: Breaker,
     clocks: Clocks,
     clock: SharedClock,
+    random: SharedRandom,
     metrics: Metrics,
     stalled_after: StalledAfter,
     /// The last probe failed.
@@ -128,6 +131,7 @@ impl Upstream {
         slots: usize,
         stalled_after: StalledAfter,
         clock: SharedClock,
+        random: SharedRandom,
         metrics: Metrics,
     ) -> Self {
         Self {
@@ -135,6 +139,7 @@ impl Upstream {
             breaker: Breaker::default(),
             clocks: Clocks::new(slots, clock.now()),
             clock,
+            random,
             metrics,
             stalled_after,
             unavailable: AtomicBool::new(true),
@@ -146,7 +151,7 @@ impl Upstream {
     /// Commits: at most three attempts of at most one second each, all idempotent. `slot` belongs
     /// to the calling thread.
     pub fn commit(&self, slot: usize, request: &CommitRequest<&Entry>) -> Committed {
-        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, ron_crypto::rand::u64());
+        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, self.random.u64());
         let mut open: Option<String> = None;
         let mut tries = 0;
         loop {

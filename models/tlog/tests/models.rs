@@ -108,7 +108,7 @@ fn signer() -> Ed25519NoteSigner {
 fn log() -> Log {
     let options = LogOptions {
         segment_entries: 256,
-        salt: Some([5; 16]),
+        random: Arc::new(SeededRandom::new(5)),
         ..LogOptions::new("log.example")
     };
     Log::open(Arc::new(PlainDisk::default()), Path::new("/l"), options).expect("an empty log")

@@ -119,6 +119,7 @@ fn main() -> std::io::Result<()> {
         &registry,
         &km,
         clock,
+        &OsRandom,
     )?;
     println!("{}", front.addr());
     let (_keep, never) = Shutdown::pair();

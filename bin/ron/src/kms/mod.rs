@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
 use ron_crypto::hash::Sha256;
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
     Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, MESSAGE_BYTES_MAX, PayloadPolicy,
     Period, RetireKey, RotateEvery, RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode,
@@ -341,9 +341,7 @@ pub fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
 }
 
 pub fn op_id(given: Option<OpId>) -> OpId {
-    given.unwrap_or_else(|| {
-        OpId(uuid::Builder::from_random_bytes(ron_crypto::rand::bytes::<16>()).into_uuid())
-    })
+    given.unwrap_or_else(|| OpId::from_random(OsRandom.bytes()))
 }
 
 fn retire(once: &Once) -> RetireKey {

@@ -149,7 +149,7 @@ impl Secret32 {
     }
 
     /// A fresh random key.
-    pub fn generate(random: &dyn crate::Random) -> Self {
+    pub fn generate(random: &dyn ron_kernel::Random) -> Self {
         let mut secret = Self::zeroed();
         random.fill(secret.expose_mut());
         secret

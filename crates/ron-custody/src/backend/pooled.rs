@@ -1,11 +1,8 @@
 //! A device over a pool of sessions: every call is run by a session's thread, on copies of its arguments, because a call that
 //! hangs outlives its caller.
 
-use std::sync::Arc;
-
-use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, SharedRandom};
 use ron_proto::values::Alg;
 
 use super::session_pool::{Session, SessionPool};
@@ -18,7 +15,7 @@ pub struct PooledDevice<S: Session> {
     pub pool: SessionPool<S>,
     pub capabilities: Capabilities,
     /// Makes the ids of new keys.
-    pub random: Arc<dyn Random>,
+    pub random: SharedRandom,
 }
 
 impl<S: Session> Device for PooledDevice<S> {

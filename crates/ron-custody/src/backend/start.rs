@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ron_crypto::rand::Random;
 use ron_http::HttpClient;
+use ron_kernel::SharedRandom;
 use ron_proto::values::Alg;
 
 use super::pooled::PooledDevice;
@@ -19,7 +19,7 @@ pub fn start(
     local: BackendKind,
     settings: &DeviceSettings,
     handles: &DeviceHandles,
-    random: &Arc<dyn Random>,
+    random: &SharedRandom,
     http: &Arc<HttpClient>,
 ) -> Backends {
     let devices = [
@@ -34,7 +34,7 @@ pub fn start(
 fn remote(
     settings: &DeviceSettings,
     handles: &DeviceHandles,
-    random: &Arc<dyn Random>,
+    random: &SharedRandom,
     http: &Arc<HttpClient>,
 ) -> Option<Arc<dyn Device>> {
     let wanted = settings.remote.clone()?;
@@ -65,7 +65,7 @@ fn remote(
 fn pkcs11(
     settings: &DeviceSettings,
     handles: &DeviceHandles,
-    random: &Arc<dyn Random>,
+    random: &SharedRandom,
 ) -> Option<Arc<dyn Device>> {
     use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE};
 
@@ -90,7 +90,7 @@ fn pkcs11(
 }
 
 #[cfg(not(feature = "pkcs11"))]
-fn pkcs11(_: &DeviceSettings, _: &DeviceHandles, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
+fn pkcs11(_: &DeviceSettings, _: &DeviceHandles, _: &SharedRandom) -> Option<Arc<dyn Device>> {
     None
 }
 
@@ -98,7 +98,7 @@ fn pkcs11(_: &DeviceSettings, _: &DeviceHandles, _: &Arc<dyn Random>) -> Option<
 fn tpm(
     settings: &DeviceSettings,
     handles: &DeviceHandles,
-    random: &Arc<dyn Random>,
+    random: &SharedRandom,
 ) -> Option<Arc<dyn Device>> {
     use crate::topology::{TPM, TPM_KEEPER, TPM_QUEUE};
 
@@ -122,6 +122,6 @@ fn tpm(
 }
 
 #[cfg(not(feature = "tpm"))]
-fn tpm(_: &DeviceSettings, _: &DeviceHandles, _: &Arc<dyn Random>) -> Option<Arc<dyn Device>> {
+fn tpm(_: &DeviceSettings, _: &DeviceHandles, _: &SharedRandom) -> Option<Arc<dyn Device>> {
     None
 }

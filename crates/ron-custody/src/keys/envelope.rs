@@ -16,9 +16,9 @@
 
 use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
 use ron_crypto::hpke;
-use ron_crypto::rand::Random;
 use ron_crypto::secret::SecretBytes;
 use ron_crypto::wrap::{WRAP_MAX, unwrap_aes256_kwp, wrap_aes256_kwp};
+use ron_kernel::Random;
 use ron_proto::kms::{AAD_BYTES_MAX, WRAP_BYTES_MAX};
 use ron_proto::values::{Alg, Kid};
 
@@ -166,7 +166,7 @@ pub fn open(
 
 #[cfg(test)]
 mod tests {
-    use ron_crypto::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     use super::*;
 

@@ -7,10 +7,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_crypto::hash::sha256;
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::mldsa::verify_mldsa;
-use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
 use ron_crypto::{MlDsaKey, MlDsaSet, jwk, pem};
+use ron_kernel::Random;
 use ron_proto::kms::{Bytes, Jwk, Signature};
 use ron_proto::values::Alg;
 
@@ -347,7 +347,7 @@ fn coordinates(raw: &[u8; 65]) -> (&[u8; 32], &[u8; 32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_crypto::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     #[test]
     fn a_sealed_secret_gives_the_same_key_back() {

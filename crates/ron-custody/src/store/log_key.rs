@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::{hkdf_sha256, sha256};
-use ron_crypto::rand::Random;
 use ron_crypto::secret::Secret32;
-use ron_kernel::SharedClock;
+use ron_kernel::{Random, SharedClock};
 use ron_proto::values::{Alg, OpId, Tenant, Timestamp};
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};

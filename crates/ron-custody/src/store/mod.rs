@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
-use ron_crypto::rand::Random;
 use ron_crypto::secret::Secret32;
+use ron_kernel::SharedRandom;
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
@@ -169,7 +169,7 @@ pub struct KeyStore {
     db: Db,
     sealer: Sealer,
     backends: Backends,
-    random: Arc<dyn Random>,
+    random: SharedRandom,
     records: BTreeMap<Kid, Record>,
     version: u64,
     log: LogIdentity,
@@ -186,7 +186,7 @@ impl KeyStore {
     pub fn open(
         settings: &StoreSettings,
         backends: Backends,
-        random: Arc<dyn Random>,
+        random: SharedRandom,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let db = match &settings.data_dir {
@@ -207,7 +207,7 @@ impl KeyStore {
         db: Db,
         settings: &StoreSettings,
         backends: Backends,
-        random: Arc<dyn Random>,
+        random: SharedRandom,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let mut store_id = [0_u8; 16];
@@ -263,7 +263,7 @@ impl KeyStore {
         db: Db,
         settings: &StoreSettings,
         backends: Backends,
-        random: Arc<dyn Random>,
+        random: SharedRandom,
     ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key =

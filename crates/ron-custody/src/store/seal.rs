@@ -15,8 +15,8 @@
 
 use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
 use ron_crypto::hash::{hkdf_sha256, hmac_sha256};
-use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_kernel::Random;
 use ron_proto::values::{Alg, Kid, Timestamp};
 
 use crate::keys::public_len;
@@ -243,7 +243,7 @@ impl Sealer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_crypto::rand::SeededRandom;
+    use ron_kernel::SeededRandom;
 
     fn sealer(fill: u8, store: u8) -> Sealer {
         Sealer::new(&Secret32::new([fill; 32]), [store; 16])

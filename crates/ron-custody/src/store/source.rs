@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_crypto::kdf::{Argon2Params, argon2id};
-use ron_crypto::rand::Random;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_files::{OsDisk, write_atomic};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, Random};
 use ron_service::config::read_secret_file;
 
 use super::StoreError;

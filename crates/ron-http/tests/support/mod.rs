@@ -13,7 +13,7 @@ use ron_http::{
     Principal, PrincipalKind, RequestHead, Router,
 };
 use ron_kernel::{
-    Count, KernelMetrics, Overflow, QueueSpec, Registry, Stage, Supervisor, SystemClock,
+    Count, KernelMetrics, OsRandom, Overflow, QueueSpec, Registry, Stage, Supervisor, SystemClock,
     ThreadSpec, Topology,
 };
 use ron_proto::Problem;
@@ -124,7 +124,7 @@ pub fn serve_as(
         queue: &QUEUE,
     };
     let front = Front::start(
-        &spec, listen, router, authorizer, limits, workers, &sup, &registry, &km, clock,
+        &spec, listen, router, authorizer, limits, workers, &sup, &registry, &km, clock, &OsRandom,
     );
     Served {
         front: front.expect("the front starts"),

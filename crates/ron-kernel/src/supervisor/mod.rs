@@ -60,6 +60,7 @@ struct Inner {
     topology: &'static Topology,
     metrics: KernelMetrics,
     clock: SharedClock,
+    cores: usize,
     stages: Vec<(ShutdownTrigger, Shutdown)>,
     drain: (ShutdownTrigger, Shutdown),
     threads: Mutex<Threads>,
@@ -130,11 +131,25 @@ impl Supervisor {
     /// # Panics
     /// When a queue that is not in the table was built before.
     pub fn new(topology: &'static Topology, metrics: KernelMetrics, clock: SharedClock) -> Self {
+        Self::with_cores(topology, metrics, clock, crate::cores())
+    }
+
+    /// Like [`Supervisor::new`], for a process that may use this number of cores.
+    ///
+    /// # Panics
+    /// As [`Supervisor::new`].
+    pub fn with_cores(
+        topology: &'static Topology,
+        metrics: KernelMetrics,
+        clock: SharedClock,
+        cores: usize,
+    ) -> Self {
         metrics.bind(topology);
         Self(Arc::new(Inner {
             topology,
             metrics,
             clock,
+            cores,
             stages: Stage::ALL.iter().map(|_| Shutdown::pair()).collect(),
             drain: Shutdown::pair(),
             threads: Mutex::new(Threads::default()),
@@ -142,6 +157,15 @@ impl Supervisor {
             fatal: OnceLock::new(),
             fatal_token: Shutdown::pair(),
         }))
+    }
+
+    /// The configured number of threads of a pool, or when that is 0 one per core, but at most
+    /// `automatic_max`.
+    pub fn pool_size(&self, configured: usize, automatic_max: usize) -> usize {
+        match configured {
+            0 => self.0.cores.min(automatic_max),
+            number => number,
+        }
     }
 
     /// Starts the one thread of a row. The body runs until its shutdown token fires; a panic or an

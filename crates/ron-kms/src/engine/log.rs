@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Disk;
-use ron_kernel::SharedClock;
+use ron_kernel::{SharedClock, SharedRandom};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::strict;
 use ron_service::log_host::asker::compare;
@@ -78,6 +78,7 @@ pub struct OpenWith<'a> {
     pub dir: &'a Path,
     pub settings: &'a Settings,
     pub clock: SharedClock,
+    pub random: &'a SharedRandom,
     pub metrics: Metrics,
     /// The witnesses, which remember earlier heads of this log.
     pub witnesses: Option<&'a mut Witnesses>,
@@ -92,6 +93,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         dir,
         settings,
         clock,
+        random,
         metrics,
         witnesses,
         ring,
@@ -100,6 +102,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let mut options = LogOptions::new(&identity.origin);
     options.verifiers = ring.view().chain().keys().to_vec();
     options.entry_bytes_max = LEAF_BYTES_MAX;
+    options.random = random.clone();
     for (dir, name) in anchors(settings, &identity.origin) {
         let head = anchored(&dir.join(name), &identity)?;
         // The log must extend every stored head: a shorter one was cut or rolled back.

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::rand::Random;
 use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
@@ -17,7 +16,8 @@ use ron_custody::store::{KeyStore, StoreError, StoreSettings};
 use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
-    Credits, KernelMetrics, Receiver, Registry, SharedClock, Snapshot, Supervisor, ThreadCtx, queue,
+    Credits, KernelMetrics, Receiver, Registry, SharedClock, SharedRandom, Snapshot, Supervisor,
+    ThreadCtx, queue,
 };
 use ron_proto::scope;
 use ron_proto::values::Timestamp;
@@ -53,7 +53,7 @@ pub struct EngineParts {
     /// Metrics of the queues and threads.
     pub km: KernelMetrics,
     pub clock: SharedClock,
-    pub random: Arc<dyn Random>,
+    pub random: SharedRandom,
     /// Where the engine reports missing or degraded parts.
     pub ready: ReadyBoard,
     /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
@@ -129,6 +129,7 @@ impl Engine {
             dir: &dir,
             settings: &settings,
             clock: parts.clock.clone(),
+            random: &parts.random,
             metrics: metrics.clone(),
             witnesses: witnesses.as_mut(),
             ring: &ring,
@@ -242,7 +243,7 @@ fn spawn_signers(
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
     let signing = kms.clone();
     let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
-    sup.spawn_pool(&SIGNERS, kms.settings.keys.signers, run);
+    sup.spawn_pool(&SIGNERS, sup.pool_size(kms.settings.keys.signers, 64), run);
     device_jobs::spawn(sup, kms, devices);
 }
 
@@ -333,7 +334,11 @@ fn assemble(
         clock: parts.clock.clone(),
         random: parts.random.clone(),
         origin: store.log().origin.clone(),
-        sign: FairQueue::new(settings.keys.sign_queue, settings.keys.signers, turns_tx),
+        sign: FairQueue::new(
+            settings.keys.sign_queue,
+            parts.sup.pool_size(settings.keys.signers, 64),
+            turns_tx,
+        ),
         device_queues,
         store_tx,
         audit_tx,

@@ -19,11 +19,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::rand::{Random, SeededRandom};
 use ron_files::{Disk, SimDisk};
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
-    Deadline, KernelMetrics, Registry, ReplyWaiter, SharedClock, Supervisor, SystemClock,
+    Deadline, KernelMetrics, Registry, ReplyWaiter, SeededRandom, SharedClock, SharedRandom,
+    Supervisor, SystemClock,
 };
 use ron_proto::kms::{
     CreateKey, KeyDoc, PayloadPolicy, RotateAnswer, RotateLogKey, RotateRequest, SignAnswer,
@@ -151,7 +151,7 @@ impl Rig {
         // Different keys in each engine, the same in each run.
         static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let seed = ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let random: Arc<dyn Random> = Arc::new(SeededRandom::new(seed));
+        let random: SharedRandom = Arc::new(SeededRandom::new(seed));
         let parts = EngineParts {
             sup: sup.clone(),
             registry: registry.clone(),

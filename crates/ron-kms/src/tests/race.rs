@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ron_crypto::rand::SeededRandom;
 use ron_custody::backend::{Attestation, BackendKind, Custody};
 use ron_custody::index::{Key, KeyIndex, Version};
 use ron_custody::keys::SecretKey;
 use ron_http::Principal;
+use ron_kernel::SeededRandom;
 use ron_proto::kms::{KeyState, PayloadPolicy, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Kid, Timestamp};
 

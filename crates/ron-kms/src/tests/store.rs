@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::rand::SeededRandom;
 use ron_custody::backend::{BackendKind, Backends};
 use ron_custody::store::{KeyStore, Pending, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
+use ron_kernel::SeededRandom;
 use ron_proto::kms::{KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use rusqlite::Connection;

@@ -2,9 +2,9 @@
 
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::keyblob;
-use ron_crypto::rand::SeededRandom;
 use ron_crypto::secret::SecretBytes;
 use ron_custody::keys::{SecretKey, wrapping};
+use ron_kernel::SeededRandom;
 use ron_proto::kms::{
     Bytes, ExportAnswer, ExportKey, ImportKey, KeyDoc, PayloadPolicy, Recipient, SignRequest,
     WrappingKeyDoc,

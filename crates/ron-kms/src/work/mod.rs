@@ -20,7 +20,6 @@ pub mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_crypto::rand::Random;
 use ron_custody::backend::Backends;
 use ron_custody::index::KeyIndex;
 use ron_custody::keys::note::Checkpoint;
@@ -30,7 +29,7 @@ use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
     Credit, Credits, Deadline, Receiver, Recv, ReplySender, SendError, Sender, SharedClock,
-    Snapshot, ThreadCtx,
+    SharedRandom, Snapshot, ThreadCtx,
 };
 use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
 use ron_proto::values::{Kid, Tenant};
@@ -74,7 +73,7 @@ pub struct Kms {
     pub wrapping: WrappingKeys,
     pub metrics: Metrics,
     pub clock: SharedClock,
-    pub random: Arc<dyn Random>,
+    pub random: SharedRandom,
     /// Origin of the audit log.
     pub origin: String,
     /// Jobs for the signers.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_files::{Disk, SimDisk};
+use ron_kernel::SeededRandom;
 use ron_proto::ledger::{Entry, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
@@ -137,7 +138,7 @@ pub(super) fn request(entries: Vec<Entry>, linked: bool) -> Request {
 pub(super) fn options(segment: u64) -> EngineOptions {
     let mut o = EngineOptions::new("test/ledger");
     o.segment_entries = segment;
-    o.salt = Some([3; 16]);
+    o.random = Arc::new(SeededRandom::new(3));
     o
 }
 

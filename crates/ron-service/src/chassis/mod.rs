@@ -23,14 +23,14 @@ use crate::error::StartError;
 use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE, row_ending};
 use crate::vitals::{self, Certificates};
-use ron_crypto::Random;
 use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
     Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
 };
 use ron_kernel::{
-    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
-    SharedClock, Shutdown, ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
+    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex,
+    Registry, SharedClock, SharedRandom, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
+    TokenBuckets, Topology,
 };
 use ron_proto::Problem;
 use std::net::TcpListener;
@@ -92,7 +92,7 @@ pub struct Chassis {
     pub km: KernelMetrics,
     pub registry: Registry,
     pub clock: SharedClock,
-    pub random: Arc<dyn Random>,
+    pub random: SharedRandom,
     pub ready: ReadyBoard,
     /// The configuration in force; a reload replaces it.
     pub config: Arc<Snapshot<Config>>,
@@ -139,10 +139,11 @@ impl Chassis {
     ) -> Result<Self, StartError> {
         let registry = parts.registry.clone();
         let km = KernelMetrics::new(&registry);
-        let sup = Supervisor::new(topology, km.clone(), parts.clock.clone());
+        let sup = Supervisor::with_cores(topology, km.clone(), parts.clock.clone(), parts.cores);
         let guard = StartGuard(Some(sup.clone()));
         let ready = ReadyBoard::starting(&registry, topology);
-        let peers = transport::client_config(config)?;
+        let mut peers = transport::client_config(config)?;
+        peers.random = parts.random.clone();
         let tls = transport::server_tls(config.chassis())?;
         let certificates = vitals::export(&registry, config.chassis());
         let shared = Arc::new(Shared {
@@ -178,7 +179,12 @@ impl Chassis {
                 "Requests refused because their caller exceeded its rate.",
             ),
         });
-        let ops = start_ops(&shared, shared_listener(&parts.health)?, &km)?;
+        let ops = start_ops(
+            &shared,
+            shared_listener(&parts.health)?,
+            &km,
+            &*parts.random,
+        )?;
         let api = shared_listener(&parts.api)?;
         Ok(Self {
             topology,
@@ -269,6 +275,7 @@ impl Chassis {
             &self.registry,
             &self.km,
             self.clock.clone(),
+            &*self.random,
         )
         .map_err(|e| StartError::failed(format!("the API front did not start: {e}")))?;
         // The last hook, and only of a start that has succeeded: another process must not open the directory before the last
@@ -301,6 +308,7 @@ fn start_ops(
     shared: &Arc<Shared>,
     listener: TcpListener,
     km: &KernelMetrics,
+    random: &dyn Random,
 ) -> Result<FrontHandle, StartError> {
     let spec = FrontSpec {
         poll: row_ending(shared.topology, "-ops-poll").map_err(StartError::Failed)?,
@@ -327,6 +335,7 @@ fn start_ops(
         &shared.registry,
         km,
         shared.clock.clone(),
+        random,
     )
     .map_err(|e| StartError::failed(format!("the health front did not start: {e}")))
 }

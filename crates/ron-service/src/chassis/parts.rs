@@ -3,10 +3,8 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 
-use ron_crypto::{OsRandom, Random};
-use ron_kernel::{Registry, SharedClock, SystemClock};
+use ron_kernel::{OsRandom, Registry, SharedClock, SharedRandom, SystemClock};
 
 use super::Inherited;
 use crate::config::{ChassisSettings, Config};
@@ -15,7 +13,9 @@ use crate::error::StartError;
 /// What [`crate::start`] takes of the process, beside the configuration.
 pub struct Parts {
     pub clock: SharedClock,
-    pub random: Arc<dyn Random>,
+    pub random: SharedRandom,
+    /// Number of cores that the service's threads may use.
+    pub cores: usize,
     /// One per service, also when six services share a process.
     pub registry: Registry,
     /// Bound listener of the API; closed unused with `uds_only`.
@@ -57,7 +57,8 @@ impl Parts {
             .map_or_else(|_| config.service().to_owned(), |addr| addr.to_string());
         Ok(Self {
             clock: SystemClock::shared(),
-            random: Arc::new(OsRandom),
+            random: OsRandom::shared(),
+            cores: ron_kernel::cores(),
             registry: Registry::new(metrics_prefix(config.service())),
             api,
             health,
@@ -74,7 +75,8 @@ impl Parts {
             .map_or_else(|_| service.to_owned(), |addr| addr.to_string());
         Ok(Self {
             clock: SystemClock::shared(),
-            random: Arc::new(OsRandom),
+            random: OsRandom::shared(),
+            cores: ron_kernel::cores(),
             registry: Registry::new(metrics_prefix(service)),
             api,
             health: bind(ChassisSettings::health_addr, any)?,

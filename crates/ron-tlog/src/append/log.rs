@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ron_crypto::hash::sha256;
+use ron_kernel::{OsRandom, SharedRandom};
 
 use super::checkpointer::Checkpointer;
 use super::errors::{AppendError, CheckpointError, OpenError};
@@ -44,8 +45,8 @@ pub struct LogOptions {
     /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps
     /// its own.
     pub segment_entries: u64,
-    /// Salt of a new log's checksums, for reproducible simulation. `None`: random.
-    pub salt: Option<[u8; 16]>,
+    /// Gives the salt of a new log's checksums.
+    pub random: SharedRandom,
 }
 
 impl LogOptions {
@@ -57,7 +58,7 @@ impl LogOptions {
             known_heads: Vec::new(),
             entry_bytes_max: ENTRY_BYTES_MAX,
             segment_entries: SEGMENT_ENTRIES,
-            salt: None,
+            random: OsRandom::shared(),
         }
     }
 

@@ -137,7 +137,7 @@ fn load_meta(
             let meta = Meta {
                 origin: options.origin.clone(),
                 segment_entries: options.segment_entries,
-                salt: Salt::new(options.salt.unwrap_or_else(ron_crypto::rand::bytes::<16>)),
+                salt: Salt::new(options.random.bytes()),
             };
             meta.store(disk, dir)?;
             Ok(meta)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_files::Disk;
+use ron_kernel::SeededRandom;
 use ron_tlog::append::verify_on;
 use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError};
 
@@ -38,7 +39,7 @@ pub fn entries(from: u64, n: u64) -> Vec<Vec<u8>> {
 pub fn options() -> LogOptions {
     LogOptions {
         segment_entries: 256,
-        salt: Some([5; 16]),
+        random: Arc::new(SeededRandom::new(5)),
         ..LogOptions::new(ORIGIN).verified_by(key())
     }
 }

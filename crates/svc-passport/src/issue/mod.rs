@@ -14,7 +14,8 @@ use ron_auth::revocation::RevocationView;
 use ron_client::{ClientError, KmsClient};
 use ron_http::Responder;
 use ron_kernel::{
-    Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Snapshot, ThreadCtx, reply,
+    Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, SharedRandom, Snapshot,
+    ThreadCtx, reply,
 };
 use ron_proto::kms::{Bytes, SignBatch, SignItem, SignResult};
 use ron_proto::passport::StatusRef;
@@ -79,6 +80,7 @@ pub struct Issuer {
     /// Revocations and the current epoch.
     pub view: Arc<Snapshot<RevocationView>>,
     pub clock: SharedClock,
+    pub random: SharedRandom,
     pub metrics: Metrics,
     pub km: KernelMetrics,
 }
@@ -319,7 +321,7 @@ impl Issuer {
                 .with_oauth("invalid_grant"));
         }
         let id = Identity {
-            jti: jti(list, idx, &ron_crypto::rand::bytes()),
+            jti: jti(list, idx, &self.random.bytes()),
             status: Some(StatusRef {
                 idx,
                 uri: list_uri(&self.public_url, list),

@@ -1,13 +1,13 @@
 //! Decides a change of a key before anything is written: from the present metadata and the request to
 //! the new metadata, or to a refusal.
 
-use ron_crypto::rand::Random;
 use ron_custody::index::Key;
 use ron_custody::index::{Rotation, Waiting, not_active};
 use ron_custody::store::KeyStore;
 use ron_custody::store::Meta;
 use ron_custody::store::{Change, PlanError};
 use ron_custody::{Cause, Refusal};
+use ron_kernel::Random;
 use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
 use ron_proto::values::{Kid, Timestamp};
 
