@@ -72,7 +72,6 @@ const MACHINE: [Machine; 3] = [
         places: &[
             "bin/",
             "crates/ron-crypto/src/sign.rs",
-            "crates/ron-http/examples/",
             "crates/ron-http/src/client.rs",
             "crates/ron-kernel/src/lib.rs",
             "crates/ron-kernel/src/random.rs",
