@@ -13,7 +13,7 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::{Deadline, OsRandom, Registry, Shutdown, SystemClock};
 use ron_service::chassis::metrics_prefix;
-use ron_service::{Config, Descriptor, Parts, Running, Table, logging};
+use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table, logging};
 
 use ron_services::NAMES;
 
@@ -330,14 +330,17 @@ pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<C
     };
     let env = |key: &str| std::env::var(key).ok();
     let file = Some((path.as_path(), text.as_str()));
-    let config = Config::load(table(name)?, file, &env, flags).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        lines.join("\n")
-    })?;
+    let config = Config::load(table(name)?, file, &env, flags).map_err(lines)?;
     Ok(match real {
         Some(real) => config.rewritten_by(real),
         None => config,
     })
+}
+
+/// One line per problem.
+pub fn lines(problems: Vec<ConfigProblem>) -> String {
+    let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    each.join("\n")
 }
 
 type Flags = Vec<(String, String)>;

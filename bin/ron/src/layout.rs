@@ -1,11 +1,11 @@
 //! The files of a data directory: their paths, and how they are written.
 
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use ron_auth::client_secret;
+use ron_files::{OsDisk, write_atomic_with_mode};
 use ron_kernel::OsRandom;
 use ron_services::NAMES;
 use serde::{Deserialize, Serialize};
@@ -245,26 +245,16 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
         })
 }
 
-/// Writes a file completely or not at all: temporary file, fsync, rename, fsync of the directory.
+/// Replaces a file atomically with one of this mode; durable on return.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
-    let fail = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| fail(&"its name is not UTF-8"))?;
     let dir = match path.parent() {
-        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
-        Some(dir) => dir,
-        None => return Err(format!("{} has no directory", path.display())),
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
     };
-    let temp = path.with_extension("tmp");
-    let _ = fs::remove_file(&temp);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&temp)
-        .map_err(fail)?;
-    file.write_all(bytes).map_err(fail)?;
-    file.sync_all().map_err(fail)?;
-    fs::rename(&temp, path).map_err(fail)?;
-    fs::File::open(dir).and_then(|d| d.sync_all()).map_err(fail)
+    write_atomic_with_mode(&OsDisk, dir, name, bytes, mode).map_err(|e| fail(&e))
 }
 
 /// As [`write_atomic`], pretty JSON with a line end.

@@ -2,38 +2,38 @@
 //! extend the last one it saw, so that two hosts that run a witness for each other detect a log
 //! that was truncated, rolled back or rewritten.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
 use ron_files::OsDisk;
 use ron_http::{ApiInfo, Router};
-use ron_kernel::{Deadline, Random, Signal, Signals, Topology, exit};
+use ron_kernel::{OsRandom, Topology, exit};
 use ron_proto::b64;
 use ron_service::config::{read_secret_file, render_example};
 use ron_service::log_host::witness::{WITNESS_QUEUE, WITNESS_THREAD, serve};
 use ron_service::{
-    Boot, ChassisSettings, Config, ConfigProblem, DataDir, Parts, Running, Service,
-    ServiceSettings, Settings as _, StartError, Table, logging,
+    Boot, ChassisSettings, Config, ConfigProblem, DataDir, Running, Service, ServiceSettings,
+    Settings as _, StartError, Table, load_process_config, run_process,
 };
 use ron_tlog::append::WitnessStore;
 use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::VerifierKey;
 
+use crate::fleet::lines;
+use crate::layout::write_atomic;
+
 ron_service::settings! {
     struct Settings {
         /// Name of the witness in its cosignatures, like witness.example/w1. Never changes.
-        "name" => name: String, range("1", "200");
+        "name" => name: String, range("1", "200"), restart(Documents);
         /// Verifier keys (name+id+key) of the logs to cosign; a key's name is its log's origin. Several
         /// keys of one log are allowed.
-        "logs" => logs: Vec<VerifierKey>;
+        "logs" => logs: Vec<VerifierKey>, restart(Trust);
         /// Seed of the Ed25519 key, 32 bytes as base64url, mode 0600. Empty: data_dir/witness.key, made
         /// at the first start.
-        "key_file" => key_file: Option<PathBuf>;
+        "key_file" => key_file: Option<PathBuf>, restart(Files);
     }
 }
 
@@ -98,7 +98,8 @@ pub fn run(args: &WitnessArgs) -> Result<(), String> {
         print!("{}", render_example(&TABLE));
         return Ok(());
     }
-    let config = load(args)?;
+    let config = load_process_config(&TABLE, args.config.as_deref(), &args.set);
+    let config = config.map_err(lines)?;
     match command {
         WitnessCommand::CheckConfig => print!("{}", config.render_effective()),
         WitnessCommand::Vkey => {
@@ -112,57 +113,20 @@ pub fn run(args: &WitnessArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn load(args: &WitnessArgs) -> Result<Config, String> {
-    let text = args
-        .config
-        .as_deref()
-        .map(|path| std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display())));
-    let text = text.transpose()?;
-    let file = args.config.as_deref().zip(text.as_deref());
-    let mut flags = Vec::new();
-    for pair in &args.set {
-        let (key, value) = pair
-            .split_once('=')
-            .ok_or_else(|| format!("--set {pair} must be written KEY=VALUE"))?;
-        flags.push((key.trim().to_owned(), value.to_owned()));
-    }
-    Config::load(&TABLE, file, &|name| std::env::var(name).ok(), &flags).map_err(|problems| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        lines.join("\n")
-    })
-}
-
 /// Serves until a signal or a failure.
 fn attend(config: Config) -> Result<(), String> {
-    let _level = logging::init_from(&config);
-    if let Err(e) = ron_crypto::process_hardening() {
-        tracing::warn!(event = "hardening_incomplete", error = %e);
-    }
-    let signals = Signals::install().map_err(|e| format!("signals cannot be handled: {e}"))?;
-    let parts = Parts::bind(&config).map_err(|e| e.to_string())?;
-    let mut running = ron_service::start::<Witness>(config, parts).map_err(|e| e.to_string())?;
-    println!(
-        "witness {}   health {}",
-        running.api_url(),
-        running.health_url()
-    );
-    println!("ready");
-    let fatal = loop {
-        if let Some(why) = running.fatal() {
-            break Some(why);
-        }
-        // The wait is short because a stop by request does not wake this thread.
-        let signal = signals.recv(Deadline::within(Duration::from_millis(100)));
-        if running.stop_requested() || signal == Some(Signal::Terminate) {
-            break None;
-        }
+    let announce = |running: &Running| {
+        println!(
+            "witness {}   health {}\nready",
+            running.api_url(),
+            running.health_url()
+        );
     };
-    let within = running.config().chassis().drain_deadline;
-    let report = running.drain(within);
-    match (fatal, running.exit_code(&report)) {
-        (Some(why), _) => Err(why),
-        (None, exit::OK) => Ok(()),
-        (None, code) => Err(format!("the drain ended with code {code}")),
+    match run_process::<Witness>(config, announce).map_err(|e| e.to_string())? {
+        exit::OK => Ok(()),
+        code => Err(format!(
+            "the witness ended with code {code}; its log says why"
+        )),
     }
 }
 
@@ -228,7 +192,7 @@ fn cosigner(settings: &Settings, dir: &Path) -> Result<Cosigner, String> {
         .map_err(|e| format!("{}: {e}", path.display()))?;
     let seed = match (there, made_here) {
         (true, _) => read_seed(&path)?,
-        (false, true) if !dir.join("cosigned").exists() => make_seed(dir, &path)?,
+        (false, true) if !dir.join("cosigned").exists() => make_seed(&path)?,
         _ => {
             return Err(format!(
                 "{} is missing; restore it from a backup",
@@ -251,21 +215,10 @@ fn read_seed(path: &Path) -> Result<Secret32, String> {
 }
 
 /// Makes a new seed, durable before it is used.
-fn make_seed(dir: &Path, path: &Path) -> Result<Secret32, String> {
-    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
-    let random: &dyn Random = &ron_kernel::OsRandom;
-    let seed = Secret32::generate(random);
+fn make_seed(path: &Path) -> Result<Secret32, String> {
+    let seed = Secret32::generate(&OsRandom);
     let text = SecretBytes::from(b64::url(seed.expose()).into_bytes());
-    let tmp = dir.join("witness.key.tmp");
-    let mut options = std::fs::OpenOptions::new();
-    let options = options.create(true).truncate(true).write(true).mode(0o600);
-    let mut file = options.open(&tmp).map_err(fail)?;
-    file.write_all(text.expose()).map_err(fail)?;
-    file.sync_all().map_err(fail)?;
-    std::fs::rename(&tmp, path).map_err(fail)?;
-    std::fs::File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(fail)?;
+    write_atomic(path, text.expose(), 0o600)?;
     Ok(seed)
 }
 

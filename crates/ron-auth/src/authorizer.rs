@@ -8,7 +8,7 @@ use ron_http::{
     Transport,
 };
 use ron_kernel::{
-    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, Topology,
+    ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, ThreadSpec,
     queue,
 };
 use ron_proto::Problem;
@@ -33,6 +33,15 @@ use crate::trust::Followed;
 
 /// Maximum verified tokens in the cache.
 const CACHED_TOKENS_MAX: usize = 16_384;
+
+/// The rows of the two refresh threads in a service's topology.
+#[derive(Clone, Copy, Debug)]
+pub struct AuthThreads {
+    /// Reads the issuer's keys.
+    pub keys: &'static ThreadSpec,
+    /// Follows the issuer's revocations.
+    pub feed: &'static ThreadSpec,
+}
 
 /// The authorizer of one service. Create it with [`RonAuthorizer::new`], start its threads
 /// with [`RonAuthorizer::spawn`], and pass it to the HTTP front.
@@ -116,26 +125,9 @@ impl RonAuthorizer {
         }))
     }
 
-    /// Starts the two refresh threads. The topology must have a `*-auth-keys` and a `*-auth-feed`
-    /// row.
-    ///
-    /// # Panics
-    /// When a row is missing; the topology is a constant, so the first start shows it.
-    pub fn spawn(self: &Arc<Self>, supervisor: &Supervisor, topology: &'static Topology) {
-        let row = |suffix: &str| {
-            let found = topology
-                .threads
-                .iter()
-                .find(|thread| thread.name.ends_with(suffix));
-            found.unwrap_or_else(|| {
-                panic!(
-                    "the topology of {} lacks a *{suffix} thread",
-                    topology.service
-                )
-            })
-        };
-        let keys = row("-auth-keys");
-        let feed = row("-auth-feed");
+    /// Starts the two refresh threads.
+    pub fn spawn(self: &Arc<Self>, supervisor: &Supervisor, threads: AuthThreads) {
+        let AuthThreads { keys, feed } = threads;
         self.refresher
             .close_with(supervisor.stage_token(keys.stage));
         let this = self.clone();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Headers, Method};
-use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex};
+use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Timestamp, b64, scope};
 use serde_json::{Value, json};
@@ -563,7 +563,8 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
     let jwks = rig.fake.0.lock().jwks.take();
     let metrics = KernelMetrics::new(&rig.registry);
     let sup = Supervisor::new(&TOPOLOGY, metrics, ron_kernel::SystemClock::shared());
-    rig.auth.spawn(&sup, &TOPOLOGY);
+    let (keys, feed) = (&TOPOLOGY.threads[0], &TOPOLOGY.threads[1]);
+    rig.auth.spawn(&sup, crate::AuthThreads { keys, feed });
     let (_keep, never) = ron_kernel::Shutdown::pair();
     let pause = |ms: u64| never.wait(Deadline::within(Duration::from_millis(ms)));
     pause(300);
@@ -577,14 +578,8 @@ fn the_threads_find_an_issuer_that_comes_up_later_poll_it_gently_and_end_at_once
     rig.fake.0.lock().asked.clear();
     let began = Deadline::within(Duration::ZERO).at();
     pause(600);
-    let polls = rig
-        .fake
-        .0
-        .lock()
-        .asked
-        .iter()
-        .filter(|url| url.contains("events"))
-        .count();
+    let asked = rig.fake.0.lock().asked.clone();
+    let polls = asked.iter().filter(|url| url.contains("events")).count();
     let passed = Deadline::within(Duration::ZERO).at() - began;
     // One per 250 ms, whatever the backoff has reached.
     let most = usize::try_from(passed.as_millis()).expect("small") / 250 + 4;

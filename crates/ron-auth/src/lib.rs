@@ -35,7 +35,7 @@ pub mod service_token;
 mod settings;
 mod trust;
 
-pub use authorizer::{RonAuthorizer, x5t_s256};
+pub use authorizer::{AuthThreads, RonAuthorizer, x5t_s256};
 pub use cache::{CACHE_LOCK, SignedBy, TokenCache};
 pub use caveats::CaveatCtx;
 pub use jwks::{JwksError, JwksSnapshot, PqRule};

@@ -88,7 +88,8 @@ impl RonAuthorizer {
         let old = self.config();
         let mut settings = from_json(section);
         settings.insecure_loopback = old.insecure_loopback;
-        let new = AuthConfig::new(&old.audience, settings).map_err(|fault| fault.to_string())?;
+        let new =
+            AuthConfig::new(&old.audience, settings).map_err(|faults| format!("{faults:?}"))?;
         self.reload(new)
     }
 }

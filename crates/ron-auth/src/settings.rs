@@ -120,11 +120,6 @@ pub struct AuthFault {
     pub why: String,
 }
 
-fn fault(key: &'static str, why: impl Into<String>) -> AuthFault {
-    let why = why.into();
-    AuthFault { key, why }
-}
-
 const PRINCIPALS: &str = "auth.principals";
 
 impl AuthConfig {
@@ -140,115 +135,140 @@ impl AuthConfig {
         }
     }
 
-    /// Checks the settings of the service with this name. The error names the key and what to do.
-    pub fn new(audience: &str, settings: AuthSettings) -> Result<Self, AuthFault> {
-        let mut config = Self::closed(audience);
-        config.issuer = issuer(&settings)?;
-        config.region = settings.region;
-        config.insecure_loopback = settings.insecure_loopback;
-        for entry in settings.principals {
-            let principal = principal(entry)?;
-            for other in &config.principals {
-                check_distinct(other, &principal)?;
+    /// Checks the settings of the service with this name. The error has all faults.
+    pub fn new(audience: &str, settings: AuthSettings) -> Result<Self, Vec<AuthFault>> {
+        let mut faults = Faults::default();
+        let issuer = issuer(&settings, &mut faults);
+        let entries = settings.principals.into_iter();
+        let principals: Vec<ServicePrincipal> =
+            entries.map(|entry| principal(entry, &mut faults)).collect();
+        for (at, one) in principals.iter().enumerate() {
+            for other in &principals[..at] {
+                check_distinct(other, one, &mut faults);
             }
-            config.principals.push(principal);
         }
-        Ok(config)
+        if !faults.0.is_empty() {
+            return Err(faults.0);
+        }
+        Ok(Self {
+            issuer,
+            principals,
+            region: settings.region,
+            insecure_loopback: settings.insecure_loopback,
+            ..Self::closed(audience)
+        })
     }
 }
 
-fn issuer(settings: &AuthSettings) -> Result<Option<IssuerConfig>, AuthFault> {
+#[derive(Default)]
+struct Faults(Vec<AuthFault>);
+
+impl Faults {
+    fn add(&mut self, key: &'static str, why: impl Into<String>) {
+        let why = why.into();
+        self.0.push(AuthFault { key, why });
+    }
+}
+
+fn issuer(settings: &AuthSettings, faults: &mut Faults) -> Option<IssuerConfig> {
     const TOGETHER: &str = "must be set too: auth.issuer and auth.jwks_url belong together";
+    check_pins(settings, faults);
     let (issuer, jwks_url) = match (&settings.issuer, &settings.jwks_url) {
-        (None, None) => return no_issuer(settings).map(|()| None),
-        (Some(_), None) => return Err(fault("auth.jwks_url", TOGETHER)),
-        (None, Some(_)) => return Err(fault("auth.issuer", TOGETHER)),
+        (None, None) => return None,
+        (Some(_), None) => {
+            faults.add("auth.jwks_url", TOGETHER);
+            return None;
+        }
+        (None, Some(_)) => {
+            faults.add("auth.issuer", TOGETHER);
+            return None;
+        }
         (Some(issuer), Some(jwks_url)) => (issuer, jwks_url),
     };
-    let origin = url_origin(jwks_url).ok_or_else(|| {
+    let Some(origin) = url_origin(jwks_url) else {
         let why =
             "must be a URL such as unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json";
-        fault("auth.jwks_url", why)
-    })?;
+        faults.add("auth.jwks_url", why);
+        return None;
+    };
     let on_its_host = |url: &Option<String>, path: &str| {
         let url = url.clone();
         url.unwrap_or_else(|| format!("{origin}{path}"))
     };
-    Ok(Some(IssuerConfig {
+    Some(IssuerConfig {
         issuer: issuer.clone(),
         jwks_url: jwks_url.clone(),
         pq_jwks_url: on_its_host(&settings.pq_jwks_url, "/.well-known/jwks-pq.json"),
         pq: settings.pq,
         note_url: on_its_host(&settings.note_url, "/v1/passport/policy"),
-        note_keys: pins(issuer, settings)?,
+        note_keys: settings.note_keys.clone(),
         events_url: format!("{origin}/v1/passport/events"),
         refresh: settings.refresh_interval,
-    }))
+    })
 }
 
-/// Pins without an issuer are kept for later; they must not contradict each other.
-fn no_issuer(settings: &AuthSettings) -> Result<(), AuthFault> {
-    if settings.unpinned && !settings.note_keys.is_empty() {
-        return Err(fault(UNPINNED, BOTH));
-    }
-    Ok(())
-}
-
-const UNPINNED: &str = "auth.unpinned";
-const BOTH: &str = "is true, but auth.note_vkey is set; drop one of the two";
-
-/// The keys that may sign the issuer's policy note.
-fn pins(issuer: &str, settings: &AuthSettings) -> Result<Vec<VerifierKey>, AuthFault> {
+/// Checks the keys that may sign the issuer's policy note. Pins without an issuer are kept for
+/// later, but must not contradict `auth.unpinned`.
+fn check_pins(settings: &AuthSettings, faults: &mut Faults) {
     const KEY: &str = "auth.note_vkey";
     let pins = &settings.note_keys;
     if settings.unpinned && !pins.is_empty() {
-        return Err(fault(UNPINNED, BOTH));
+        let why = "is true, but auth.note_vkey is set; drop one of the two";
+        faults.add("auth.unpinned", why);
     }
+    let Some(issuer) = &settings.issuer else {
+        return;
+    };
     if pins.is_empty() && !settings.unpinned {
         let why = "must be set where auth.issuer is: the verifier key of the issuer's policy note (`ron issuer trust` shows it). \
                    Without it any process that occupies the issuer's port can make passports; an issuer without notes needs auth.unpinned = true";
-        return Err(fault(KEY, why));
+        faults.add(KEY, why);
     }
     let name = policy_note::origin(issuer);
-    if let Some(other) = pins.iter().find(|key| key.name() != name) {
+    for other in pins.iter().filter(|key| key.name() != name) {
         let why = format!(
             "has a key named {}, but notes of auth.issuer are signed as {name}",
             other.name()
         );
-        return Err(fault(KEY, why));
+        faults.add(KEY, why);
     }
-    Ok(pins.clone())
 }
 
-fn principal(entry: PrincipalSettings) -> Result<ServicePrincipal, AuthFault> {
+/// A block with faults gives a principal without the faulty parts, so that checks between blocks
+/// still find theirs.
+fn principal(entry: PrincipalSettings, faults: &mut Faults) -> ServicePrincipal {
     let name = entry.name;
-    let of = |why: &str| fault(PRINCIPALS, format!("of {name}: {why}"));
+    let mut fault = |why: &str| faults.add(PRINCIPALS, format!("of {name}: {why}"));
     if !good_name(&name) {
-        return Err(of("a name is 1 to 64 of a-z, 0-9 and -"));
+        fault("a name is 1 to 64 of a-z, 0-9 and -");
     }
-    let sha256 = entry.sha256.map(|digits| {
-        let why = "sha256 must be the token's SHA-256 in 64 hex digits";
-        digest(&digits).ok_or_else(|| of(why))
-    });
-    let sha256 = sha256.transpose()?;
-    let certs = entry.certs.iter().map(|digits| {
-        let why = "certs must be SHA-256 of certificates, each in 64 hex digits (openssl x509 -noout -fingerprint -sha256, without the colons)";
-        digest(digits).map(hex::encode).ok_or_else(|| of(why))
-    });
-    let certs = certs.collect::<Result<Vec<String>, AuthFault>>()?;
-    if sha256.is_none() && certs.is_empty() && entry.uids.is_empty() {
-        let why = "set sha256 (of a service token), certs or uids: nothing identifies the caller";
-        return Err(of(why));
+    if entry.sha256.is_none() && entry.certs.is_empty() && entry.uids.is_empty() {
+        fault("set sha256 (of a service token), certs or uids: nothing identifies the caller");
     }
-    for scope in &entry.scopes {
-        if !ron_proto::scope::ALL.contains(&scope.as_str()) {
-            return Err(of(&format!(
-                "{scope} is not a scope; known are {}",
-                ron_proto::scope::ALL.join(" ")
-            )));
+    let sha256 = entry.sha256.and_then(|digits| {
+        let read = digest(&digits);
+        if read.is_none() {
+            fault("sha256 must be the token's SHA-256 in 64 hex digits");
+        }
+        read
+    });
+    let mut certs = Vec::new();
+    for digits in &entry.certs {
+        match digest(digits) {
+            Some(read) => certs.push(hex::encode(read)),
+            None => fault(
+                "certs must be SHA-256 of certificates, each in 64 hex digits (openssl x509 -noout -fingerprint -sha256, without the colons)",
+            ),
         }
     }
-    Ok(ServicePrincipal {
+    let known = |scope: &&String| ron_proto::scope::ALL.contains(&scope.as_str());
+    for scope in entry.scopes.iter().filter(|scope| !known(scope)) {
+        fault(&format!(
+            "{scope} is not a scope; known are {}",
+            ron_proto::scope::ALL.join(" ")
+        ));
+    }
+    ServicePrincipal {
         tenant: entry.tenant,
         scopes: entry.scopes.into(),
         sha256,
@@ -256,7 +276,7 @@ fn principal(entry: PrincipalSettings) -> Result<ServicePrincipal, AuthFault> {
         uids: entry.uids,
         key_prefixes: entry.key_prefixes,
         name,
-    })
+    }
 }
 
 fn digest(digits: &str) -> Option<[u8; 32]> {
@@ -264,27 +284,24 @@ fn digest(digits: &str) -> Option<[u8; 32]> {
 }
 
 /// A name, a certificate or a user id may identify one principal only.
-fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal) -> Result<(), AuthFault> {
+fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal, faults: &mut Faults) {
     if a.name == b.name {
-        return Err(fault(
-            PRINCIPALS,
-            format!("has two blocks named {}", a.name),
-        ));
+        faults.add(PRINCIPALS, format!("has two blocks named {}", a.name));
+        return;
     }
-    let both = |what: String| {
+    let mut both = |what: String| {
         let why = format!(
             "of {} and {} both have {what}; the caller would be ambiguous",
             a.name, b.name
         );
-        fault(PRINCIPALS, why)
+        faults.add(PRINCIPALS, why);
     };
     if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
-        return Err(both(format!("the user id {uid}")));
+        both(format!("the user id {uid}"));
     }
     if let Some(cert) = a.certs.iter().find(|cert| b.certs.contains(cert)) {
-        return Err(both(format!("the certificate {cert}")));
+        both(format!("the certificate {cert}"));
     }
-    Ok(())
 }
 
 /// Settings for tests, from JSON with the names of the keys; durations are in milliseconds.
@@ -384,6 +401,30 @@ mod tests {
         );
     }
 
+    #[test]
+    fn all_faults_are_reported_at_once() {
+        let blocks = json!([
+            {"name": "A", "scopes": ["kms:everything"], "sha256": "ab"},
+            {"name": "b", "uids": ["7"]},
+            {"name": "b", "uids": ["8"]},
+        ]);
+        let section = json!({"issuer": "a", "jwks_url": "ftp://x/", "principals": blocks});
+        let faults = AuthConfig::new("x", from_json(&section)).expect_err("six faults");
+        let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let wanted = [
+            "auth.note_vkey must be set",
+            "auth.jwks_url must be a URL",
+            "of A: a name is",
+            "of A: sha256",
+            "of A: kms:everything",
+            "two blocks named b",
+        ];
+        assert_eq!(texts.len(), wanted.len(), "{texts:?}");
+        for (text, wanted) in texts.iter().zip(wanted) {
+            assert!(text.contains(wanted), "{text}");
+        }
+    }
+
     fn vkey(issuer: &str) -> String {
         let name = policy_note::origin(issuer);
         VerifierKey::ed25519(&name, &[7; 32]).unwrap().to_string()
@@ -396,10 +437,11 @@ mod tests {
     #[test]
     fn faults_are_named() {
         let check = |section: serde_json::Value, wanted: &str| {
-            let error = AuthConfig::new("x", from_json(&section))
-                .expect_err(wanted)
-                .to_string();
-            assert!(error.contains(wanted), "{error}");
+            let faults = AuthConfig::new("x", from_json(&section)).expect_err(wanted);
+            let named = faults
+                .iter()
+                .filter(|fault| fault.to_string().contains(wanted));
+            assert_eq!(named.count(), 1, "{faults:?}");
         };
         let digest = "ab".repeat(32);
         let one = |name: &str, sha: &str, scope: &str| json!({"name": name, "sha256": sha, "scopes": [scope]});

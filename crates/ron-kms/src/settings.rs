@@ -18,15 +18,15 @@ ron_service::settings! {
     pub struct LifecycleSettings {
         /// How long the next public key of a key with rotate_every is published before it signs
         /// (half of rotate_every where that is shorter).
-        "rotation.prepublish" => prepublish: Duration = "1h", range("1s", "720h");
+        "rotation.prepublish" => prepublish: Duration = "1h", range("1s", "720h"), restart(Threads);
         /// Scheduled rotations come up to this much of rotate_every early, at random, so that keys
         /// made together are not rotated together.
-        "rotation.jitter_percent" => jitter_percent: u64 = "10", range("0", "50");
+        "rotation.jitter_percent" => jitter_percent: u64 = "10", range("0", "50"), restart(Threads);
         /// Time between the order to destroy a key and its destruction, when the order names none.
-        "destroy.delay" => destroy_delay: Duration = "168h", range("1s", "8784h");
+        "destroy.delay" => destroy_delay: Duration = "168h", range("1s", "8784h"), restart(Threads);
         /// The shortest such time that an order may name. Danger: with a short one a mistake cannot
         /// be cancelled in time.
-        "destroy.delay_min" => destroy_delay_min: Duration = "24h", range("1s", "8784h");
+        "destroy.delay_min" => destroy_delay_min: Duration = "24h", range("1s", "8784h"), restart(Threads);
     }
 }
 
@@ -41,59 +41,59 @@ ron_service::choice! {
 ron_service::settings! {
     pub struct Keys {
         /// Where keys are stored: sealed in data_dir, or in memory only (needs amnesia = true).
-        "backend" => backend: LocalBackend = "file";
+        "backend" => backend: LocalBackend = "file", restart(Devices);
         /// File of the seal key: 64 hex digits, mode 0600. Empty: data_dir/seal.key, made with a
         /// new store. It protects copies of the database, not this host.
-        "seal.key_file" => seal_key_file: Option<PathBuf>;
+        "seal.key_file" => seal_key_file: Option<PathBuf>, restart(Files);
         /// File of a passphrase, mode 0600, from which Argon2id derives the seal key; instead of
         /// seal.key_file.
-        "seal.passphrase_file" => seal_passphrase_file: Option<PathBuf>;
+        "seal.passphrase_file" => seal_passphrase_file: Option<PathBuf>, restart(Files);
         /// Algorithms that new keys may have.
-        "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256";
+        "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256", restart(Devices);
         /// Threads that sign; 0 means one per core.
-        "signers" => signers: usize = "0", range("0", "64");
+        "signers" => signers: usize = "0", range("0", "64"), restart(Threads);
         /// Sign requests waiting for a signer; full means 429.
-        "queues.sign" => sign_queue: usize = "512", range("1", "65536");
+        "queues.sign" => sign_queue: usize = "512", range("1", "65536"), restart(Queues);
         /// Changes of keys that wait for the store thread; full means 429.
-        "queues.store" => store_queue: usize = "64", range("1", "4096");
+        "queues.store" => store_queue: usize = "64", range("1", "4096"), restart(Queues);
         /// SignOutput results waiting for their leaf; at least 1000 for a full batch.
-        "queues.audit" => audit_queue: usize = "2048", range("1000", "65536");
+        "queues.audit" => audit_queue: usize = "2048", range("1000", "65536"), restart(Queues);
         /// Longest time a sign request may take, queueing included.
-        "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m");
+        "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m"), restart(Threads);
         /// Longest wait for room in the audit queue before a 429.
-        "audit.reserve_wait" => reserve_wait: Duration = "200ms", range("1ms", "5s");
+        "audit.reserve_wait" => reserve_wait: Duration = "200ms", range("1ms", "5s"), restart(Threads);
         /// Leaves after which a checkpoint is signed at once.
-        "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000");
+        "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000"), restart(Threads);
         /// Longest time a leaf waits for its checkpoint.
-        "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m");
+        "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m"), restart(Threads);
         /// Directory for a second copy of the newest checkpoint, a file with mode 0600; compared at
         /// start to detect a rollback of data_dir.
-        "audit.anchor_dir" => anchor_dir: Option<PathBuf>;
+        "audit.anchor_dir" => anchor_dir: Option<PathBuf>, restart(Files);
         /// Name of the audit log in its checkpoints. Empty: made with a new store. Cannot change
         /// afterwards.
-        "audit.origin" => origin: Option<NoteName>, range("0", "200");
+        "audit.origin" => origin: Option<NoteName>, range("0", "200"), restart(Documents);
         /// How often the whole audit log is verified in the background.
-        "audit.scrub_interval" => scrub_interval: Duration = "1h", range("1s", "720h");
+        "audit.scrub_interval" => scrub_interval: Duration = "1h", range("1s", "720h"), restart(Threads);
         /// Maximum number of leaves in one durable append.
-        "audit.batch_leaves" => batch_leaves: usize = "2048", range("1000", "65536");
+        "audit.batch_leaves" => batch_leaves: usize = "2048", range("1000", "65536"), restart(Memory);
         /// Sign checkpoints a second time with ML-DSA-44; its verifier key is at
         /// /audit/v1/vkey/ml-dsa-44.
-        "audit.ml_dsa" => ml_dsa: bool = "false";
+        "audit.ml_dsa" => ml_dsa: bool = "false", restart(Documents);
         /// How long an old key of the log keeps signing checkpoints after its rotation, for
         /// verifiers that pin it.
-        "audit.log_key_overlap" => log_key_overlap: Duration = "720h", range("0s", "8760h");
+        "audit.log_key_overlap" => log_key_overlap: Duration = "720h", range("0s", "8760h"), restart(Threads);
         /// Uses of an aes256-gcm version reserved in the store at once; a crash wastes the rest of
         /// a block.
-        "nonces.block" => nonce_block: u32 = "65536", range("1", "16777216");
+        "nonces.block" => nonce_block: u32 = "65536", range("1", "16777216"), restart(Threads);
         /// Maximum uses of one aes256-gcm version; after that the key must be rotated. Below 2^32,
         /// the limit of NIST SP 800-38D.
-        "nonces.cap" => nonce_cap: u32 = "4294967295", range("1", "4294967295");
+        "nonces.cap" => nonce_cap: u32 = "4294967295", range("1", "4294967295"), restart(Threads);
         /// Signatures and envelope operations remembered by op_id for 24 hours, also across a
         /// restart; beyond this number the oldest are forgotten early.
-        "replay.capacity" => replay_capacity: usize = "131072", range("16", "10000000");
+        "replay.capacity" => replay_capacity: usize = "131072", range("16", "10000000"), restart(Memory);
         /// Maximum bytes of the remembered answers on disk; beyond that the oldest are forgotten
         /// early.
-        "replay.bytes_max" => replay_bytes: ByteSize = "64MiB", range("1MiB", "16GiB");
+        "replay.bytes_max" => replay_bytes: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Memory);
         ..lifecycle: LifecycleSettings;
         ..devices: DeviceKeys;
         ..witness: WitnessKeys;

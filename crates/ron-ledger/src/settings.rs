@@ -11,23 +11,23 @@ ron_service::settings! {
     pub struct Settings {
         /// Identity of the log: the first line of its checkpoints and the name of its key. It cannot
         /// be changed later.
-        "log.origin" => origin: NoteName = "ron.local/ledger", range("1", "200");
+        "log.origin" => origin: NoteName = "ron.local/ledger", range("1", "200"), restart(Documents);
         /// Prefixes of the accounts that may fund reward epochs. In any case an epoch is funded only
         /// from a pool of its own tenant: pool:<tenant>/<name>.
         "ledger.pool_prefixes" => pool_prefixes: Vec<Account> = "pool:", reloadable;
         /// Number of entries between two snapshots of the state; a start replays at most this many.
-        "ledger.snapshot_every" => snapshot_every: u64 = "1000000", range("1000", "100000000");
+        "ledger.snapshot_every" => snapshot_every: u64 = "1000000", range("1000", "100000000"), restart(Threads);
         /// Maximum number of accounts; a request that would create one more is refused
         /// (limits_exceeded). Settlement is exempt.
-        "ledger.accounts_max" => accounts_max: u32 = "4000000000", range("1", "4000000000");
+        "ledger.accounts_max" => accounts_max: u32 = "4000000000", range("1", "4000000000"), restart(Threads);
         /// Maximum balance of one account in one asset, in minor units; an issue, transfer or capture
         /// that would exceed it is refused (limits_exceeded). Settlement is exempt. The default is
         /// above what can ever be issued.
-        "ledger.account_total_max_minor" => account_total_max: Amount = "340282366920938463463374607430768211455";
+        "ledger.account_total_max_minor" => account_total_max: Amount = "340282366920938463463374607430768211455", restart(Threads);
         /// Maintain the SQLite projection, which serves the history endpoint and ad-hoc queries.
-        "ledger.projection" => projection: bool = "true";
+        "ledger.projection" => projection: bool = "true", restart(Threads);
         /// Maximum number of commits waiting for the writer; further ones get 429.
-        "queues.commits" => commits: usize = "1024", range("1", "65536");
+        "queues.commits" => commits: usize = "1024", range("1", "65536"), restart(Queues);
         ..witness: WitnessKeys;
     }
 }

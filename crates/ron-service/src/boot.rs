@@ -7,10 +7,11 @@ use std::sync::Arc;
 use ron_auth::{AuthConfig, RonAuthorizer};
 use ron_kernel::Topology;
 
-use crate::chassis::{Chassis, Parts, ReloadError, Running};
+use crate::chassis::{Chassis, Parts, Running};
 use crate::config::{Config, ServiceSettings, Table};
 use crate::datadir::DataDir;
 use crate::error::StartError;
+use crate::topology::ChassisThreads;
 
 /// A service, as the chassis sees it.
 pub trait Service {
@@ -43,6 +44,8 @@ pub struct Boot<S> {
 
 /// Starts a service on the sockets of `parts`. Returns once its ports answer.
 pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartError> {
+    // In a constant, so that a service whose table lacks one of these rows does not compile.
+    let threads = const { ChassisThreads::of(S::TOPOLOGY) };
     let settings = S::Settings::from_config(&config)?;
     let data = if S::NEEDS_DATA_DIR || config.chassis().data_dir.is_some() {
         DataDir::open(&config)?
@@ -50,7 +53,7 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
         None
     };
     let data_dir = data.as_ref().map(|dir| dir.path().to_owned());
-    let mut chassis = Chassis::new(S::TOPOLOGY, &config, &parts, data)?;
+    let mut chassis = Chassis::new(S::TOPOLOGY, threads, &config, &parts, data)?;
     let mut auth = AuthConfig::clone(config.auth());
     auth.enforced_caveats = S::ENFORCED_CAVEATS
         .iter()
@@ -66,15 +69,9 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
     // A record of the issuer's notes that cannot be used stays so: a service manager must not restart for it.
     .map_err(StartError::config_text)?;
     auth.on_state(chassis.ready.hook("passports"));
-    auth.spawn(&chassis.sup, S::TOPOLOGY);
-    chassis.authorizer = auth.clone();
+    chassis.authorize_with(auth.clone());
     // First, so that the hooks of the service see settings that have been accepted.
     chassis.on_reload(|_: S::Settings| Ok(()));
-    let reloaded = auth.clone();
-    chassis.on_reload_last(move |config| {
-        let settings = AuthConfig::clone(config.auth());
-        reloaded.reload(settings).map_err(ReloadError::Refused)
-    });
     S::start(Boot {
         settings,
         chassis,
@@ -106,3 +103,7 @@ impl Descriptor {
         self.table.service
     }
 }
+
+#[cfg(test)]
+#[path = "boot_tests.rs"]
+mod tests;

@@ -34,7 +34,7 @@ pub use config::{
 };
 pub use datadir::DataDir;
 pub use error::StartError;
-pub use main_with::{command, main_with};
+pub use main_with::{command, load_process_config, main_with, run_process};
 pub use ready::ReadyBoard;
 pub use store::{Migration, Poison, Store, StoreError};
 pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

@@ -45,26 +45,26 @@ fn run<S: Service>() -> u8 {
     if matches.subcommand_name() == Some("check-config") {
         return print(&config.render_effective());
     }
+    run_process::<S>(config, |_| ()).unwrap_or_else(|error| refuse(table, &error))
+}
+
+/// Runs a service until a signal, a stop request or a fatal error, with logger and signal handlers of
+/// its own process; returns the exit code of the drain. `started` is called once its ports answer.
+pub fn run_process<S: Service>(
+    config: Config,
+    started: impl FnOnce(&Running),
+) -> Result<u8, StartError> {
     let inherited = Inherited::from_env(); // changes the environment, so before any thread starts
     let level = logging::init_from(&config);
     if let Err(error) = ron_crypto::process_hardening() {
         tracing::warn!(event = "hardening_incomplete", error = %error);
     }
-    let signals = match Signals::install() {
-        Ok(signals) => signals,
-        Err(error) => {
-            return refuse(
-                table,
-                &StartError::failed(format!("signals cannot be handled: {error}")),
-            );
-        }
-    };
-    let parts = inherited.and_then(|sockets| Parts::bind_beside(&config, sockets));
-    let started = parts.and_then(|parts| start::<S>(config, parts));
-    match started {
-        Ok(running) => run_until_stopped(running, &signals, &level),
-        Err(error) => refuse(table, &error),
-    }
+    let signals = Signals::install()
+        .map_err(|e| StartError::failed(format!("signals cannot be handled: {e}")))?;
+    let parts = Parts::bind_beside(&config, inherited?)?;
+    let running = start::<S>(config, parts)?;
+    started(&running);
+    Ok(run_until_stopped(running, &signals, &level))
 }
 
 /// Waits for signals, a stop request or a fatal error, then drains.
@@ -156,9 +156,19 @@ pub fn command(table: &'static Table) -> Command {
 }
 
 fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<ConfigProblem>> {
-    let env = |name: &str| std::env::var(name).ok();
+    let path = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
+    let set = matches.get_many::<String>("set").into_iter().flatten();
+    load_process_config(table, path, set)
+}
+
+/// Loads the configuration of a process: the file, its environment, then `KEY=VALUE` pairs.
+pub fn load_process_config<'a>(
+    table: &'static Table,
+    path: Option<&Path>,
+    set: impl IntoIterator<Item = &'a String>,
+) -> Result<Config, Vec<ConfigProblem>> {
     let mut flags = Vec::new();
-    for pair in matches.get_many::<String>("set").into_iter().flatten() {
+    for pair in set {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(vec![ConfigProblem {
                 origin: Origin::Flag,
@@ -168,14 +178,9 @@ fn load(table: &'static Table, matches: &ArgMatches) -> Result<Config, Vec<Confi
         };
         flags.push((key.trim().to_owned(), value.to_owned()));
     }
-    let path = matches.get_one::<PathBuf>("config");
-    load_checked(
-        table,
-        path.map(PathBuf::as_path),
-        &env,
-        &flags,
-        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()),
-    )
+    let env = |name: &str| std::env::var(name).ok();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    load_checked(table, path, &env, &flags, names)
 }
 
 /// Loads the configuration, and refuses variables with the service's prefix that name no key: they
@@ -231,7 +236,7 @@ mod tests {
         #[allow(dead_code)] // the test reads the table
         struct Own {
             /// Where a secret is, as in env:NAME.
-            "secret_from" => secret_from: Option<String>;
+            "secret_from" => secret_from: Option<String>, restart(Files);
         }
     }
     static TABLE: Table = Table {

@@ -1,5 +1,6 @@
 //! The rows that the chassis adds to every service's topology table, and lookups of rows.
 
+use ron_auth::AuthThreads;
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec};
 
 /// Builds a service's [`Topology`]: the chassis rows with this thread name prefix, then the
@@ -39,7 +40,7 @@ macro_rules! topology {
             queues: &[
                 $crate::topology::HTTP_QUEUE,
                 $crate::topology::OPS_QUEUE,
-                $crate::topology::AUTH_QUEUE,
+                $crate::topology::REFRESH_QUEUE,
                 $($own_queue),*
             ],
             locks: &[
@@ -48,9 +49,9 @@ macro_rules! topology {
                 $crate::topology::FRONT_LOCKS[0],
                 $crate::topology::FRONT_LOCKS[1],
                 $crate::topology::FRONT_LOCKS[2],
-                $crate::topology::AUTH_LOCKS[0],
-                $crate::topology::AUTH_LOCKS[1],
-                $crate::topology::AUTH_LOCKS[2],
+                $crate::topology::CACHE_LOCK,
+                $crate::topology::METER_LOCK,
+                $crate::topology::NOTE_LOCK,
                 $crate::topology::READY_LOCK,
                 $crate::topology::HOOKS_LOCK,
                 $crate::topology::CHECKPOINT_LOCK,
@@ -61,6 +62,8 @@ macro_rules! topology {
 
 pub use crate::log_host::CHECKPOINT_LOCK;
 pub use crate::ready::READY_LOCK;
+#[doc(hidden)]
+pub use ron_auth::{CACHE_LOCK, METER_LOCK, NOTE_LOCK, REFRESH_QUEUE};
 #[doc(hidden)]
 pub use ron_http::{CLIENT_LOCK, FRONT_LOCKS};
 #[doc(hidden)]
@@ -152,34 +155,6 @@ pub const OPS_QUEUE: QueueSpec = QueueSpec {
     to: "ops workers",
     when_full: "cannot happen: it holds connections and is larger than their maximum number",
 };
-/// The row of ron-auth's refresh queue. The two crates are of one layer and do not depend on each
-/// other, so the text is in both; change it in both.
-pub const AUTH_QUEUE: QueueSpec = QueueSpec {
-    name: "auth_refresh",
-    capacity: 1,
-    overflow: Overflow::DropOldest,
-    from: "request handlers",
-    to: "auth-keys",
-    when_full: "a refresh is already pending; nothing is lost",
-};
-/// The rows of ron-auth's locks, as for [`AUTH_QUEUE`].
-pub const AUTH_LOCKS: [LockSpec; 3] = [
-    LockSpec {
-        name: "auth.cache",
-        rank: 902,
-        guards: "verified tokens by hash, 8 shards",
-    },
-    LockSpec {
-        name: "auth.meter",
-        rank: 903,
-        guards: "use of rate and budget caveats by token id; used proofs; refusals to be logged",
-    },
-    LockSpec {
-        name: "auth.note",
-        rank: 904,
-        guards: "the highest policy note version by issuer, and the claim to write its file; only *-auth-keys, *-auth-feed and a reload take it",
-    },
-];
 
 /// The row with this name.
 ///
@@ -208,21 +183,54 @@ pub fn topology_lock(topology: &'static Topology, name: &str) -> &'static LockSp
     found.unwrap_or_else(|| panic!("no lock {name} in the topology of {}", topology.service))
 }
 
-/// The row whose name has this suffix.
-pub(crate) fn row_ending(
-    topology: &'static Topology,
-    suffix: &str,
-) -> Result<&'static ThreadSpec, String> {
-    let found = topology
-        .threads
-        .iter()
-        .find(|row| row.name.ends_with(suffix));
-    found.ok_or_else(|| {
-        format!(
-            "the topology of {} lacks a *{suffix} thread; make it with ron_service::topology!",
-            topology.service
-        )
-    })
+/// The rows that [`topology!`](crate::topology!) adds.
+#[derive(Clone, Copy)]
+pub(crate) struct ChassisThreads {
+    pub http_poll: &'static ThreadSpec,
+    pub http_workers: &'static ThreadSpec,
+    pub ops_poll: &'static ThreadSpec,
+    pub ops_workers: &'static ThreadSpec,
+    pub auth: AuthThreads,
+}
+
+impl ChassisThreads {
+    /// The rows of a table. Evaluated in a constant, so a table without them does not compile.
+    pub const fn of(topology: &'static Topology) -> Self {
+        Self {
+            http_poll: row_ending(topology, "-http-poll"),
+            http_workers: row_ending(topology, "-http-"),
+            ops_poll: row_ending(topology, "-ops-poll"),
+            ops_workers: row_ending(topology, "-ops-"),
+            auth: AuthThreads {
+                keys: row_ending(topology, "-auth-keys"),
+                feed: row_ending(topology, "-auth-feed"),
+            },
+        }
+    }
+}
+
+const fn row_ending(topology: &'static Topology, suffix: &str) -> &'static ThreadSpec {
+    let mut at = 0;
+    while at < topology.threads.len() {
+        let row = &topology.threads[at];
+        let name = row.name.as_bytes();
+        if let Some(from) = name.len().checked_sub(suffix.len())
+            && equal(name.split_at(from).1, suffix.as_bytes())
+        {
+            return row;
+        }
+        at += 1;
+    }
+    panic!("a row of the chassis is missing; make the table with ron_service::topology!")
+}
+
+/// `==` is not yet available in constants.
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    at == a.len() && at == b.len()
 }
 
 /// Checks a table: names that are too long, duplicate names, duplicate ranks. For the services'
@@ -301,6 +309,8 @@ mod tests {
         assert_eq!(topology_thread(&SAMPLE, "pass-work-").job, "works");
         assert_eq!(topology_queue(&SAMPLE, "work").capacity, 4);
         assert_eq!(topology_lock(&SAMPLE, "sample").rank, 10);
-        assert!(row_ending(&SAMPLE, "-http-poll").is_ok() && row_ending(&SAMPLE, "-none").is_err());
+        let rows = const { ChassisThreads::of(&SAMPLE) };
+        assert_eq!(rows.http_workers.name, "pass-http-");
+        assert_eq!(rows.auth.feed.name, "pass-auth-feed");
     }
 }

@@ -72,34 +72,34 @@ ron_service::settings! {
         /// Prometheus file_sd files (.json, .yml, .yaml) with more services to watch.
         "discovery.files" => discovery_files: Vec<PathBuf>, reloadable;
         /// Time between two reads of the discovery files.
-        "discovery.interval" => discovery_interval: Duration = "5s", range("250ms", "1h");
+        "discovery.interval" => discovery_interval: Duration = "5s", range("250ms", "1h"), restart(Threads);
         /// Disables every action, whatever the other keys allow.
         "read_only" => read_only: bool = "true", reloadable;
         /// Timeout of an action's call to a node.
-        "action_timeout" => action_timeout: Duration = "5s", range("100ms", "60s");
+        "action_timeout" => action_timeout: Duration = "5s", range("100ms", "60s"), restart(Clients);
         /// Time between two polls of a node.
-        "sampler.metrics_interval" => interval: Duration = "5s", range("250ms", "1h");
+        "sampler.metrics_interval" => interval: Duration = "5s", range("250ms", "1h"), restart(Threads);
         /// How long samples are kept.
-        "sampler.metrics_window" => window: Duration = "5m", range("10s", "24h");
+        "sampler.metrics_window" => window: Duration = "5m", range("10s", "24h"), restart(Memory);
         /// Timeout of one poll, for all its requests together.
-        "sampler.poll_timeout" => poll_timeout: Duration = "3s", range("100ms", "60s");
+        "sampler.poll_timeout" => poll_timeout: Duration = "3s", range("100ms", "60s"), restart(Clients);
         /// Timeout for connecting to a node.
-        "sampler.connect_timeout" => connect_timeout: Duration = "2s", range("50ms", "60s");
+        "sampler.connect_timeout" => connect_timeout: Duration = "2s", range("50ms", "60s"), restart(Clients);
         /// Maximum size of a response that is read from a node.
-        "sampler.max_body_bytes" => max_body_bytes: ByteSize = "4MiB", range("1KiB", "64MiB");
+        "sampler.max_body_bytes" => max_body_bytes: ByteSize = "4MiB", range("1KiB", "64MiB"), restart(Clients);
         /// Maximum sampler threads; more nodes than this share threads.
-        "sampler.max_threads" => max_threads: usize = "128", range("1", "512");
+        "sampler.max_threads" => max_threads: usize = "128", range("1", "512"), restart(Threads);
         /// Maximum series per node; samples of further series are dropped and counted.
-        "sampler.max_series" => max_series: usize = "5000", range("10", "1000000");
+        "sampler.max_series" => max_series: usize = "5000", range("10", "1000000"), restart(Memory);
         /// Who may view the console: none admits every local caller (loopback only), ingress trusts
         /// a listed proxy's headers, passport requires admin:view.
-        "auth.mode" => auth_mode: AuthMode = "none";
+        "auth.mode" => auth_mode: AuthMode = "none", restart(Trust);
         /// Address blocks, as in 10.0.0.0/8, of the proxies whose headers are trusted.
         "ingress.proxies" => ingress_proxies: Vec<IpBlock>, reloadable;
         /// Header with the user's name.
-        "ingress.header_user" => ingress_header_user: String = "X-User", range("1", "64");
+        "ingress.header_user" => ingress_header_user: String = "X-User", range("1", "64"), restart(Trust);
         /// Header with the user's groups, separated by commas.
-        "ingress.header_groups" => ingress_header_groups: String = "X-Groups", range("1", "64");
+        "ingress.header_groups" => ingress_header_groups: String = "X-Groups", range("1", "64"), restart(Trust);
         /// Groups that may view.
         "ingress.viewer_groups" => ingress_viewer_groups: Vec<String>, reloadable;
         /// Groups that may view and reload nodes.

@@ -37,39 +37,39 @@ ron_service::settings! {
 ron_service::settings! {
     pub struct Keys {
         /// The iss of every token; a URL, compared byte for byte by verifiers.
-        "issuer" => issuer: String = "http://127.0.0.1:7450";
+        "issuer" => issuer: String = "http://127.0.0.1:7450", restart(Documents);
         /// Base URL of ron-kms.
-        "kms.url" => kms_url: String = "http://127.0.0.1:7440";
+        "kms.url" => kms_url: String = "http://127.0.0.1:7440", restart(Clients);
         /// Service token for ron-kms, mode 0600.
-        "kms.token_file" => kms_token_file: Option<PathBuf>;
+        "kms.token_file" => kms_token_file: Option<PathBuf>, restart(Clients);
         /// KMS key that signs tokens with EdDSA; payload policy jwt.
-        "kms.key" => key: Kid;
+        "kms.key" => key: Kid, restart(Documents);
         /// KMS key that signs tokens with ES256, for audiences that require it.
-        "kms.key_es256" => key_es256: Option<Kid>;
+        "kms.key_es256" => key_es256: Option<Kid>, restart(Documents);
         /// KMS key that signs the policy note; payload policy note. Empty: no note is served.
-        "kms.note_key" => note_key: Option<Kid>;
+        "kms.note_key" => note_key: Option<Kid>, restart(Documents);
         /// A second KMS key that signs the policy note too, while auth.note_vkey of the services is
         /// changed to it.
-        "kms.note_key_next" => note_key_next: Option<Kid>;
+        "kms.note_key_next" => note_key_next: Option<Kid>, restart(Documents);
         /// Post-quantum tokens: off; mirror (for audiences whose policy names them; without the key
         /// a classical token marked pq.fallback); require (no token without an ML-DSA signature).
         "pq.mode" => pq_mode: PqMode = "off", reloadable;
         /// KMS key that signs tokens with ML-DSA; payload policy jwt.
-        "pq.key" => pq_key: Option<Kid>;
+        "pq.key" => pq_key: Option<Kid>, restart(Documents);
         /// Maximum time of one call to the KMS.
-        "kms.timeout" => kms_timeout: Duration = "3s", range("10ms", "1m");
+        "kms.timeout" => kms_timeout: Duration = "3s", range("10ms", "1m"), restart(Clients);
         /// How often the keys are read from the KMS.
-        "kms.refresh_interval" => kms_refresh: Duration = "5s", range("100ms", "1h");
+        "kms.refresh_interval" => kms_refresh: Duration = "5s", range("100ms", "1h"), restart(Threads);
         /// How long a new key is published before it signs; requests wait for it.
-        "rotation.hold" => hold: Duration = "750ms", range("0s", "5s");
+        "rotation.hold" => hold: Duration = "750ms", range("0s", "5s"), restart(Threads);
         /// Directory with issuer.json and issuer.json.sig.
-        "policy.dir" => policy_dir: Option<PathBuf>;
+        "policy.dir" => policy_dir: Option<PathBuf>, restart(Files);
         /// Base URL of issuer.json and issuer.json.sig; when set, it is read instead of policy.dir.
-        "policy.url" => policy_url: Option<String>;
+        "policy.url" => policy_url: Option<String>, restart(Clients);
         /// How often the policy is read again, with 20 percent jitter.
-        "policy.poll_interval" => policy_poll: Duration = "30s", range("100ms", "24h");
+        "policy.poll_interval" => policy_poll: Duration = "30s", range("100ms", "24h"), restart(Threads);
         /// Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.
-        "policy.public_keys" => policy_keys: KeyRing, required;
+        "policy.public_keys" => policy_keys: KeyRing, required, restart(Trust);
         /// Lifetime of a token whose request names none.
         "ttl.default" => ttl: Duration = "15m", range("1s", "1h"), reloadable;
         /// Maximum budget.bytes that a request may name.
@@ -79,11 +79,11 @@ ron_service::settings! {
         /// Maximum rate.rps that a request may name.
         "caveats.max_rate_rps" => rate_rps_max: u64 = "5", range("1", "1000000"), reloadable;
         /// Require a fresh nonce in the DPoP proofs of token requests.
-        "dpop.require_nonce" => require_nonce: bool = "false";
+        "dpop.require_nonce" => require_nonce: bool = "false", restart(Documents);
         /// Threads that issue; 0 means one per core, at most 8.
-        "issue.workers" => workers: usize = "0", range("0", "64");
+        "issue.workers" => workers: usize = "0", range("0", "64"), restart(Threads);
         /// Grants waiting for a signature; full means 429.
-        "queues.issue" => issue_queue: usize = "512", range("1", "65536");
+        "queues.issue" => issue_queue: usize = "512", range("1", "65536"), restart(Queues);
         /// OAuth clients that may ask for tokens.
         "clients" => clients: Blocks<ClientKeys>, reloadable;
     }

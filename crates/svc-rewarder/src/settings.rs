@@ -13,73 +13,73 @@ ron_service::settings! {
     pub struct Keys {
         /// Directory with reward.json, reward-*.json and their .sig files; each policy serves the
         /// tenant it names.
-        "policy.dir" => policy_dir: Option<PathBuf>;
+        "policy.dir" => policy_dir: Option<PathBuf>, restart(Files);
         /// Ed25519 public keys trusted to sign policies: base64url, or NAME=base64url.
-        "policy.public_keys" => policy_keys: KeyRing, required;
+        "policy.public_keys" => policy_keys: KeyRing, required, restart(Trust);
         /// Base URL of ron-ledger; if empty, epochs are computed and never settled.
-        "ledger.url" => ledger_url: Option<String>;
+        "ledger.url" => ledger_url: Option<String>, restart(Clients);
         /// Service token for ron-ledger, mode 0600.
-        "ledger.token_file" => ledger_token_file: Option<PathBuf>;
+        "ledger.token_file" => ledger_token_file: Option<PathBuf>, restart(Clients);
         /// Principal name of the rewarder in the ledger's settlement entries.
-        "ledger.principal" => ledger_principal: PrincipalName = "svc-rewarder", range("1", "160");
+        "ledger.principal" => ledger_principal: PrincipalName = "svc-rewarder", range("1", "160"), restart(Documents);
         /// Base URL of ron-kms, which signs manifests.
-        "kms.url" => kms_url: Option<String>;
+        "kms.url" => kms_url: Option<String>, restart(Clients);
         /// Service token for ron-kms, mode 0600.
-        "kms.token_file" => kms_token_file: Option<PathBuf>;
+        "kms.token_file" => kms_token_file: Option<PathBuf>, restart(Clients);
         /// KMS key that signs manifests: ron/manifest/ed25519/<uuid>, payload policy digest.
-        "kms.key" => kms_key: Option<Kid>;
+        "kms.key" => kms_key: Option<Kid>, restart(Documents);
         /// Ed25519 public keys that a manifest's signature must verify under; same form as
         /// policy.public_keys.
-        "manifest.public_keys" => manifest_keys: KeyRing;
+        "manifest.public_keys" => manifest_keys: KeyRing, restart(Trust);
         /// Timeout of one call to the ledger or the KMS.
-        "upstream_timeout" => upstream_timeout: Duration = "5s", range("10ms", "1m");
+        "upstream_timeout" => upstream_timeout: Duration = "5s", range("10ms", "1m"), restart(Clients);
         /// Settle every sealed epoch automatically; if false, POST /rewarder/epochs/{id}/settle
         /// does.
-        "auto_settle" => auto_settle: bool = "true";
+        "auto_settle" => auto_settle: bool = "true", restart(Threads);
         /// Length of an epoch; a computation may take half of it.
-        "epoch_duration" => epoch_duration: Duration = "1h", range("1s", "720h");
+        "epoch_duration" => epoch_duration: Duration = "1h", range("1s", "720h"), restart(Documents);
         /// How long the artifacts of settled epochs and of dry runs are kept; 0s keeps them for
         /// ever.
-        "retention" => retention: Duration = "0s", range("0s", "87600h");
+        "retention" => retention: Duration = "0s", range("0s", "87600h"), restart(Threads);
         /// How long an uploaded or fetched snapshot is kept after its last use; 0s keeps it for
         /// ever.
-        "snapshot.retention" => snapshot_retention: Duration = "0s", range("0s", "87600h");
+        "snapshot.retention" => snapshot_retention: Duration = "0s", range("0s", "87600h"), restart(Threads);
         /// Directory of sealed snapshots named <hex>.bin after their content id, beside the
         /// uploaded ones.
-        "snapshot.dir" => snapshot_dir: Option<PathBuf>;
+        "snapshot.dir" => snapshot_dir: Option<PathBuf>, restart(Files);
         /// URL to fetch missing snapshots from, with {hex} or {cid} for the content id; the server
         /// must support ranges.
-        "snapshot.url" => snapshot_url: Option<String>;
+        "snapshot.url" => snapshot_url: Option<String>, restart(Clients);
         /// Bearer token for snapshot.url, mode 0600.
-        "snapshot.token_file" => snapshot_token_file: Option<PathBuf>;
+        "snapshot.token_file" => snapshot_token_file: Option<PathBuf>, restart(Clients);
         /// Minimum rate of the snapshot source, in bytes per second; a slower fetch is given up.
-        "snapshot.min_rate" => snapshot_min_rate: ByteSize = "64KiB", range("1KiB", "1GiB");
+        "snapshot.min_rate" => snapshot_min_rate: ByteSize = "64KiB", range("1KiB", "1GiB"), restart(Clients);
         /// Maximum size of a snapshot: the body of an upload (413 above it), or a file fetched from
         /// snapshot.url.
-        "limits.max_snapshot_bytes" => snapshot_bytes_max: ByteSize = "4GiB", range("1KiB", "1TiB");
+        "limits.max_snapshot_bytes" => snapshot_bytes_max: ByteSize = "4GiB", range("1KiB", "1TiB"), restart(Threads);
         /// Maximum rows of one upload, or accounts of one snapshot; 413 above it. Compressed
         /// formats hold many rows in few bytes.
-        "limits.max_rows" => rows_max: u64 = "1000000000", range("1", "1000000000000");
+        "limits.max_rows" => rows_max: u64 = "1000000000", range("1", "1000000000000"), restart(Threads);
         /// Approximate memory for the rows of one upload; rows beyond it are sorted on disk.
-        "limits.import_memory" => import_memory: ByteSize = "256MiB", range("1MiB", "64GiB");
+        "limits.import_memory" => import_memory: ByteSize = "256MiB", range("1MiB", "64GiB"), restart(Memory);
         /// Epochs computed at the same time.
-        "concurrency.jobs" => jobs: usize = "2", range("1", "64");
+        "concurrency.jobs" => jobs: usize = "2", range("1", "64"), restart(Threads);
         /// Threads that compute one epoch together; 0 means one per core.
-        "concurrency.compute_workers" => compute_workers: usize = "0", range("0", "256");
+        "concurrency.compute_workers" => compute_workers: usize = "0", range("0", "256"), restart(Threads);
         /// Uploads sealed at the same time.
-        "concurrency.imports" => imports: usize = "2", range("1", "16");
+        "concurrency.imports" => imports: usize = "2", range("1", "16"), restart(Threads);
         /// Complete uploads waiting to be sealed; full means 429.
-        "queues.imports" => queue_imports: usize = "16", range("1", "1024");
+        "queues.imports" => queue_imports: usize = "16", range("1", "1024"), restart(Queues);
         /// Requests waiting for the scheduler; full means 429.
-        "queues.work_req" => queue_work_req: usize = "512", range("1", "65536");
+        "queues.work_req" => queue_work_req: usize = "512", range("1", "65536"), restart(Queues);
         /// Epochs waiting to be computed.
-        "queues.work" => queue_work: usize = "512", range("1", "65536");
+        "queues.work" => queue_work: usize = "512", range("1", "65536"), restart(Queues);
         /// Computed epochs waiting to be written.
-        "queues.results" => queue_results: usize = "512", range("1", "65536");
+        "queues.results" => queue_results: usize = "512", range("1", "65536"), restart(Queues);
         /// Sealed epochs waiting to be settled.
-        "queues.intents" => queue_intents: usize = "512", range("1", "65536");
+        "queues.intents" => queue_intents: usize = "512", range("1", "65536"), restart(Queues);
         /// Reports of the stages waiting for the scheduler.
-        "queues.updates" => queue_updates: usize = "1024", range("1", "65536");
+        "queues.updates" => queue_updates: usize = "1024", range("1", "65536"), restart(Queues);
     }
 }
 

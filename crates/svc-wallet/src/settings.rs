@@ -12,34 +12,34 @@ use crate::upstream::StalledAfter;
 ron_service::settings! {
     pub struct Settings {
         /// Base URL of ron-ledger.
-        "ledger.url" => ledger_url: String = "http://127.0.0.1:7460";
+        "ledger.url" => ledger_url: String = "http://127.0.0.1:7460", restart(Clients);
         /// File with the service token for ron-ledger; mode 0600.
-        "ledger.token_file" => ledger_token_file: Option<PathBuf>;
+        "ledger.token_file" => ledger_token_file: Option<PathBuf>, restart(Clients);
         /// Directory that contains wallet.json and its signature wallet.json.sig.
-        "policy.dir" => policy_dir: PathBuf;
+        "policy.dir" => policy_dir: PathBuf, restart(Files);
         /// Ed25519 public keys, one of which must have signed the policy: base64url, or
         /// NAME=base64url.
-        "policy.public_keys" => policy_keys: KeyRing, required;
+        "policy.public_keys" => policy_keys: KeyRing, required, restart(Trust);
         /// Maximum amount of one operation, in minor units.
-        "limits.per_op_minor" => per_op_max: Amount = "100000000000000000000";
+        "limits.per_op_minor" => per_op_max: Amount = "100000000000000000000", restart(Threads);
         /// Maximum amount per account and UTC day, in minor units.
-        "limits.daily_minor" => daily_max: Amount = "10000000000000000000000";
+        "limits.daily_minor" => daily_max: Amount = "10000000000000000000000", restart(Threads);
         /// Number of committer threads; 0 means one per core.
-        "wallet.committers" => committers: usize = "0", range("0", "64");
+        "wallet.committers" => committers: usize = "0", range("0", "64"), restart(Threads);
         /// When a call is in flight and the ledger has answered nothing for this long, the service is
         /// not ready and refuses new writes.
-        "ledger.silent_after" => silent_after: Duration = "120ms", range("10ms", "10s");
+        "ledger.silent_after" => silent_after: Duration = "120ms", range("10ms", "10s"), restart(Clients);
         /// When one call has been in flight for this long, the service is not ready and refuses new
         /// writes, even while the ledger answers other calls.
-        "ledger.hangs_after" => hangs_after: Duration = "500ms", range("10ms", "10s");
+        "ledger.hangs_after" => hangs_after: Duration = "500ms", range("10ms", "10s"), restart(Clients);
         /// Maximum number of ledger entries kept in a local copy, so that repeated requests are
         /// answered while the ledger is unavailable; entries older than 24 hours are dropped.
-        "answers.keep" => answers_keep: u64 = "1000000", range("1000", "100000000");
+        "answers.keep" => answers_keep: u64 = "1000000", range("1000", "100000000"), restart(Files);
         /// Maximum number of accounts in the balance cache.
-        "balances.keep" => balances_keep: usize = "100000", range("16", "10000000");
+        "balances.keep" => balances_keep: usize = "100000", range("16", "10000000"), restart(Memory);
         /// Maximum number of writes waiting for a committer, over all committers; when full, writes get
         /// 429.
-        "queues.work" => work: usize = "512", range("1", "65536");
+        "queues.work" => work: usize = "512", range("1", "65536"), restart(Queues);
     }
 }
 

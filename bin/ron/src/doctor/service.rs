@@ -25,7 +25,7 @@ pub fn check_file(report: &mut Report, name: &str, file: &Path) {
         .map_err(|e| format!("{} cannot be read: {e}", file.display()))
         .and_then(|text| {
             let env = |key: &str| std::env::var(key).ok();
-            Config::load(fleet::table(name)?, Some((file, &text)), &env, &[]).map_err(lines)
+            Config::load(fleet::table(name)?, Some((file, &text)), &env, &[]).map_err(fleet::lines)
         });
     let Some(config) = configured(report, name, loaded) else {
         return;
@@ -160,11 +160,6 @@ fn holder(layout: &Layout, name: &str) -> Option<u32> {
     String::from_utf8_lossy(&line).contains(name).then_some(pid)
 }
 
-fn lines(problems: Vec<ron_service::ConfigProblem>) -> String {
-    let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    each.join("; ")
-}
-
 fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -> Option<Config> {
     let about = format!("{name} config");
     match loaded {
@@ -182,7 +177,7 @@ fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -
         Err(why) => {
             report.fail(
                 &about,
-                why,
+                why.replace('\n', "; "),
                 format!("`{name} --help` lists every key, `{name} print-example` is a file to start from"),
             );
             None

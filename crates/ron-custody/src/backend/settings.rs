@@ -21,53 +21,53 @@ ron_service::settings! {
     pub struct DeviceKeys {
         /// Path of the PKCS#11 module, such as /usr/lib/softhsm/libsofthsm2.so. Empty: no such
         /// backend.
-        "pkcs11.module" => pkcs11_module: Option<PathBuf>;
+        "pkcs11.module" => pkcs11_module: Option<PathBuf>, restart(Devices);
         /// Label of the token. Empty: the module's only token.
-        "pkcs11.token" => pkcs11_token: Option<String>;
+        "pkcs11.token" => pkcs11_token: Option<String>, restart(Devices);
         /// The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable.
-        "pkcs11.pin" => pkcs11_pin: Option<String>;
+        "pkcs11.pin" => pkcs11_pin: Option<String>, restart(Devices);
         /// Number of sessions with the token, one thread each.
-        "pkcs11.sessions" => pkcs11_sessions: usize = "4", range("1", "64");
+        "pkcs11.sessions" => pkcs11_sessions: usize = "4", range("1", "64"), restart(Devices);
         /// How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:.
         /// Empty: no such backend.
-        "tpm.tcti" => tpm_tcti: Option<String>;
+        "tpm.tcti" => tpm_tcti: Option<String>, restart(Devices);
         /// NV index of a counter in the TPM, such as 0x01800a10, that is created if needed and
         /// advanced at each start: a data directory from before the last start is then refused.
         /// Empty: none. Cannot be unset afterwards.
-        "tpm.counter_index" => tpm_counter_index: Option<String>;
+        "tpm.counter_index" => tpm_counter_index: Option<String>, restart(Devices);
         /// File with mode 0600 that holds the authorisation of the TPM's owner. Empty: the owner
         /// has none.
-        "tpm.owner_auth" => tpm_owner_auth: Option<PathBuf>;
+        "tpm.owner_auth" => tpm_owner_auth: Option<PathBuf>, restart(Devices);
         /// Another key service that wraps and unwraps: base URL of a ron-kms, or of a Vault Transit
         /// mount such as https://vault:8200/v1/transit. Empty: no such backend.
-        "remote.url" => remote_url: Option<String>;
+        "remote.url" => remote_url: Option<String>, restart(Devices);
         /// API of that service.
-        "remote.api" => remote_api: Api = "ron";
+        "remote.api" => remote_api: Api = "ron", restart(Devices);
         /// Credential for that service: path of a file with mode 0600, or env:NAME for an
         /// environment variable.
-        "remote.token" => remote_token: Option<String>;
+        "remote.token" => remote_token: Option<String>, restart(Devices);
         /// Tenant of the keys made in another ron-kms: that of the credential.
-        "remote.tenant" => remote_tenant: Tenant = "default";
+        "remote.tenant" => remote_tenant: Tenant = "default", restart(Devices);
         /// Purpose of the keys made in another ron-kms.
-        "remote.purpose" => remote_purpose: Purpose = "remote";
+        "remote.purpose" => remote_purpose: Purpose = "remote", restart(Devices);
         /// Number of threads that call that service.
-        "remote.sessions" => remote_sessions: usize = "4", range("1", "64");
+        "remote.sessions" => remote_sessions: usize = "4", range("1", "64"), restart(Devices);
         /// Seal key of the store as a blob that only this TPM unseals, made with a new store;
         /// instead of seal.key_file.
-        "seal.tpm_file" => seal_tpm_file: Option<PathBuf>;
+        "seal.tpm_file" => seal_tpm_file: Option<PathBuf>, restart(Files);
         /// Pause between two probes of a device that answers.
-        "backends.probe_every" => probe_every: Duration = "2s", range("100ms", "1m");
+        "backends.probe_every" => probe_every: Duration = "2s", range("100ms", "1m"), restart(Threads);
         /// After this time without an answer of the device, verifications with its keys are counted
         /// in verify_cache_expired_total.
-        "verify_cache.soft_ttl" => soft_ttl: Duration = "5m", range("1s", "24h");
+        "verify_cache.soft_ttl" => soft_ttl: Duration = "5m", range("1s", "24h"), restart(Memory);
         /// After this time without an answer of the device, verifications with its keys are refused
         /// with 503.
-        "verify_cache.hard_ttl" => hard_ttl: Duration = "1h", range("1s", "720h");
+        "verify_cache.hard_ttl" => hard_ttl: Duration = "1h", range("1s", "720h"), restart(Memory);
         /// Whether keys sign while their device does not attest them: `required` refuses; the
         /// others only report it.
-        "attest.require" => attest_require: AttestRequire = "if-available";
+        "attest.require" => attest_require: AttestRequire = "if-available", restart(Threads);
         /// How often devices have to attest their keys; a failure is retried after 5 s.
-        "attest.refresh_every" => attest_every: Duration = "10m", range("200ms", "24h");
+        "attest.refresh_every" => attest_every: Duration = "10m", range("200ms", "24h"), restart(Threads);
     }
 }
 

@@ -21,8 +21,9 @@ use crate::config::{ChassisSettings, Config, ServiceSettings};
 use crate::datadir::DataDir;
 use crate::error::StartError;
 use crate::ready::{ReadyBoard, STARTING};
-use crate::topology::{HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE, row_ending};
+use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
+use ron_auth::{AuthConfig, RonAuthorizer};
 use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
     Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
@@ -107,8 +108,9 @@ pub struct Chassis {
     /// Settings for further clients of this service; a reload rereads its certificates.
     pub peers: ClientConfig,
     shared: Arc<Shared>,
-    /// See [`Chassis::on_reload_last`].
-    last_reload: Option<ReloadHook>,
+    threads: ChassisThreads,
+    /// Its threads start with the API; `None` in tests that authorize callers otherwise.
+    auth: Option<Arc<RonAuthorizer>>,
     api: TcpListener,
     ops: FrontHandle,
     guard: StartGuard,
@@ -128,11 +130,11 @@ impl Drop for StartGuard {
 }
 
 impl Chassis {
-    /// Starts the health port and creates the parts that every service needs. The topology must
-    /// have the rows of all chassis threads; `ron_service::topology!` adds them. `data` stays locked
-    /// until the drain ends.
+    /// Starts the health port and creates the parts that every service needs. `threads` are rows of
+    /// `topology`. `data` stays locked until the drain ends.
     pub(crate) fn new(
         topology: &'static Topology,
+        threads: ChassisThreads,
         config: &Config,
         parts: &Parts,
         data: Option<DataDir>,
@@ -181,6 +183,7 @@ impl Chassis {
         });
         let ops = start_ops(
             &shared,
+            &threads,
             shared_listener(&parts.health)?,
             &km,
             &*parts.random,
@@ -202,7 +205,8 @@ impl Chassis {
             public_urls: bases::of_api(config.chassis(), &api)?,
             api,
             shared,
-            last_reload: None,
+            threads,
+            auth: None,
             ops,
             guard,
             data,
@@ -230,13 +234,12 @@ impl Chassis {
         self.shared.hooks.lock().reload.push(hook);
     }
 
-    /// Sets the hook that a reload calls after those of the service: nothing of it is in force when one
-    /// of them refuses.
-    pub(crate) fn on_reload_last(
-        &mut self,
-        hook: impl Fn(&Config) -> Result<(), ReloadError> + Send + Sync + 'static,
-    ) {
-        self.last_reload = Some(Arc::new(hook));
+    /// Sets the authorizer of both ports. Its threads start in [`Chassis::serve`], when the service's
+    /// stores are open, and it is reloaded after the hooks of the service, so nothing of a reload is in
+    /// force there when one of them refuses.
+    pub(crate) fn authorize_with(&mut self, auth: Arc<RonAuthorizer>) {
+        self.authorizer = auth.clone();
+        self.auth = Some(auth);
     }
 
     /// Registers a hook for the end of the drain, after every thread has ended; hooks run in the
@@ -248,8 +251,14 @@ impl Chassis {
     /// Opens the API and declares the service started. Adds `/version` and `/openapi.json` to the
     /// routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
-        let last = self.last_reload.take();
-        self.shared.hooks.lock().reload.extend(last);
+        if let Some(auth) = self.auth.take() {
+            auth.spawn(&self.sup, self.threads.auth);
+            let hook: ReloadHook = Arc::new(move |config| {
+                let settings = AuthConfig::clone(config.auth());
+                auth.reload(settings).map_err(ReloadError::Refused)
+            });
+            self.shared.hooks.lock().reload.push(hook);
+        }
         let mut bases = std::mem::take(&mut self.public_urls);
         bases.extend(bases::of_health(self.ops.addr()));
         self.authorizer.served_at(&bases);
@@ -257,8 +266,8 @@ impl Chassis {
         let config = self.config.load();
         let listen = transport::listen(config.chassis(), self.api, self.shared.tls.clone())?;
         let spec = FrontSpec {
-            poll: row_ending(self.topology, "-http-poll").map_err(StartError::Failed)?,
-            workers: row_ending(self.topology, "-http-").map_err(StartError::Failed)?,
+            poll: self.threads.http_poll,
+            workers: self.threads.http_workers,
             queue: &HTTP_QUEUE_SPEC,
         };
         let api = Front::start(
@@ -306,13 +315,14 @@ fn shared_listener(listener: &TcpListener) -> Result<TcpListener, StartError> {
 
 fn start_ops(
     shared: &Arc<Shared>,
+    threads: &ChassisThreads,
     listener: TcpListener,
     km: &KernelMetrics,
     random: &dyn Random,
 ) -> Result<FrontHandle, StartError> {
     let spec = FrontSpec {
-        poll: row_ending(shared.topology, "-ops-poll").map_err(StartError::Failed)?,
-        workers: row_ending(shared.topology, "-ops-").map_err(StartError::Failed)?,
+        poll: threads.ops_poll,
+        workers: threads.ops_workers,
         queue: &OPS_QUEUE_SPEC,
     };
     let config = shared.config.load();

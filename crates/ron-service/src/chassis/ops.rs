@@ -289,18 +289,15 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
                 },
             ))
         }
-        Err(error @ ReloadError::NeedsRestart(_)) => {
-            let keys = match &error {
-                ReloadError::NeedsRestart(keys) => keys.clone(),
-                _ => Vec::new(),
-            };
+        Err(ReloadError::NeedsRestart(keys)) => {
+            let names: Vec<&str> = keys.iter().map(|(key, _)| *key).collect();
             Err(Problem::new(
                 409,
                 "restart_needed",
                 "A restart is needed",
-                error.to_string(),
+                ReloadError::NeedsRestart(keys).to_string(),
             )
-            .with_details(serde_json::json!({ "keys": keys })))
+            .with_details(serde_json::json!({ "keys": names })))
         }
         Err(ReloadError::Busy) => Err(Problem::in_flight("another reload is in progress")),
         // Paths and line numbers of the host's files belong in its log, not in the answer.

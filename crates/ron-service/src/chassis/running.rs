@@ -10,7 +10,7 @@ use ron_kernel::{Deadline, DrainReport, Shutdown, Supervisor, exit};
 use ron_proto::status::Readiness;
 
 use super::{ReloadHook, Shared};
-use crate::config::{Config, ConfigProblem, Diff};
+use crate::config::{Config, ConfigProblem, Diff, Restart};
 use crate::ready::readiness;
 
 /// Returned by every service's `start`. Dropping it drains the service for at most the configured
@@ -28,12 +28,19 @@ pub struct Running {
 pub enum ReloadError {
     #[error("the new configuration is not acceptable: {}", join(.0))]
     Invalid(Vec<ConfigProblem>),
-    #[error("these keys need a restart: {}", .0.join(", "))]
-    NeedsRestart(Vec<&'static str>),
+    #[error("these keys need a restart: {}", reasons(.0))]
+    NeedsRestart(Vec<(&'static str, Restart)>),
     #[error("a part of the service refused it: {0}")]
     Refused(String),
     #[error("another reload is in progress")]
     Busy,
+}
+
+fn reasons(keys: &[(&str, Restart)]) -> String {
+    let each = keys
+        .iter()
+        .map(|(key, why)| format!("{key} ({})", why.reason()));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn join(problems: &[ConfigProblem]) -> String {

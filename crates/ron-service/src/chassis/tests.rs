@@ -45,6 +45,8 @@ static TOPOLOGY: Topology = crate::topology! {
     locks: [],
 };
 
+const THREADS: ChassisThreads = ChassisThreads::of(&TOPOLOGY);
+
 /// Authorizes `Bearer <scope>` with that scope, under its name or as `<scope>#<name>`.
 struct ByScope;
 impl Authorizer for ByScope {
@@ -72,7 +74,7 @@ pub(super) fn start(
     hook: Option<fn(Sample) -> Result<(), String>>,
 ) -> Result<Running, StartError> {
     let parts = Parts::ephemeral("svc-sample")?;
-    let mut chassis = Chassis::new(&TOPOLOGY, config, &parts, None)?;
+    let mut chassis = Chassis::new(&TOPOLOGY, THREADS, config, &parts, None)?;
     chassis.authorizer = Arc::new(ByScope);
     let idle = |ctx: &ron_kernel::ThreadCtx| {
         while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {}
@@ -403,7 +405,7 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
     let error = running.reload_from_file().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "these keys need a restart: max_conns, http.workers"
+        "these keys need a restart: max_conns (the HTTP front is built with it), http.workers (threads read it at their start)"
     );
     write("batch = 13\n");
     assert_eq!(
@@ -447,7 +449,7 @@ fn a_port_in_use_is_one_clear_line() {
 fn a_failed_start_leaves_no_thread_and_no_listener() {
     let parts = Parts::ephemeral("svc-sample").unwrap();
     let health = parts.health.local_addr().unwrap();
-    let chassis = Chassis::new(&TOPOLOGY, &config(&[]), &parts, None).unwrap();
+    let chassis = Chassis::new(&TOPOLOGY, THREADS, &config(&[]), &parts, None).unwrap();
     let url = format!("http://{health}/readyz");
     let starting: Readiness = get(&client(), &url).json().unwrap();
     assert_eq!(starting.missing, ["starting"]);
@@ -466,7 +468,7 @@ fn before_it_has_started_nobody_is_let_in() {
         ("actions.enable_shutdown", "true"),
         ("health_uds_path", &*socket),
     ];
-    let chassis = Chassis::new(&TOPOLOGY, &config(&pairs), &parts, None).unwrap();
+    let chassis = Chassis::new(&TOPOLOGY, THREADS, &config(&pairs), &parts, None).unwrap();
     let url = format!("unix:{socket}:/api/v1/shutdown");
     assert_eq!(post(&client(), &url, "admin:operate").status, 503);
     assert!(!chassis.shared.stop.1.is_set());

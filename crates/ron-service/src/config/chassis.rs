@@ -116,69 +116,69 @@ crate::settings! {
     /// The keys of every service; a service may have other defaults.
     pub struct ChassisSettings {
         /// Address of the API; port 0 takes any free port.
-        "bind_addr" => bind_addr: SocketAddr = "127.0.0.1:0";
+        "bind_addr" => bind_addr: SocketAddr = "127.0.0.1:0", restart(Sockets);
         /// Address of health, metrics, status and actions.
-        "health_addr" => health_addr: SocketAddr = "127.0.0.1:0";
+        "health_addr" => health_addr: SocketAddr = "127.0.0.1:0", restart(Sockets);
         /// Base URLs by which clients reach the API; DPoP proofs must name one, published documents
         /// carry the first. Set it behind a proxy, or when clients do not use bind_addr; empty
         /// means bind_addr.
-        "public_url" => public_urls: Vec<BaseUrl>;
+        "public_url" => public_urls: Vec<BaseUrl>, restart(Documents);
         /// Unix socket for the API beside bind_addr, absolute; its directory must have mode 0700,
         /// or 0750 for callers in its group.
-        "uds_path" => uds_path: Option<PathBuf>;
+        "uds_path" => uds_path: Option<PathBuf>, restart(Sockets);
         /// Serve the API on the Unix socket alone, and not at bind_addr.
-        "uds_only" => uds_only: bool = "false";
+        "uds_only" => uds_only: bool = "false", restart(Sockets);
         /// Unix socket for the health port beside health_addr, with the same rules as uds_path; it
         /// accepts the actions reload and shutdown.
-        "health_uds_path" => health_uds_path: Option<PathBuf>;
+        "health_uds_path" => health_uds_path: Option<PathBuf>, restart(Sockets);
         /// User ids that may connect to uds_path and health_uds_path; empty means only the
         /// service's own. Root always may; other users must be in the group of the directory.
-        "uds_allow_uids" => uds_allow_uids: Vec<Uid>;
+        "uds_allow_uids" => uds_allow_uids: Vec<Uid>, restart(Sockets);
         /// Unix socket for the API for local programs of any user (mode 0666), absolute; it accepts
         /// only passports, neither service tokens nor user ids. No other user may have write access
         /// to its directory.
-        "client_uds_path" => client_uds_path: Option<PathBuf>;
+        "client_uds_path" => client_uds_path: Option<PathBuf>, restart(Sockets);
         /// User ids that may connect to client_uds_path; empty means every user of the host.
-        "client_allow_uids" => client_allow_uids: Vec<Uid>;
+        "client_allow_uids" => client_allow_uids: Vec<Uid>, restart(Sockets);
         /// User ids under which services called through Unix sockets may run; empty means the
         /// service's own. Nothing is sent to a process that listens there under another user id.
-        "peer_uids" => peer_uids: Vec<Uid>;
+        "peer_uids" => peer_uids: Vec<Uid>, restart(Clients);
         /// Send and accept service tokens over plain TCP on loopback too, and accept actions on the
         /// plain health port. Dangerous: any user of the host who occupies the port of a stopped
         /// service receives these tokens and can act as the bank or the issuer from then on.
-        "insecure_loopback" => insecure_loopback: bool = "false";
+        "insecure_loopback" => insecure_loopback: bool = "false", restart(Clients);
         /// Maximum open connections; the next one waits up to 100 ms for a free place, then gets
         /// 503 and is closed. Above half of the limit the peer with the most connections loses idle
         /// ones, then gets no new ones; a peer is an address, a /64 of IPv6 or a Unix user.
-        "max_conns" => max_conns: usize = "1024", range("1", "100000");
+        "max_conns" => max_conns: usize = "1024", range("1", "100000"), restart(Front);
         /// Addresses or blocks, such as 10.0.0.0/24, of proxies whose X-Forwarded-For names the
         /// peer of a request; their own connections count for no peer.
-        "trusted_proxies" => trusted_proxies: Vec<IpBlock>;
+        "trusted_proxies" => trusted_proxies: Vec<IpBlock>, restart(Front);
         /// Maximum time for a complete request head, and again for its body (408).
-        "read_timeout" => read_timeout: Duration = "5s", range("100ms", "5m");
+        "read_timeout" => read_timeout: Duration = "5s", range("100ms", "5m"), restart(Front);
         /// Maximum time for the client to read a response.
-        "write_timeout" => write_timeout: Duration = "5s", range("100ms", "5m");
+        "write_timeout" => write_timeout: Duration = "5s", range("100ms", "5m"), restart(Front);
         /// Maximum time that a connection may stay open without a request.
-        "idle_timeout" => idle_timeout: Duration = "60s", range("1s", "1h");
+        "idle_timeout" => idle_timeout: Duration = "60s", range("1s", "1h"), restart(Front);
         /// Maximum time for one request, including queueing (504).
-        "request_deadline" => request_deadline: Duration = "5s", range("100ms", "5m");
+        "request_deadline" => request_deadline: Duration = "5s", range("100ms", "5m"), restart(Front);
         /// Maximum request body (413).
-        "limits.max_body_bytes" => body_max: ByteSize = "1MiB", range("1KiB", "64MiB");
+        "limits.max_body_bytes" => body_max: ByteSize = "1MiB", range("1KiB", "64MiB"), restart(Front);
         /// Maximum request body on public routes (413); with valid credentials
         /// limits.max_body_bytes applies.
-        "limits.public_body_bytes" => public_body_max: ByteSize = "64KiB", range("1KiB", "64MiB");
+        "limits.public_body_bytes" => public_body_max: ByteSize = "64KiB", range("1KiB", "64MiB"), restart(Front);
         /// Maximum memory for request bodies, unfinished heads and unread responses above 4 KiB
         /// each, over all services of the process; further requests get 429.
-        "limits.body_memory" => body_memory: ByteSize = "64MiB", range("1MiB", "16GiB");
+        "limits.body_memory" => body_memory: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Front);
         /// Maximum long polls at one time; further ones get 429.
-        "limits.long_polls" => long_polls: usize = "256", range("1", "65536");
+        "limits.long_polls" => long_polls: usize = "256", range("1", "65536"), restart(Front);
         /// Maximum long polls of one peer at one time; further ones get 429.
-        "limits.long_polls_per_peer" => long_polls_per_peer: usize = "64", range("1", "65536");
+        "limits.long_polls_per_peer" => long_polls_per_peer: usize = "64", range("1", "65536"), restart(Front);
         /// Maximum failed authentications per second of one peer; above it the peer gets 429 before
         /// any credential is checked; 0 means no limit.
-        "limits.auth_failures_per_second" => auth_failures_per_second: u32 = "200", range("0", "1000000");
+        "limits.auth_failures_per_second" => auth_failures_per_second: u32 = "200", range("0", "1000000"), restart(Front);
         /// Maximum ratio of decompressed to compressed body size.
-        "limits.decompress_ratio_cap" => decompress_ratio: usize = "10", range("1", "100");
+        "limits.decompress_ratio_cap" => decompress_ratio: usize = "10", range("1", "100"), restart(Front);
         /// Maximum sustained requests per second of one caller; 0 means no limit.
         "limits.rate_per_second" => rate_per_second: u32 = "0", range("0", "1000000"), reloadable;
         /// Maximum burst: requests that one caller may send at once above the rate; 0 means one
@@ -188,30 +188,30 @@ crate::settings! {
         /// rate does not block them.
         "limits.read_share_percent" => read_share_percent: u32 = "0", range("0", "90"), reloadable;
         /// Number of threads that run request handlers.
-        "http.workers" => http_workers: usize = "4", range("1", "64");
+        "http.workers" => http_workers: usize = "4", range("1", "64"), restart(Threads);
         /// Maximum in-flight requests, not counting long polls; further ones get 429.
-        "http.max_in_flight" => max_in_flight: usize = "1024", range("1", "65536");
+        "http.max_in_flight" => max_in_flight: usize = "1024", range("1", "65536"), restart(Front);
         /// Number of threads that serve the health port.
-        "ops.workers" => ops_workers: usize = "1", range("1", "8");
+        "ops.workers" => ops_workers: usize = "1", range("1", "8"), restart(Threads);
         /// Maximum time to finish in-flight work at shutdown.
-        "drain_deadline" => drain_deadline: Duration = "3s", range("100ms", "5m");
+        "drain_deadline" => drain_deadline: Duration = "3s", range("100ms", "5m"), reloadable;
         /// Directory of all durable data; created with mode 0700.
-        "data_dir" => data_dir: Option<PathBuf>;
+        "data_dir" => data_dir: Option<PathBuf>, restart(Files);
         /// Keep everything in memory and write nothing to disk.
-        "amnesia" => amnesia: bool = "false";
+        "amnesia" => amnesia: bool = "false", restart(Files);
         /// Serve the API over TLS 1.3.
-        "tls.enabled" => tls_enabled: bool = "false";
+        "tls.enabled" => tls_enabled: bool = "false", restart(Sockets);
         /// Certificate chain, PEM; a reload rereads all files of this section.
-        "tls.cert_path" => tls_cert: Option<PathBuf>;
+        "tls.cert_path" => tls_cert: Option<PathBuf>, restart(Files);
         /// Private key, PEM; must be readable by its owner only.
-        "tls.key_path" => tls_key: Option<PathBuf>;
+        "tls.key_path" => tls_key: Option<PathBuf>, restart(Files);
         /// If set, clients must present a certificate issued by one of these authorities, PEM.
-        "tls.client_ca_path" => tls_client_ca: Option<PathBuf>;
+        "tls.client_ca_path" => tls_client_ca: Option<PathBuf>, restart(Files);
         /// If set, the service may call https peers, which must present a certificate issued by one
         /// of these authorities, PEM.
-        "tls.peer_ca_path" => tls_peer_ca: Option<PathBuf>;
+        "tls.peer_ca_path" => tls_peer_ca: Option<PathBuf>, restart(Files);
         /// Format of the log lines on standard error.
-        "log.format" => log_format: LogFormat = "json";
+        "log.format" => log_format: LogFormat = "json", restart(Logger);
         /// Minimum level of events that are logged.
         "log.level" => log_level: LogLevel = "info", reloadable;
         /// Allow POST /api/v1/reload on the health port.
@@ -245,7 +245,11 @@ pub(super) fn read(
     match AuthConfig::new(service, auth_settings(&settings)) {
         Ok(auth) if problems.found.is_empty() => return Ok((settings, auth)),
         Ok(_) => {}
-        Err(fault) => problems.add(fault.key, fault.why),
+        Err(faults) => {
+            for fault in faults {
+                problems.add(fault.key, fault.why);
+            }
+        }
     }
     Err(problems.found)
 }

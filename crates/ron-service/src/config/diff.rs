@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::key::{Reload, Restart};
 use super::load::Config;
 use super::values::Value;
 
@@ -11,8 +12,8 @@ pub struct Change {
     pub key: &'static str,
     pub from: String,
     pub to: String,
-    /// Whether a running service can apply it.
-    pub reload: bool,
+    /// Why a running service cannot apply it.
+    pub restart: Option<Restart>,
 }
 
 impl fmt::Display for Change {
@@ -31,12 +32,11 @@ impl Diff {
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
-    /// Names of changed keys that need a restart.
-    pub fn needs_restart(&self) -> Vec<&'static str> {
-        self.changes
-            .iter()
-            .filter(|change| !change.reload)
-            .map(|change| change.key)
+    /// Changed keys that need a restart.
+    pub fn needs_restart(&self) -> Vec<(&'static str, Restart)> {
+        let changes = self.changes.iter();
+        changes
+            .filter_map(|change| Some((change.key, change.restart?)))
             .collect()
     }
     /// `key: old -> new; ...` for one log line.
@@ -79,7 +79,10 @@ impl Config {
                     key: key.name,
                     from,
                     to,
-                    reload: key.reload,
+                    restart: match key.reload {
+                        Reload::No(why) => Some(why),
+                        Reload::Yes | Reload::Unstated => None,
+                    },
                 });
             }
         }

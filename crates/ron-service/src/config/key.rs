@@ -51,6 +51,50 @@ impl Kind {
     }
 }
 
+/// Why a reload cannot change a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    Clients,
+    Devices,
+    Documents,
+    Files,
+    Front,
+    Logger,
+    Memory,
+    Queues,
+    Sockets,
+    Threads,
+    Trust,
+}
+
+impl Restart {
+    /// A clause, as in "needs a restart: ...".
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Restart::Clients => "clients of other services are made at the start",
+            Restart::Devices => "keys and devices are opened at the start",
+            Restart::Documents => "what has been signed or stored carries it",
+            Restart::Files => "files are opened at the start",
+            Restart::Front => "the HTTP front is built with it",
+            Restart::Logger => "the logger is installed once",
+            Restart::Memory => "memory is reserved at the start",
+            Restart::Queues => "queues are allocated at the start",
+            Restart::Sockets => "sockets are opened at the start",
+            Restart::Threads => "threads read it at their start",
+            Restart::Trust => "trusted keys and callers are fixed at the start",
+        }
+    }
+}
+
+/// Whether a running service can adopt another value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    Yes,
+    No(Restart),
+    /// A key of a block changes with the block; any other row has to say one of the two.
+    Unstated,
+}
+
 /// One key: a row of [`crate::settings!`].
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -62,8 +106,7 @@ pub struct Key {
     /// Inclusive bounds, as typed; empty means no bound.
     pub min: &'static str,
     pub max: &'static str,
-    /// Whether a reload may change it; `false` needs a restart.
-    pub reload: bool,
+    pub reload: Reload,
     /// Never printed, never accepted from a flag.
     pub secret: bool,
     /// An unset value is a problem.
@@ -86,7 +129,12 @@ impl Key {
     }
     /// A reload may change this key.
     pub const fn reloadable(mut self) -> Self {
-        self.reload = true;
+        self.reload = Reload::Yes;
+        self
+    }
+    /// Only a restart changes this key.
+    pub const fn restart(mut self, why: Restart) -> Self {
+        self.reload = Reload::No(why);
         self
     }
     /// The value is never shown.

@@ -17,7 +17,7 @@ mod values;
 
 pub use chassis::{AuthKeys, BaseUrl, ChassisSettings, LogFormat, LogLevel, PrincipalKeys};
 pub use diff::{Change, Diff};
-pub use key::{Key, Kind};
+pub use key::{Key, Kind, Reload, Restart};
 pub(crate) use load::read_file;
 pub use load::{Config, ServiceSettings};
 pub use problem::{ConfigProblem, Origin};

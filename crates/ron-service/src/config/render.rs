@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::key::{Key, Kind};
+use super::key::{Key, Kind, Reload};
 use super::load::Config;
 use super::table::Table;
 use super::values::{Value, default_of};
@@ -35,7 +35,7 @@ pub fn render_help(table: &Table) -> String {
         table.env_prefix()
     );
     for key in &table.rows() {
-        let star = if key.reload { "*" } else { " " };
+        let star = if key.reload == Reload::Yes { "*" } else { " " };
         let _ = writeln!(out, "  {star} {} ({})", key.name, describe(key));
         let _ = writeln!(out, "      {}", key.meaning);
         if let Kind::Tables(inner) = key.kind {
@@ -130,7 +130,10 @@ fn dedup(names: Vec<&str>) -> Vec<&str> {
 }
 
 fn restart(key: &Key) -> &'static str {
-    if key.reload { "" } else { "; needs a restart" }
+    match key.reload {
+        Reload::Yes => "",
+        Reload::No(_) | Reload::Unstated => "; needs a restart",
+    }
 }
 
 /// The table of keys for the docs, in Markdown.
@@ -138,13 +141,17 @@ pub fn render_markdown(table: &Table) -> String {
     let mut out = String::from(
         "| key | type | default | range | reload | meaning |\n|---|---|---|---|---|---|\n",
     );
-    let row = |out: &mut String, name: &str, key: &Key, reload: bool| {
+    let row = |out: &mut String, name: &str, key: &Key, reload: Reload| {
         let default = match (key.required, key.default) {
             (true, _) => "required".to_owned(),
             (_, "") => String::new(),
             (_, text) => format!("`{text}`"),
         };
-        let reload = if reload { "yes" } else { "restart" };
+        let reload = match reload {
+            Reload::Yes => "yes".to_owned(),
+            Reload::No(why) => format!("restart: {}", why.reason()),
+            Reload::Unstated => "restart".to_owned(),
+        };
         let _ = writeln!(
             out,
             "| `{name}` | {} | {default} | {} | {reload} | {} |",
@@ -198,7 +205,11 @@ impl Config {
                 _ if key.secret => "\"[redacted]\"".into(),
                 value => value.to_toml(),
             };
-            let _ = writeln!(out, "{} = {shown}  # {}", key.name, self.origin(key.name));
+            let _ = write!(out, "{} = {shown}  # {}", key.name, self.origin(key.name));
+            if let Reload::No(why) = key.reload {
+                let _ = write!(out, "; needs a restart: {}", why.reason());
+            }
+            out.push('\n');
         }
         out + &blocks
     }

@@ -13,7 +13,7 @@ use ron_proto::Amount;
 use ron_proto::ledger::PrincipalName;
 use ron_proto::values::{Kid, Purpose, Tenant};
 
-use super::key::{Key, Kind};
+use super::key::{Key, Kind, Reload};
 use super::problem::{ConfigProblem, Origin};
 pub use super::values::{SubTable, Value};
 use crate::pinned::{KeyRing, PinnedKey};
@@ -52,7 +52,7 @@ impl Key {
             default: "",
             min: "",
             max: "",
-            reload: false,
+            reload: Reload::Unstated,
             secret: false,
             required: !T::OPTIONAL,
             meaning,

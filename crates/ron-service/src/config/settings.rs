@@ -10,8 +10,9 @@
 ///
 /// The type ([`Setting`](crate::config::Setting)) decides the form of the value. A key without a
 /// default is required, unless its type is an `Option` or a list. The rules are the builder
-/// functions of [`Key`](crate::Key): `range` (inclusive, as typed; the length of text), `reloadable`,
-/// `secret`, `required`. `..witness: WitnessKeys;` at the end includes the keys of another settings
+/// functions of [`Key`](crate::Key): `range` (inclusive, as typed; the length of text), `secret`, `required`, and
+/// one of `reloadable` and `restart(Why)` with a variant of [`Restart`](crate::config::Restart), except in
+/// `[[blocks]]`. `..witness: WitnessKeys;` at the end includes the keys of another settings
 /// struct.
 ///
 /// The name of a key, for a problem found by a check between keys, is the constant with the name of
@@ -24,7 +25,7 @@ macro_rules! settings {
             $(
                 $(#[doc = $help:literal])+
                 $key:literal => $field:ident: $type:ty $(= $default:literal)?
-                    $(, $rule:ident $(($($argument:literal),+))?)*;
+                    $(, $rule:ident $(($($argument:expr),+))?)*;
             )*
             $(..$group:ident: $group_type:ty;)*
         }
@@ -42,11 +43,15 @@ macro_rules! settings {
         }
 
         impl $crate::config::Settings for $name {
-            const KEYS: &'static [$crate::config::Key] = &[$(
-                $crate::config::Key::of::<$type>($key, concat!($($help),+).trim_ascii_start())
-                    $(.default($default))?
-                    $(.$rule($($($argument),+)?))*,
-            )*];
+            const KEYS: &'static [$crate::config::Key] = {
+                #[allow(unused_imports)]
+                use $crate::config::Restart::*;
+                &[$(
+                    $crate::config::Key::of::<$type>($key, concat!($($help),+).trim_ascii_start())
+                        $(.default($default))?
+                        $(.$rule($($($argument),+)?))*,
+                )*]
+            };
             const GROUPS: &'static [&'static [$crate::config::Key]] =
                 &[Self::KEYS $(, <$group_type as $crate::config::Settings>::KEYS)*];
             fn read(values: &$crate::config::SubTable) -> Result<Self, $crate::config::ConfigProblem> {

@@ -20,13 +20,13 @@ crate::settings! {
 crate::settings! {
     struct Own {
         /// Jobs waiting to be signed.
-        "queue.sign" => sign: usize = "512", range("1", "65536");
+        "queue.sign" => sign: usize = "512", range("1", "65536"), restart(Queues);
         /// The PIN of the vault.
-        "vault.pin" => pin: Option<String>, secret;
+        "vault.pin" => pin: Option<String>, secret, restart(Devices);
         /// Largest amount of one entry.
         "limits.amount" => amount: Amount = "1000", reloadable;
         /// The nodes to watch.
-        "nodes" => nodes: Blocks<Node>;
+        "nodes" => nodes: Blocks<Node>, restart(Threads);
     }
 }
 static TABLE: Table = Table {
@@ -82,7 +82,6 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "limits.max_body_bytes",
         "limits.decompress_ratio_cap",
         "http.workers",
-        "drain_deadline",
         "data_dir",
         "amnesia",
         "tls.enabled",
@@ -92,9 +91,13 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "tls.peer_ca_path",
         "log.format",
     ] {
-        assert!(!find(name).reload, "{name} needs a restart");
+        assert!(
+            matches!(find(name).reload, Reload::No(_)),
+            "{name} needs a restart"
+        );
     }
     for name in [
+        "drain_deadline",
         "limits.rate_per_second",
         "limits.burst",
         "limits.read_share_percent",
@@ -108,7 +111,7 @@ fn every_spec_key_of_the_chassis_is_there_and_reloads_as_it_should() {
         "actions.enable_reload",
         "actions.enable_shutdown",
     ] {
-        assert!(find(name).reload, "{name} reloads");
+        assert_eq!(find(name).reload, Reload::Yes, "{name} reloads");
     }
     assert_eq!(
         find("bind_addr").default,
@@ -394,7 +397,10 @@ fn a_diff_names_what_needs_a_restart() {
         diff.summary(),
         "max_conns: 10 -> 11; log.level: \"info\" -> \"debug\"; nodes: 1 blocks -> 1 blocks, edited"
     );
-    assert_eq!(diff.needs_restart(), ["max_conns", "nodes"]);
+    assert_eq!(
+        diff.needs_restart(),
+        [("max_conns", Restart::Front), ("nodes", Restart::Threads)]
+    );
     assert!(old.diff(&old).is_empty());
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
-use super::key::{Key, Kind};
+use super::key::{Key, Kind, Reload};
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -226,7 +226,15 @@ fn in_range(key: &Key, value: Value) -> Result<Value, String> {
 /// Checks that every default and bound of a table parses; one line per fault. For the tables'
 /// tests.
 pub fn table_faults(rows: &[Key]) -> Vec<String> {
-    let mut faults = Vec::new();
+    let unstated = rows.iter().filter(|key| key.reload == Reload::Unstated);
+    let mut faults: Vec<String> = unstated
+        .map(|key| format!("{}: say reloadable or restart(Why)", key.name))
+        .collect();
+    row_faults(rows, &mut faults);
+    faults
+}
+
+fn row_faults(rows: &[Key], faults: &mut Vec<String>) {
     for key in rows {
         if !(key.required && key.default.is_empty())
             && let Err(why) = default_of(key)
@@ -249,8 +257,7 @@ pub fn table_faults(rows: &[Key]) -> Vec<String> {
             ));
         }
         if let Kind::Tables(inner) = key.kind {
-            faults.extend(table_faults(inner));
+            row_faults(inner, faults);
         }
     }
-    faults
 }

@@ -32,11 +32,11 @@ crate::settings! {
     pub struct WitnessKeys {
         /// C2SP tlog-policy file: the witnesses (with URLs) that cosign checkpoints, and the quorum.
         /// Empty means no witnesses.
-        "witness.policy_file" => policy_file: Option<PathBuf>;
+        "witness.policy_file" => policy_file: Option<PathBuf>, restart(Trust);
         /// Maximum time for one witness to answer.
-        "witness.deadline" => deadline: Duration = "2s", range("10ms", "30s");
+        "witness.deadline" => deadline: Duration = "2s", range("10ms", "30s"), restart(Threads);
         /// When no quorum has cosigned a checkpoint for this long, readiness reports degraded.
-        "witness.late" => late: Duration = "10s", range("100ms", "24h");
+        "witness.late" => late: Duration = "10s", range("100ms", "24h"), restart(Threads);
     }
 }
 
