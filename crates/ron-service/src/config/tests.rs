@@ -326,7 +326,7 @@ fn golden_example_help_markdown_and_effective() {
     let effective = load("log.level = \"debug\"\n[[nodes]]\nid = \"p\"\n").unwrap();
     for (name, text) in [
         ("example.toml", render_example(&TABLE)),
-        ("keys.md", render_markdown(&TABLE)),
+        ("markdown.txt", render_markdown(&TABLE)),
         ("help.txt", render_help(&TABLE)),
         ("effective.toml", effective.render_effective()),
     ] {
