@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::HttpClient;
-use ron_kernel::{Deadline, OsRandom, Registry, Shutdown, SystemClock};
-use ron_service::chassis::metrics_prefix;
-use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table, logging};
+use ron_kernel::{Deadline, OsRandom, Registry, ServiceScope, Shutdown, SystemClock};
+use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
 use ron_services::NAMES;
 
@@ -289,7 +288,7 @@ fn start_one(
     ports: Ports,
     endpoints: Option<&Endpoints>,
 ) -> Result<Running, Failed> {
-    let _lines = logging::speak_for(name);
+    let _lines = ServiceScope::enter(name);
     let mut flags = places(layout, name);
     if let (Some(endpoints), "svc-passport") = (endpoints, name) {
         flags.push(("public_url".to_owned(), endpoints.of(name)?.api.clone()));
@@ -299,7 +298,7 @@ fn start_one(
         clock: SystemClock::shared(),
         random: OsRandom::shared(),
         cores: ron_kernel::cores(),
-        registry: Registry::new(metrics_prefix(name)),
+        registry: Registry::new(name),
         api: ports.api,
         health: ports.health,
         instance: name.to_owned(),

@@ -33,7 +33,7 @@ pub const LATENCY_BUCKETS: &[f64] = &[
 pub struct Registry(Arc<Inner>);
 
 struct Inner {
-    prefix: &'static str,
+    prefix: String,
     prometheus: prometheus::Registry,
     /// Metrics of the whole process, under the names that every exporter uses: without the prefix.
     process: prometheus::Registry,
@@ -94,13 +94,15 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// A registry whose names start with `prefix` and an underscore, such as `ron_kms`.
+    /// The registry of a service. Its name, with underscores for hyphens, begins each metric's name:
+    /// `ron_kms_` for `ron-kms`.
     ///
     /// # Panics
-    /// When the prefix is empty.
-    pub fn new(prefix: &'static str) -> Self {
-        let prometheus = prometheus::Registry::new_custom(Some(prefix.to_owned()), None)
-            .expect("a metric prefix is a non-empty constant");
+    /// When the name is empty.
+    pub fn new(service: &str) -> Self {
+        let prefix = service.replace('-', "_");
+        let prometheus = prometheus::Registry::new_custom(Some(prefix.clone()), None)
+            .expect("the name of a service is not empty");
         let undeclared = Counter::new(
             "metrics_undeclared_total",
             "Label values counted without having been declared; must stay 0.",
@@ -122,8 +124,8 @@ impl Registry {
     }
 
     /// The prefix without the underscore.
-    pub fn prefix(&self) -> &'static str {
-        self.0.prefix
+    pub fn prefix(&self) -> &str {
+        &self.0.prefix
     }
 
     /// A counter; its name ends in `_total`.

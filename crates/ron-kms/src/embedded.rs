@@ -66,7 +66,7 @@ impl Custody {
             .map_err(|problem| vec![problem])?;
         let dir = DataDir::open(config)?;
         let clock = SystemClock::shared();
-        let registry = Registry::new("ron_kms");
+        let registry = Registry::new(TOPOLOGY.service);
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);

@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_check_that_does_not_match_counts_as_an_operation_and_not_as_a_refusal() {
-        let registry = Registry::new("ron_kms");
+        let registry = Registry::new("ron-kms");
         let metrics = Metrics::new(&registry, "sealed");
         let took = Duration::from_millis(1);
         metrics.op("hmac_verify", "hmac-sha256", NO_MATCH, took);

@@ -2,16 +2,14 @@
 //! event request_id`.
 //!
 //! Several services may share a process, so `service` belongs to the event: its own `service` field
-//! if it has one, else the service of the logging thread (thread names carry a prefix), else the
-//! process's name.
+//! if it has one, else the service that the logging thread works for, else the process's name.
 
-use std::cell::Cell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ron_kernel::{Clock, SystemClock};
+use ron_kernel::{Clock, ServiceScope, SystemClock};
 use ron_proto::Timestamp;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -22,57 +20,8 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::{Config, LogFormat, LogLevel};
 
-/// Thread name prefixes of the services, as in their topology tables.
-const PREFIXES: [(&str, &str); 6] = [
-    ("kms-", "ron-kms"),
-    ("pass-", "svc-passport"),
-    ("led-", "ron-ledger"),
-    ("wal-", "svc-wallet"),
-    ("rew-", "svc-rewarder"),
-    ("adm-", "svc-admin"),
-];
-
 /// Maximum length of one field value, in bytes; longer values are cut.
 const VALUE_BYTES_MAX: usize = 2048;
-
-thread_local! {
-    static SPEAKS_FOR: Cell<Option<&'static str>> = const { Cell::new(None) };
-}
-
-/// While this value lives, log lines of the current thread belong to `service`: for the thread that
-/// starts several services one after the other.
-#[derive(Debug)]
-pub struct SpeaksFor(());
-
-/// Attributes the current thread's log lines to `service`; see [`SpeaksFor`].
-pub fn speak_for(service: &'static str) -> SpeaksFor {
-    SPEAKS_FOR.set(Some(service));
-    SpeaksFor(())
-}
-
-impl Drop for SpeaksFor {
-    fn drop(&mut self) {
-        SPEAKS_FOR.set(None);
-    }
-}
-
-/// The service that the current thread belongs to.
-pub fn service_of_thread() -> Option<&'static str> {
-    if let Some(service) = SPEAKS_FOR.get() {
-        return Some(service);
-    }
-    let thread = current_thread_name()?;
-    PREFIXES
-        .iter()
-        .find(|(prefix, _)| thread.starts_with(prefix))
-        .map(|(_, service)| *service)
-}
-
-fn current_thread_name() -> Option<String> {
-    rustix::thread::name()
-        .ok()
-        .map(|name| name.to_string_lossy().into_owned())
-}
 
 /// Changes the log level of a running process.
 #[derive(Clone, Debug)]
@@ -229,7 +178,7 @@ fn render(
 ) -> String {
     let service = fields
         .take("service")
-        .unwrap_or_else(|| service_of_thread().unwrap_or(process).to_owned());
+        .unwrap_or_else(|| ServiceScope::current().unwrap_or(process).to_owned());
     let message = fields.take("message");
     let name = fields
         .take("event")
@@ -353,18 +302,15 @@ mod tests {
             fields(&[("service", "x".into())]),
         );
         assert!(own.contains("\"service\":\"x\""), "{own}");
-        // Test threads are named after their test, which has none of the prefixes.
-        let process = render(LogFormat::Json, "ron", "T", Level::INFO, fields(&[]));
-        assert!(process.contains("\"service\":\"ron\""), "{process}");
-        // Six prefixes, six services, none a prefix of another.
-        for (at, (prefix, _)) in PREFIXES.iter().enumerate() {
-            assert!(
-                PREFIXES
-                    .iter()
-                    .enumerate()
-                    .all(|(other, (text, _))| other == at || !text.starts_with(prefix))
-            );
-        }
+        let process = || render(LogFormat::Json, "ron", "T", Level::INFO, fields(&[]));
+        assert!(process().contains("\"service\":\"ron\""));
+        let outer = ServiceScope::enter("svc-wallet");
+        let inner = ServiceScope::enter("ron-kms");
+        assert!(process().contains("\"service\":\"ron-kms\""));
+        drop(inner);
+        assert!(process().contains("\"service\":\"svc-wallet\""));
+        drop(outer);
+        assert!(process().contains("\"service\":\"ron\""));
     }
 
     #[test]

@@ -235,7 +235,7 @@ mod tests {
     fn a_key_is_held_until_it_is_released_and_the_file_follows() {
         let dir = tempfile::tempdir().unwrap();
         let (store, before) = open(Some(dir.path())).unwrap();
-        let km = KernelMetrics::new(&Registry::new("svc_wallet"));
+        let km = KernelMetrics::new(&Registry::new("svc-wallet"));
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
         let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
         let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());

@@ -20,6 +20,7 @@ pub use self::view::{
 };
 use crate::deadline::Deadline;
 use crate::metrics::KernelMetrics;
+use crate::scope::ServiceScope;
 use crate::shutdown::{Shutdown, ShutdownTrigger};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, thread};
 use crate::time::SharedClock;
@@ -341,7 +342,9 @@ impl Supervisor {
         };
         let spawned = self.0.metrics.tasks_spawned.with_label_values(&[spec.name]);
         spawned.inc();
+        let service = self.0.topology.service;
         let thread = thread::spawn(name.clone(), move || {
+            let _scope = ServiceScope::enter(service);
             run.run_to_end(&body);
             // What the body owns (senders, files) is dropped before the drain sees the thread end:
             // the next stage relies on it.

@@ -97,6 +97,20 @@ fn an_owner_that_panics_continues_with_the_state_it_is_given_next() {
 }
 
 #[test]
+fn a_thread_works_for_the_service_of_its_supervisor() {
+    let (_registry, sup) = supervisor();
+    let seen = Arc::new(Mutex::new(None));
+    let shown = seen.clone();
+    sup.spawn(&LOOP, move |ctx| {
+        *shown.lock() = ServiceScope::current();
+        wait(ctx);
+    });
+    until("the thread's service", || *seen.lock() == Some("test"));
+    assert_eq!(ServiceScope::current(), None, "the test's own thread");
+    sup.drain(Duration::from_secs(5));
+}
+
+#[test]
 fn an_owner_without_a_state_waits_for_its_shutdown() {
     let (_registry, sup) = supervisor();
     let (seen, handle) = (Seen::new(Mutex::new(Vec::new())), sup.clone());

@@ -144,7 +144,7 @@ impl Rig {
             .data_dir
             .as_deref()
             .map(|dir| DataDir::at(dir).expect("free"));
-        let registry = Registry::new("ron_kms");
+        let registry = Registry::new("ron-kms");
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);

@@ -30,7 +30,7 @@ fn rig() -> Rig {
     let disk = SimDisk::new();
     let arc: Arc<dyn Disk> = Arc::new(disk.clone());
     let engine = Engine::open(arc, Path::new("/ledger"), options(65_536), Timestamp(T0)).unwrap();
-    let registry = Registry::new("ron_ledger");
+    let registry = Registry::new("ron-ledger");
     let km = KernelMetrics::new(&registry);
     let sup = Supervisor::new(&TOPOLOGY, km.clone(), SystemClock::shared());
     let parts = WriterParts {

@@ -13,7 +13,7 @@ mod transport;
 
 pub use inherited::Inherited;
 pub use ops::VersionDoc;
-pub use parts::{Parts, metrics_prefix};
+pub use parts::Parts;
 pub use running::{ReloadError, Running};
 pub use transport::client_config;
 

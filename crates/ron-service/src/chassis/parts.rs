@@ -59,7 +59,7 @@ impl Parts {
             clock: SystemClock::shared(),
             random: OsRandom::shared(),
             cores: ron_kernel::cores(),
-            registry: Registry::new(metrics_prefix(config.service())),
+            registry: Registry::new(config.service()),
             api,
             health,
             instance,
@@ -77,24 +77,11 @@ impl Parts {
             clock: SystemClock::shared(),
             random: OsRandom::shared(),
             cores: ron_kernel::cores(),
-            registry: Registry::new(metrics_prefix(service)),
+            registry: Registry::new(service),
             api,
             health: bind(ChassisSettings::health_addr, any)?,
             instance,
         })
-    }
-}
-
-/// The prefix of metric names.
-pub fn metrics_prefix(service: &str) -> &'static str {
-    match service {
-        "ron-kms" => "ron_kms",
-        "svc-passport" => "svc_passport",
-        "ron-ledger" => "ron_ledger",
-        "svc-wallet" => "svc_wallet",
-        "svc-rewarder" => "svc_rewarder",
-        "svc-admin" => "svc_admin",
-        _ => "ron",
     }
 }
 
