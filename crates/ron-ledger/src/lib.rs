@@ -34,22 +34,22 @@
 #![cfg_attr(test, allow(clippy::format_push_string))]
 
 pub mod answers;
-pub mod api;
+mod api;
 pub mod backup;
 mod boot;
 pub mod core;
 pub mod engine;
-pub mod feed;
-pub mod health;
-pub mod ledger;
-pub mod metrics;
+mod feed;
+mod health;
+mod ledger;
+mod metrics;
 mod note_key;
-pub mod projection;
+mod projection;
 pub mod replay;
-pub mod settings;
-pub mod store;
-pub mod table;
-pub mod topology;
+mod settings;
+mod store;
+mod table;
+mod topology;
 pub mod verify;
 mod wire;
 mod witness;

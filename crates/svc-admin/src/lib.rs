@@ -20,27 +20,27 @@
 #![allow(clippy::cast_sign_loss, clippy::unnecessary_wraps)]
 #![cfg_attr(test, allow(clippy::float_cmp, clippy::needless_for_each))]
 
-pub mod actions;
-pub mod api;
-pub mod audit;
+mod actions;
+mod api;
+mod audit;
 mod boot;
 mod caller;
-pub mod derive;
-pub mod dialect;
-pub mod discovery;
-pub mod epochs;
-pub mod fleet;
-pub mod gate;
-pub mod logs;
-pub mod metrics;
-pub mod node;
+mod derive;
+mod dialect;
+mod discovery;
+mod epochs;
+mod fleet;
+mod gate;
+mod logs;
+mod metrics;
+mod node;
 pub mod promtext;
-pub mod rings;
-pub mod sampler;
+mod rings;
+mod sampler;
 pub mod settings;
-pub mod state;
-pub mod topology;
-pub mod view;
+mod state;
+mod topology;
+mod view;
 
 pub use boot::SvcAdmin;
 

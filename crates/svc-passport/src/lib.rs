@@ -14,23 +14,23 @@
 //! revocation is durable before it is answered; epochs and policy versions only grow, also across a
 //! restart; without the KMS issuing stops, while verification and revocation go on.
 
-pub mod api;
+mod api;
 mod boot;
-pub mod clients;
-pub mod dpop;
-pub mod exchange;
-pub mod issue;
+mod clients;
+mod dpop;
+mod exchange;
+mod issue;
 mod keys;
 mod lists;
-pub mod metrics;
-pub mod policy;
-pub mod publish;
-pub mod revoke;
+mod metrics;
+mod policy;
+mod publish;
+mod revoke;
 #[cfg(test)]
 mod samples;
-pub mod settings;
-pub mod sync;
-pub mod token;
-pub mod topology;
+mod settings;
+mod sync;
+mod token;
+mod topology;
 
 pub use boot::SvcPassport;

@@ -22,18 +22,18 @@
 )]
 #![cfg_attr(test, allow(clippy::format_push_string, clippy::needless_for_each))]
 
-pub mod api;
+mod api;
 mod boot;
 pub mod calculus;
 mod errors;
 mod home;
 pub mod inputs;
-pub mod intake;
+mod intake;
 mod library;
 pub mod manifest;
-pub mod metrics;
-pub mod runs;
+mod metrics;
+mod runs;
 pub mod settings;
-pub mod topology;
+mod topology;
 
 pub use boot::SvcRewarder;

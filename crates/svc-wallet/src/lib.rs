@@ -13,22 +13,22 @@
 //! it; writes of one account keep their order; every waiter is answered once; a balance is never
 //! reported younger than it is.
 
-pub mod answers;
-pub mod api;
-pub mod audit;
-pub mod balances;
+mod answers;
+mod api;
+mod audit;
+mod balances;
 mod boot;
-pub mod commit;
+mod commit;
 mod errors;
-pub mod feed;
-pub mod inflight;
-pub mod metrics;
-pub mod policy;
-pub mod render;
-pub mod settings;
-pub mod topology;
-pub mod unresolved;
-pub mod upstream;
-pub mod watch;
+mod feed;
+mod inflight;
+mod metrics;
+mod policy;
+mod render;
+mod settings;
+mod topology;
+mod unresolved;
+mod upstream;
+mod watch;
 
 pub use boot::SvcWallet;
