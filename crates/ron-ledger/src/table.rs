@@ -130,10 +130,6 @@ impl<T: Clone> Rows<T> {
         self.len
     }
 
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     pub fn get(&self, i: usize) -> Option<&T> {
         self.chunks.get(i / CHUNK).and_then(|c| c.get(i % CHUNK))
     }

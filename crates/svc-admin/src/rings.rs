@@ -193,11 +193,6 @@ impl Rings {
         self.series.len()
     }
 
-    /// True when no series is held.
-    pub fn is_empty(&self) -> bool {
-        self.series.is_empty()
-    }
-
     /// Samples refused because of the series limit, so far.
     pub fn refused(&self) -> u64 {
         self.refused
