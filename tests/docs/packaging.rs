@@ -193,6 +193,24 @@ fn units_users_and_directories_belong_together() {
     }
 }
 
+#[test]
+fn packages_are_of_the_services_in_the_list() {
+    let names: BTreeSet<String> = SERVICES.iter().map(|s| s.name().to_owned()).collect();
+    for part in ["config", "systemd", "sysusers.d", "tmpfiles.d"] {
+        let dir = workspace().join("packaging").join(part);
+        let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+        let stems = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+        assert_eq!(stems.collect::<BTreeSet<_>>(), names, "packaging/{part}");
+    }
+    let spread = committed("packaging/ron-spread");
+    let all: Vec<&str> = SERVICES.iter().map(|service| service.name()).collect();
+    let line = format!("services=\"{}\"", all.join(" "));
+    assert!(
+        spread.lines().any(|have| have == line),
+        "ron-spread: {line}"
+    );
+}
+
 /// The cells of the rows of all tables of a page.
 fn rows(text: &str) -> Vec<Vec<String>> {
     let table = text.lines().filter(|line| line.starts_with("| "));

@@ -371,3 +371,31 @@ fn public(doc: &KeyDoc) -> Result<String, String> {
         .ok_or("ron-kms shows a key without its head")?;
     Ok(format!("{}#v{}={}", doc.key, doc.head, head.public_key))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_and_policies_name_services_of_the_list() {
+        for (caller, callee, scopes, _) in CALLS {
+            assert!(
+                NAMES.contains(&caller) && NAMES.contains(&callee),
+                "{caller}, {callee}"
+            );
+            for scope in scopes.split(',') {
+                assert!(ron_proto::scope::ALL.contains(&scope), "{scope}");
+            }
+        }
+        // Every service is an audience for which the operator gets tokens.
+        let [(_, issuer), ..] = policies::all().expect("the policies are JSON");
+        let audiences = issuer["clients"][0]["audiences"]
+            .as_array()
+            .expect("a list");
+        let named: Vec<&str> = audiences
+            .iter()
+            .filter_map(|a| a["audience"].as_str())
+            .collect();
+        assert_eq!(named, NAMES);
+    }
+}

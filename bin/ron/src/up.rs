@@ -12,8 +12,6 @@ use ron_kernel::{Deadline, Signal, Signals, exit};
 use ron_service::config::{LogFormat, LogLevel};
 use ron_service::logging;
 
-use ron_services::NAMES;
-
 use crate::fleet::{Failed, Fleet};
 use crate::init;
 use crate::layout::{Layout, base_port, make_dir, write_json};
@@ -95,7 +93,7 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
     for e in &fleet.endpoints.services {
         let _ = writeln!(text, "  {:<13} {}   health {}", e.service, e.api, e.health);
     }
-    let console = fleet.endpoints.of(NAMES[5]);
+    let console = fleet.endpoints.of(svc_admin::settings::TABLE.service);
     let _ = write!(
         text,
         "console: {}/\na token: ron token --data-dir {} --audience svc-wallet\nready\n",

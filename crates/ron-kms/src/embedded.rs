@@ -136,7 +136,7 @@ impl Custody {
 
     /// Missing and degraded parts, as on `/readyz`.
     pub fn readiness(&self) -> Readiness {
-        ron_service::ready::readiness(&self.ready, &self.sup)
+        ron_service::readiness(&self.ready, &self.sup)
     }
 
     /// All metrics, in the Prometheus text format.

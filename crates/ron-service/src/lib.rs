@@ -13,17 +13,17 @@
 //! once, in one order. This crate knows no service.
 
 mod boot;
-pub mod chassis;
+mod chassis;
 pub mod config;
-pub mod datadir;
+mod datadir;
 mod error;
 pub mod log_host;
 pub mod logging;
 mod main_with;
 pub mod pinned;
-pub mod ready;
+mod ready;
 pub mod signed_policy;
-pub mod store;
+mod store;
 pub mod topology;
 mod vitals;
 
@@ -35,6 +35,6 @@ pub use config::{
 pub use datadir::DataDir;
 pub use error::StartError;
 pub use main_with::{command, load_process_config, main_with, run_process};
-pub use ready::ReadyBoard;
+pub use ready::{ReadyBoard, readiness};
 pub use store::{Migration, Poison, Store, StoreError};
 pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ron_auth::proofs::ProofCache;
-use ron_auth::revocation::RevocationView;
+use ron_auth::{ProofCache, RevocationView};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_files::{MemoryDisk, OsDisk};

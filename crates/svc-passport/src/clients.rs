@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_auth::jwks::{JwsAlg, VerifyKey};
-use ron_auth::jws::Jws;
-use ron_auth::proofs::ProofCache;
 use ron_auth::{AuthReject, client_secret, service_token};
+use ron_auth::{Jws, JwsAlg, ProofCache, VerifyKey};
 use ron_http::ClientCert;
 use ron_proto::{Problem, Timestamp};
 use serde_json::{Map, Value};

@@ -1,8 +1,8 @@
 //! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and stateless nonces.
 
 use ron_auth::AuthReject;
+use ron_auth::ProofCache;
 use ron_auth::dpop::{ProofAsk, verify_proof};
-use ron_auth::proofs::ProofCache;
 use ron_crypto::{ct, hash};
 use ron_http::Request;
 use ron_kernel::Random;

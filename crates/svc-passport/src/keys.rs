@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ron_auth::jwks::{JwksSnapshot, PqRule};
 use ron_auth::{Followed, RevocationView};
+use ron_auth::{JwksSnapshot, PqRule};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::Kid;

@@ -141,8 +141,7 @@ pub fn finish(unsigned: &Unsigned, signatures: &[&[u8]]) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use ron_auth::jwks::JwksSnapshot;
-    use ron_auth::jwt::{Expect, verify_jwt};
+    use ron_auth::{Expect, JwksSnapshot, verify_jwt};
     use ron_crypto::jwk::thumbprint_okp;
     use ron_crypto::sign::Ed25519Key;
     use ron_proto::passport::Jwks;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ron_http::Responder;
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
 use ron_proto::ledger::RequestKey;
-use ron_service::store::{Migration, Store, StoreError};
+use ron_service::{Migration, Store, StoreError};
 
 use crate::errors::unknown;
 use crate::topology::UNRESOLVED;

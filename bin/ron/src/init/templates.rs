@@ -68,26 +68,22 @@ pub fn service(
             let _ = write!(
                 text,
                 "[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\n\n\
-                 [ledger]\nurl = {ledger}\ntoken_file = {}\n\n\
-                 [policy]\ndir = {}\npublic_keys = [\"{}\"]\n\n\
+                 [ledger]\nurl = {ledger}\ntoken_file = {}\n\n{policy}\n\
                  [manifest]\npublic_keys = [\"{}\"]\n\n",
                 token("ron-kms"),
                 bootstrap.manifest_key,
                 token("ron-ledger"),
-                quoted(&layout.policy().display().to_string()),
-                bootstrap.policy_public_key,
                 bootstrap.manifest_public_key,
             );
         }
         _ => {}
     }
+    // The console accepts passports only if auth.mode says so; the default lets every user of this
+    // host view it.
+    auth(&mut text, layout, base_port, &bootstrap.note_vkey);
     if name == "svc-admin" {
-        // Passports are accepted only if auth.mode says so; the default lets every user of this
-        // host view the console.
-        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
         nodes(&mut text, layout, bootstrap);
     } else {
-        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
         principals(&mut text, name, hashes);
     }
     text

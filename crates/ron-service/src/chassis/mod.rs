@@ -12,7 +12,6 @@ mod running;
 mod transport;
 
 pub use inherited::Inherited;
-pub use ops::VersionDoc;
 pub use parts::Parts;
 pub use running::{ReloadError, Running};
 pub use transport::client_config;

@@ -188,7 +188,7 @@ fn the_health_port_tells_everything_and_the_api_port_only_what_is_public() {
             .any(|plane| plane.name == "smp-loop" && plane.ready)
     );
     for base in [&api, &ops] {
-        let version: VersionDoc = get(&client, &format!("{base}/version")).json().unwrap();
+        let version: ops::VersionDoc = get(&client, &format!("{base}/version")).json().unwrap();
         assert_eq!(version.service, "svc-sample");
         assert_eq!(get(&client, &format!("{base}/openapi.json")).status, 200);
     }

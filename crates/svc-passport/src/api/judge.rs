@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use ron_auth::jwt::{Expect, verify_jwt};
 use ron_auth::{AuthReject, Claims, JwksSnapshot, SignedBy, hybrid, narrow};
+use ron_auth::{Expect, verify_jwt};
 use ron_proto::caveat;
 use ron_proto::passport::{Confirmation, PQ_NARROWED_BYTES_MAX, PQ_TOKEN_BYTES_MAX, TokenClaims};
 
@@ -113,7 +113,7 @@ fn as_narrowed(shown: TokenClaims, claims: &Claims) -> TokenClaims {
 
 #[cfg(test)]
 mod tests {
-    use ron_auth::jwt::SKEW_S;
+    use ron_auth::SKEW_S;
 
     use super::*;
     use crate::samples::{NOW, claims};

@@ -11,7 +11,7 @@ mod well_known;
 
 use std::sync::Arc;
 
-use ron_auth::revocation::RevocationView;
+use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_http::{ApiInfo, Router};
 use ron_kernel::{SendError, Sender, SharedClock, Snapshot};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_auth::jwt::SKEW_S;
+use ron_auth::SKEW_S;
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::passport::{
     REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SUBJECT_BYTES_MAX, TTL_S_MAX,

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use ron_kernel::RankedMutex;
-use ron_service::ready::ReadyBoard;
+use ron_service::ReadyBoard;
 
 use crate::policy::Grant;
 use crate::topology::ISSUE_HEALTH;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::revocation::RevocationView;
+use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
 use ron_http::Responder;
 use ron_kernel::{

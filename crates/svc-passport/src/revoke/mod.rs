@@ -5,7 +5,7 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::revocation::RevocationView;
+use ron_auth::RevocationView;
 use ron_http::{Responder, Response};
 use ron_kernel::{
     Deadline, RankedMutex, Receiver, Recv, ReplySender, Sender, SharedClock, Snapshot, ThreadCtx,

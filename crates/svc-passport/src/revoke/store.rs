@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
-use ron_service::store::{Migration, Store, StoreError};
+use ron_service::{Migration, Store, StoreError};
 
 use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
 
