@@ -70,9 +70,7 @@ const EXCEPTIONS: [(&str, &[&str], &str); 7] = [
 /// Crates and files that are not clean yet; this list only shrinks.
 const PENDING: &[&str] = &[
     "bin/ron/",
-    "crates/ron-custody/",
     "crates/ron-kernel/",
-    "crates/ron-kms/",
     "crates/ron-service/",
 ];
 

@@ -13,6 +13,7 @@ use ron_proto::kms::{
 use ron_proto::{Alg, Kid};
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
@@ -60,13 +61,7 @@ impl KmsClient {
         request: &RotateRequest,
         deadline: Deadline,
     ) -> Result<RotateAnswer, ClientError> {
-        let idempotent = request.op_id.is_some();
-        self.0.post(
-            &format!("{}/rotate", path(kid)),
-            request,
-            idempotent,
-            deadline,
-        )
+        self.on_key(kid, "rotate", request, request.op_id.is_some(), deadline)
     }
 
     /// Evidence of where a key is stored; safe to repeat.
@@ -76,8 +71,7 @@ impl KmsClient {
         request: &AttestRequest,
         deadline: Deadline,
     ) -> Result<AttestAnswer, ClientError> {
-        self.0
-            .post(&format!("{}/attest", path(kid)), request, true, deadline)
+        self.on_key(kid, "attest", request, true, deadline)
     }
 
     /// Signs; repeated after an unknown outcome only when it carries an `op_id`.
@@ -132,7 +126,7 @@ impl KmsClient {
         request: &RetireKey,
         deadline: Deadline,
     ) -> Result<KeyChanged, ClientError> {
-        self.change(kid, "retire", request, request.op_id.is_some(), deadline)
+        self.on_key(kid, "retire", request, request.op_id.is_some(), deadline)
     }
 
     /// Schedules a key's destruction; safe to repeat when it carries an `op_id`.
@@ -142,7 +136,7 @@ impl KmsClient {
         request: &DestroyKey,
         deadline: Deadline,
     ) -> Result<KeyChanged, ClientError> {
-        self.change(kid, "destroy", request, request.op_id.is_some(), deadline)
+        self.on_key(kid, "destroy", request, request.op_id.is_some(), deadline)
     }
 
     /// Cancels a scheduled destruction; safe to repeat when it carries an `op_id`.
@@ -153,7 +147,7 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<KeyChanged, ClientError> {
         let idempotent = request.op_id.is_some();
-        self.change(kid, "destroy/cancel", request, idempotent, deadline)
+        self.on_key(kid, "destroy/cancel", request, idempotent, deadline)
     }
 
     /// The key to which a key is wrapped for import.
@@ -180,18 +174,17 @@ impl KmsClient {
         request: &ExportKey,
         deadline: Deadline,
     ) -> Result<ExportAnswer, ClientError> {
-        self.0
-            .post(&format!("{}/export", path(kid)), request, false, deadline)
+        self.on_key(kid, "export", request, false, deadline)
     }
 
-    fn change<B: Serialize>(
+    fn on_key<B: Serialize, A: DeserializeOwned>(
         &self,
         kid: &Kid,
         what: &str,
         request: &B,
         idempotent: bool,
         deadline: Deadline,
-    ) -> Result<KeyChanged, ClientError> {
+    ) -> Result<A, ClientError> {
         let path = format!("{}/{what}", path(kid));
         self.0.post(&path, request, idempotent, deadline)
     }

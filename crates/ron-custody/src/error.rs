@@ -5,114 +5,76 @@ pub const OK: &str = "ok";
 /// The result of a check whose MAC or signature does not match its message: done, not refused.
 pub const NO_MATCH: &str = "no_match";
 
-/// Every cause of a refusal or failure. One cause has one code, on the wire and as the `result`
-/// of the audit leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// The request is malformed or breaks a rule of its format.
-    BadRequest,
-    /// A message or field exceeds its size limit.
-    TooLarge,
-    /// An algorithm, mode or property no backend offers.
-    Unsupported,
-    /// The key belongs to another tenant, or the caller is limited to other keys.
-    Forbidden,
-    /// No such key or version.
-    NotFound,
-    /// The key's payload policy does not allow these bytes.
-    PayloadRefused,
-    /// A checkpoint that shrinks its log or contradicts an earlier one.
-    CheckpointRefused,
-    /// The ciphertext does not decrypt or authenticate.
-    CiphertextRefused,
-    /// The version has reached `nonces.cap`.
-    UsesExhausted,
-    /// The pinned version is not the head.
-    VersionNotHead,
-    /// `expected_head` is not the head.
-    StaleHead,
-    /// The key is retired, pending destruction or destroyed.
-    KeyNotActive,
-    /// The key is not exportable, or not in the requested form.
-    ExportForbidden,
-    /// The wrapped key of an import does not decrypt.
-    WrappedRefused,
-    /// The op_id was used before with another body.
-    OpIdMismatch,
-    /// The operation with this op_id is still running.
-    InFlight,
-    /// A bounded queue is full.
-    Busy,
-    /// The audit log cannot take leaves, so nothing may be signed or changed.
-    AuditUnavailable,
-    /// The key store cannot be written, or the device that holds the key is unavailable.
-    StoreUnavailable,
-    /// The configuration requires a recent attestation of where the key is held, and there is none.
-    AttestationMissing,
-    /// The deadline passed before work on the job began.
-    DeadlineExceeded,
-    /// The service is stopping.
-    Draining,
-    /// A defect of this program.
-    Internal,
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident = $code:literal,)*) => {
+        /// Every cause of a refusal or failure. One cause has one code, on the wire and as the `result`
+        /// of the audit leaf.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Cause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl Cause {
+            /// All causes, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$cause),*];
+
+            /// The machine-readable code; it never changes for a cause.
+            pub const fn code(self) -> &'static str {
+                match self {
+                    $(Self::$cause => $code,)*
+                }
+            }
+        }
+    };
 }
 
-impl Cause {
-    /// All causes, in the order of the documentation.
-    pub const ALL: [Self; 23] = [
-        Self::BadRequest,
-        Self::TooLarge,
-        Self::Unsupported,
-        Self::Forbidden,
-        Self::NotFound,
-        Self::PayloadRefused,
-        Self::CheckpointRefused,
-        Self::CiphertextRefused,
-        Self::UsesExhausted,
-        Self::VersionNotHead,
-        Self::StaleHead,
-        Self::KeyNotActive,
-        Self::ExportForbidden,
-        Self::WrappedRefused,
-        Self::OpIdMismatch,
-        Self::InFlight,
-        Self::Busy,
-        Self::AuditUnavailable,
-        Self::StoreUnavailable,
-        Self::AttestationMissing,
-        Self::DeadlineExceeded,
-        Self::Draining,
-        Self::Internal,
-    ];
-
-    /// The machine-readable code; it never changes for a cause.
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::BadRequest => "bad_request",
-            Self::TooLarge => "too_large",
-            Self::Unsupported => "unsupported",
-            Self::Forbidden => "forbidden",
-            Self::NotFound => "not_found",
-            Self::PayloadRefused => "payload_refused",
-            Self::CheckpointRefused => "checkpoint_refused",
-            Self::CiphertextRefused => "ciphertext_refused",
-            Self::UsesExhausted => "uses_exhausted",
-            Self::VersionNotHead => "version_not_head",
-            Self::StaleHead => "stale_head",
-            Self::KeyNotActive => "key_not_active",
-            Self::ExportForbidden => "export_forbidden",
-            Self::WrappedRefused => "wrapped_key_refused",
-            Self::OpIdMismatch => "idempotency_mismatch",
-            Self::InFlight => "in_flight",
-            Self::Busy => "busy",
-            Self::AuditUnavailable => "audit_unavailable",
-            Self::StoreUnavailable => "store_unavailable",
-            Self::AttestationMissing => "attestation_missing",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::Draining => "draining",
-            Self::Internal => "internal",
-        }
-    }
+causes! {
+    /// The request is malformed or breaks a rule of its format.
+    BadRequest = "bad_request",
+    /// A message or field exceeds its size limit.
+    TooLarge = "too_large",
+    /// An algorithm, mode or property no backend offers.
+    Unsupported = "unsupported",
+    /// The key belongs to another tenant, or the caller is limited to other keys.
+    Forbidden = "forbidden",
+    /// No such key or version.
+    NotFound = "not_found",
+    /// The key's payload policy does not allow these bytes.
+    PayloadRefused = "payload_refused",
+    /// A checkpoint that shrinks its log or contradicts an earlier one.
+    CheckpointRefused = "checkpoint_refused",
+    /// The ciphertext does not decrypt or authenticate.
+    CiphertextRefused = "ciphertext_refused",
+    /// The version has reached `nonces.cap`.
+    UsesExhausted = "uses_exhausted",
+    /// The pinned version is not the head.
+    VersionNotHead = "version_not_head",
+    /// `expected_head` is not the head.
+    StaleHead = "stale_head",
+    /// The key is retired, pending destruction or destroyed.
+    KeyNotActive = "key_not_active",
+    /// The key is not exportable, or not in the requested form.
+    ExportForbidden = "export_forbidden",
+    /// The wrapped key of an import does not decrypt.
+    WrappedRefused = "wrapped_key_refused",
+    /// The op_id was used before with another body.
+    OpIdMismatch = "idempotency_mismatch",
+    /// The operation with this op_id is still running.
+    InFlight = "in_flight",
+    /// A bounded queue is full.
+    Busy = "busy",
+    /// The audit log cannot take leaves, so nothing may be signed or changed.
+    AuditUnavailable = "audit_unavailable",
+    /// The key store cannot be written, or the device that holds the key is unavailable.
+    StoreUnavailable = "store_unavailable",
+    /// The configuration requires a recent attestation of where the key is held, and there is none.
+    AttestationMissing = "attestation_missing",
+    /// The deadline passed before work on the job began.
+    DeadlineExceeded = "deadline_exceeded",
+    /// The service is stopping.
+    Draining = "draining",
+    /// A defect of this program.
+    Internal = "internal",
 }
 
 /// A refusal and what the caller can do about it. Holds no input bytes and no secret.

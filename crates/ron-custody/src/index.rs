@@ -7,14 +7,15 @@ use std::sync::Arc;
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::Tenant;
 use ron_proto::kms::{
-    Bytes, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc, WaitingDoc,
+    Bytes, KeyBackend, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
+    WaitingDoc,
 };
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::AttestGate;
-use crate::backend::{Attestation, BackendKind, Custody};
+use crate::backend::{Attestation, Custody};
 use crate::keys::PublicKey;
 use crate::{Cause, Refusal};
 
@@ -78,7 +79,7 @@ pub struct Key {
     /// The private key of the head, or its handle; `None` once it is destroyed.
     pub secret: Option<Arc<Custody>>,
     /// The backend that holds the key.
-    pub backend: BackendKind,
+    pub backend: KeyBackend,
     /// The attestation class of that backend.
     pub attestation: Attestation,
     /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for signing keys, whose
@@ -93,7 +94,7 @@ impl Key {
     }
 
     /// The device that holds the key, if one does.
-    pub fn held_by(&self) -> Option<BackendKind> {
+    pub fn held_by(&self) -> Option<KeyBackend> {
         self.secret.as_ref()?.held_by()
     }
 

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn every_cause_keeps_its_code() {
-        for cause in Cause::ALL {
+        for &cause in Cause::ALL {
             let problem = problem(Refusal::new(cause, "d"));
             assert_eq!(problem.code, cause.code());
             assert!((400..600).contains(&problem.status));

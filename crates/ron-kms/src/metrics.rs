@@ -101,8 +101,8 @@ impl Evidence {
 }
 
 fn rejects(r: &Registry) -> ClosedCounter {
-    let causes = Cause::ALL.map(Cause::code);
-    let reasons = [&causes[..], &["tenant_share", "audit_queue_full"]].concat();
+    let causes = Cause::ALL.iter().map(|cause| cause.code());
+    let reasons: Vec<_> = causes.chain(["tenant_share", "audit_queue_full"]).collect();
     r.counter_closed(
         "rejects_total",
         "Refused operations.",

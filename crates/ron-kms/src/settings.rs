@@ -1,5 +1,6 @@
 //! The configuration keys of ron-kms, and the settings made from them.
 
+use ron_proto::kms::KeyBackend;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use ron_service::config::{ByteSize, NoteName};
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
-pub use ron_custody::backend::BackendKind;
 use ron_custody::backend::{DeviceKeys, DeviceSettings};
 pub use ron_custody::store::SealSource;
 
@@ -115,7 +115,7 @@ pub static TABLE: Table = Table {
 pub struct Settings {
     pub keys: Keys,
     /// The local backend (`file` or `memory`), for keys whose request names no backend.
-    pub backend: BackendKind,
+    pub backend: KeyBackend,
     pub devices: DeviceSettings,
     /// `None` with amnesia on.
     pub data_dir: Option<PathBuf>,
@@ -129,8 +129,8 @@ impl ServiceSettings for Settings {
         let amnesia = config.chassis().amnesia;
         let backend = match keys.backend {
             // With amnesia on, the default `file` means memory. `memory` without amnesia is reported below.
-            LocalBackend::File if !amnesia => BackendKind::File,
-            LocalBackend::File | LocalBackend::Memory => BackendKind::Memory,
+            LocalBackend::File if !amnesia => KeyBackend::File,
+            LocalBackend::File | LocalBackend::Memory => KeyBackend::Memory,
         };
         check_places(config, &keys, backend, &mut problems);
         let devices = DeviceSettings::new(config, &keys.devices, &mut problems);
@@ -160,17 +160,17 @@ impl ServiceSettings for Settings {
 fn check_places(
     config: &Config,
     keys: &Keys,
-    backend: BackendKind,
+    backend: KeyBackend,
     problems: &mut Vec<ConfigProblem>,
 ) {
     let chassis = config.chassis();
-    if backend == BackendKind::Memory && !chassis.amnesia {
+    if backend == KeyBackend::Memory && !chassis.amnesia {
         problems.push(config.problem(
             Keys::backend,
             "is memory, which needs amnesia = true: keys would be lost at the next stop",
         ));
     }
-    if backend == BackendKind::File && chassis.data_dir.is_none() {
+    if backend == KeyBackend::File && chassis.data_dir.is_none() {
         problems.push(config.problem(
             ChassisSettings::data_dir,
             "is not set: the file backend needs one (or set amnesia = true)",
@@ -295,7 +295,7 @@ mod tests {
         let memory = settings(&[("amnesia", "true")]).expect("amnesia");
         assert_eq!(
             (memory.backend, memory.seal),
-            (BackendKind::Memory, SealSource::Ephemeral)
+            (KeyBackend::Memory, SealSource::Ephemeral)
         );
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Position of a durable log entry. Third parties can fetch the log's proof for `index` and verify
 /// that the entry is included.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogReceipt {
     /// The log's origin line, which identifies it in checkpoints.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
-use ron_proto::kms::{Bytes, Signature};
+use ron_proto::kms::{Bytes, KeyBackend, Signature};
 use ron_proto::values::Alg;
 
-use super::{BackendKind, Device, Handle};
+use super::{Device, Handle};
 use crate::keys::{PublicKey, SecretKey};
 use crate::{Cause, Refusal};
 
@@ -52,7 +52,7 @@ impl Custody {
     }
 
     /// The device that holds it, if one does.
-    pub fn held_by(&self) -> Option<BackendKind> {
+    pub fn held_by(&self) -> Option<KeyBackend> {
         match self {
             Self::Local(_) => None,
             Self::Device(key) => Some(key.device.kind()),

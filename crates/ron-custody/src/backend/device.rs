@@ -2,10 +2,10 @@
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
-use ron_proto::kms::{Bytes, TpmEvidenceDoc};
+use ron_proto::kms::{Bytes, KeyBackend, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
-use super::{Attestation, BackendKind, Capabilities};
+use super::{Attestation, Capabilities};
 use crate::keys::{PublicKey, envelope};
 use crate::{Cause, Refusal};
 
@@ -131,7 +131,7 @@ pub trait Presence {
 /// A device that holds keys. Its methods block, at most until 50 ms after the deadline, so only threads that may block
 /// call them. The default methods are those of a device that is no longer configured.
 pub trait Device: Send + Sync {
-    fn kind(&self) -> BackendKind;
+    fn kind(&self) -> KeyBackend;
 
     fn capabilities(&self) -> Capabilities;
 
@@ -206,7 +206,7 @@ pub trait Device: Send + Sync {
     }
 }
 
-fn not_configured(kind: BackendKind) -> DeviceError {
+fn not_configured(kind: KeyBackend) -> DeviceError {
     DeviceError::Unavailable {
         backend: kind.as_str(),
         why: "it is no longer configured".into(),
@@ -216,7 +216,7 @@ fn not_configured(kind: BackendKind) -> DeviceError {
 /// Stands in for a device that holds keys but is no longer configured.
 #[derive(Debug)]
 pub struct Absent {
-    pub kind: BackendKind,
+    pub kind: KeyBackend,
     /// Unix milliseconds.
     pub since_ms: u64,
 }
@@ -238,7 +238,7 @@ impl Presence for Absent {
 }
 
 impl Device for Absent {
-    fn kind(&self) -> BackendKind {
+    fn kind(&self) -> KeyBackend {
         self.kind
     }
 

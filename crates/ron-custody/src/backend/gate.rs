@@ -3,19 +3,19 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ron_proto::kms::SignAttestation;
+use ron_proto::kms::{KeyBackend, SignAttestation};
 use ron_proto::values::Timestamp;
 
-use super::{Attestation, BackendKind};
+use super::Attestation;
 use crate::{Cause, Refusal};
 
 /// One flag per backend; set by the refresher thread, read by signers.
 #[derive(Debug, Default)]
 pub struct AttestGate {
     required: bool,
-    fresh: [AtomicBool; BackendKind::ALL.len()],
+    fresh: [AtomicBool; KeyBackend::ALL.len()],
     /// Time of the last attestation, in Unix milliseconds; 0 for never.
-    confirmed_ms: [AtomicU64; BackendKind::ALL.len()],
+    confirmed_ms: [AtomicU64; KeyBackend::ALL.len()],
 }
 
 impl AttestGate {
@@ -29,18 +29,18 @@ impl AttestGate {
     }
 
     /// Records whether the last attestation succeeded.
-    pub fn set(&self, backend: BackendKind, fresh: bool) {
+    pub fn set(&self, backend: KeyBackend, fresh: bool) {
         self.fresh[backend as usize].store(fresh, Ordering::SeqCst);
     }
 
     /// The device attested one of its keys at this time, in Unix milliseconds.
-    pub fn confirm(&self, backend: BackendKind, now_ms: u64) {
+    pub fn confirm(&self, backend: KeyBackend, now_ms: u64) {
         self.confirmed_ms[backend as usize].store(now_ms, Ordering::SeqCst);
     }
 
     /// The attestation that a signature of this backend's keys states; `None` if the backend does not attest, or has not
     /// yet.
-    pub fn confirmed(&self, backend: BackendKind, class: Attestation) -> Option<SignAttestation> {
+    pub fn confirmed(&self, backend: KeyBackend, class: Attestation) -> Option<SignAttestation> {
         if class == Attestation::None {
             return None;
         }
@@ -54,7 +54,7 @@ impl AttestGate {
     }
 
     /// Refuses when a key of this backend may not sign.
-    pub fn check(&self, backend: BackendKind, class: Attestation) -> Result<(), Refusal> {
+    pub fn check(&self, backend: KeyBackend, class: Attestation) -> Result<(), Refusal> {
         if !self.required {
             return Ok(());
         }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_signature_says_when_its_device_last_attested() {
         let gate = AttestGate::default();
-        let (tpm, class) = (BackendKind::Tpm, Attestation::TpmCertify);
+        let (tpm, class) = (KeyBackend::Tpm, Attestation::TpmCertify);
         assert_eq!(gate.confirmed(tpm, class), None, "not yet");
         gate.confirm(tpm, 5);
         gate.set(tpm, true);
@@ -101,7 +101,7 @@ mod tests {
             "an age, not a promise"
         );
         assert_eq!(
-            gate.confirmed(BackendKind::Pkcs11, Attestation::Statement),
+            gate.confirmed(KeyBackend::Pkcs11, Attestation::Statement),
             None
         );
         assert_eq!(gate.confirmed(tpm, Attestation::None), None);

@@ -1,8 +1,7 @@
 //! Metrics of the sessions with devices.
 
 use ron_kernel::{ClosedCounter, GaugeVec, Registry};
-
-use super::BackendKind;
+use ron_proto::kms::KeyBackend;
 
 /// Handles of the metrics; cloning shares them.
 #[derive(Clone)]
@@ -18,7 +17,7 @@ pub struct DeviceMetrics {
 impl DeviceMetrics {
     /// Registers everything with `r`.
     pub fn new(r: &Registry) -> Self {
-        let backends = BackendKind::ALL.map(BackendKind::as_str);
+        let backends = KeyBackend::ALL.map(KeyBackend::as_str);
         let by_backend = |name, help| r.counter_closed(name, help, &[("backend", &backends)]);
         Self {
             sessions: r.gauge_vec(

@@ -33,6 +33,7 @@ mod tpm_counter;
 use std::fmt;
 use std::sync::Arc;
 
+use ron_proto::kms::KeyBackend;
 use ron_proto::values::Alg;
 
 use crate::{Cause, Refusal};
@@ -45,48 +46,6 @@ pub use probe::probe_devices;
 pub use session_pool::DeviceHandles;
 pub use settings::{DeviceKeys, DeviceSettings};
 pub use start::start;
-
-/// Which backend holds a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BackendKind {
-    /// Sealed records in SQLite.
-    File,
-    Memory,
-    Pkcs11,
-    Tpm,
-    Remote,
-}
-
-impl BackendKind {
-    pub const ALL: [Self; 5] = [
-        Self::File,
-        Self::Memory,
-        Self::Pkcs11,
-        Self::Tpm,
-        Self::Remote,
-    ];
-
-    /// Its name in documents and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::Memory => "memory",
-            Self::Pkcs11 => "pkcs11",
-            Self::Tpm => "tpm",
-            Self::Remote => "remote",
-        }
-    }
-
-    /// The backend of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
-    /// Whether its private keys are in this process's memory while they are used.
-    pub const fn is_local(self) -> bool {
-        matches!(self, Self::File | Self::Memory)
-    }
-}
 
 /// What a backend can do; constant while it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +83,7 @@ impl Attestation {
 /// The configured backends: one local backend and the devices. Clones share them.
 #[derive(Clone)]
 pub struct Backends {
-    local: BackendKind,
+    local: KeyBackend,
     devices: Arc<[Arc<dyn Device>]>,
     started_ms: u64,
     gate: Arc<AttestGate>,
@@ -132,7 +91,7 @@ pub struct Backends {
 
 impl Backends {
     /// The local backend and the devices beside it, at `started_ms` (Unix milliseconds).
-    pub fn new(local: BackendKind, devices: Vec<Arc<dyn Device>>, started_ms: u64) -> Self {
+    pub fn new(local: KeyBackend, devices: Vec<Arc<dyn Device>>, started_ms: u64) -> Self {
         Self {
             local,
             devices: devices.into(),
@@ -155,7 +114,7 @@ impl Backends {
     }
 
     /// The backend of keys whose request names none.
-    pub fn local(&self) -> BackendKind {
+    pub fn local(&self) -> KeyBackend {
         self.local
     }
 
@@ -164,7 +123,7 @@ impl Backends {
     }
 
     /// The device of this kind, if it is configured.
-    pub fn device(&self, kind: BackendKind) -> Option<&Arc<dyn Device>> {
+    pub fn device(&self, kind: KeyBackend) -> Option<&Arc<dyn Device>> {
         self.devices.iter().find(|device| device.kind() == kind)
     }
 
@@ -177,7 +136,7 @@ impl Backends {
 
     /// The device that holds a key. For a device that is no longer configured, a stand-in that is always unavailable, so
     /// that its keys still verify.
-    pub fn holder(&self, kind: BackendKind) -> Arc<dyn Device> {
+    pub fn holder(&self, kind: KeyBackend) -> Arc<dyn Device> {
         self.device(kind).cloned().unwrap_or_else(|| {
             Arc::new(device::Absent {
                 kind,
@@ -187,7 +146,7 @@ impl Backends {
     }
 
     /// The capabilities of a backend; `None` when it is not configured.
-    pub fn capabilities(&self, kind: BackendKind) -> Option<Capabilities> {
+    pub fn capabilities(&self, kind: KeyBackend) -> Option<Capabilities> {
         if kind == self.local {
             return Some(Capabilities {
                 algs: Alg::ALL.to_vec(),
@@ -199,7 +158,7 @@ impl Backends {
     }
 
     /// Checks that `kind` is configured and makes keys of `alg`.
-    pub fn check(&self, kind: BackendKind, alg: Alg) -> Result<(), Refusal> {
+    pub fn check(&self, kind: KeyBackend, alg: Alg) -> Result<(), Refusal> {
         let refuse = |detail: String| Err(Refusal::new(Cause::Unsupported, detail));
         match self.capabilities(kind) {
             None => refuse(format!(
@@ -215,7 +174,7 @@ impl Backends {
     }
 
     /// The attestation class of keys of this backend.
-    pub fn attestation(&self, kind: BackendKind) -> Attestation {
+    pub fn attestation(&self, kind: KeyBackend) -> Attestation {
         self.capabilities(kind)
             .map_or(Attestation::None, |can| can.attestation)
     }

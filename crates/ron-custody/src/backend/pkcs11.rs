@@ -6,6 +6,7 @@
 //! The module is loaded once per process. To use several tokens, run one key service for each, because a
 //! module has one login per process.
 
+use ron_proto::kms::KeyBackend;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -26,7 +27,7 @@ use ron_service::config::secret_from_env_or_file;
 
 use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
 use super::settings::Pkcs11Settings;
-use super::{BackendKind, Handle, NewKey};
+use super::{Handle, NewKey};
 use crate::keys::PublicKey;
 
 /// Maximum object handles that a session caches.
@@ -205,7 +206,7 @@ impl Drop for TokenSession {
 }
 
 impl Session for TokenSession {
-    const KIND: BackendKind = BackendKind::Pkcs11;
+    const KIND: KeyBackend = KeyBackend::Pkcs11;
     const OPS: &'static [&'static str] = &[
         "probe",
         "pkcs11_make",

@@ -3,12 +3,12 @@
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::{Deadline, SharedRandom};
+use ron_proto::kms::KeyBackend;
 use ron_proto::values::Alg;
 
 use super::session_pool::{Session, SessionPool};
 use super::{
-    Attestation, BackendKind, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
-    TpmEvidence,
+    Attestation, Capabilities, Device, DeviceError, Handle, NewKey, Presence, TpmEvidence,
 };
 
 pub struct PooledDevice<S: Session> {
@@ -19,7 +19,7 @@ pub struct PooledDevice<S: Session> {
 }
 
 impl<S: Session> Device for PooledDevice<S> {
-    fn kind(&self) -> BackendKind {
+    fn kind(&self) -> KeyBackend {
         S::KIND
     }
 
@@ -42,7 +42,7 @@ impl<S: Session> Device for PooledDevice<S> {
     fn destroy(&self, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {
         // A TPM keeps nothing of a key between calls: the blob, which the store erases, is its only copy. So the TPM is not
         // called and may be unavailable.
-        if S::KIND == BackendKind::Tpm {
+        if S::KIND == KeyBackend::Tpm {
             return Ok(());
         }
         let handle = handle.clone();

@@ -12,6 +12,7 @@
 //! device that is unavailable. A refused PIN is not tried again until a reload, because tokens lock themselves after a
 //! few wrong PINs.
 
+use ron_proto::kms::KeyBackend;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use ron_crypto::secret::SecretBytes;
 use ron_proto::values::Alg;
 
 use super::metrics::DeviceMetrics;
-use super::{BackendKind, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+use super::{DeviceError, Handle, NewKey, Presence, TpmEvidence};
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
 use crate::keys::PublicKey;
 
@@ -61,7 +62,7 @@ pub enum Fault {
 /// A connection to a device, owned by one thread. The methods are those of [`super::Device`]; a method that the device lacks
 /// keeps its default and is no name of [`Session::OPS`].
 pub trait Session: Sized + 'static {
-    const KIND: BackendKind;
+    const KIND: KeyBackend;
     /// Names of its calls in metrics: `probe`, and `<kind>_<call>` for each call that it supports.
     const OPS: &'static [&'static str];
 

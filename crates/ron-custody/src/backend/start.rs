@@ -1,5 +1,6 @@
 //! Starts the configured devices.
 
+use ron_proto::kms::KeyBackend;
 use std::sync::Arc;
 
 use ron_http::HttpClient;
@@ -10,13 +11,13 @@ use super::pooled::PooledDevice;
 use super::remote::{Api, Remote};
 use super::session_pool::{DeviceHandles, SessionPool, SessionPoolParts};
 use super::settings::DeviceSettings;
-use super::{Attestation, BackendKind, Backends, Capabilities, Device};
+use super::{Attestation, Backends, Capabilities, Device};
 use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
 /// Starts the devices of these settings, beside the `local` backend. An unavailable device is not an error: its keys verify,
 /// and its keeper keeps probing it.
 pub fn start(
-    local: BackendKind,
+    local: KeyBackend,
     settings: &DeviceSettings,
     handles: &DeviceHandles,
     random: &SharedRandom,

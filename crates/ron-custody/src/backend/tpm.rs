@@ -7,6 +7,7 @@
 //! The attestation key is a restricted primary of the owner's hierarchy: the same template gives the same key as long
 //! as the TPM has the same owner seed, so nothing has to be stored for it.
 
+use ron_proto::kms::KeyBackend;
 use std::str::FromStr as _;
 
 use ron_crypto::hash::sha256;
@@ -34,7 +35,7 @@ use tss_esapi::{Context, Error};
 
 use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
 use super::settings::TpmSettings;
-use super::{BackendKind, Handle, NewKey, TpmEvidence};
+use super::{Handle, NewKey, TpmEvidence};
 use crate::keys::PublicKey;
 
 /// One password session, for commands that need one authorisation.
@@ -105,7 +106,7 @@ impl TpmSettings {
 }
 
 impl Session for TpmSession {
-    const KIND: BackendKind = BackendKind::Tpm;
+    const KIND: KeyBackend = KeyBackend::Tpm;
     const OPS: &'static [&'static str] = &[
         "probe",
         "tpm_make",

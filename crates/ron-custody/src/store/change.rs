@@ -1,13 +1,13 @@
 //! A change of one key as a value: the new metadata and the new version, if any.
 
 use ron_crypto::secret::SecretBytes;
-use ron_proto::kms::PayloadPolicy;
+use ron_proto::kms::{KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
 use super::record::{Meta, NewVersion};
 use super::seal::RecordName;
-use crate::backend::{BackendKind, Custody, DeviceKey, Handle};
+use crate::backend::{Custody, DeviceKey, Handle};
 use crate::keys::{PublicKey, SecretKey};
 use crate::{Cause, Refusal};
 
@@ -16,7 +16,7 @@ use crate::{Cause, Refusal};
 pub struct Order {
     pub kid: Kid,
     pub number: u32,
-    pub backend: BackendKind,
+    pub backend: KeyBackend,
 }
 
 /// Why a change cannot be planned.
@@ -67,7 +67,7 @@ impl KeyStore {
     pub fn new_key(
         &self,
         kid: &Kid,
-        backend: BackendKind,
+        backend: KeyBackend,
         payload: PayloadPolicy,
         now: Timestamp,
     ) -> Result<Change, PlanError> {
@@ -124,7 +124,7 @@ impl KeyStore {
     fn generate(
         &self,
         kid: &Kid,
-        backend: BackendKind,
+        backend: KeyBackend,
         number: u32,
         now: Timestamp,
     ) -> Result<NewVersion, PlanError> {
@@ -144,7 +144,7 @@ impl KeyStore {
     fn device_key(
         &self,
         kid: &Kid,
-        backend: BackendKind,
+        backend: KeyBackend,
         number: u32,
     ) -> Result<DeviceKey, PlanError> {
         let order = Order {

@@ -150,9 +150,9 @@ struct Db(Store);
 impl Db {
     fn read<T>(
         &self,
-        look: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
-        self.0.read(|c| look(c).map_err(StoreError::from))
+        self.0.read(|c| query(c).map_err(StoreError::from))
     }
 
     /// One transaction, durable when this returns.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
-use ron_proto::kms::{KeyState, PayloadPolicy};
+use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
 use ron_proto::values::{Kid, Timestamp};
 use ron_proto::{jcs, strict};
 use serde::{Deserialize, Serialize};
 
 use super::seal::{RecordName, SealError, Sealer};
 use super::{Db, StoreError};
-use crate::backend::{BackendKind, Backends, Custody, Device, DeviceKey, Handle};
+use crate::backend::{Backends, Custody, Device, DeviceKey, Handle};
 use crate::index::{Key, Version};
 use crate::index::{Rotation, Waiting};
 use crate::keys::PublicKey;
@@ -25,7 +25,7 @@ use crate::keys::PublicKey;
 pub struct Meta {
     /// The device that holds the key; absent for local keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub backend: Option<String>,
+    pub backend: Option<KeyBackend>,
     /// When the key was made.
     pub created: Timestamp,
     /// When its secrets are (or were) destroyed.
@@ -65,9 +65,9 @@ pub struct Meta {
 
 impl Meta {
     /// The metadata of a new key.
-    pub fn new(created: Timestamp, backend: BackendKind, payload: PayloadPolicy) -> Self {
+    pub fn new(created: Timestamp, backend: KeyBackend, payload: PayloadPolicy) -> Self {
         Self {
-            backend: (!backend.is_local()).then(|| backend.as_str().to_owned()),
+            backend: (!backend.is_local()).then_some(backend),
             created,
             destroy_at: None,
             destroyed: false,
@@ -85,9 +85,8 @@ impl Meta {
     }
 
     /// The backend that holds the key; `local` is the local one.
-    pub fn backend(&self, local: BackendKind) -> BackendKind {
-        let named = self.backend.as_deref();
-        named.and_then(BackendKind::from_name).unwrap_or(local)
+    pub fn backend(&self, local: KeyBackend) -> KeyBackend {
+        self.backend.unwrap_or(local)
     }
 
     pub fn state(&self) -> KeyState {
@@ -267,11 +266,7 @@ pub(super) fn load_records(
         }
         // Parsed only after its MAC is right, so only bytes that this store has written.
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let device = match meta.backend.as_deref() {
-            None => None,
-            Some(name) => Some(BackendKind::from_name(name).ok_or_else(tampered)?),
-        };
-        let device = device.map(|kind| backends.holder(kind));
+        let device = meta.backend.map(|kind| backends.holder(kind));
         let (versions, secrets) = load_versions(db, sealer, &kid, &meta, device.as_ref())?;
         if versions.len() != meta.versions() as usize {
             return Err(tampered());

@@ -1,5 +1,6 @@
 //! Sources of the seal key: a key file, a passphrase file, a blob that a TPM unseals, or random (memory backend).
 
+use ron_proto::kms::KeyBackend;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use ron_kernel::{Deadline, Random};
 use ron_service::config::read_secret_file;
 
 use super::StoreError;
-use crate::backend::{BackendKind, Backends, DeviceError};
+use crate::backend::{Backends, DeviceError};
 
 /// Maximum time for the TPM to unseal the seal key.
 const TPM_WAIT: Duration = Duration::from_secs(3);
@@ -66,7 +67,7 @@ fn tpm_key(
     random: &dyn Random,
     backends: &Backends,
 ) -> Result<Secret32, StoreError> {
-    let tpm = backends.holder(BackendKind::Tpm);
+    let tpm = backends.holder(KeyBackend::Tpm);
     let failed = |e: DeviceError| StoreError::SealKey(format!("seal.tpm_file: {e}"));
     if new_store && !path.exists() {
         let key = Secret32::generate(random);

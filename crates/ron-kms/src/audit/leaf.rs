@@ -11,122 +11,80 @@ pub const LEAF_BYTES_MAX: usize = 4 * 1024;
 /// Format of the leaves written now.
 pub const LEAF_VERSION: u64 = 1;
 
-/// The operation that a leaf records, done or refused.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "snake_case")]
-pub enum Op {
-    Start,
+macro_rules! operations {
+    ($($(#[$doc:meta])* $op:ident = $name:literal $changes:literal,)*) => {
+        /// The operation that a leaf records, done or refused.
+        #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Op {
+            $($(#[$doc])* #[serde(rename = $name)] $op,)*
+        }
+
+        impl Op {
+            /// The name in leaves and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$op => $name,)*
+                }
+            }
+
+            /// Whether the operation, when done, increments the store version.
+            pub const fn changes_store(self) -> bool {
+                match self {
+                    $(Self::$op => $changes,)*
+                }
+            }
+        }
+    };
+}
+
+// The name, and whether the operation changes the store.
+operations! {
+    Start = "start" false,
     /// The service stopped in order.
-    Stop,
+    Stop = "stop" false,
     /// A configuration was loaded while running.
-    Reload,
+    Reload = "reload" false,
     /// A key was made.
-    Create,
+    Create = "create" true,
     /// A key was imported.
-    Import,
+    Import = "import" true,
     /// A key got a new head.
-    Rotate,
+    Rotate = "rotate" true,
     /// A key got its next version, which does not sign yet.
-    Publish,
+    Publish = "publish" true,
     /// The waiting version of a key became its head.
-    Activate,
+    Activate = "activate" true,
     /// A key's settings were changed.
-    Update,
+    Update = "update" true,
     /// A key signs no more.
-    Retire,
+    Retire = "retire" true,
     /// The destruction of a key was ordered.
-    Destroy,
+    Destroy = "destroy" true,
     /// A pending destruction was cancelled.
-    DestroyCancel,
+    DestroyCancel = "destroy_cancel" true,
     /// A key's secrets were destroyed.
-    Destroyed,
+    Destroyed = "destroyed" true,
     /// A key was exported, wrapped.
-    Export,
-    Sign,
+    Export = "export" false,
+    Sign = "sign" false,
     /// The log itself got a new key; `context` holds the statement that both keys signed.
-    RotateLogKey,
-    Wrap,
-    Unwrap,
+    RotateLogKey = "rotate_log_key" true,
+    Wrap = "wrap" false,
+    Unwrap = "unwrap" false,
     /// A ciphertext was encrypted again under the head version.
-    Rewrap,
+    Rewrap = "rewrap" false,
     /// A data key was made and wrapped.
-    Datakey,
+    Datakey = "datakey" false,
     /// A MAC was made.
-    Hmac,
+    Hmac = "hmac" false,
     /// A MAC was checked; the result may be `no_match`.
-    HmacVerify,
+    HmacVerify = "hmac_verify" false,
     /// Random bytes were drawn.
-    Random,
+    Random = "random" false,
     /// A block of nonces was reserved; `context` is the number of uses reserved so far.
-    ReserveUses,
+    ReserveUses = "reserve_uses" true,
     /// A device attested that it holds a key.
-    Attest,
-}
-
-impl Op {
-    /// The name in leaves and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Start => "start",
-            Self::Stop => "stop",
-            Self::Reload => "reload",
-            Self::Create => "create",
-            Self::Import => "import",
-            Self::Rotate => "rotate",
-            Self::Publish => "publish",
-            Self::Activate => "activate",
-            Self::Update => "update",
-            Self::Retire => "retire",
-            Self::Destroy => "destroy",
-            Self::DestroyCancel => "destroy_cancel",
-            Self::Destroyed => "destroyed",
-            Self::Export => "export",
-            Self::Sign => "sign",
-            Self::RotateLogKey => "rotate_log_key",
-            Self::Wrap => "wrap",
-            Self::Unwrap => "unwrap",
-            Self::Rewrap => "rewrap",
-            Self::Datakey => "datakey",
-            Self::Hmac => "hmac",
-            Self::HmacVerify => "hmac_verify",
-            Self::Random => "random",
-            Self::ReserveUses => "reserve_uses",
-            Self::Attest => "attest",
-        }
-    }
-}
-
-impl Op {
-    /// Whether the operation, when done, increments the store version.
-    pub const fn changes_store(self) -> bool {
-        match self {
-            Self::Create
-            | Self::Import
-            | Self::Rotate
-            | Self::Publish
-            | Self::Activate
-            | Self::Update
-            | Self::Retire
-            | Self::Destroy
-            | Self::DestroyCancel
-            | Self::Destroyed
-            | Self::RotateLogKey
-            | Self::ReserveUses => true,
-            Self::Start
-            | Self::Stop
-            | Self::Reload
-            | Self::Sign
-            | Self::Export
-            | Self::Wrap
-            | Self::Unwrap
-            | Self::Rewrap
-            | Self::Datakey
-            | Self::Hmac
-            | Self::HmacVerify
-            | Self::Random
-            | Self::Attest => false,
-        }
-    }
+    Attest = "attest" false,
 }
 
 impl Op {

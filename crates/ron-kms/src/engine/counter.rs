@@ -9,10 +9,11 @@
 //! A rollback within one run of the service is found by the other anchors: the copies of the checkpoint, and
 //! witnesses.
 
+use ron_proto::kms::KeyBackend;
 use std::time::Duration;
 
+use ron_custody::backend::Backends;
 use ron_custody::backend::DeviceSettings;
-use ron_custody::backend::{BackendKind, Backends};
 use ron_custody::store::KeyStore;
 use ron_kernel::Deadline;
 
@@ -45,7 +46,7 @@ pub fn compare(
             )),
         };
     }
-    let tpm = backends.holder(BackendKind::Tpm);
+    let tpm = backends.holder(KeyBackend::Tpm);
     let ask = |advance| {
         tpm.counter(advance, Deadline::within(WAIT)).map_err(|e| {
             let why = format!("the TPM's counter cannot be read: {e}; restart the service when the TPM is available");

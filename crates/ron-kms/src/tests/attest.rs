@@ -6,14 +6,14 @@ use ron_proto::kms::{
 };
 use ron_proto::values::Alg;
 
-use super::{Got, Rig, memory_settings, principal};
+use super::{Rig, TestReply, memory_settings, principal};
 use crate::attest::verify::{Expect, verify};
 use crate::work::SignJob;
 use crate::work::attest::AttestTask;
 use crate::work::operation::one;
 
 impl Rig {
-    pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> Got {
+    pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> TestReply {
         let (call, waiter) = self.call_context(&self.caller);
         let task = AttestTask {
             key: doc.key.clone(),

@@ -12,7 +12,9 @@ use ron_proto::kms::{Bytes, PayloadPolicy, PrivateBytes, SignRequest};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Alg, Kid};
 
-use super::{Got, Rig, create_request, file_settings, memory_settings, op_id, principal, settings};
+use super::{
+    Rig, TestReply, create_request, file_settings, memory_settings, op_id, principal, settings,
+};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Leaf, Op};
 use crate::work::SignJob;
@@ -64,7 +66,7 @@ fn run(
     }
 }
 
-fn submit(rig: &Rig, caller: &Principal, what: Box<dyn Work>) -> Got {
+fn submit(rig: &Rig, caller: &Principal, what: Box<dyn Work>) -> TestReply {
     let (call, waiter) = rig.call_context(caller);
     rig.engine.kms.submit_sign(SignJob { call, what });
     Rig::wait(waiter)

@@ -56,12 +56,12 @@ pub struct Rig {
 }
 
 /// An answer: status and body.
-pub struct Got {
+pub struct TestReply {
     pub status: u16,
     pub body: Vec<u8>,
 }
 
-impl Got {
+impl TestReply {
     pub fn json<T: DeserializeOwned>(&self) -> T {
         assert!(
             self.status < 300,
@@ -210,7 +210,7 @@ impl Rig {
         )
     }
 
-    fn got(waiter: ReplyWaiter<Response>) -> Got {
+    fn got(waiter: ReplyWaiter<Response>) -> TestReply {
         let response = waiter
             .wait(Deadline::within(WAIT))
             .expect("answered in time");
@@ -219,7 +219,7 @@ impl Rig {
             Body::Problem(problem) => problem.to_json("test"),
             body => body.as_bytes().to_vec(),
         };
-        Got {
+        TestReply {
             status: response.status,
             body,
         }
@@ -234,15 +234,15 @@ impl Rig {
         waiter
     }
 
-    pub fn sign(&self, request: SignRequest) -> Got {
+    pub fn sign(&self, request: SignRequest) -> TestReply {
         Self::got(self.send_sign(&self.caller, request))
     }
 
-    pub fn sign_as(&self, caller: &Principal, request: SignRequest) -> Got {
+    pub fn sign_as(&self, caller: &Principal, request: SignRequest) -> TestReply {
         Self::got(self.send_sign(caller, request))
     }
 
-    pub fn wait(waiter: ReplyWaiter<Response>) -> Got {
+    pub fn wait(waiter: ReplyWaiter<Response>) -> TestReply {
         Self::got(waiter)
     }
 
@@ -253,7 +253,7 @@ impl Rig {
         Self::got(waiter).json()
     }
 
-    pub fn create_as(&self, caller: &Principal, request: CreateKey) -> Got {
+    pub fn create_as(&self, caller: &Principal, request: CreateKey) -> TestReply {
         let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
@@ -266,11 +266,11 @@ impl Rig {
             .json()
     }
 
-    pub fn change(&self, key: &Kid, request: KeyRequest) -> Got {
+    pub fn change(&self, key: &Kid, request: KeyRequest) -> TestReply {
         self.change_as(&self.caller, key, request)
     }
 
-    pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> Got {
+    pub fn change_as(&self, caller: &Principal, key: &Kid, request: KeyRequest) -> TestReply {
         let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
@@ -278,15 +278,15 @@ impl Rig {
         Self::got(waiter)
     }
 
-    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> Got {
+    pub fn rotate(&self, key: &Kid, request: RotateRequest) -> TestReply {
         self.change(key, KeyRequest::Rotate(request))
     }
 
-    pub fn rotate_log_key(&self, request: RotateLogKey) -> Got {
+    pub fn rotate_log_key(&self, request: RotateLogKey) -> TestReply {
         self.rotate_log_key_as(&self.caller, request)
     }
 
-    pub fn rotate_log_key_as(&self, caller: &Principal, request: RotateLogKey) -> Got {
+    pub fn rotate_log_key_as(&self, caller: &Principal, request: RotateLogKey) -> TestReply {
         let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
@@ -340,6 +340,6 @@ pub fn op_id(n: u128) -> OpId {
     OpId(uuid::Uuid::from_u128(n))
 }
 
-pub fn signed(answer: &Got) -> SignAnswer {
+pub fn signed(answer: &TestReply) -> SignAnswer {
     answer.json()
 }

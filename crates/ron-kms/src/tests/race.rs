@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ron_custody::backend::{Attestation, BackendKind, Custody};
+use ron_custody::backend::{Attestation, Custody};
 use ron_custody::index::{Key, KeyIndex, Version};
 use ron_custody::keys::SecretKey;
 use ron_http::Principal;
 use ron_kernel::SeededRandom;
-use ron_proto::kms::{KeyState, PayloadPolicy, RotateRequest, SignRequest};
+use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Kid, Timestamp};
 
 use super::{Rig, principal, signed};
@@ -38,7 +38,7 @@ fn key_of(secrets: &[Arc<Custody>], versions: &[Version]) -> Key {
         head: versions.len() as u32,
         versions: versions.to_vec(),
         secret: secrets.get(versions.len() - 1).cloned(),
-        backend: BackendKind::Memory,
+        backend: KeyBackend::Memory,
         attestation: Attestation::None,
         secrets: BTreeMap::new(),
     }

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_custody::backend::{BackendKind, Backends};
+use ron_custody::backend::Backends;
 use ron_custody::store::{KeyStore, Pending, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_kernel::SeededRandom;
-use ron_proto::kms::{KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest};
+use ron_proto::kms::{KeyBackend, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Timestamp};
 use rusqlite::Connection;
 
@@ -20,7 +20,7 @@ use crate::settings::SealSource;
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
         &store_settings(&file_settings(dir)),
-        Backends::new(BackendKind::File, Vec::new(), 0),
+        Backends::new(KeyBackend::File, Vec::new(), 0),
         Arc::new(SeededRandom::new(3)),
         Timestamp(1),
     )
@@ -222,7 +222,7 @@ fn a_passphrase_seals_too() {
     let mut settings = file_settings(&data);
     settings.seal = SealSource::Passphrase(secret.clone());
     let open = || {
-        let backends = Backends::new(BackendKind::File, Vec::new(), 0);
+        let backends = Backends::new(KeyBackend::File, Vec::new(), 0);
         KeyStore::open(
             &store_settings(&settings),
             backends,

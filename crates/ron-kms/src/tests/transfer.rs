@@ -12,7 +12,7 @@ use ron_proto::kms::{
 use ron_proto::values::{Alg, Kid};
 use ron_tlog::note::{Note, VerifierKey};
 
-use super::{Got, Rig, create_request, op_id, principal, signed};
+use super::{Rig, TestReply, create_request, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::audit::verify::LeafCheck;
@@ -44,7 +44,7 @@ fn import_request(rig: &Rig, by: Alg, alg: Alg, secret: &SecretBytes, op: u128) 
     }
 }
 
-fn import(rig: &Rig, ask: ImportKey) -> Got {
+fn import(rig: &Rig, ask: ImportKey) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine
         .kms
@@ -52,7 +52,7 @@ fn import(rig: &Rig, ask: ImportKey) -> Got {
     Rig::wait(waiter)
 }
 
-fn export(rig: &Rig, key: &Kid, recipient: Option<Recipient>, version: Option<u32>) -> Got {
+fn export(rig: &Rig, key: &Kid, recipient: Option<Recipient>, version: Option<u32>) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
     let ask = ExportKey {
         version,

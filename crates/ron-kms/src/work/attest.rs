@@ -2,7 +2,7 @@
 //! it holds.
 
 use ron_crypto::hash::sha256;
-use ron_custody::backend::{BackendKind, Custody, TpmEvidence};
+use ron_custody::backend::{Custody, TpmEvidence};
 use ron_custody::index::{Key, Version};
 use ron_custody::keys::SecretKey;
 use ron_custody::{Cause, Refusal};
@@ -10,8 +10,7 @@ use ron_http::Principal;
 use ron_kernel::Deadline;
 use ron_proto::jcs;
 use ron_proto::kms::{
-    ATTEST_VERSION, AttestAnswer, AttestRequest, Bytes, KeyBackend, NONCE_BYTES_MAX, Statement,
-    TpmEvidenceDoc,
+    ATTEST_VERSION, AttestAnswer, AttestRequest, Bytes, NONCE_BYTES_MAX, Statement, TpmEvidenceDoc,
 };
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_tlog::note::VerifierKey;
@@ -27,16 +26,6 @@ use crate::audit::leaf::{Draft, OK, Op};
 pub struct AttestTask {
     pub key: Kid,
     pub request: AttestRequest,
-}
-
-fn wire(backend: BackendKind) -> KeyBackend {
-    match backend {
-        BackendKind::File => KeyBackend::File,
-        BackendKind::Memory => KeyBackend::Memory,
-        BackendKind::Pkcs11 => KeyBackend::Pkcs11,
-        BackendKind::Tpm => KeyBackend::Tpm,
-        BackendKind::Remote => KeyBackend::Remote,
-    }
 }
 
 /// An attestation, without the receipt of its leaf.
@@ -146,7 +135,7 @@ impl Kms {
             key: key.kid.clone(),
             version: version.number,
             public_key: Bytes(version.public.raw().to_vec()),
-            backend: wire(key.backend),
+            backend: key.backend,
             exportable: key.exportable,
             payload: key.payload.clone(),
             created: version.created,

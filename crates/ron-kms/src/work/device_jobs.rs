@@ -2,10 +2,11 @@
 //! device delays only requests for its own keys. The same threads have devices make and destroy keys for the store
 //! thread, which never waits for a device.
 
+use ron_proto::kms::KeyBackend;
 use std::time::Duration;
 
 use ron_custody::Refusal;
-use ron_custody::backend::{BackendKind, Backends, DeviceKey, Handle};
+use ron_custody::backend::{Backends, DeviceKey, Handle};
 use ron_custody::store::Order;
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
@@ -25,7 +26,7 @@ const MAKE_WAIT: Duration = Duration::from_secs(2);
 
 /// The queue of jobs for the keys of one device.
 pub struct DeviceQueue {
-    pub kind: BackendKind,
+    pub kind: KeyBackend,
     /// The sending end; the device's threads receive.
     pub tx: Sender<DeviceJob>,
 }
@@ -35,15 +36,15 @@ pub struct DeviceQueueEnd {
     spec: &'static ThreadSpec,
     threads: usize,
     jobs: Receiver<DeviceJob>,
-    kind: BackendKind,
+    kind: KeyBackend,
 }
 
-fn rows(kind: BackendKind) -> Option<(&'static ThreadSpec, &'static QueueSpec)> {
+fn rows(kind: KeyBackend) -> Option<(&'static ThreadSpec, &'static QueueSpec)> {
     match kind {
-        BackendKind::File | BackendKind::Memory => None,
-        BackendKind::Pkcs11 => Some((&PKCS11_CALLERS, &PKCS11_JOBS)),
-        BackendKind::Tpm => Some((&TPM_CALLERS, &TPM_JOBS)),
-        BackendKind::Remote => Some((&REMOTE_CALLERS, &REMOTE_JOBS)),
+        KeyBackend::File | KeyBackend::Memory => None,
+        KeyBackend::Pkcs11 => Some((&PKCS11_CALLERS, &PKCS11_JOBS)),
+        KeyBackend::Tpm => Some((&TPM_CALLERS, &TPM_JOBS)),
+        KeyBackend::Remote => Some((&REMOTE_CALLERS, &REMOTE_JOBS)),
     }
 }
 
@@ -90,12 +91,12 @@ impl Kms {
     }
 
     /// The queue of the configured device of this kind, if any.
-    pub(super) fn device_queue(&self, kind: BackendKind) -> Option<&Sender<DeviceJob>> {
+    pub(super) fn device_queue(&self, kind: KeyBackend) -> Option<&Sender<DeviceJob>> {
         let found = self.device_queues.iter().find(|queue| queue.kind == kind);
         found.map(|queue| &queue.tx)
     }
 
-    fn device_job(&self, kind: BackendKind, job: DeviceJob) {
+    fn device_job(&self, kind: KeyBackend, job: DeviceJob) {
         match job {
             DeviceJob::Use(job) => self.sign_job(*job),
             DeviceJob::Make(order, waiting) => self.make_in_device(order, *waiting),
@@ -132,7 +133,7 @@ impl Kms {
         })));
     }
 
-    fn destroy_in_device(&self, kind: BackendKind, handles: &[Handle]) -> Result<(), Refusal> {
+    fn destroy_in_device(&self, kind: KeyBackend, handles: &[Handle]) -> Result<(), Refusal> {
         let device = self.backends.holder(kind);
         // Ends at the first failure. Destroying a version that is already gone succeeds, so a retry starts over.
         for handle in handles {

@@ -29,23 +29,20 @@ const ALG: &str = "ed25519";
 
 impl Lifecycle {
     pub(super) fn rotate_log_key(&mut self, call: CallContext, request: &RotateLogKey) {
-        let op_id = request.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
-        let body = body_hash(Op::RotateLogKey, LOG_KEY_NAME, request);
+        let change = Change {
+            op: Op::RotateLogKey,
+            op_id: request.op_id.unwrap_or_else(|| OpId(self.new_uuid())),
+            body: body_hash(Op::RotateLogKey, LOG_KEY_NAME, request),
+        };
         let draft = Draft {
             alg: Some(ALG.to_owned()),
             key: Some(LOG_KEY_NAME.to_owned()),
-            ..draft_of(Op::RotateLogKey, &call, op_id, &body)
-        };
-        let change = Change {
-            op: Op::RotateLogKey,
-            op_id,
-            body,
-            call: &call,
+            ..draft_of(change, &call)
         };
         let allowed = may_run_system(&call.caller);
         // As with keys: a caller without the right learns nothing from an operation id, and the refusal is a leaf.
         let seen = match &allowed {
-            Ok(()) => self.admit_change(&change),
+            Ok(()) => self.admit_change(&call, change),
             Err(_) => Ok(None),
         };
         let begun = match seen {
@@ -60,7 +57,7 @@ impl Lifecycle {
         match allowed.and_then(|()| self.next_log_key(request)) {
             Err(refusal) => self.refuse(call, draft, refusal, credits),
             Ok(new) => {
-                let outcome = self.change_log_key(&change, new, draft, credits);
+                let outcome = self.change_log_key(&call, change, new, draft, credits);
                 self.finish(call, Op::RotateLogKey, ALG, outcome);
             }
         }
@@ -85,7 +82,8 @@ impl Lifecycle {
 
     fn change_log_key(
         &mut self,
-        change: &Change<'_>,
+        call: &CallContext,
+        change: Change,
         new: NewLogKey,
         mut draft: Draft,
         credits: Items<Credit>,
@@ -95,7 +93,7 @@ impl Lifecycle {
         draft.output_sha256 = Some(hex::encode(sha256(new.public())));
         draft.context = Some(new.statement.to_string());
         let op = OpRow {
-            tenant: change.call.caller.tenant.clone(),
+            tenant: call.caller.tenant.clone(),
             op_id: change.op_id,
             body: change.body,
             now: Timestamp(self.kms.clock.unix_ms()),

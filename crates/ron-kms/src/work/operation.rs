@@ -9,12 +9,12 @@
 //!
 //! A batch is many single operations: an item with an `op_id` is the same operation as the single call with that `op_id`.
 
-use ron_custody::backend::BackendKind;
 use ron_custody::index::{Key, KeyIndex, may_use};
 use ron_custody::keys::note;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
+use ron_proto::kms::KeyBackend;
 use ron_proto::values::{Kid, OpId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -131,7 +131,7 @@ pub trait Work: Send {
 
     /// The device that holds the keys; `None` for local and for unknown keys. A batch that needs two devices is refused,
     /// because one thread would wait for both.
-    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendKind>, Refusal>;
+    fn holder(&self, index: &KeyIndex) -> Result<Option<KeyBackend>, Refusal>;
 
     /// Takes the operations through the pipeline. `credits` is the room for their leaves, if it is reserved already.
     fn run(
@@ -204,7 +204,7 @@ where
         self.tasks.iter().map(one).sum()
     }
 
-    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendKind>, Refusal> {
+    fn holder(&self, index: &KeyIndex) -> Result<Option<KeyBackend>, Refusal> {
         let keys = self.tasks.iter().flatten().filter_map(O::key);
         let mut kinds = keys.filter_map(|kid| index.keys.get(kid)?.held_by());
         let first = kinds.next();

@@ -50,7 +50,20 @@ pub enum KeyBackend {
 }
 
 impl KeyBackend {
-    /// The name on the wire.
+    pub const ALL: [Self; 5] = [
+        Self::File,
+        Self::Memory,
+        Self::Pkcs11,
+        Self::Tpm,
+        Self::Remote,
+    ];
+
+    /// Whether its private keys are in the service's memory while they are used.
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::File | Self::Memory)
+    }
+
+    /// The name on the wire and in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",

@@ -15,6 +15,7 @@
 
 mod dialect;
 
+use ron_proto::kms::KeyBackend;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
 use super::session_pool::{Fault, Session, TEST_MESSAGE, check_unwrapped};
-use super::{BackendKind, Handle, NewKey};
+use super::{Handle, NewKey};
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
@@ -171,7 +172,7 @@ pub struct RemoteSession {
 }
 
 impl Session for RemoteSession {
-    const KIND: BackendKind = BackendKind::Remote;
+    const KIND: KeyBackend = KeyBackend::Remote;
     const OPS: &'static [&'static str] = &[
         "probe",
         "remote_make",

@@ -10,7 +10,7 @@ use ron_proto::kms::{
 use ron_proto::values::{Alg, Kid};
 
 use super::super::envelope::{one, task, unwrap, why, wrap};
-use super::super::{Got, Rig, settings, signed};
+use super::super::{Rig, TestReply, settings, signed};
 use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
 use crate::work::StoreJob;
@@ -35,7 +35,7 @@ fn state(rig: &Rig, key: &Kid) -> KeyState {
     rig.doc(key).state
 }
 
-fn destroy(rig: &Rig, key: &Kid) -> Got {
+fn destroy(rig: &Rig, key: &Kid) -> TestReply {
     rig.change(
         key,
         KeyRequest::Destroy(DestroyKey {

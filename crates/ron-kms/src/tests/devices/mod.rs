@@ -30,7 +30,7 @@ use ron_proto::kms::{
 };
 use ron_proto::values::{Alg, Kid};
 
-use super::{Got, Rig, create_request};
+use super::{Rig, TestReply, create_request};
 use crate::work::SignJob;
 use crate::work::operation::one;
 use crate::work::sign::SignTask;
@@ -94,7 +94,7 @@ impl Rig {
         got.json()
     }
 
-    pub fn sign_text(&self, doc: &KeyDoc, text: &[u8]) -> Got {
+    pub fn sign_text(&self, doc: &KeyDoc, text: &[u8]) -> TestReply {
         self.sign(SignRequest::message(doc.key.clone(), text))
     }
 

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_custody::backend::BackendKind;
 use ron_custody::index::may_use;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::payload;
@@ -26,7 +25,7 @@ use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
-use ron_proto::kms::{CreateKey, KeyBackend, PayloadPolicy};
+use ron_proto::kms::{CreateKey, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
@@ -68,19 +67,11 @@ enum Admission {
 }
 
 /// What a change is about, for its leaf and its idempotency row.
-pub(super) struct Change<'a> {
+#[derive(Clone, Copy)]
+pub(super) struct Change {
     pub(super) op: Op,
     pub(super) op_id: OpId,
     pub(super) body: [u8; 32],
-    pub(super) call: &'a CallContext,
-}
-
-/// A key that is to be made.
-pub(super) struct Making {
-    pub(super) op: Op,
-    pub(super) op_id: OpId,
-    pub(super) body: [u8; 32],
-    pub(super) kid: Kid,
 }
 
 impl Lifecycle {
@@ -120,101 +111,75 @@ impl Lifecycle {
     }
 
     fn create_as(&mut self, call: CallContext, request: Box<CreateKey>, kid: Kid) {
-        let making = Making {
+        let change = Change {
             op: Op::Create,
             op_id: request.op_id,
             body: body_hash(Op::Create, "", &request),
-            kid,
         };
-        let ordered = self.make(call, making, |this, call, kid| {
-            this.plan_create(call, &request, kid)
+        let ordered = self.perform(call, change, &kid, |this, call| {
+            this.plan_create(call, &request, &kid)
         });
         if let Some((order, call)) = ordered {
             self.order(order, call, DeferredKind::Create(request));
         }
     }
 
-    /// Makes a key as `plan` says, once per operation id, whatever the source of its material. Returns the order and
-    /// the request context when a device has to make the key first.
-    fn make(
+    /// Changes a key that exists.
+    fn change_key(&mut self, call: CallContext, kid: &Kid, request: KeyRequest) {
+        let change = Change {
+            op: request.op(),
+            op_id: request.op_id().unwrap_or_else(|| OpId(self.new_uuid())),
+            body: request.body_hash(kid),
+        };
+        let ordered = self.perform(call, change, kid, |this, call| {
+            may_use(&call.caller, kid)?;
+            this.planner().plan(kid, &request)
+        });
+        if let Some((order, call)) = ordered {
+            self.order(order, call, DeferredKind::Change(request));
+        }
+    }
+
+    /// Makes or changes a key as `plan` says, once per operation id. Returns the order and the request context when a device
+    /// has to make a key first.
+    fn perform(
         &mut self,
         call: CallContext,
-        making: Making,
-        plan: impl FnOnce(&Self, &CallContext, &Kid) -> Result<Plan, PlanError>,
+        change: Change,
+        kid: &Kid,
+        plan: impl FnOnce(&Self, &CallContext) -> Result<Plan, PlanError>,
     ) -> Option<(Order, CallContext)> {
-        let Making {
-            op,
-            op_id,
-            body,
-            kid,
-        } = making;
-        // A refused key never exists, so its leaf names none.
-        let draft = Draft {
-            alg: Some(kid.alg.as_str().to_owned()),
-            purpose: Some(kid.purpose.to_string()),
-            ..draft_of(op, &call, op_id, &body)
-        };
-        let change = Change {
-            op,
-            op_id,
-            body,
-            call: &call,
-        };
-        let credits = match self.begin(&change, &kid) {
+        let credits = match self.begin(&call, change, kid) {
+            Ok(Admission::New(credits)) => credits,
             Ok(Admission::Repeated(answer)) => {
                 answer.send(call);
                 return None;
             }
-            Ok(Admission::New(credits)) => credits,
             Err(refusal) => {
                 self.kms.refuse_unlogged(call, &refusal);
                 return None;
             }
         };
-        match plan(self, &call, &kid) {
+        let draft = draft_of(change, &call).about(kid);
+        match plan(self, &call) {
             Err(PlanError::DeviceKeyMissing(order)) => return Some((order, call)),
-            Err(PlanError::Refusal(refusal)) => self.refuse(call, draft, refusal, credits),
+            Err(PlanError::Refusal(refusal)) => {
+                // A refused key never exists, so its leaf names none.
+                let key = draft.key.clone().filter(|_| !makes_key(change.op));
+                let counted = self.store.key(kid).is_some();
+                let draft = Draft {
+                    key,
+                    counted,
+                    ..draft
+                };
+                self.refuse(call, draft, refusal, credits);
+            }
             Ok(plan) => {
-                let draft = draft.about(&kid);
-                let outcome = self.change(&change, plan, draft, credits);
-                self.finish(call, op, kid.alg.as_str(), outcome);
+                let outcome = self.change(&call, change, plan, draft, credits);
+                self.finish(call, change.op, kid.alg.as_str(), outcome);
             }
         }
         None
-    }
-
-    /// Changes a key that exists.
-    fn change_key(&mut self, call: CallContext, kid: &Kid, request: KeyRequest) {
-        let (op, body) = (request.op(), request.body_hash(kid));
-        let op_id = request.op_id().unwrap_or_else(|| OpId(self.new_uuid()));
-        let draft = draft_of(op, &call, op_id, &body).about(kid);
-        let change = Change {
-            op,
-            op_id,
-            body,
-            call: &call,
-        };
-        let credits = match self.begin(&change, kid) {
-            Ok(Admission::Repeated(answer)) => return answer.send(call),
-            Ok(Admission::New(credits)) => credits,
-            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
-        };
-        let planned = may_use(&call.caller, kid)
-            .map_err(PlanError::from)
-            .and_then(|()| self.planner().plan(kid, &request));
-        match planned {
-            Err(PlanError::DeviceKeyMissing(order)) => {
-                self.order(order, call, DeferredKind::Change(request));
-            }
-            Err(PlanError::Refusal(refusal)) => {
-                let counted = self.store.key(kid).is_some();
-                self.refuse(call, Draft { counted, ..draft }, refusal, credits);
-            }
-            Ok(plan) => {
-                let outcome = self.change(&change, plan, draft, credits);
-                self.finish(call, op, kid.alg.as_str(), outcome);
-            }
-        }
     }
 
     /// Performs the scheduled change of a key, if it is still due.
@@ -243,20 +208,17 @@ impl Lifecycle {
             }
         }
         let call = self.kms.internal_call(&kid.tenant);
-        let op_id = OpId(self.new_uuid());
-        let body = body_hash(op, &kid.to_string(), &());
-        let draft = draft_of(op, &call, op_id, &body).about(kid);
         let change = Change {
             op,
-            op_id,
-            body,
-            call: &call,
+            op_id: OpId(self.new_uuid()),
+            body: body_hash(op, &kid.to_string(), &()),
         };
+        let draft = draft_of(change, &call).about(kid);
         // Without room for the leaf the change stays due and the scheduler sends it again.
         let Ok(credits) = self.kms.admit(&call, 1) else {
             return;
         };
-        let outcome = self.change(&change, plan, draft, credits);
+        let outcome = self.change(&call, change, plan, draft, credits);
         self.finish(call, op, kid.alg.as_str(), outcome);
     }
 
@@ -272,22 +234,31 @@ impl Lifecycle {
     /// The answer that this operation id got before, or the credits for the leaf of a new operation.
     /// A caller without access to the key must not learn from an operation id: its request goes on to
     /// its refusal, which is a leaf.
-    fn begin(&mut self, change: &Change<'_>, kid: &Kid) -> Result<Admission, Refusal> {
-        if may_use(&change.call.caller, kid).is_ok()
-            && let Some(answer) = self.admit_change(change)?
+    fn begin(
+        &mut self,
+        call: &CallContext,
+        change: Change,
+        kid: &Kid,
+    ) -> Result<Admission, Refusal> {
+        if may_use(&call.caller, kid).is_ok()
+            && let Some(answer) = self.admit_change(call, change)?
         {
             return Ok(Admission::Repeated(answer));
         }
-        self.kms.admit(change.call, 1).map(Admission::New)
+        self.kms.admit(call, 1).map(Admission::New)
     }
 
     /// Refuses while the store cannot be written; otherwise the answer this operation id got before, if any.
-    pub(super) fn admit_change(&mut self, change: &Change<'_>) -> Result<Option<Answer>, Refusal> {
+    pub(super) fn admit_change(
+        &mut self,
+        call: &CallContext,
+        change: Change,
+    ) -> Result<Option<Answer>, Refusal> {
         if self.stopped {
             return Err(store_down());
         }
         let now = Timestamp(self.kms.clock.unix_ms());
-        let tenant = &change.call.caller.tenant;
+        let tenant = &call.caller.tenant;
         let seen = self
             .store
             .find_op(tenant, change.op_id, now)
@@ -313,18 +284,26 @@ impl Lifecycle {
     }
 
     /// The checks for a new key, generated or imported.
-    fn check_making(&self, call: &CallContext, kid: &Kid, ask: &CreateKey) -> Result<(), Refusal> {
+    fn check_new_key(
+        &self,
+        call: &CallContext,
+        kid: &Kid,
+        policy: &PayloadPolicy,
+    ) -> Result<(), Refusal> {
         may_use(&call.caller, kid)?;
-        if !self.kms.settings.keys.algs.contains(&ask.alg) {
-            return Err(unsupported());
+        if !self.kms.settings.keys.algs.contains(&kid.alg) {
+            return Err(Refusal::new(
+                Cause::Unsupported,
+                "no configured backend makes keys of this algorithm, or `algs` leaves it out",
+            ));
         }
-        if !ask.alg.signs() && ask.payload != PayloadPolicy::Any {
+        if !kid.alg.signs() && *policy != PayloadPolicy::Any {
             return Err(Refusal::new(
                 Cause::BadRequest,
                 "only keys that sign have a payload policy; leave `payload` out",
             ));
         }
-        payload::check_policy(&ask.payload)
+        payload::check_policy(policy)
     }
 
     fn plan_create(
@@ -333,9 +312,10 @@ impl Lifecycle {
         ask: &CreateKey,
         kid: &Kid,
     ) -> Result<Plan, PlanError> {
-        self.check_making(call, kid, ask)?;
+        self.check_new_key(call, kid, &ask.payload)?;
         let planner = self.planner();
-        let backend = wanted_backend(&self.store, ask.backend);
+        let local = self.store.backends().local();
+        let backend = ask.backend.unwrap_or(local);
         let mut change = self
             .store
             .new_key(kid, backend, ask.payload.clone(), planner.now)?;
@@ -349,7 +329,8 @@ impl Lifecycle {
     /// Commits a plan to the store, waits for its leaf, marks it complete and publishes it.
     fn change(
         &mut self,
-        change: &Change<'_>,
+        call: &CallContext,
+        change: Change,
         plan: Plan,
         mut draft: Draft,
         credits: Items<Credit>,
@@ -366,7 +347,7 @@ impl Lifecycle {
         let public = public.filter(|raw| !raw.is_empty());
         draft.output_sha256 = public.map(|raw| hex::encode(sha256(raw)));
         let pending = Pending {
-            tenant: change.call.caller.tenant.clone(),
+            tenant: call.caller.tenant.clone(),
             op_id: change.op_id,
             kid: planned.kid.clone(),
             number: new.map_or(0, |new| new.number),
@@ -495,19 +476,6 @@ pub fn refuse_all(kms: &Kms, jobs: &Receiver<StoreJob>, ctx: &ThreadCtx) {
     each_job(jobs, ctx, |job| kms.refuse_store_job(job, store_down()));
 }
 
-/// The backend that a request names, or the local one.
-fn wanted_backend(store: &KeyStore, named: Option<KeyBackend>) -> BackendKind {
-    let named = named.and_then(|name| BackendKind::from_name(name.as_str()));
-    named.unwrap_or(store.backends().local())
-}
-
-fn unsupported() -> Refusal {
-    Refusal::new(
-        Cause::Unsupported,
-        "no configured backend makes keys of this algorithm, or `algs` leaves it out",
-    )
-}
-
 pub(super) fn store_down() -> Refusal {
     let detail = "the key store cannot be written, so no key is made or changed; see /readyz";
     Refusal {
@@ -517,10 +485,10 @@ pub(super) fn store_down() -> Refusal {
 }
 
 /// The draft of a change's leaf, about no key yet.
-pub(super) fn draft_of(op: Op, call: &CallContext, op_id: OpId, body: &[u8; 32]) -> Draft {
+pub(super) fn draft_of(change: Change, call: &CallContext) -> Draft {
     Draft {
-        input_sha256: Some(hex::encode(body)),
-        op_id: Some(op_id.to_string()),
-        ..Draft::new(op, &call.caller.name, call.caller.tenant.as_str())
+        input_sha256: Some(hex::encode(change.body)),
+        op_id: Some(change.op_id.to_string()),
+        ..Draft::new(change.op, &call.caller.name, call.caller.tenant.as_str())
     }
 }

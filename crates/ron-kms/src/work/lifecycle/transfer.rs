@@ -5,14 +5,12 @@ use ron_custody::keys::{SecretKey, wrapping};
 use ron_custody::store::PlanError;
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
-use ron_proto::kms::{
-    Bytes, CreateKey, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX,
-};
+use ron_proto::kms::{Bytes, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX};
 use ron_proto::values::{Kid, OpId};
 use serde::Serialize;
 
 use super::plan::Plan;
-use super::{Lifecycle, Making, draft_of, store_down};
+use super::{Change, Lifecycle, draft_of, store_down};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
 use crate::work::CallContext;
@@ -20,19 +18,19 @@ use crate::work::key_request::body_hash;
 
 impl Lifecycle {
     pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
-        let making = Making {
+        let change = Change {
             op: Op::Import,
             op_id: ask.op_id,
             body: body_hash(Op::Import, "", ask),
-            kid: Kid {
-                tenant: ask.tenant.clone(),
-                purpose: ask.purpose.clone(),
-                alg: ask.alg,
-                id: self.new_uuid(),
-            },
         };
-        let ordered = self.make(call, making, |this, call, kid| {
-            this.plan_import(call, ask, kid).map_err(PlanError::from)
+        let kid = Kid {
+            tenant: ask.tenant.clone(),
+            purpose: ask.purpose.clone(),
+            alg: ask.alg,
+            id: self.new_uuid(),
+        };
+        let ordered = self.perform(call, change, &kid, |this, call| {
+            this.plan_import(call, ask, &kid).map_err(PlanError::from)
         });
         debug_assert!(
             ordered.is_none(),
@@ -41,20 +39,7 @@ impl Lifecycle {
     }
 
     fn plan_import(&self, call: &CallContext, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
-        self.check_making(
-            call,
-            kid,
-            &CreateKey {
-                tenant: ask.tenant.clone(),
-                purpose: ask.purpose.clone(),
-                alg: ask.alg,
-                payload: ask.payload.clone(),
-                exportable: ask.exportable,
-                rotate_every: ask.rotate_every,
-                backend: None,
-                op_id: ask.op_id,
-            },
-        )?;
+        self.check_new_key(call, kid, &ask.payload)?;
         if ask.wrapped.0.len() > WRAPPED_BYTES_MAX {
             let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
             return Err(Refusal::new(Cause::TooLarge, detail));
@@ -82,9 +67,12 @@ impl Lifecycle {
 
     /// Exports one version. The store is not changed; the answer leaves once its leaf is durable.
     pub(super) fn export(&mut self, call: CallContext, kid: &Kid, ask: &ExportKey) {
-        let op_id = ask.op_id.unwrap_or_else(|| OpId(self.new_uuid()));
-        let body = body_hash(Op::Export, &kid.to_string(), ask);
-        let mut draft = draft_of(Op::Export, &call, op_id, &body).about(kid);
+        let change = Change {
+            op: Op::Export,
+            op_id: ask.op_id.unwrap_or_else(|| OpId(self.new_uuid())),
+            body: body_hash(Op::Export, &kid.to_string(), ask),
+        };
+        let mut draft = draft_of(change, &call).about(kid);
         draft.counted = self.store.key(kid).is_some();
         let credits = match self.kms.admit(&call, 1) {
             Ok(credits) => credits,
