@@ -8,23 +8,6 @@ use crate::values::Kid;
 /// Maximum number of items of one batch.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
 
-/// The key of a request: required alone, optional in an item of a batch.
-pub trait KeyField {
-    fn is_absent(&self) -> bool;
-}
-
-impl KeyField for Kid {
-    fn is_absent(&self) -> bool {
-        false
-    }
-}
-
-impl KeyField for Option<Kid> {
-    fn is_absent(&self) -> bool {
-        self.is_none()
-    }
-}
-
 /// Up to [`BATCH_ITEMS_MAX`] items, with one audit leaf each and one durable append for all. All keys kept in devices must
 /// be in the same device.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]

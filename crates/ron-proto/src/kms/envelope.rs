@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroize as _;
 
-use super::{Batch, BatchAnswer, Bytes, KeyField};
+use super::{Batch, BatchAnswer, Bytes};
 use crate::receipt::LogReceipt;
 use crate::values::{Kid, OpId};
 
@@ -88,20 +88,12 @@ impl JsonSchema for PrivateBytes {
 }
 
 /// `POST /wrap`: encrypt under the head version of a key.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
-#[serde(
-    deny_unknown_fields,
-    bound(
-        serialize = "K: Serialize + KeyField",
-        deserialize = "K: Deserialize<'de>"
-    )
-)]
-#[schemars(rename = "WrapRequest{K}")]
-pub struct WrapRequest<K = Kid> {
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WrapRequest {
     /// Key to wrap with: `aes256-gcm`, `aes256-kwp`, `x25519-hkdf-aes256-gcm` or
-    /// `x25519+ml-kem-768`. For an item, the batch's key when absent.
-    #[serde(skip_serializing_if = "KeyField::is_absent")]
-    pub key: K,
+    /// `x25519+ml-kem-768`.
+    pub key: Kid,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -120,7 +112,28 @@ pub struct WrapRequest<K = Kid> {
 }
 
 /// One item of a [`WrapBatch`].
-pub type WrapItem = WrapRequest<Option<Kid>>;
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WrapItem {
+    /// Key of this item; the batch's key when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Kid>,
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    /// Bytes to encrypt.
+    pub plaintext: PrivateBytes,
+    /// Associated data, as in [`WrapRequest`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aad: Option<Bytes>,
+    /// Idempotency key, as in a `/wrap` of this item alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+}
+
 /// `POST /wrap_batch`.
 pub type WrapBatch = Batch<WrapItem>;
 /// Response of `POST /wrap_batch`.
@@ -155,19 +168,11 @@ pub struct WrapAnswer {
 }
 
 /// `POST /unwrap`: decrypt the output of wrap, rewrap or datakey.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
-#[serde(
-    deny_unknown_fields,
-    bound(
-        serialize = "K: Serialize + KeyField",
-        deserialize = "K: Deserialize<'de>"
-    )
-)]
-#[schemars(rename = "UnwrapRequest{K}")]
-pub struct UnwrapRequest<K = Kid> {
-    /// Key the ciphertext was wrapped with. For an item, the batch's key when absent.
-    #[serde(skip_serializing_if = "KeyField::is_absent")]
-    pub key: K,
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnwrapRequest {
+    /// Key the ciphertext was wrapped with.
+    pub key: Kid,
     /// Ciphertext as returned by wrap; its header names the key version.
     pub ciphertext: Bytes,
     /// The associated data given to wrap.
@@ -182,7 +187,25 @@ pub struct UnwrapRequest<K = Kid> {
 }
 
 /// One item of an [`UnwrapBatch`].
-pub type UnwrapItem = UnwrapRequest<Option<Kid>>;
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UnwrapItem {
+    /// Key of this item; the batch's key when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Kid>,
+    /// Ciphertext as returned by wrap.
+    pub ciphertext: Bytes,
+    /// The associated data given to wrap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aad: Option<Bytes>,
+    /// Idempotency key, as in an `/unwrap` of this item alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+}
+
 /// `POST /unwrap_batch`.
 pub type UnwrapBatch = Batch<UnwrapItem>;
 /// Response of `POST /unwrap_batch`.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchAnswer, Bytes, Digest, ItemResult, KeyField};
+use super::{BatchAnswer, Bytes, Digest, ItemResult};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Timestamp};
 
@@ -12,20 +12,12 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of the `context` of a sign request, in bytes.
 pub const CONTEXT_BYTES_MAX: usize = 256;
 
-/// `POST /sign`. Exactly one of `message` and `digest`. An item of a [`SignBatch`] may leave the key out.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
-#[serde(
-    deny_unknown_fields,
-    bound(
-        serialize = "K: Serialize + KeyField",
-        deserialize = "K: Deserialize<'de>"
-    )
-)]
-#[schemars(rename = "SignRequest{K}")]
-pub struct SignRequest<K = Kid> {
-    /// Key to sign with; for an item, the batch's key when absent.
-    #[serde(skip_serializing_if = "KeyField::is_absent")]
-    pub key: K,
+/// `POST /sign`. Exactly one of `message` and `digest`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignRequest {
+    /// Key to sign with.
+    pub key: Kid,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -127,8 +119,29 @@ pub struct SignBatch {
     pub items: Vec<SignItem>,
 }
 
-/// One item of a [`SignBatch`].
-pub type SignItem = SignRequest<Option<Kid>>;
+/// One item of a [`SignBatch`]; fields as in [`SignRequest`].
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignItem {
+    /// Key of this item; the batch's key when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Kid>,
+    /// Requires this version to be the head; otherwise 409 `version_not_head`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u32>,
+    /// Bytes to sign, at most [`MESSAGE_BYTES_MAX`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Bytes>,
+    /// Digest to sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<Digest>,
+    /// Idempotency key of this item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+    /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+}
 
 impl SignItem {
     /// The request of this item alone.
