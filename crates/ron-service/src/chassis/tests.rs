@@ -160,11 +160,11 @@ fn the_health_port_tells_everything_and_the_api_port_only_what_is_public() {
     assert_eq!(ready.json::<Readiness>().unwrap(), running.ready());
     let metrics = String::from_utf8(get(&client, &format!("{ops}/metrics")).body).unwrap();
     for name in [
-        "ron_queue_depth{queue=\"http\"}",
-        "ron_http_requests_total",
-        "ron_readyz_degraded",
-        "ron_config_reload_duration_seconds",
-        "ron_tasks_spawned_total",
+        "svc_sample_queue_depth{queue=\"http\"}",
+        "svc_sample_http_requests_total",
+        "svc_sample_readyz_degraded",
+        "svc_sample_config_reload_duration_seconds",
+        "svc_sample_tasks_spawned_total",
     ] {
         assert!(metrics.contains(name), "{name} is missing in\n{metrics}");
     }
@@ -420,10 +420,10 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
     assert_eq!(batch(&running.config()), 9, "the old one stays");
     let metrics = running.shared.registry.render();
     for line in [
-        "ron_config_reloads_total{result=\"ok\"} 1",
-        "ron_config_reloads_total{result=\"refused\"} 2",
-        "ron_config_reloads_total{result=\"invalid\"} 1",
-        "ron_config_reloads_total{result=\"unchanged\"} 1",
+        "svc_sample_config_reloads_total{result=\"ok\"} 1",
+        "svc_sample_config_reloads_total{result=\"refused\"} 2",
+        "svc_sample_config_reloads_total{result=\"invalid\"} 1",
+        "svc_sample_config_reloads_total{result=\"unchanged\"} 1",
     ] {
         assert!(metrics.contains(line), "{line}");
     }
