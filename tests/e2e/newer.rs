@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use ron_tests::{Fleet, SERVICES, copy_tree, json, ok, own_sockets, ron_binary, ron_on, workspace};
+use ron_tests::{
+    Fleet, SERVICES, copy_tree, json, ok, own_sockets, ron_binary, ron_on, sqlite, workspace,
+};
 use tempfile::TempDir;
 
 /// A data directory with a little of everything: keys, tokens, one of them revoked, money, paid epochs.
@@ -75,13 +77,6 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
-}
-
-/// Changes a database with Python's SQLite.
-fn sqlite(file: &Path, statement: &str) {
-    let program = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(sys.argv[2]); db.commit(); db.close()";
-    let args = ["-c", program, file.to_str().unwrap(), statement];
-    ok(&Command::new("python3").args(args).output().unwrap());
 }
 
 /// Puts bytes into a file.

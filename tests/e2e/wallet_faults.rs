@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_tests::issuer::claims;
 use ron_tests::processes::{Rig, code};
-use ron_tests::{Draws, json, number, ok, ron_on, until};
+use ron_tests::{Draws, json, number, ok, ron_on, sqlite, until};
 use serde_json::Value;
 
 /// Maximum wait for a state of a service.
@@ -339,4 +340,36 @@ fn settle(rig: &Rig, responses: Responses) {
     );
     rig.was_calm();
     println!("{done} acknowledged, {open} open, {late} of them done");
+}
+
+#[test]
+fn a_recorded_key_whose_event_had_come_before_is_released() {
+    let mut rig = Rig::start();
+    rig.wait_copied(&rig.patiently(|| rig.issue("known", "a", 5).unwrap()));
+    let claims = claims(&rig.token);
+    rig.kill("svc-wallet");
+    // As after a call whose answer was lost and whose event was faster than the record.
+    let file = rig.dir.path().join("svc-wallet/data/unresolved.sqlite");
+    for key in ["known", "never"] {
+        let row = [
+            claims["tenant"].as_str().unwrap(),
+            claims["sub"].as_str().unwrap(),
+            key,
+        ];
+        sqlite(
+            &file,
+            &format!("INSERT INTO unresolved VALUES ('{}')", row.join("','")),
+        );
+    }
+    rig.run("svc-wallet");
+    rig.wait_ready("svc-wallet");
+    let unresolved = || rig.wallet_metric("svc_wallet_unresolved_keys");
+    until("the key of a committed entry is released", || {
+        unresolved() == 1
+    });
+    let outcome = json(&rig.get("/v1/ops/known"), 200);
+    assert_eq!(outcome["outcome"], "done");
+    let outcome = json(&rig.get("/v1/ops/never"), 200);
+    assert_eq!(outcome["outcome"], "refused", "its caller's lookup ends it");
+    until("nothing is unresolved", || unresolved() == 0);
 }

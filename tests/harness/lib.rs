@@ -78,6 +78,13 @@ pub fn metric(http: &HttpClient, health: &str, line: &str) -> Option<String> {
     found.map(|value| value.trim().to_owned())
 }
 
+/// Changes a database with Python's SQLite.
+pub fn sqlite(file: &Path, statement: &str) {
+    let program = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute(sys.argv[2]); db.commit(); db.close()";
+    let args = ["-c", program, file.to_str().unwrap(), statement];
+    ok(&Command::new("python3").args(args).output().unwrap());
+}
+
 /// Waits until `holds`, for half a minute at most.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);

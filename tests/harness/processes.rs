@@ -30,7 +30,7 @@ pub struct Rig {
     base: u16,
     pub children: BTreeMap<&'static str, Process>,
     pub http: HttpClient,
-    token: String,
+    pub token: String,
     /// Environment of the ledger.
     ledger_env: Vec<(&'static str, PathBuf)>,
     /// Settings of the wallet.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_proto::Account;
-use ron_proto::ledger::{EntryAnswer, Event, EventPage};
+use ron_proto::ledger::{EntryAnswer, Event, EventPage, RequestKey};
 
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
@@ -23,6 +23,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// `FULL_PAGE_PAUSE` to leave the CPU to the committers: the copy may lag, commits may not.
 const PAGE: usize = 500;
 const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
+/// How often the ledger is asked about one unresolved key. Most are released by their event; the
+/// event of some came before the key was recorded.
+const RECHECK: Duration = Duration::from_secs(1);
 
 /// The caches that follow the feed.
 #[derive(Debug)]
@@ -106,6 +109,7 @@ impl Feed {
         self.balances.all_changed();
         let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);
         self.metrics.feed_seq.set(gauged(applied));
+        let mut rechecked = (None, Deadline::within(RECHECK));
         while !ctx.shutdown.is_set() {
             let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
             if page.head < applied {
@@ -122,6 +126,12 @@ impl Feed {
             let lag = page.head.saturating_sub(applied);
             self.metrics.feed_lag.set(gauged(lag));
             self.metrics.feed_seq.set(gauged(applied));
+            if lag == 0 {
+                self.recheck(&mut rechecked)?;
+            }
+            self.metrics
+                .unresolved
+                .set(gauged(self.unresolved.len() as u64));
             if page.events.len() >= PAGE {
                 ctx.shutdown.wait(Deadline::within(FULL_PAGE_PAUSE));
             }
@@ -141,8 +151,25 @@ impl Feed {
         Ok(theirs.is_some_and(|theirs| !copy.agrees(theirs)))
     }
 
+    /// Releases the next unresolved key if the ledger has it. A key that the ledger does not have stays:
+    /// its request may still arrive, and only a lookup by its caller ends that.
+    fn recheck(&self, (last, due): &mut (Option<RequestKey>, Deadline)) -> Result<(), FeedError> {
+        if !due.expired() {
+            return Ok(());
+        }
+        *due = Deadline::within(RECHECK);
+        *last = self.unresolved.next(last.as_ref());
+        let Some(key) = last else { return Ok(()) };
+        match self.ledger.by_key(key, Deadline::within(CALL)) {
+            Ok(_) => self.unresolved.release(key),
+            Err(ClientError::Refused { status: 404, .. }) => {}
+            Err(e) => return Err(e.into()),
+        }
+        Ok(())
+    }
+
     fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
-        let any = !self.unresolved.is_empty();
+        let any = self.unresolved.len() > 0;
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);
             if any && let Some(key) = event.entry.request_key() {

@@ -37,6 +37,8 @@ pub struct Metrics {
     pub feed_lag: Gauge,
     /// Sequence of the last entry received from the feed.
     pub feed_seq: Gauge,
+    /// Keys whose outcome is unknown.
+    pub unresolved: Gauge,
     /// Number of times that events were missed.
     pub feed_gaps: Counter,
 }
@@ -98,6 +100,10 @@ impl Metrics {
             feed_seq: r.gauge(
                 "feed_seq",
                 "Sequence of the last ledger entry received from the event feed.",
+            ),
+            unresolved: r.gauge(
+                "unresolved_keys",
+                "Idempotency keys whose outcome is unknown until the ledger answers.",
             ),
             feed_gaps: r.counter(
                 "feed_gaps_total",

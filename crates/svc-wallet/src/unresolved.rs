@@ -2,6 +2,7 @@
 //! informed, and the ledger resolves them on the next lookup; the wallet never guesses.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -95,8 +96,16 @@ impl UnresolvedKeys {
         self.set.lock().contains(key)
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.set.lock().is_empty()
+    pub fn len(&self) -> usize {
+        self.set.lock().len()
+    }
+
+    /// The first key after `before`, or the first of all.
+    pub fn next(&self, before: Option<&RequestKey>) -> Option<RequestKey> {
+        let set = self.set.lock();
+        let after = before.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = set.range((after, Bound::Unbounded)).next();
+        next.or_else(|| set.first()).cloned()
     }
 }
 
@@ -242,7 +251,7 @@ mod tests {
         sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
         let unresolved = UnresolvedKeys::new(before, notes);
         let held = |key: &RequestKey| unresolved.holds(key);
-        assert!(unresolved.is_empty());
+        assert_eq!(unresolved.len(), 0);
         for name in ["a", "b"] {
             let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
             unresolved.add(&request(name), vec![caller]);
@@ -253,7 +262,7 @@ mod tests {
             assert_eq!(response.status, 504);
         }
         assert!(held(&request("a")) && held(&request("b")) && !held(&request("c")));
-        assert!(!unresolved.is_empty());
+        assert_eq!(unresolved.len(), 2);
         unresolved.release(&request("a"));
         assert!(!held(&request("a")) && held(&request("b")));
         sup.drain(Duration::from_secs(30));
