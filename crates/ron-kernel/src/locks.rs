@@ -31,7 +31,7 @@ pub fn assert_no_locks(what: &str) {
     });
 }
 
-fn enter(spec: &'static LockSpec) -> Held {
+fn enter(spec: &'static LockSpec) -> HeldLock {
     HELD.with(|held| {
         let mut held = held.borrow_mut();
         // Locks are pushed in ascending rank, so the last one has the highest rank.
@@ -48,14 +48,14 @@ fn enter(spec: &'static LockSpec) -> Held {
         }
         held.push(spec);
     });
-    Held(spec)
+    HeldLock(spec)
 }
 
 /// Entry in this thread's list of held locks; removed when dropped.
 #[derive(Debug)]
-struct Held(&'static LockSpec);
+struct HeldLock(&'static LockSpec);
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         HELD.with(|held| {
             let mut held = held.borrow_mut();
@@ -151,7 +151,7 @@ impl<T> RankedRwLock<T> {
 #[derive(Debug)]
 pub struct RankedGuard<G> {
     guard: G,
-    _held: Held,
+    _held: HeldLock,
 }
 
 impl<G: Deref> Deref for RankedGuard<G> {

@@ -29,9 +29,9 @@ impl<M, V> Published<M, V> {
         self.view.load()
     }
 
-    /// Reads the state. `look` runs under the lock and must not wait.
-    pub fn with<R>(&self, look: impl FnOnce(&M) -> R) -> R {
-        look(&self.memory.lock())
+    /// Reads the state. `read` runs under the lock and must not wait.
+    pub fn with<R>(&self, read: impl FnOnce(&M) -> R) -> R {
+        read(&self.memory.lock())
     }
 
     /// Changes the state by `keep`, which runs under the lock, and publishes the view it returns.

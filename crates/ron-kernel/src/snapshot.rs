@@ -24,8 +24,8 @@ impl<T> Snapshot<T> {
     }
 
     /// Reads the current value without touching its reference count.
-    pub fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        self.0.with(look)
+    pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        self.0.with(read)
     }
 
     pub fn store(&self, value: T) {

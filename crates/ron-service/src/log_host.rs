@@ -313,7 +313,7 @@ impl CheckpointRoom {
             ctx.shutdown.wait(Deadline::within(Duration::from_secs(1)));
             return;
         };
-        let mut held = Held {
+        let mut held = Loan {
             room: self,
             checkpointer: Some(checkpointer),
             pacer: Pacer::default(),
@@ -330,7 +330,7 @@ impl CheckpointRoom {
     pub fn finish(&self) {
         let taken = self.idle.lock().take();
         if let Some(checkpointer) = taken {
-            let mut held = Held {
+            let mut held = Loan {
                 room: self,
                 checkpointer: Some(checkpointer),
                 pacer: Pacer::default(),
@@ -347,21 +347,21 @@ fn now_ms(clock: &SharedClock) -> i64 {
 
 /// The checkpointer on loan to a thread. `Drop` returns it also after a panic, so that the
 /// restarted thread finds it.
-struct Held<'a> {
+struct Loan<'a> {
     room: &'a CheckpointRoom,
     checkpointer: Option<Checkpointer>,
     pacer: Pacer,
     failures: FailureLog,
 }
 
-impl Drop for Held<'_> {
+impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let back = self.checkpointer.take();
         *self.room.idle.lock() = back;
     }
 }
 
-impl Held<'_> {
+impl Loan<'_> {
     fn tick(&mut self) {
         let Some(checkpointer) = &self.checkpointer else {
             return;

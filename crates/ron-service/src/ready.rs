@@ -101,13 +101,13 @@ impl ReadyBoard {
     /// Adds a cause of weakness; the service stays ready.
     pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let told = {
+        let level = {
             let mut causes = self.causes.lock();
             let known = causes.degraded.insert(cause, why.clone()).is_some();
             causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
-        match told {
+        match level {
             LogLevel::None => {}
             LogLevel::Info => tracing::info!(event = "degraded", cause, why),
             LogLevel::Warn => tracing::warn!(event = "degraded", cause, why),
@@ -126,13 +126,13 @@ impl ReadyBoard {
     /// Adds a cause that stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
     pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let told = {
+        let level = {
             let mut causes = self.causes.lock();
             let known = causes.missing.insert(cause, why.clone()).is_some();
             causes.log_level(known)
         };
         self.gauge.with_label_values(&[cause]).set(1);
-        match told {
+        match level {
             LogLevel::None => {}
             LogLevel::Info => tracing::info!(event = "not_ready", cause, why),
             LogLevel::Warn => tracing::warn!(event = "not_ready", cause, why),
@@ -219,8 +219,8 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
     let planes = supervisor.planes();
     let names = planes.iter().map(|plane| plane.name);
     for cause in names.chain([DRAINING, FATAL]) {
-        let told = |causes: &[String]| causes.iter().any(|told| told == cause);
-        let on = told(&now.missing) || told(&now.degraded);
+        let has = |causes: &[String]| causes.iter().any(|known| known == cause);
+        let on = has(&now.missing) || has(&now.degraded);
         board.gauge.with_label_values(&[cause]).set(i64::from(on));
     }
 }

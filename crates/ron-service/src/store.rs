@@ -137,12 +137,12 @@ impl Store {
         Ok(value)
     }
 
-    /// Runs queries outside a transaction; `look` must not change anything.
+    /// Runs queries outside a transaction; `read` must not change anything.
     pub fn read<T, E: From<StoreError>>(
         &self,
-        look: impl FnOnce(&Connection) -> Result<T, E>,
+        read: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        look(&self.conn)
+        read(&self.conn)
     }
 
     /// A disk that fails on begin has failed for writing as well.

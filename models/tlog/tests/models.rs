@@ -38,7 +38,7 @@ use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::Ed25519NoteSigner;
 use ron_tlog::tree::verify_consistency;
 use ron_tlog::witness::AddCheckpoint;
-use witness::{Job, Room, STATUSES, WITNESS_QUEUE, What};
+use witness::{Job, Room, STATUSES, Submission, WITNESS_QUEUE};
 
 /// A size for loom and one for shuttle.
 const fn size(loom: usize, shuttle: usize) -> usize {
@@ -283,7 +283,7 @@ type Asked = (u64, [u8; 32], ReplyWaiter<Response>);
 fn ask(to: &Sender<Job>, reader: &LogReader, new: u64) -> Asked {
     let deadline = Deadline::within(Duration::from_secs(36_000));
     let (responder, answer) = Responder::detached(deadline);
-    let what = What::Checkpoint(request(reader, 0, new));
+    let what = Submission::Checkpoint(request(reader, 0, new));
     assert!(to.send(Job { what, responder }, far()).is_ok());
     (new, reader.root_at(new).expect("there"), answer)
 }

@@ -188,7 +188,7 @@ struct DestroyArgs {
 }
 
 #[derive(Args)]
-struct What {
+struct Message {
     /// Message to sign, as text.
     #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
     message: Option<String>,
@@ -213,7 +213,7 @@ struct SignArgs {
     /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     #[command(flatten)]
-    what: What,
+    what: Message,
     /// Refuse unless this is the head version.
     #[arg(long)]
     version: Option<u32>,
@@ -230,7 +230,7 @@ struct VerifyArgs {
     /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     #[command(flatten)]
-    what: What,
+    what: Message,
     /// Signature as `sign` prints it; may be repeated.
     #[arg(long = "signature", required = true, allow_hyphen_values = true)]
     signatures: Vec<String>,
@@ -392,7 +392,7 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
     }
 }
 
-impl What {
+impl Message {
     fn content(&self) -> Result<Content, String> {
         if let Some(text) = &self.message {
             return self.read(text.as_bytes()).map_err(|e| e.to_string());

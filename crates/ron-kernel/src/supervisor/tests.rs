@@ -71,9 +71,13 @@ fn wait(ctx: &ThreadCtx) {
 }
 
 /// What an owner thread saw: the states it was given, in order.
-type Seen = Arc<Mutex<Vec<u32>>>;
+type Numbers = Arc<Mutex<Vec<u32>>>;
 
-fn owner(sup: &Supervisor, seen: &Seen, on_lost: impl Fn() -> Option<u32> + Send + Sync + 'static) {
+fn owner(
+    sup: &Supervisor,
+    seen: &Numbers,
+    on_lost: impl Fn() -> Option<u32> + Send + Sync + 'static,
+) {
     let seen = seen.clone();
     sup.spawn_owner(
         &LOOP,
@@ -90,7 +94,7 @@ fn owner(sup: &Supervisor, seen: &Seen, on_lost: impl Fn() -> Option<u32> + Send
 #[test]
 fn an_owner_that_panics_continues_with_the_state_it_is_given_next() {
     let (_registry, sup) = supervisor();
-    let seen = Seen::new(Mutex::new(Vec::new()));
+    let seen = Numbers::new(Mutex::new(Vec::new()));
     owner(&sup, &seen, || Some(2));
     until("the second state", || *seen.lock() == [1, 2]);
     assert!(sup.drain(Duration::from_secs(5)).stragglers.is_empty());
@@ -113,7 +117,7 @@ fn a_thread_works_for_the_service_of_its_supervisor() {
 #[test]
 fn an_owner_without_a_state_waits_for_its_shutdown() {
     let (_registry, sup) = supervisor();
-    let (seen, handle) = (Seen::new(Mutex::new(Vec::new())), sup.clone());
+    let (seen, handle) = (Numbers::new(Mutex::new(Vec::new())), sup.clone());
     owner(&sup, &seen, move || {
         handle.set_fatal("the state is lost");
         None

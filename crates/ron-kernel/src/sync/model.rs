@@ -170,8 +170,8 @@ impl<T> Swap<T> {
         self.0.lock().clone()
     }
 
-    pub fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.load())
+    pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.load())
     }
 
     pub fn store(&self, value: std::sync::Arc<T>) {

@@ -72,8 +72,8 @@ impl<T> Swap<T> {
         self.0.load_full()
     }
 
-    pub fn with<R>(&self, look: impl FnOnce(&T) -> R) -> R {
-        look(&self.0.load())
+    pub fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.0.load())
     }
 
     pub fn store(&self, value: Arc<T>) {

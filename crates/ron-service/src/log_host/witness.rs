@@ -44,11 +44,11 @@ const LOG_KEYS_ROUTE: &str = "/log-keys";
 
 /// A request that waits for its decision.
 pub(crate) struct Job {
-    pub(crate) what: What,
+    pub(crate) what: Submission,
     pub(crate) responder: Responder,
 }
 
-pub(crate) enum What {
+pub(crate) enum Submission {
     Checkpoint(AddCheckpoint),
     /// The chain of a log's keys.
     Keys(String),
@@ -163,18 +163,18 @@ fn add(to: &Sender<Job>, request: &Request, responder: Responder) {
         .map_err(|_| Refusal::Malformed("it is not UTF-8".into()));
     match body.and_then(AddCheckpoint::parse) {
         Err(refusal) => responder.send(refused(&refusal)),
-        Ok(request) => hand_over(to, What::Checkpoint(request), responder),
+        Ok(request) => hand_over(to, Submission::Checkpoint(request), responder),
     }
 }
 
 fn learn(to: &Sender<Job>, request: &Request, responder: Responder) {
     match std::str::from_utf8(&request.body) {
         Err(_) => responder.send(Problem::bad_request("it is not UTF-8")),
-        Ok(text) => hand_over(to, What::Keys(text.to_owned()), responder),
+        Ok(text) => hand_over(to, Submission::Keys(text.to_owned()), responder),
     }
 }
 
-fn hand_over(to: &Sender<Job>, what: What, responder: Responder) {
+fn hand_over(to: &Sender<Job>, what: Submission, responder: Responder) {
     match to.try_send(Job { what, responder }) {
         Ok(()) => {}
         Err(SendError::Full(job)) => {
@@ -222,8 +222,8 @@ impl Room {
 
     fn tick(&mut self, job: Job) {
         let done = match &job.what {
-            What::Checkpoint(request) => self.checkpoint(request),
-            What::Keys(text) => self.store.learn(text).map(|keys| {
+            Submission::Checkpoint(request) => self.checkpoint(request),
+            Submission::Keys(text) => self.store.learn(text).map(|keys| {
                 tracing::info!(event = "log_keys_learned", keys);
                 Response::text(200, format!("{keys}\n"))
             }),
@@ -231,7 +231,7 @@ impl Room {
         let (status, response) = match done {
             Ok(response) => ("200", response),
             Err(CosignError::Refused(refusal)) => {
-                if let (What::Keys(text), Refusal::OtherKeys(_)) = (&job.what, &refusal) {
+                if let (Submission::Keys(text), Refusal::OtherKeys(_)) = (&job.what, &refusal) {
                     tracing::error!(event = "log_keys_contradict", why = %refusal, chain = %text);
                 }
                 let status = match refusal.status() {
@@ -249,7 +249,7 @@ impl Room {
                 ("503", problem.into())
             }
         };
-        if matches!(job.what, What::Checkpoint(_)) {
+        if matches!(job.what, Submission::Checkpoint(_)) {
             self.asked.with_label_values(&[status]).inc();
         }
         job.responder.send(response);
@@ -265,8 +265,8 @@ impl Room {
         let requests: Vec<AddCheckpoint> = jobs
             .iter()
             .filter_map(|job| match &job.what {
-                What::Checkpoint(request) => Some(request.clone()),
-                What::Keys(_) => None,
+                Submission::Checkpoint(request) => Some(request.clone()),
+                Submission::Keys(_) => None,
             })
             .collect();
         let done = self.store.add_together(&requests, 1);
