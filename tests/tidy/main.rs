@@ -5,6 +5,7 @@
 
 mod comments;
 mod dependencies;
+mod keys;
 mod language;
 mod modules;
 mod sizes;

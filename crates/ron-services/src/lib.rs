@@ -36,6 +36,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_tables_of_keys_are_sound() {
+        for service in &SERVICES {
+            let faults = ron_service::config::table_faults(&service.table.rows());
+            assert_eq!(faults, [] as [String; 0], "{}", service.name());
+        }
+    }
+
+    #[test]
     fn names_are_found_and_differ() {
         for (at, name) in NAMES.iter().enumerate() {
             let found = find(name).expect("a service of the list");

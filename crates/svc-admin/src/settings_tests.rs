@@ -21,14 +21,6 @@ fn load(text: &str, bound: &str) -> Result<Settings, String> {
 }
 
 #[test]
-fn the_table_is_sound() {
-    assert_eq!(
-        ron_service::config::table_faults(&TABLE.rows()),
-        [] as [String; 0]
-    );
-}
-
-#[test]
 fn nodes_are_read() {
     let got = load(
         "[[nodes]]\nid = \"kms\"\nhealth_url = \"http://127.0.0.1:7445/\"\napi_url = \"http://127.0.0.1:7440\"\nlog_path = \"/audit/v1\"\nlog_vkey = \"k\"\n[[nodes]]\nid = \"x\"\nhealth_url = \"http://[::1]:1\"\n",

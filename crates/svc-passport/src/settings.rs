@@ -73,7 +73,7 @@ ron_service::settings! {
         /// Lifetime of a token whose request names none.
         "ttl.default" => ttl: Duration = "15m", range("1s", "1h"), reloadable;
         /// Maximum budget.bytes that a request may name.
-        "caveats.max_budget_bytes" => budget_bytes_max: ByteSize = "1MiB", range("1", "1TiB"), reloadable;
+        "caveats.max_budget_bytes" => budget_bytes_max: ByteSize = "1MiB", range("1B", "1TiB"), reloadable;
         /// Maximum budget.reqs that a request may name.
         "caveats.max_budget_reqs" => budget_reqs_max: u64 = "100", range("1", "1000000000"), reloadable;
         /// Maximum rate.rps that a request may name.
