@@ -29,8 +29,8 @@ use ron_crypto::sign::Ed25519Key;
 use ron_http::{Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{
-    Deadline, Receiver, Recv, Registry, ReplySender, ReplyWaiter, Sender, Shutdown, Snapshot,
-    SystemClock, ThreadCtx, reply,
+    Deadline, Receiver, Recv, Registry, ReplySender, ReplyWaiter, SeededRandom, Sender, Shutdown,
+    Snapshot, SystemClock, ThreadCtx, reply,
 };
 use ron_tlog::append::{Log, LogOptions, LogReader, WitnessStore};
 use ron_tlog::checkpoint::Checkpoint;
