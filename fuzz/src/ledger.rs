@@ -5,17 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use ron_ledger::core::{
-    Body, KeyHash, Limit, Limits, Op, Outcome, Refusal, State, Step, Verdict,
-};
+use ron_ledger::core::{Body, KeyHash, Limit, Limits, Op, Outcome, Refusal, State, Step, Verdict};
 use ron_ledger::replay::Replay;
-use ron_proto::ledger::{Entry, RefusalCode, TxId};
 use ron_proto::Timestamp;
+use ron_proto::ledger::{Entry, RefusalCode, TxId};
 
 #[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
 mod model;
 
-use model::{Draw, Maker, Model, Said};
+use model::{Draw, Expected, Maker, Model};
 
 /// Bytes of one operation.
 const WIDE: usize = 5;
@@ -204,7 +202,7 @@ impl Run {
             return;
         }
         let before = self.model.clone();
-        let said: Vec<Said> = ops
+        let said: Vec<Expected> = ops
             .iter()
             .enumerate()
             .map(|(i, op)| {
@@ -273,7 +271,7 @@ fn tight(b: u8) -> Limits {
 }
 
 /// `None` for outcomes that change nothing and have no leaf.
-fn model_result(outcome: &Outcome) -> Option<Said> {
+fn model_result(outcome: &Outcome) -> Option<Expected> {
     match outcome {
         Outcome::Fresh {
             verdict: Verdict::Done(_),
