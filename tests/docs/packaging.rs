@@ -203,7 +203,7 @@ fn packages_are_of_the_services_in_the_list() {
         assert_eq!(stems.collect::<BTreeSet<_>>(), names, "packaging/{part}");
     }
     let spread = committed("packaging/ron-spread");
-    let all: Vec<&str> = SERVICES.iter().map(|service| service.name()).collect();
+    let all: Vec<&str> = SERVICES.iter().map(ron_service::Descriptor::name).collect();
     let line = format!("services=\"{}\"", all.join(" "));
     assert!(
         spread.lines().any(|have| have == line),

@@ -16,11 +16,10 @@ fn fields(source: &Source) -> impl Iterator<Item = (usize, &str)> {
 
 /// Whether `.field` stands in a line, not followed by more of a name.
 fn reads(line: &str, field: &str) -> bool {
-    let found = line.match_indices(field).any(|(at, _)| {
+    line.match_indices(field).any(|(at, _)| {
         let after = line[at + field.len()..].chars().next();
         line[..at].ends_with('.') && !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
-    });
-    found
+    })
 }
 
 #[test]

@@ -248,7 +248,7 @@ impl Session for TokenSession {
     fn destroy(&mut self, Handle(id): &Handle, _: Deadline) -> Result<(), Fault> {
         self.inside(|raw, objects| {
             objects.remove(id);
-            let found = raw.find_objects(&[Attribute::Id(id.to_vec())]);
+            let found = raw.find_objects(&[Attribute::Id(id.clone())]);
             for object in found.map_err(fault)? {
                 raw.destroy_object(object).map_err(fault)?;
             }

@@ -283,7 +283,7 @@ impl<S: Session> SessionPool<S> {
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
         if let Some(why) = self.unavailable_reason() {
-            return Err(self.unavailable_error(&why));
+            return Err(Self::unavailable_error(&why));
         }
         let named = |op: &&&str| op.split_once('_').is_some_and(|(_, name)| name == call);
         let op = S::OPS.iter().find(named);
@@ -350,7 +350,7 @@ impl<S: Session> SessionPool<S> {
         self.0.state.seen_ms.store(now, Ordering::Relaxed);
     }
 
-    fn unavailable_error(&self, why: &str) -> DeviceError {
+    fn unavailable_error(why: &str) -> DeviceError {
         DeviceError::Unavailable {
             backend: S::KIND.as_str(),
             why: why.to_owned(),
@@ -372,7 +372,7 @@ impl<S: Session> SessionPool<S> {
             tracing::error!(event = "backend_away", backend = S::KIND.as_str(), why);
         }
         self.export_state();
-        self.unavailable_error(why)
+        Self::unavailable_error(why)
     }
 
     /// Exports the state to metrics and readiness.

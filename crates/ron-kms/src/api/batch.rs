@@ -17,13 +17,16 @@ use crate::errors::item_error;
 use crate::work::Kms;
 use crate::work::operation::{Answer, Operation, Work, many};
 
+/// Renders the answer of one item, whose request may name a key.
+type Render<O, A> = fn(Option<Kid>, Answer<<O as Operation>::Output>) -> Result<A, Refusal>;
+
 /// A batch route: `split` gives the operations, one per item, or a refusal for an item that names no key.
 pub(super) fn batch_route<B, O, A>(
     kms: &Arc<Kms>,
     path: &'static str,
     scope: &'static str,
     split: fn(B) -> Vec<Result<O, Refusal>>,
-    answer: fn(Option<Kid>, Answer<O::Output>) -> Result<A, Refusal>,
+    render: Render<O, A>,
 ) -> Route
 where
     B: DeserializeOwned + JsonSchema + 'static,
@@ -33,7 +36,7 @@ where
     route(kms, (Method::POST, path), scope, move |_, request| {
         let tasks = split(request.json::<B>()?);
         check_items(tasks.len())?;
-        Ok(Action::Work(batch(tasks, answer)))
+        Ok(Action::Work(batch(tasks, render)))
     })
     .body::<B>()
     .returns::<BatchAnswer<A>>(200)
@@ -43,13 +46,13 @@ where
 /// The operations of a batch, and how their answers are rendered.
 pub(super) fn batch<O: Operation, A: Serialize + 'static>(
     tasks: Vec<Result<O, Refusal>>,
-    answer: fn(Option<Kid>, Answer<O::Output>) -> Result<A, Refusal>,
+    render: Render<O, A>,
 ) -> Box<dyn Work> {
     let key_of = |task: &Result<O, Refusal>| task.as_ref().ok()?.key().cloned();
     let keys: Vec<Option<Kid>> = tasks.iter().map(key_of).collect();
     many(tasks, move |answers| {
         let results = keys.into_iter().zip(answers);
-        let results = results.map(|(key, one)| answer(key, one));
+        let results = results.map(|(key, one)| render(key, one));
         Response::json(200, &batch_answer(results))
     })
 }
