@@ -1,11 +1,10 @@
 //! The key that signs the log's checkpoints when no KMS does: 32 random bytes in a file of mode
 //! 0600.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
+use ron_files::{OsDisk, write_atomic, write_atomic_with_mode};
 use ron_kernel::Random;
 use ron_service::config::read_secret_file;
 use ron_tlog::Ed25519NoteSigner;
@@ -68,21 +67,7 @@ fn make(dir: &Path, path: &Path, random: &dyn Random) -> Result<Secret32, String
     let seed = Secret32::generate(random);
     let mut text = SecretBytes::zeroed(64);
     hex::encode_to_slice(seed.expose(), text.expose_mut()).expect("64 digits hold 32 bytes");
-    let tmp = dir.join("note.key.tmp");
-    let mut file = std::fs::OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(&tmp)
-        .map_err(fail)?;
-    file.write_all(text.expose()).map_err(fail)?;
-    // The key is durable before its name exists: a crash leaves the old state or a complete key.
-    file.sync_all().map_err(fail)?;
-    std::fs::rename(&tmp, path).map_err(fail)?;
-    std::fs::File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(fail)?;
+    write_atomic(&OsDisk, dir, KEY_FILE, text.expose()).map_err(fail)?;
     Ok(seed)
 }
 
@@ -92,7 +77,8 @@ fn write_public(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), String> {
     if std::fs::read_to_string(&path).is_ok_and(|old| old == line) {
         return Ok(());
     }
-    std::fs::write(&path, line).map_err(|e| format!("{}: {e}", path.display()))
+    write_atomic_with_mode(&OsDisk, dir, VKEY_FILE, line.as_bytes(), 0o644)
+        .map_err(|e| format!("{}: {e}", path.display()))
 }
 
 #[cfg(test)]
