@@ -5,13 +5,16 @@
 //! process or in others: through the Unix sockets, where the kernel reports the user of the
 //! listener.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::HttpClient;
-use ron_kernel::{Deadline, OsRandom, Registry, ServiceScope, Shutdown, SystemClock};
+use ron_kernel::net::{Address, SharedListener};
+use ron_kernel::{
+    Deadline, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown, SystemClock,
+};
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
 use ron_services::NAMES;
@@ -121,8 +124,8 @@ fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> E
 
 /// The two listeners of a service.
 struct Ports {
-    api: TcpListener,
-    health: TcpListener,
+    api: SharedListener,
+    health: SharedListener,
 }
 
 /// A failed start: the text for standard error and the exit code.
@@ -157,7 +160,8 @@ impl Fleet {
         for name in NAMES {
             let config = load(layout, name, &places(layout, name))?;
             let bound = bind(name, &config, base_port)?;
-            let addr = |l: &TcpListener| l.local_addr().map_err(|e| e.to_string());
+            let addr =
+                |l: &SharedListener| l.local_addr().ok_or("a listener has no address".to_owned());
             let (api, health) = (addr(&bound.api)?, addr(&bound.health)?);
             services.push(endpoint(&config, api, health, uid));
             ports.push(bound);
@@ -268,7 +272,7 @@ fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, St
             Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
             Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
         };
-        TcpListener::bind(addr).map_err(|e| {
+        OsNet.bind(&Address::Tcp(addr)).map_err(|e| {
             format!(
                 "{name} cannot listen on {addr}: {e}; is another fleet running? \
                  find it with: ss -ltnp 'sport = :{}', or choose other ports with --base-port",
@@ -297,6 +301,7 @@ fn start_one(
     let parts = Parts {
         clock: SystemClock::shared(),
         random: OsRandom::shared(),
+        net: OsNet::shared(),
         cores: ron_kernel::cores(),
         registry: Registry::new(name),
         api: ports.api,

@@ -5,7 +5,6 @@
 //! `GET /hello` answers from the worker, `POST /echo` parses and writes JSON, `GET /deferred`
 //! answers from another thread, `GET /large` answers 32 MB.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +12,10 @@ use ron_http::{
     ApiInfo, DenyAll, FRONT_LOCKS, Front, FrontSpec, Limits, Method, Need, Request, Responder,
     Response, Route, Router,
 };
+use ron_kernel::net::Address;
 use ron_kernel::{
-    Count, Deadline, KernelMetrics, OsRandom, Overflow, QueueSpec, Recv, Registry, SendError,
-    Shutdown, Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
+    Count, Deadline, KernelMetrics, Net as _, OsNet, OsRandom, Overflow, QueueSpec, Recv, Registry,
+    SendError, Shutdown, Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
 };
 use ron_proto::Problem;
 
@@ -130,7 +130,7 @@ fn main() -> std::io::Result<()> {
     };
     let front = Front::start(
         &spec,
-        TcpListener::bind(addr)?,
+        OsNet.bind(&Address::Tcp(addr.parse().map_err(std::io::Error::other)?))?,
         router,
         Arc::new(DenyAll),
         limits,

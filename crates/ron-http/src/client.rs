@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_kernel::{
-    Backoff, Breaker, Clock, Deadline, LockSpec, OsRandom, RankedMutex, SharedRandom, Shutdown,
-    ShutdownTrigger, SystemClock, assert_no_locks,
+    Backoff, Breaker, Clock, Deadline, LockSpec, OsNet, OsRandom, RankedMutex, SharedNet,
+    SharedRandom, Shutdown, ShutdownTrigger, SystemClock, assert_no_locks,
 };
 use ron_proto::ProblemBody;
 use serde::de::DeserializeOwned;
@@ -68,6 +68,7 @@ pub struct ClientConfig {
     pub insecure_loopback: bool,
     /// For the pauses between attempts.
     pub random: SharedRandom,
+    pub net: SharedNet,
 }
 
 impl Default for ClientConfig {
@@ -85,6 +86,7 @@ impl Default for ClientConfig {
             peer_uids: Vec::new(),
             insecure_loopback: false,
             random: OsRandom::shared(),
+            net: OsNet::shared(),
         }
     }
 }
@@ -221,7 +223,11 @@ impl HttpClient {
             .max_idle_age(Duration::from_secs(30)) // below the servers' idle timeout
             .no_delay(true)
             .build();
-        let dial = Dial::new(config.tls.clone(), own_or(&config.peer_uids));
+        let dial = Dial::new(
+            config.net.clone(),
+            config.tls.clone(),
+            own_or(&config.peer_uids),
+        );
         let agent = ureq::Agent::with_parts(settings, dial, Literal::default());
         let (stop, stopped) = Shutdown::pair();
         Self {

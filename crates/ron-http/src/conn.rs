@@ -387,9 +387,8 @@ mod tests {
 
     #[test]
     fn output_is_sent_in_pieces_as_the_peer_reads() {
-        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
-        ours.set_nonblocking(true).expect("a socket option");
-        let mut stream = Stream::new(ours.into());
+        let (ours, mut theirs) = crate::stream::pair();
+        let mut stream = Stream::new(ours);
         let body: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
         let mut output = Output {
             bytes: b"head".to_vec(),

@@ -6,12 +6,13 @@
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ron_kernel::net::{Address, Direction, Half, SharedConnection, SharedNet};
 use ron_kernel::{Clock as _, SystemClock};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
@@ -19,8 +20,8 @@ use ureq::Timeout;
 use ureq::http::Uri;
 use ureq::unversioned::transport::time::Duration as Limit;
 use ureq::unversioned::transport::{
-    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, ShutdownHandle, TcpConnector,
-    Transport, TransportAdapter,
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, ShutdownHandle, Transport,
+    TransportAdapter,
 };
 
 use crate::request::percent_decode;
@@ -98,18 +99,64 @@ pub(crate) fn unix_path(uri: &Uri) -> Option<PathBuf> {
 /// Makes the connections of a client.
 #[derive(Debug)]
 pub(crate) struct Dial {
-    tcp: TcpConnector,
+    net: SharedNet,
     tls: Option<ClientTls>,
     /// User ids that servers of Unix sockets may run as.
     peer_uids: Vec<u32>,
 }
 
 impl Dial {
-    pub(crate) fn new(tls: Option<ClientTls>, peer_uids: Vec<u32>) -> Self {
+    pub(crate) fn new(net: SharedNet, tls: Option<ClientTls>, peer_uids: Vec<u32>) -> Self {
         Self {
-            tcp: TcpConnector::default(),
+            net,
             tls,
             peer_uids,
+        }
+    }
+
+    /// Connects to the first address that accepts. All but the last may use half of the time that
+    /// is left, so that one silent address does not use up the time of the others.
+    fn connect_tcp(
+        &self,
+        timeout: NextTimeout,
+        addrs: &[SocketAddr],
+    ) -> Result<SharedConnection, ureq::Error> {
+        let start = SystemClock.now();
+        let mut failed = ureq::Error::HostNotFound;
+        for (at, addr) in addrs.iter().enumerate() {
+            let mut limit = left(later(timeout, start)).map_err(connect_timeout)?;
+            if at + 1 < addrs.len() {
+                limit = limit.map(|limit| limit / 2);
+            }
+            failed = match self.net.connect(&Address::Tcp(*addr), limit) {
+                Ok(connection) => return Ok(connection),
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    ureq::Error::Timeout(Timeout::Connect)
+                }
+                Err(error) => error.into(),
+            };
+        }
+        Err(failed)
+    }
+
+    fn connect_unix(
+        &self,
+        timeout: NextTimeout,
+        path: &Path,
+    ) -> Result<SharedConnection, ureq::Error> {
+        let limit = left(timeout).map_err(connect_timeout)?;
+        let connection =
+            crate::uds::dial(&*self.net, path, limit).map_err(|error| match error.kind() {
+                // The backlog was full for the whole time limit.
+                io::ErrorKind::TimedOut => ureq::Error::Timeout(Timeout::Connect),
+                io::ErrorKind::ConnectionRefused => error.into(),
+                _ => ureq::Error::ConnectionFailed, // no such file, not allowed
+            })?;
+        // Before any byte is written: a request may carry a credential.
+        match crate::uds::check_server(&*connection, path, &self.peer_uids) {
+            Ok(Ok(())) => Ok(connection),
+            Ok(Err(foreign)) => Err(ureq::Error::Other(Box::new(foreign))),
+            Err(_) => Err(ureq::Error::ConnectionFailed),
         }
     }
 
@@ -143,20 +190,22 @@ impl Connector<()> for Dial {
         details: &ConnectionDetails<'_>,
         _chained: Option<()>,
     ) -> Result<Option<Self::Out>, ureq::Error> {
-        if let Some(path) = unix_path(details.uri) {
-            return UnixTransport::connect(details, &path, &self.peer_uids)
-                .map(|transport| Some(Box::new(transport) as Self::Out));
-        }
-        let Some(tcp) = Connector::<()>::connect(&self.tcp, details, None)? else {
-            return Ok(None);
+        let connection = match unix_path(details.uri) {
+            Some(path) => self.connect_unix(details.timeout, &path)?,
+            None => self.connect_tcp(details.timeout, &details.addrs)?,
         };
-        let tcp: Self::Out = Box::new(tcp);
+        let socket: Self::Out = Box::new(SocketTransport::new(details, connection)?);
         if details.needs_tls() {
-            self.secure(details, tcp).map(Some)
+            self.secure(details, socket).map(Some)
         } else {
-            Ok(Some(tcp))
+            Ok(Some(socket))
         }
     }
+}
+
+/// Whichever limit it was, it passed while connecting.
+fn connect_timeout(_: ureq::Error) -> ureq::Error {
+    ureq::Error::Timeout(Timeout::Connect)
 }
 
 fn buffers(details: &ConnectionDetails<'_>) -> LazyBuffers {
@@ -263,46 +312,38 @@ impl fmt::Debug for TlsTransport {
 
 /// The socket, shared with the handle that ends calls at shutdown.
 #[derive(Debug)]
-struct Socket(UnixStream);
+struct Socket(SharedConnection);
 
-impl ShutdownHandle for Socket {
-    fn shutdown(&self) {
-        // An error means that it is closed already.
-        let _ = self.0.shutdown(std::net::Shutdown::Both);
+impl Socket {
+    /// Waits until the socket is ready.
+    fn wait(&self, direction: Direction, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        if self.0.wait(direction, left(timeout)?)? {
+            Ok(())
+        } else {
+            Err(ureq::Error::Timeout(timeout.reason))
+        }
     }
 }
 
-/// A connection over a Unix socket.
+impl ShutdownHandle for Socket {
+    fn shutdown(&self) {
+        self.0.shutdown(Half::Both);
+    }
+}
+
+/// A connection over a TCP or Unix socket.
 #[derive(Debug)]
-struct UnixTransport {
+struct SocketTransport {
     socket: Arc<Socket>,
     buffers: LazyBuffers,
 }
 
-impl UnixTransport {
-    fn connect(
+impl SocketTransport {
+    fn new(
         details: &ConnectionDetails<'_>,
-        path: &Path,
-        peer_uids: &[u32],
+        connection: SharedConnection,
     ) -> Result<Self, ureq::Error> {
-        let limit = left(details.timeout).map_err(|_| ureq::Error::Timeout(Timeout::Connect))?;
-        let socket = match crate::uds::dial(path, limit) {
-            Ok(stream) => Arc::new(Socket(stream)),
-            Err(error) => {
-                return Err(match error.kind() {
-                    // The backlog was full for the whole time limit.
-                    io::ErrorKind::WouldBlock => ureq::Error::Timeout(Timeout::Connect),
-                    io::ErrorKind::ConnectionRefused => error.into(),
-                    _ => ureq::Error::ConnectionFailed, // no such file, not allowed
-                });
-            }
-        };
-        // Before any byte is written: a request may carry a credential.
-        match crate::uds::check_server(&socket.0, path, peer_uids) {
-            Ok(Ok(())) => {}
-            Ok(Err(foreign)) => return Err(ureq::Error::Other(Box::new(foreign))),
-            Err(_) => return Err(ureq::Error::ConnectionFailed),
-        }
+        let socket = Arc::new(Socket(connection));
         let handle: Arc<dyn ShutdownHandle> = socket.clone();
         let weak: Weak<dyn ShutdownHandle> = Arc::downgrade(&handle);
         (details.register_shutdown)(weak)?;
@@ -322,73 +363,56 @@ fn left(timeout: NextTimeout) -> Result<Option<Duration>, ureq::Error> {
     }
 }
 
-/// Repeats `attempt` until it succeeds or the limit has passed; an interruption by a signal does
-/// not count as a failure.
-fn within<T>(
-    timeout: NextTimeout,
-    mut attempt: impl FnMut(Option<Duration>) -> io::Result<T>,
-) -> Result<T, ureq::Error> {
-    let late = || ureq::Error::Timeout(timeout.reason);
-    let mut limit = left(timeout)?;
-    let until = limit.map(|limit| SystemClock.now() + limit);
-    loop {
-        match attempt(limit) {
-            Ok(done) => return Ok(done),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(late()),
-                io::ErrorKind::Interrupted => {}
-                _ => return Err(error.into()),
-            },
+/// The same limit after some of its time has passed.
+fn later(timeout: NextTimeout, since: Instant) -> NextTimeout {
+    let after = match timeout.after {
+        Limit::Exact(after) => {
+            Limit::Exact(after.saturating_sub(SystemClock.now().saturating_duration_since(since)))
         }
-        if let Some(until) = until {
-            let rest = until.saturating_duration_since(SystemClock.now());
-            if rest.is_zero() {
-                return Err(late());
-            }
-            limit = Some(rest);
-        }
-    }
+        never @ Limit::NotHappening => never,
+    };
+    NextTimeout { after, ..timeout }
 }
 
-impl Transport for UnixTransport {
+impl Transport for SocketTransport {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
     }
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
-        let output = &self.buffers.output()[..amount];
-        let mut sent = 0;
-        let mut stream = &self.socket.0;
-        within(timeout.for_write(), |limit| {
-            stream.set_write_timeout(limit)?;
-            while sent < output.len() {
-                match stream.write(&output[sent..])? {
-                    0 => return Err(io::ErrorKind::WriteZero.into()),
-                    count => sent += count,
-                }
+        let timeout = timeout.for_write();
+        let start = SystemClock.now();
+        let mut rest = &self.buffers.output()[..amount];
+        while !rest.is_empty() {
+            match self.socket.0.write(rest, false)? {
+                Some(count) => rest = &rest[count..],
+                None => self.socket.wait(Direction::Write, later(timeout, start))?,
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
-        let room = self.buffers.input_append_buf();
-        let mut stream = &self.socket.0;
-        let amount = within(timeout.for_read(), |limit| {
-            stream.set_read_timeout(limit)?;
-            stream.read(room)
-        })?;
-        self.buffers.input_appended(amount);
-        Ok(amount > 0)
+        let timeout = timeout.for_read();
+        let start = SystemClock.now();
+        // The answer is hardly ever there at once: waiting first saves a vain read.
+        self.socket.wait(Direction::Read, timeout)?;
+        loop {
+            let room = self.buffers.input_append_buf();
+            if let Some(amount) = self.socket.0.read(room)? {
+                self.buffers.input_appended(amount);
+                return Ok(amount > 0);
+            }
+            self.socket.wait(Direction::Read, later(timeout, start))?;
+        }
     }
 
     fn is_open(&mut self) -> bool {
-        let stream = &self.socket.0;
-        let quiet = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
         // A reusable connection has nothing to read: neither its end nor unsolicited bytes.
+        let socket = &self.socket.0;
         matches!(
-            rustix::net::recv(stream, &mut [0; 1], quiet),
-            Err(rustix::io::Errno::AGAIN)
+            socket.wait(Direction::Read, Some(Duration::ZERO)),
+            Ok(false)
         )
     }
 }

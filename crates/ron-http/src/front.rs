@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_kernel::net::Watch;
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{
     KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, SharedClock, Shutdown,
     Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
-use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Conn, Share, Step};
@@ -26,10 +26,10 @@ use crate::metrics::HttpMetrics;
 use crate::peer::Peer;
 use crate::room::FREE_ROW;
 use crate::router::Router;
-use crate::shared::{Shared, WAKE};
+use crate::shared::{LISTENERS, Shared};
 use crate::slots::{ParkedAs, SLOT_ROW, Slots};
 use crate::stream::Stream;
-use crate::timer::{Timer, Waker};
+use crate::timer::Timer;
 
 /// The rows of a service's topology for the threads and the queue of a front.
 #[derive(Clone, Copy, Debug)]
@@ -99,24 +99,18 @@ impl Front {
         clock: SharedClock,
         random: &dyn Random,
     ) -> io::Result<FrontHandle> {
-        let listeners = Arc::new(listen.into().open()?);
+        let listen = listen.into();
+        let poller = listen.poller()?;
+        let listeners = Arc::new(listen.open()?);
         let addr = listeners.iter().find_map(Listener::addr);
         let addr = addr.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let unix = listeners.iter().find_map(|l| l.path().map(PathBuf::from));
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake = Waker(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        epoll::add(
-            &epoll,
-            &wake.0,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN,
-        )?;
         let router = router.compile();
         let metrics = HttpMetrics::new(registry, &router.routes);
         let count = limits.max_conns + REFUSAL_SLOTS;
         let slots = Slots::new(
             count,
-            Timer::new(clock.now(), wake),
+            Timer::new(clock.now(), poller),
             metrics.connections.clone(),
         );
         // Twice the slots: the token of a closed connection may still be queued together with
@@ -132,7 +126,6 @@ impl Front {
             clock,
             metrics,
             slots,
-            epoll,
             queue: sender,
             ids: Ids::new(random),
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
@@ -146,7 +139,7 @@ impl Front {
         let stop = shared.clone();
         sup.stage_token(spec.poll.stage).on_fire(move || {
             if stop.polling.load(Ordering::SeqCst) {
-                stop.slots.timer.waker.wake();
+                stop.poller().wake();
             } else {
                 stop.done.fire(); // the poll thread, which would do it, has ended
             }
@@ -175,7 +168,7 @@ impl FrontHandle {
     /// are served while draining, and every answer closes its connection.
     pub fn stop_intake(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
-        self.shared.slots.timer.waker.wake();
+        self.shared.poller().wake();
     }
 
     pub fn connections(&self) -> usize {
@@ -219,7 +212,7 @@ impl<'a> Poll<'a> {
             give_up: None,
             hand: 0,
         };
-        poll.watch_listeners(Watch::On);
+        poll.watch_listeners(None);
         poll
     }
 
@@ -237,22 +230,17 @@ impl<'a> Poll<'a> {
                 .map(|at| at.saturating_duration_since(now));
             let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
-            self.shared.wait(&mut events, sleep);
+            self.shared.poller().wait(&mut events, sleep);
             self.shared.slots.timer.woke();
             // While accepting is paused, listeners report nothing; that says nothing of the
             // backlog.
             let mut called = self.resume.is_some();
             for event in events.drain(..) {
-                match event.data.u64() {
-                    WAKE => self.shared.slots.timer.waker.clear(),
-                    listener if listener > WAKE => {
-                        called = true;
-                        self.accept((listener - WAKE - 1) as usize);
-                    }
-                    token if self.shared.socket_event(token, event.flags) => {
-                        self.shared.push(token);
-                    }
-                    _ => {}
+                if event.token >= LISTENERS {
+                    called = true;
+                    self.accept((event.token - LISTENERS) as usize);
+                } else if self.shared.socket_event(event) {
+                    self.shared.push(event.token);
                 }
             }
             if !called {
@@ -266,7 +254,7 @@ impl<'a> Poll<'a> {
                 });
             }
             if self.resume.is_some_and(|at| at <= now) {
-                self.watch_listeners(Watch::On);
+                self.watch_listeners(None);
             }
             // The order of the end: refuse new requests, close the listeners, then wait for what
             // is still open. `draining` may also have been set by `stop_intake`.
@@ -283,28 +271,25 @@ impl<'a> Poll<'a> {
         }
     }
 
-    /// Registers the listeners, or suspends their events for a while.
-    fn watch_listeners(&mut self, watch: Watch) {
+    /// Registers the listeners, or suspends their events for the pause.
+    fn watch_listeners(&mut self, pause: Option<Duration>) {
         let Some(listeners) = &self.listeners else {
             return;
         };
-        let (flags, pause) = match watch {
-            Watch::On => (epoll::EventFlags::IN, ACCEPT_PAUSE),
-            Watch::Pause(pause) => (epoll::EventFlags::empty(), pause),
+        let (watch, resume_after) = match pause {
+            None => (Watch::Input, ACCEPT_PAUSE),
+            Some(pause) => (Watch::Nothing, pause),
         };
-        let epoll = &self.shared.epoll;
+        let poller = self.shared.poller();
         // Listeners are level-triggered: a full front must not spin on a backlog it cannot take.
         let mut all = true;
-        for (token, listener) in (WAKE + 1..).zip(&**listeners) {
-            let data = epoll::EventData::new_u64(token);
-            let known = epoll::modify(epoll, listener, data, flags);
-            let watched = known.or_else(|_| epoll::add(epoll, listener, data, flags));
+        for (token, listener) in (LISTENERS..).zip(&**listeners) {
+            let known = poller.modify(listener.id(), token, watch);
+            let watched = known.or_else(|_| poller.add(listener.id(), token, watch));
             all &= watched.is_ok();
         }
-        self.resume = match (all, watch) {
-            (true, Watch::On) => None,
-            _ => Some(self.shared.clock.now() + pause),
-        };
+        let resumes = !all || watch == Watch::Nothing;
+        self.resume = resumes.then(|| self.shared.clock.now() + resume_after);
     }
 
     /// Whether the next connection stays in the backlog for now, because there is no room.
@@ -358,7 +343,7 @@ impl<'a> Poll<'a> {
                 if turn > 0 {
                     return; // level-triggered: the next wait reports the rest of the backlog
                 } else if !self.make_room() && self.waits_for_room() {
-                    return self.watch_listeners(Watch::Pause(ROOM_PAUSE));
+                    return self.watch_listeners(Some(ROOM_PAUSE));
                 }
             }
             match listener.accept() {
@@ -368,7 +353,7 @@ impl<'a> Poll<'a> {
                 Accepted::Empty => return,
                 Accepted::Exhausted => {
                     self.shared.metrics.reject("accept_resources");
-                    return self.watch_listeners(Watch::Pause(ACCEPT_PAUSE));
+                    return self.watch_listeners(Some(ACCEPT_PAUSE));
                 }
             }
         }
@@ -428,7 +413,7 @@ impl<'a> Poll<'a> {
         };
         let shared = self.shared;
         for listener in &*listeners {
-            let _ = epoll::delete(&shared.epoll, listener); // closing it does the same
+            shared.poller().remove(listener.id());
         }
         let kept = shared.listeners.lock().take();
         drop((kept, listeners)); // outside the lock: this also removes a Unix socket's file
@@ -455,14 +440,6 @@ impl<'a> Poll<'a> {
         );
         late || shared.slots.room.used() == 0
     }
-}
-
-/// What to do with the listeners.
-#[derive(Clone, Copy)]
-enum Watch {
-    On,
-    /// No events for this long.
-    Pause(Duration),
 }
 
 /// Clears `polling` when the poll thread's body ends, also by a panic.

@@ -1,13 +1,13 @@
 //! The listening sockets: TCP, with TLS or without, and Unix sockets.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-use rustix::net::SocketFlags;
+use ron_kernel::net::{
+    AcceptError, OsNet, SharedConnection, SharedListener, SharedNet, SharedPoller, SocketId,
+};
 
 use crate::head::Transport;
 use crate::stream::Stream;
@@ -17,21 +17,30 @@ use crate::uds::{BACKLOG, UnixEndpoint};
 /// Maximum number of sockets of one front.
 pub(crate) const SOCKETS_MAX: usize = 8;
 
-/// The sockets of a front, one to eight.
-#[derive(Debug, Default)]
+/// The sockets of a front, one to eight, all of one network.
+#[derive(Debug)]
 pub struct Listen {
+    net: SharedNet,
     sockets: Vec<Kind>,
 }
 
 #[derive(Debug)]
 enum Kind {
-    Tcp(TcpListener, Option<Arc<ServerTls>>),
+    Tcp(SharedListener, Option<Arc<ServerTls>>),
     Unix(UnixEndpoint),
 }
 
 impl Listen {
+    /// A front without sockets yet, of this network.
+    pub const fn on(net: SharedNet) -> Self {
+        Self {
+            net,
+            sockets: Vec::new(),
+        }
+    }
+
     /// A TCP socket; with `tls`, connections must begin with a handshake.
-    pub fn tcp(mut self, socket: TcpListener, tls: Option<Arc<ServerTls>>) -> Self {
+    pub fn tcp(mut self, socket: SharedListener, tls: Option<Arc<ServerTls>>) -> Self {
         self.sockets.push(Kind::Tcp(socket, tls));
         self
     }
@@ -41,7 +50,11 @@ impl Listen {
         self
     }
 
-    /// Opens them as non-blocking listeners.
+    pub(crate) fn poller(&self) -> io::Result<SharedPoller> {
+        self.net.poller()
+    }
+
+    /// Opens them with the backlog of a front.
     pub(crate) fn open(self) -> io::Result<Vec<Listener>> {
         if self.sockets.is_empty() || self.sockets.len() > SOCKETS_MAX {
             return Err(io::Error::new(
@@ -53,13 +66,14 @@ impl Listen {
     }
 }
 
-impl From<TcpListener> for Listen {
-    fn from(socket: TcpListener) -> Self {
-        Self::default().tcp(socket, None)
+/// A TCP socket of the operating system.
+impl From<SharedListener> for Listen {
+    fn from(socket: SharedListener) -> Self {
+        Self::on(OsNet::shared()).tcp(socket, None)
     }
 }
 
-/// A non-blocking listening socket.
+/// An open listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener(Kind);
 
@@ -79,11 +93,8 @@ pub(crate) enum Accepted {
 impl Listener {
     fn new(kind: Kind) -> io::Result<Self> {
         match &kind {
-            Kind::Tcp(socket, _) => {
-                socket.set_nonblocking(true)?;
-                rustix::net::listen(socket, BACKLOG)?; // the standard library asks for 128
-            }
-            Kind::Unix(_) => {} // made non-blocking and listening
+            Kind::Tcp(socket, _) => socket.listen(BACKLOG)?, // a shorter backlog was set at the bind
+            Kind::Unix(_) => {}                              // listens from its bind on
         }
         Ok(Self(kind))
     }
@@ -91,7 +102,7 @@ impl Listener {
     /// The address of a TCP socket.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match &self.0 {
-            Kind::Tcp(socket, _) => socket.local_addr().ok(),
+            Kind::Tcp(socket, _) => socket.local_addr(),
             Kind::Unix(_) => None,
         }
     }
@@ -104,30 +115,32 @@ impl Listener {
         }
     }
 
+    pub(crate) fn id(&self) -> SocketId<'_> {
+        self.socket().id()
+    }
+
+    fn socket(&self) -> &SharedListener {
+        match &self.0 {
+            Kind::Tcp(socket, _) => socket,
+            Kind::Unix(endpoint) => endpoint.socket(),
+        }
+    }
+
     /// Takes one connection off the backlog.
     pub(crate) fn accept(&self) -> Accepted {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        match rustix::net::acceptfrom_with(self, flags) {
-            Ok((socket, peer)) => match &self.0 {
-                Kind::Tcp(_, tls) => {
-                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    peer.map_or(Accepted::Gone, |peer| {
-                        tcp_accepted(socket, peer, tls.as_deref())
-                    })
-                }
-                Kind::Unix(endpoint) => unix_accepted(socket, endpoint),
-            },
-            Err(Errno::AGAIN) => Accepted::Empty,
-            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Accepted::Exhausted,
-            Err(_) => Accepted::Gone,
+        match (self.socket().accept(), &self.0) {
+            (Ok((socket, Some(peer))), Kind::Tcp(_, tls)) => {
+                tcp_accepted(socket, peer, tls.as_deref())
+            }
+            (Ok((socket, _)), Kind::Unix(endpoint)) => unix_accepted(socket, endpoint),
+            (Err(AcceptError::Empty), _) => Accepted::Empty,
+            (Err(AcceptError::Exhausted), _) => Accepted::Exhausted,
+            (Err(AcceptError::Gone) | Ok((_, None)), _) => Accepted::Gone,
         }
     }
 }
 
-fn tcp_accepted(socket: OwnedFd, peer: SocketAddr, tls: Option<&ServerTls>) -> Accepted {
-    // Without TCP_NODELAY small answers wait for the peer's delayed acknowledgement; a socket that
-    // refuses the option still works.
-    let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+fn tcp_accepted(socket: SharedConnection, peer: SocketAddr, tls: Option<&ServerTls>) -> Accepted {
     let Some(tls) = tls else {
         return Accepted::Conn(Stream::new(socket), peer, Transport::Tcp);
     };
@@ -137,23 +150,13 @@ fn tcp_accepted(socket: OwnedFd, peer: SocketAddr, tls: Option<&ServerTls>) -> A
     }
 }
 
-fn unix_accepted(socket: OwnedFd, endpoint: &UnixEndpoint) -> Accepted {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else {
+fn unix_accepted(socket: SharedConnection, endpoint: &UnixEndpoint) -> Accepted {
+    let Ok(uid) = socket.peer_uid() else {
         return Accepted::Forbidden;
     };
-    let uid = peer.uid.as_raw();
     if !endpoint.allows(uid) {
         return Accepted::Forbidden;
     }
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     Accepted::Conn(Stream::new(socket), nowhere, endpoint.transport(uid))
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match &self.0 {
-            Kind::Tcp(socket, _) => socket.as_fd(),
-            Kind::Unix(socket) => socket.as_fd(),
-        }
-    }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ron_kernel::net::Event;
 use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
 use ron_proto::Problem;
-use rustix::event::epoll;
 
 use crate::admit::Admission;
 use crate::conn::{After, Input, Reading, Step};
@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::request::Request;
 use crate::responder::Responder;
 use crate::response::Response;
-use crate::shared::{Shared, WAKE};
+use crate::shared::{LISTENERS, Shared};
 use crate::slots::Lease;
 use crate::spool::Spool;
 use crate::unpack::Fault;
@@ -58,7 +58,7 @@ struct Worker<'a> {
     shared: &'a Arc<Shared>,
     /// The read buffer, lent to the connection that is being served.
     lent: Input,
-    events: Vec<epoll::Event>,
+    events: Vec<Event>,
 }
 
 /// The next step of a connection, after its bytes were parsed.
@@ -76,14 +76,13 @@ impl<'a> Worker<'a> {
     /// to the queue. The poll thread waits for the same events, so that they are seen also while
     /// all workers run handlers.
     fn poll_sockets(&mut self) -> Option<u64> {
-        self.shared.wait(&mut self.events, Duration::ZERO);
+        self.shared.poller().poll(&mut self.events);
         let mut first = None;
         for event in self.events.drain(..) {
-            let token = event.data.u64();
-            if token < WAKE && self.shared.socket_event(token, event.flags) {
+            if event.token < LISTENERS && self.shared.socket_event(event) {
                 match first {
-                    None => first = Some(token),
-                    Some(_) => self.shared.push(token),
+                    None => first = Some(event.token),
+                    Some(_) => self.shared.push(event.token),
                 }
             }
         }

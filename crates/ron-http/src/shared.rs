@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_kernel::net::{Event, Poller, Readiness, Watch};
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
-use rustix::event::{Timespec, epoll};
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
@@ -23,11 +23,10 @@ use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
 use crate::response::{Form, Response, Rest, encode};
 use crate::router::Compiled;
-use crate::slots::{Delivery, Lease, ParkedAs, Readiness, Slots};
+use crate::slots::{Delivery, Lease, ParkedAs, Slots};
 
-/// Epoll tokens from here on are no connections: this one is the waker's, those above are
-/// listeners'.
-pub(crate) const WAKE: u64 = u64::MAX - SOCKETS_MAX as u64;
+/// Tokens from here on are listeners'; the last number is no token.
+pub(crate) const LISTENERS: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Answers above this many bytes must keep a minimum rate instead of a total deadline.
 const PACED_FROM: usize = 1 << 20;
@@ -42,7 +41,6 @@ pub(crate) struct Shared {
     pub clock: SharedClock,
     pub metrics: HttpMetrics,
     pub slots: Slots,
-    pub epoll: std::os::fd::OwnedFd,
     pub queue: Sender<u64>,
     pub ids: Ids,
     /// Taken out by the poll thread when intake stops.
@@ -64,14 +62,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Waits for events; an interrupted wait returns none.
-    pub(crate) fn wait(&self, events: &mut Vec<epoll::Event>, sleep: Duration) {
-        let timeout = Timespec {
-            tv_sec: sleep.as_secs() as i64,
-            tv_nsec: i64::from(sleep.subsec_nanos()),
-        };
-        let space = rustix::buffer::spare_capacity(events);
-        let _ = epoll::wait(&self.epoll, space, Some(&timeout));
+    pub(crate) fn poller(&self) -> &dyn Poller {
+        &*self.slots.timer.poller
     }
 
     pub(crate) fn draining(&self) -> bool {
@@ -244,7 +236,7 @@ impl Shared {
             output: lease.step == Step::Write || lease.stream.wants_write(),
             ended: false,
         };
-        let new = (!lease.registered).then(|| lease.stream.socket());
+        let new = (!lease.registered).then(|| lease.stream.socket().clone());
         lease.registered = true;
         let token = lease.token;
         let queue_due = self.clock.now() + self.limits.request_deadline;
@@ -256,14 +248,8 @@ impl Shared {
         let Some(socket) = new else {
             return;
         };
-        let flags = epoll::EventFlags::IN
-            | epoll::EventFlags::OUT
-            | epoll::EventFlags::RDHUP
-            | epoll::EventFlags::ET;
-        let data = epoll::EventData::new_u64(token);
-        if epoll::add(&self.epoll, &*socket, data, flags).is_err()
-            && self.slots.ready(token, wanted, due)
-        {
+        let watched = self.poller().add(socket.id(), token, Watch::Changes);
+        if watched.is_err() && self.slots.ready(token, wanted, due) {
             drop(self.slots.take_queued(token)); // not watched (no memory in the kernel): close it
             self.metrics.reject("accept_resources");
         }
@@ -285,17 +271,10 @@ impl Shared {
 
     /// Handles an event of a connection's socket. True when the connection was parked for it: the
     /// caller must then push its token.
-    pub(crate) fn socket_event(&self, token: u64, flags: epoll::EventFlags) -> bool {
-        use epoll::EventFlags as Flags;
-        let broken = Flags::HUP | Flags::ERR;
-        let event = Readiness {
-            input: flags.intersects(Flags::IN | Flags::RDHUP | broken),
-            output: flags.intersects(Flags::OUT | broken),
-            ended: flags.intersects(Flags::RDHUP | broken),
-        };
+    pub(crate) fn socket_event(&self, Event { token, readiness }: Event) -> bool {
         let due = self.clock.now() + self.limits.request_deadline;
-        let queued = self.slots.ready(token, event, due);
-        if event.ended && !queued {
+        let queued = self.slots.ready(token, readiness, due);
+        if readiness.ended && !queued {
             self.hang_up(token);
         }
         queued

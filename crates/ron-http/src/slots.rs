@@ -10,7 +10,7 @@
 //!   leased <──────────────────────────────────────────  Waiting(seq)
 //! ```
 //!
-//! The kernel reports each change of a socket once (edge-triggered), whatever the phase. An event
+//! The poller reports each change of a socket once (edge-triggered), whatever the phase. An event
 //! for a connection that is not parked for it is kept in `seen` until the connection parks, which
 //! then queues it at once. No event is lost as long as a thread that parks a connection for input
 //! has read all there was ([`crate::stream::Stream::has_more`] is false), and a thread that parks
@@ -20,6 +20,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use ron_kernel::net::Readiness;
 use ron_kernel::{Gauge, LockSpec, RankedMutex};
 
 use crate::conn::{Conn, Share, Step};
@@ -52,34 +53,6 @@ enum Phase {
         inside: bool,
         long_poll: bool,
     },
-}
-
-/// The readiness of a socket, or that for which a connection waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Readiness {
-    /// Bytes to read, or the end of the stream.
-    pub input: bool,
-    pub output: bool,
-    /// The other end sends no more. It never resets: input is ready from now on.
-    pub ended: bool,
-}
-
-impl Readiness {
-    const fn meets(self, wanted: Self) -> bool {
-        (wanted.input && (self.input || self.ended)) || (wanted.output && self.output)
-    }
-
-    fn add(&mut self, more: Self) {
-        self.input |= more.input;
-        self.output |= more.output;
-        self.ended |= more.ended;
-    }
-
-    /// Clears what a woken connection is about to use; the next edge sets it again.
-    fn use_up(&mut self, wanted: Self) {
-        self.input &= !wanted.input;
-        self.output &= !wanted.output;
-    }
 }
 
 #[derive(Debug)]
@@ -455,7 +428,7 @@ impl Slots {
     /// Makes the drain check again: a connection was closed or parked after its last check.
     fn wake_if_ending(&self) {
         if self.ending.load(Ordering::SeqCst) {
-            self.timer.waker.wake();
+            self.timer.poller.wake();
         }
     }
 }

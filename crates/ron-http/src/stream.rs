@@ -1,11 +1,8 @@
-//! The byte stream under a connection: a non-blocking socket, or TLS over one.
+//! The byte stream under a connection: a socket, or TLS over one.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use ron_kernel::net::{Connection, Half, SharedConnection};
 use rustls::ServerConnection;
 
 use crate::head::ClientCert;
@@ -18,29 +15,28 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// A stream over a non-blocking socket.
-    pub(crate) fn new(socket: OwnedFd) -> Self {
+    pub(crate) fn new(socket: SharedConnection) -> Self {
         Self::Plain(Plain {
-            socket: Arc::new(socket),
+            socket,
             more: false,
         })
     }
 
-    /// TLS over a non-blocking socket; the handshake is part of the first reads.
-    pub(crate) fn tls(socket: OwnedFd, session: ServerConnection) -> Self {
+    /// TLS over a socket; the handshake is part of the first reads.
+    pub(crate) fn tls(socket: SharedConnection, session: ServerConnection) -> Self {
         Self::Tls(Box::new(TlsStream {
-            socket: Arc::new(socket),
+            socket,
             session,
             more: false,
         }))
     }
 
-    /// The socket, to be registered for events. Sharing it keeps the descriptor from being reused
+    /// The socket, to be registered for events. A clone keeps its descriptor from being reused
     /// meanwhile.
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+    pub(crate) fn socket(&self) -> &SharedConnection {
         match self {
-            Self::Plain(plain) => plain.socket.clone(),
-            Self::Tls(tls) => tls.socket.clone(),
+            Self::Plain(plain) => &plain.socket,
+            Self::Tls(tls) => &tls.socket,
         }
     }
 
@@ -49,7 +45,7 @@ impl Stream {
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(plain) => {
-                let got = recv(&plain.socket, into)?;
+                let got = plain.socket.read(into)?;
                 // A short read means an empty socket, so the next bytes cause a new edge.
                 plain.more = got == Some(into.len());
                 Ok(got)
@@ -62,7 +58,7 @@ impl Stream {
     /// once.
     pub(crate) fn write(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
-            Self::Plain(plain) => send(&plain.socket, bytes, more),
+            Self::Plain(plain) => plain.socket.write(bytes, more),
             Self::Tls(tls) => tls.write(bytes),
         }
     }
@@ -81,8 +77,7 @@ impl Stream {
             tls.session.send_close_notify();
             let _ = tls.push(); // best effort: the shutdown below ends the stream too
         }
-        // An error means that the peer is gone already.
-        let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Write);
+        self.socket().shutdown(Half::Write);
     }
 
     /// True while a TLS handshake is not complete.
@@ -117,7 +112,7 @@ impl Stream {
 
 #[derive(Debug)]
 pub(crate) struct Plain {
-    socket: Arc<OwnedFd>,
+    socket: SharedConnection,
     /// The last read ended for want of buffer space, not of bytes.
     more: bool,
 }
@@ -125,7 +120,7 @@ pub(crate) struct Plain {
 /// A server's TLS session over a socket; between requests it holds a few KiB.
 #[derive(Debug)]
 pub(crate) struct TlsStream {
-    socket: Arc<OwnedFd>,
+    socket: SharedConnection,
     session: ServerConnection,
     /// The last read ended for want of buffer space, not of bytes.
     more: bool,
@@ -149,7 +144,7 @@ impl TlsStream {
                 self.more = !ended;
                 return Ok(Some(got));
             }
-            match self.session.read_tls(&mut Wire(&self.socket)) {
+            match self.session.read_tls(&mut Wire(&*self.socket)) {
                 Ok(0) => return Ok(Some(got)),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -194,7 +189,7 @@ impl TlsStream {
     /// Sends the session's pending records; false when the socket takes no more now.
     fn push(&mut self) -> io::Result<bool> {
         while self.session.wants_write() {
-            match self.session.write_tls(&mut Wire(&self.socket)) {
+            match self.session.write_tls(&mut Wire(&*self.socket)) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
@@ -212,17 +207,21 @@ impl Drop for TlsStream {
 }
 
 /// The socket with the traits that the TLS session needs.
-struct Wire<'a>(&'a OwnedFd);
+struct Wire<'a>(&'a dyn Connection);
 
 impl Read for Wire<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        recv(self.0, into)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+        self.0
+            .read(into)?
+            .ok_or_else(|| ErrorKind::WouldBlock.into())
     }
 }
 
 impl Write for Wire<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        send(self.0, bytes, false)?.ok_or_else(|| ErrorKind::WouldBlock.into())
+        self.0
+            .write(bytes, false)?
+            .ok_or_else(|| ErrorKind::WouldBlock.into())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -230,26 +229,15 @@ impl Write for Wire<'_> {
     }
 }
 
-fn recv(socket: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match rustix::net::recv(socket, &mut *into, RecvFlags::empty()) {
-            Ok((_, count)) => return Ok(Some(count)),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(other) => return Err(other.into()),
-        }
-    }
-}
-
-fn send(socket: &OwnedFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
-    let mut flags = SendFlags::NOSIGNAL;
-    flags.set(SendFlags::MORE, more);
-    loop {
-        match rustix::net::send(socket, bytes, flags) {
-            Ok(count) => return Ok(Some(count)),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(other) => return Err(other.into()),
-        }
-    }
+/// A connection and its other end, a blocking socket of the standard library.
+#[cfg(test)]
+pub(crate) fn pair() -> (SharedConnection, std::os::unix::net::UnixStream) {
+    use ron_kernel::net::{Address, Net as _, OsNet};
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("s");
+    let listener = OsNet.bind(&Address::Unix(path.clone())).expect("bound");
+    listener.listen(1).expect("listening");
+    let theirs = std::os::unix::net::UnixStream::connect(path).expect("it listens");
+    let (ours, _) = listener.accept().expect("a connection waits");
+    (ours, theirs)
 }

@@ -6,26 +6,10 @@
 //! and then reads `next`. At least one of the two sees the other's write, so no limit is slept
 //! through.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Wakes a thread that waits in epoll.
-#[derive(Debug)]
-pub(crate) struct Waker(pub OwnedFd);
-
-impl Waker {
-    pub(crate) fn wake(&self) {
-        // The write fails only when the counter is full, that is, after 2^64 unread wake-ups.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-
-    /// Resets the counter after a wake-up.
-    pub(crate) fn clear(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.0, &mut count); // empty when another thread has read it
-    }
-}
+use ron_kernel::net::SharedPoller;
 
 /// Ticks are milliseconds since the front started, from 1.
 #[derive(Debug)]
@@ -35,16 +19,17 @@ pub(crate) struct Timer {
     next: AtomicU64,
     /// Until when the poll thread sleeps; 0 while it is awake.
     sleeps_until: AtomicU64,
-    pub waker: Waker,
+    /// In which the poll thread sleeps.
+    pub poller: SharedPoller,
 }
 
 impl Timer {
-    pub(crate) fn new(start: Instant, waker: Waker) -> Self {
+    pub(crate) fn new(start: Instant, poller: SharedPoller) -> Self {
         Self {
             start,
             next: AtomicU64::new(u64::MAX),
             sleeps_until: AtomicU64::new(0),
-            waker,
+            poller,
         }
     }
 
@@ -65,7 +50,7 @@ impl Timer {
         if due < self.next.load(Ordering::SeqCst) {
             self.next.fetch_min(due, Ordering::SeqCst);
             if due < self.sleeps_until.load(Ordering::SeqCst) {
-                self.waker.wake();
+                self.poller.wake();
             }
         }
     }
@@ -102,25 +87,44 @@ impl Timer {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use ron_kernel::net::{Event, Poller, SocketId, Watch};
+
     use super::*;
 
-    fn timer(start: Instant) -> Timer {
-        let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Timer::new(
-            start,
-            Waker(rustix::event::eventfd(0, flags).expect("an eventfd")),
-        )
-    }
+    /// Records whether it was woken.
+    #[derive(Debug, Default)]
+    struct Woken(AtomicBool);
 
-    fn woken(timer: &Timer) -> bool {
-        let mut count = [0; 8];
-        rustix::io::read(&timer.waker.0, &mut count).is_ok()
+    impl Poller for Woken {
+        fn add(&self, _: SocketId<'_>, _: u64, _: Watch) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn modify(&self, _: SocketId<'_>, _: u64, _: Watch) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn remove(&self, _: SocketId<'_>) {}
+
+        fn wait(&self, _: &mut Vec<Event>, _: Duration) {}
+
+        fn poll(&self, _: &mut Vec<Event>) {}
+
+        fn wake(&self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
     }
 
     #[test]
     fn an_earlier_limit_wakes_the_sleeper_and_a_later_one_does_not() {
         let start = ron_kernel::Clock::now(&ron_kernel::SystemClock);
-        let timer = timer(start);
+        let poller = Arc::new(Woken::default());
+        let timer = Timer::new(start, poller.clone());
+        let woken = || poller.0.swap(false, Ordering::SeqCst);
         let ms = |ms| start + Duration::from_millis(ms);
         assert_eq!(
             timer
@@ -129,12 +133,12 @@ mod tests {
             250
         );
         timer.note(timer.tick(ms(400)));
-        assert!(!woken(&timer));
+        assert!(!woken());
         timer.note(timer.tick(ms(100)));
-        assert!(woken(&timer));
+        assert!(woken());
         timer.woke();
         timer.note(timer.tick(ms(50)));
-        assert!(!woken(&timer), "an awake thread needs no wake-up");
+        assert!(!woken(), "an awake thread needs no wake-up");
         assert_eq!(
             timer
                 .fall_asleep(start, Duration::from_millis(250))

@@ -13,21 +13,19 @@
 //! the client before it writes a byte.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{
     DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _,
 };
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use ron_kernel::net::{Address, Connection, Net, SharedConnection, SharedListener};
 
 use crate::head::Transport;
 
 /// Maximum number of connections that wait to be accepted; the system may allow fewer.
-pub(crate) const BACKLOG: i32 = 1024;
+pub(crate) const BACKLOG: u32 = 1024;
 
 /// Longest path of a Unix socket address in bytes; longer ones do not fit the kernel's structure.
 pub const UNIX_PATH_MAX: usize = 107;
@@ -40,7 +38,7 @@ pub struct UnixError(String);
 /// A bound, listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixEndpoint {
-    socket: OwnedFd,
+    socket: SharedListener,
     path: PathBuf,
     link: Option<PathBuf>,
     /// Device and inode of the socket's file: only this one is removed.
@@ -79,24 +77,24 @@ impl UnixEndpoint {
     ///
     /// A path above 107 bytes becomes a symbolic link to a short one in the runtime directory;
     /// [`UnixEndpoint::path`] is the short one.
-    pub fn bind(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
+    pub fn bind(net: &dyn Net, path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let short = place(path, &runtime_dir())?;
         let link = (short != path).then(|| path.to_owned());
         // The directory first: where others can write to it, checking the socket file proves
         // nothing.
         guarded_dir(&short, Audience::Services)?;
-        make_room(&short)?;
+        make_room(net, &short)?;
         if let Some(link) = &link {
             guarded_dir(link, Audience::Services)?;
             relink(link, &short)?;
         }
-        Self::listening(short, link, Audience::Services, own_or(uids))
+        Self::listening(net, short, link, Audience::Services, own_or(uids))
     }
 
     /// Binds the path for local programs: every user may connect, or only those in `uids` when it
     /// is not empty. The directory may be open to all, but only its owner may write to it. A path
     /// above 107 bytes is refused: other users could not reach the runtime directory.
-    pub fn bind_for_clients(path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
+    pub fn bind_for_clients(net: &dyn Net, path: &Path, uids: &[u32]) -> Result<Self, UnixError> {
         let name = path.display();
         if !path.is_absolute() || path.as_os_str().len() > UNIX_PATH_MAX {
             return Err(UnixError(format!(
@@ -104,17 +102,18 @@ impl UnixEndpoint {
             )));
         }
         guarded_dir(path, Audience::Clients)?;
-        make_room(path)?;
-        Self::listening(path.to_owned(), None, Audience::Clients, uids.to_vec())
+        make_room(net, path)?;
+        Self::listening(net, path.to_owned(), None, Audience::Clients, uids.to_vec())
     }
 
     fn listening(
+        net: &dyn Net,
         path: PathBuf,
         link: Option<PathBuf>,
         audience: Audience,
         uids: Vec<u32>,
     ) -> Result<Self, UnixError> {
-        let (socket, identity) = listen(&path, audience, &uids)
+        let (socket, identity) = listen(net, &path, audience, &uids)
             .map_err(|error| UnixError(format!("cannot listen on {}: {error}", path.display())))?;
         Ok(Self {
             socket,
@@ -124,6 +123,10 @@ impl UnixEndpoint {
             audience,
             uids,
         })
+    }
+
+    pub(crate) fn socket(&self) -> &SharedListener {
+        &self.socket
     }
 
     /// The path to which clients connect.
@@ -144,12 +147,6 @@ impl UnixEndpoint {
             Audience::Services => Transport::Unix { uid },
             Audience::Clients => Transport::ClientSocket { uid },
         }
-    }
-}
-
-impl AsFd for UnixEndpoint {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 
@@ -246,7 +243,7 @@ fn guarded_dir(socket: &Path, audience: Audience) -> Result<(), UnixError> {
 }
 
 /// Removes a socket file without a listener; any other file in its place is an error.
-fn make_room(path: &Path) -> Result<(), UnixError> {
+fn make_room(net: &dyn Net, path: &Path) -> Result<(), UnixError> {
     let name = path.display();
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
@@ -258,8 +255,8 @@ fn make_room(path: &Path) -> Result<(), UnixError> {
             "{name} is there and is no socket; remove it or choose another uds_path"
         )));
     }
-    match connect(path) {
-        // A full backlog (would block, below) has a listener too.
+    match net.connect(&Address::Unix(path.to_owned()), Some(Duration::ZERO)) {
+        // A full backlog (timed out, below) has a listener too.
         Ok(_) => Err(in_use(path)),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path)
@@ -275,14 +272,6 @@ fn in_use(path: &Path) -> UnixError {
         "another process listens on {0}; find it with: ss -lxp src {0}",
         path.display()
     ))
-}
-
-/// Connects without waiting for room in the backlog.
-fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket)
 }
 
 /// Points `link` at the short path; replaces an existing link, but no other file.
@@ -304,10 +293,13 @@ fn relink(link: &Path, short: &Path) -> Result<(), UnixError> {
 
 /// Binds and listens. Where other users are allowed and the group may enter the directory, the
 /// group owns the socket too; the user id is still checked for every connection.
-fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd, (u64, u64))> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+fn listen(
+    net: &dyn Net,
+    path: &Path,
+    audience: Audience,
+    uids: &[u32],
+) -> io::Result<(SharedListener, (u64, u64))> {
+    let socket = net.bind(&Address::Unix(path.to_owned()))?;
     // Owner and mode are set before it listens: no connection can come in under the wrong ones.
     let own = rustix::process::geteuid().as_raw();
     let others = uids.iter().any(|uid| *uid != own);
@@ -326,7 +318,7 @@ fn listen(path: &Path, audience: Audience, uids: &[u32]) -> io::Result<(OwnedFd,
     };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     let meta = std::fs::symlink_metadata(path)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    socket.listen(BACKLOG)?;
     Ok((socket, (meta.dev(), meta.ino())))
 }
 
@@ -350,11 +342,11 @@ fn uid_list(uids: &[u32]) -> String {
 
 /// Whether the server at the other end ran as one of these users when it began to listen.
 pub(crate) fn check_server(
-    stream: &UnixStream,
+    connection: &dyn Connection,
     path: &Path,
     expected: &[u32],
 ) -> io::Result<Result<(), ForeignServer>> {
-    let found = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+    let found = connection.peer_uid()?;
     if expected.contains(&found) {
         return Ok(Ok(()));
     }
@@ -366,8 +358,12 @@ pub(crate) fn check_server(
 }
 
 /// Connects to a server's path, or to the target of the link at a long path; waits at most `limit`
-/// for room in its backlog (then: would block).
-pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStream> {
+/// for room in its backlog.
+pub(crate) fn dial(
+    net: &dyn Net,
+    path: &Path,
+    limit: Option<Duration>,
+) -> io::Result<SharedConnection> {
     let target;
     let path = if path.as_os_str().len() <= UNIX_PATH_MAX {
         path
@@ -375,17 +371,13 @@ pub(crate) fn dial(path: &Path, limit: Option<Duration>) -> io::Result<UnixStrea
         target = std::fs::read_link(path)?;
         &target
     };
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let stream = UnixStream::from(socket);
-    // The kernel waits for room in the backlog under the socket's send timeout.
-    stream.set_write_timeout(limit)?;
-    rustix::net::connect(&stream, &SocketAddrUnix::new(path)?)?;
-    Ok(stream)
+    net.connect(&Address::Unix(path.to_owned()), limit)
 }
 
 #[cfg(test)]
 mod tests {
+    use ron_kernel::OsNet;
+
     use super::*;
 
     fn dir() -> tempfile::TempDir {
@@ -396,7 +388,7 @@ mod tests {
     }
 
     fn fault(path: &Path) -> String {
-        UnixEndpoint::bind(path, &[])
+        UnixEndpoint::bind(&OsNet, path, &[])
             .expect_err("refused")
             .to_string()
     }
@@ -405,7 +397,7 @@ mod tests {
     fn directory_and_socket_are_private_and_the_file_goes_with_the_listener() {
         let dir = dir();
         let path = dir.path().join("made/here/s.sock");
-        let endpoint = UnixEndpoint::bind(&path, &[]).expect("bound");
+        let endpoint = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
         let mode = |path: &Path| std::fs::metadata(path).expect("there").mode() & 0o7777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().expect("a parent")), 0o700);
@@ -420,7 +412,7 @@ mod tests {
     fn only_a_stale_socket_is_replaced() {
         let dir = dir();
         let path = dir.path().join("s.sock");
-        let endpoint = UnixEndpoint::bind(&path, &[7]).expect("bound");
+        let endpoint = UnixEndpoint::bind(&OsNet, &path, &[7]).expect("bound");
         assert!(endpoint.allows(7));
         assert!(fault(&path).contains("another process listens"));
         assert!(path.exists(), "the running one keeps its file");
@@ -428,7 +420,7 @@ mod tests {
         let stale = dir.path().join("stale.sock");
         drop(std::os::unix::net::UnixListener::bind(&stale).expect("bound"));
         assert!(stale.exists());
-        drop(UnixEndpoint::bind(&stale, &[]).expect("replaced"));
+        drop(UnixEndpoint::bind(&OsNet, &stale, &[]).expect("replaced"));
         // Replaced by another process while we ran: its file stays.
         std::fs::remove_file(&path).expect("ours");
         std::fs::write(&path, "theirs").expect("written");
@@ -458,16 +450,16 @@ mod tests {
         let path = dir.path().join("s.sock");
         let meta = |path: &Path| std::fs::metadata(path).expect("there");
         let own = rustix::process::geteuid().as_raw();
-        drop(UnixEndpoint::bind(&path, &[own]).expect("bound"));
-        let alone = UnixEndpoint::bind(&path, &[]).expect("bound");
+        drop(UnixEndpoint::bind(&OsNet, &path, &[own]).expect("bound"));
+        let alone = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
         assert_eq!(meta(&path).mode() & 0o7777, 0o600);
         drop(alone);
-        let shared = UnixEndpoint::bind(&path, &[own, own + 1]).expect("bound");
+        let shared = UnixEndpoint::bind(&OsNet, &path, &[own, own + 1]).expect("bound");
         assert_eq!(meta(&path).mode() & 0o7777, 0o660);
         assert_eq!(meta(&path).gid(), meta(dir.path()).gid());
         drop(shared);
         set(dir.path(), 0o700);
-        let closed = UnixEndpoint::bind(&path, &[own + 1]).expect("bound");
+        let closed = UnixEndpoint::bind(&OsNet, &path, &[own + 1]).expect("bound");
         assert_eq!(meta(&path).mode() & 0o7777, 0o600, "for root alone");
         drop(closed);
         set(dir.path(), 0o770);
@@ -483,18 +475,18 @@ mod tests {
         };
         set(0o755);
         let path = dir.path().join("client.sock");
-        let open = UnixEndpoint::bind_for_clients(&path, &[]).expect("bound");
+        let open = UnixEndpoint::bind_for_clients(&OsNet, &path, &[]).expect("bound");
         let mode = std::fs::metadata(&path).expect("there").mode() & 0o7777;
         assert_eq!(mode, 0o666);
         assert!(open.allows(4_000_000_001));
         let uid = 4_000_000_001;
         assert_eq!(open.transport(uid), Transport::ClientSocket { uid });
         drop(open);
-        let some = UnixEndpoint::bind_for_clients(&path, &[7]).expect("bound");
+        let some = UnixEndpoint::bind_for_clients(&OsNet, &path, &[7]).expect("bound");
         assert!(some.allows(7) && !some.allows(8));
         drop(some);
         let fault = |path: &Path| {
-            UnixEndpoint::bind_for_clients(path, &[])
+            UnixEndpoint::bind_for_clients(&OsNet, path, &[])
                 .expect_err("refused")
                 .to_string()
         };
@@ -510,15 +502,15 @@ mod tests {
     fn a_long_path_is_a_link_to_a_short_one() {
         let dir = dir();
         let path = dir.path().join("x".repeat(120)).join("s.sock");
-        let endpoint = UnixEndpoint::bind(&path, &[]).expect("bound");
+        let endpoint = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
         let short = endpoint.path().to_owned();
         assert!(short.as_os_str().len() <= UNIX_PATH_MAX);
         assert_eq!(std::fs::read_link(&path).expect("a link"), short);
-        dial(&path, None).expect("it listens");
+        dial(&OsNet, &path, None).expect("it listens");
         assert!(fault(&path).contains("another process listens"));
         drop(endpoint);
         assert!(!short.exists() && std::fs::symlink_metadata(&path).is_err());
-        let again = UnixEndpoint::bind(&path, &[]).expect("bound again");
+        let again = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound again");
         assert_eq!(again.path(), short, "the same every time");
     }
 }

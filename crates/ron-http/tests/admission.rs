@@ -4,12 +4,12 @@
 mod support;
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use ron_http::{Limits, Method, Need, Responder, Response, Route};
-use support::{Client, Served, router, serve, serve_on};
+use support::{Client, Served, free_port, router, serve, serve_on};
 
 /// Routes that pass their responder to the test, and one that answers at once.
 fn deferred(limits: Limits) -> (Served, mpsc::Receiver<Responder>) {
@@ -106,8 +106,8 @@ fn retry_after_follows_the_measured_rate_of_answers() {
 
 #[test]
 fn connections_that_end_before_they_are_accepted_do_no_harm() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let addr = listener.local_addr().expect("bound");
+    let listener = free_port();
+    let addr = listener.local_addr().expect("a TCP socket");
     // These connections end in the backlog, half of them with a reset, before the front exists.
     for turn in 0..60 {
         let mut stream = TcpStream::connect(addr).expect("room in the backlog");

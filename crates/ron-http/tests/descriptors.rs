@@ -3,17 +3,16 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use ron_http::{Limits, Need, Response, Route};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{Client, router, serve_on};
+use support::{Client, free_port, router, serve_on};
 
 #[test]
 fn accepting_resumes_after_descriptors_ran_out() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let addr = listener.local_addr().expect("bound");
+    let listener = free_port();
+    let addr = listener.local_addr().expect("a TCP socket");
     // These connections wait in the backlog until the front starts.
     let mut clients: Vec<Client> = (0..40).map(|_| Client::connect(addr)).collect();
     let open = std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;

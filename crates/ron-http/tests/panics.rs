@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ron_http::{Authorizer, Limits, Need, Principal, RequestHead, Response, Route};
 use ron_proto::Problem;
-use support::{router, serve_as};
+use support::{free_port, router, serve_as};
 
 /// Panics in the authorizer, outside the `catch_unwind` around handlers.
 struct Trap;
@@ -29,13 +29,7 @@ fn a_worker_that_panics_under_load_is_restarted_at_once_and_loses_no_other_reque
         Ok(Response::text(200, "counted"))
     });
     let routes = router().add(count.body_bytes(&[]));
-    let served = serve_as(
-        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port"),
-        routes,
-        Limits::default(),
-        2,
-        Arc::new(Trap),
-    );
+    let served = serve_as(free_port(), routes, Limits::default(), 2, Arc::new(Trap));
     let stop = AtomicBool::new(false);
     let acknowledged = AtomicUsize::new(0);
     std::thread::scope(|scope| {

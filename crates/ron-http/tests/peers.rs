@@ -13,7 +13,7 @@ use ron_http::{
     Call, CallError, ClientConfig, Failure, HttpClient, Limits, Listen, Need, Response, Route,
     Router, UnixEndpoint,
 };
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsNet};
 use support::{private, router, serve_on};
 
 fn soon() -> Deadline {
@@ -32,8 +32,13 @@ fn a_socket_for_local_programs_is_distinguished_from_that_of_services() {
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).expect("mode");
     let path = dir.path().join("client.sock");
-    let unix = UnixEndpoint::bind_for_clients(&path, &[]).expect("bound");
-    let _served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
+    let unix = UnixEndpoint::bind_for_clients(&OsNet, &path, &[]).expect("bound");
+    let _served = serve_on(
+        Listen::on(OsNet::shared()).unix(unix),
+        routes(),
+        Limits::default(),
+        1,
+    );
     let url = format!("unix:{}:/hello", path.display());
     let client = HttpClient::new(ClientConfig::default());
     let reply = client.call(Call::get(&url, soon())).expect("an answer");
@@ -81,8 +86,13 @@ fn a_server_of_another_user_is_sent_nothing() {
     assert_eq!(sent, b"", "before a byte");
     drop(listener);
     std::fs::remove_file(&path).expect("ours");
-    let unix = UnixEndpoint::bind(&path, &[]).expect("bound");
-    let _served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
+    let unix = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
+    let _served = serve_on(
+        Listen::on(OsNet::shared()).unix(unix),
+        routes(),
+        Limits::default(),
+        1,
+    );
     assert_eq!(call_trusting(&[], &path), Ok(200), "our own by default");
     assert_eq!(call_trusting(&[uid + 1, uid], &path), Ok(200));
 }
@@ -132,8 +142,13 @@ fn users_that_are_not_in_the_list_are_cut_off_before_they_are_heard() {
     let uid = rustix::process::geteuid().as_raw();
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(dir.path(), open).expect("mode");
-    let unix = UnixEndpoint::bind_for_clients(&path, &[uid + 1]).expect("bound");
-    let served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
+    let unix = UnixEndpoint::bind_for_clients(&OsNet, &path, &[uid + 1]).expect("bound");
+    let served = serve_on(
+        Listen::on(OsNet::shared()).unix(unix),
+        routes(),
+        Limits::default(),
+        1,
+    );
     assert_eq!(served.addr().port(), 0, "no TCP");
     // Root may connect everywhere, so when the test runs as root another user connects.
     let ask = "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die; $s->autoflush(1); \

@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -20,9 +20,9 @@ use ron_http::{
     Need, Principal, RequestHead, Response, Route, Router, ServerTls, ServerTlsFiles, TlsIdentity,
     Transport, UnixEndpoint, reload_tls,
 };
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsNet};
 use ron_proto::Problem;
-use support::{Served, private, router, serve_as, serve_on};
+use support::{Served, free_port, private, router, serve_as, serve_on};
 use tempfile::TempDir;
 
 fn soon() -> Deadline {
@@ -86,16 +86,12 @@ fn run(command: &mut Command) -> Output {
     command.output().expect("the program is installed")
 }
 
-fn bound() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").expect("a free port")
-}
-
 #[test]
 fn one_front_answers_on_tcp_and_unix_and_knows_the_peer() {
     let dir = private();
     let path = dir.path().join("api.sock");
-    let unix = UnixEndpoint::bind(&path, &[]).expect("bound");
-    let listen = Listen::from(bound()).unix(unix);
+    let unix = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
+    let listen = Listen::from(free_port()).unix(unix);
     let served = serve_as(
         listen,
         routes(),
@@ -159,9 +155,14 @@ fn one_front_answers_on_tcp_and_unix_and_knows_the_peer() {
 fn our_client_finds_a_socket_whose_path_is_too_long_for_the_kernel() {
     let dir = private();
     let path = dir.path().join("n".repeat(110)).join("api.sock");
-    let unix = UnixEndpoint::bind(&path, &[]).expect("bound");
+    let unix = UnixEndpoint::bind(&OsNet, &path, &[]).expect("bound");
     let short = unix.path().to_owned();
-    let served = serve_on(Listen::default().unix(unix), routes(), Limits::default(), 1);
+    let served = serve_on(
+        Listen::on(OsNet::shared()).unix(unix),
+        routes(),
+        Limits::default(),
+        1,
+    );
     assert_eq!(served.front.unix_path(), Some(short.as_path()), "announced");
     assert_eq!(
         text(&client(None), &format!("unix:{}:/hello", path.display())),
@@ -190,7 +191,7 @@ fn calls_over_unix_sockets_and_handshakes_end_in_time_and_at_shutdown() {
     let limit = Duration::from_secs(20);
     fails(&client(None), &url, Failure::Unknown, limit);
     let pki = Pki::new();
-    let silent = bound();
+    let silent = free_port();
     let addr = silent.local_addr().expect("bound");
     let https = format!("https://{addr}/x");
     fails(&pki.client(None), &https, Failure::NotSent, limit);
@@ -275,7 +276,7 @@ impl Pki {
             client_ca: clients.then(|| self.ca()),
         };
         let tls = ServerTls::load(files).expect("good files");
-        let listen = Listen::default().tcp(bound(), Some(tls.clone()));
+        let listen = Listen::on(OsNet::shared()).tcp(free_port(), Some(tls.clone()));
         let served = serve_as(listen, routes(), limits, 2, Arc::new(ByTransport));
         (served, tls)
     }
@@ -449,7 +450,7 @@ fn a_server_that_cannot_prove_its_name_gets_no_request() {
     let mut rest = Vec::new();
     let _ = plain.stream.read_to_end(&mut rest);
     assert!(!rest.starts_with(b"HTTP/1.1 200"));
-    let clear = serve_on(bound(), routes(), Limits::default(), 1);
+    let clear = serve_on(free_port(), routes(), Limits::default(), 1);
     let url = format!("https://{}/length", clear.addr());
     call(&ours.client(None), &url);
 }

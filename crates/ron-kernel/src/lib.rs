@@ -1,4 +1,5 @@
-//! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock, randomness.
+//! ron-kernel: threads, queues, deadlines, shutdown, supervision, snapshots, clock, randomness,
+//! sockets.
 //!
 //! The only crate that names crossbeam, parking_lot, arc-swap, `std::thread`, `Instant::now` and
 //! `SystemTime::now`. Every crate above it uses the types below:
@@ -28,6 +29,7 @@ mod manual_clock;
 pub mod metrics;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
+pub mod net;
 pub mod published;
 pub mod queue;
 pub mod random;
@@ -56,6 +58,7 @@ pub use metrics::{
     BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram,
     HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
 };
+pub use net::{Net, OsNet, SharedNet};
 pub use published::Published;
 pub use queue::{Expires, Receiver, Recv, RecvEither, SendError, Sender, queue};
 pub use random::{OsRandom, Random, SeededRandom, SharedRandom};

@@ -1,7 +1,6 @@
 //! The two routes on ron-http: two workers, or the number in the second argument, and one thread
 //! behind the queue.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,8 @@ use ron_http::{
     ApiInfo, DenyAll, FRONT_LOCKS, Front, FrontSpec, Limits, Method, Need, Request, Responder,
     Response, Route, Router,
 };
-use ron_kernel::{
+use ron_kernel::net::Address;
+use ron_kernel::{Net as _, OsNet, 
     Count, Deadline, KernelMetrics, Overflow, QueueSpec, Recv, Registry, SendError, Shutdown,
     Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
 };
@@ -110,7 +110,7 @@ fn main() -> std::io::Result<()> {
     };
     let front = Front::start(
         &spec,
-        TcpListener::bind(address())?,
+        OsNet.bind(&Address::Tcp(address().parse().map_err(std::io::Error::other)?))?,
         router,
         Arc::new(DenyAll),
         limits,

@@ -1,10 +1,11 @@
 //! Checks of one service: its configuration, secrets, ports, and devices.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use ron_kernel::{Clock as _, SystemClock};
+use ron_kernel::net::Address;
+use ron_kernel::{Clock as _, Net as _, OsNet, SystemClock};
 use ron_service::Config;
 use ron_service::config::Value;
 
@@ -197,7 +198,7 @@ fn ports(report: &mut Report, name: &str, config: &Config) {
 fn free(report: &mut Report, name: &str, addrs: &[SocketAddr]) {
     let about = format!("{name} ports");
     for addr in addrs {
-        if let Err(error) = TcpListener::bind(addr) {
+        if let Err(error) = OsNet.bind(&Address::Tcp(*addr)) {
             return report.fail(
                 &about,
                 format!("{addr} cannot be listened on: {error}"),

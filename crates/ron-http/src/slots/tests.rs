@@ -1,7 +1,8 @@
 //! Events, phases and ownership of connections.
 
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use ron_kernel::{Net as _, OsNet};
 
 use super::*;
 use crate::head::Transport;
@@ -24,10 +25,10 @@ const ENDED: Readiness = Readiness {
 };
 
 fn parked(slots: &Slots, wanted: Readiness) -> (u64, bool) {
-    let (socket, _) = UnixStream::pair().expect("a socket pair");
+    let (socket, _) = crate::stream::pair();
     let peer = ([127, 0, 0, 1], 1).into();
     let share = Share::Peer(Peer::of(peer, Transport::Tcp));
-    let conn = Conn::new(Stream::new(socket.into()), peer, Transport::Tcp, share);
+    let conn = Conn::new(Stream::new(socket), peer, Transport::Tcp, share);
     let lease = slots.insert(conn).expect("room");
     (lease.token, again(lease, wanted))
 }
@@ -44,9 +45,8 @@ fn again(lease: Lease<'_>, wanted: Readiness) -> bool {
 fn slots() -> Slots {
     let registry = ron_kernel::Registry::new("test");
     let metrics = crate::metrics::HttpMetrics::new(&registry, &[]);
-    let flags = rustix::event::EventfdFlags::CLOEXEC;
-    let waker = crate::timer::Waker(rustix::event::eventfd(0, flags).expect("an eventfd"));
-    let timer = Timer::new(ron_kernel::SystemClock::shared().now(), waker);
+    let poller = OsNet.poller().expect("a poller");
+    let timer = Timer::new(ron_kernel::SystemClock::shared().now(), poller);
     Slots::new(4, timer, metrics.connections.clone())
 }
 

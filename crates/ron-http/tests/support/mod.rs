@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods)] // tests measure real time and start their own clients
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,10 @@ use ron_http::{
     ApiInfo, Authorizer, FRONT_LOCKS, Front, FrontHandle, FrontSpec, Limits, Listen, Need,
     Principal, PrincipalKind, RequestHead, Router,
 };
+use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
-    Count, KernelMetrics, OsRandom, Overflow, QueueSpec, Registry, Stage, Supervisor, SystemClock,
-    ThreadSpec, Topology,
+    Count, KernelMetrics, Net as _, OsNet, OsRandom, Overflow, QueueSpec, Registry, Stage,
+    Supervisor, SystemClock, ThreadSpec, Topology,
 };
 use ron_proto::Problem;
 use tempfile::TempDir;
@@ -93,9 +94,14 @@ pub fn router() -> Router {
     })
 }
 
+/// A socket on a free port of loopback.
+pub fn free_port() -> SharedListener {
+    let any = Address::Tcp(([127, 0, 0, 1], 0).into());
+    OsNet.bind(&any).expect("a free port")
+}
+
 pub fn serve(router: Router, limits: Limits, workers: usize) -> Served {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    serve_on(listener, router, limits, workers)
+    serve_on(free_port(), router, limits, workers)
 }
 
 pub fn serve_on(

@@ -2,7 +2,9 @@
 //! and published documents carry them. They come from the configuration and the sockets, never from
 //! a request.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+
+use ron_kernel::net::ListeningSocket;
 
 use crate::config::{BaseUrl, ChassisSettings};
 use crate::error::StartError;
@@ -11,7 +13,7 @@ use crate::error::StartError;
 /// of the listener.
 pub(super) fn of_api(
     settings: &ChassisSettings,
-    api: &TcpListener,
+    api: &dyn ListeningSocket,
 ) -> Result<Vec<String>, StartError> {
     let configured = settings.public_urls.iter();
     let mut bases: Vec<String> = configured.map(|BaseUrl(url)| url.clone()).collect();
@@ -19,7 +21,7 @@ pub(super) fn of_api(
         let tls = settings.tls_enabled;
         let api = api
             .local_addr()
-            .map_err(|e| StartError::failed(format!("the API's listener has no address: {e}")))?;
+            .ok_or_else(|| StartError::failed("the API's listener has no address"))?;
         bases = listening(if tls { "https" } else { "http" }, api);
     }
     Ok(bases)

@@ -2,15 +2,17 @@
 //! at its start (`LISTEN_FDS`, as systemd's `.socket` units do). No other process can take their
 //! ports in between, and callers wait in the backlog.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
 use listenfd::ListenFd;
+use ron_kernel::OsNet;
+use ron_kernel::net::SharedListener;
 
 use crate::error::StartError;
 
 /// TCP sockets that were passed to the process and not yet taken.
 #[derive(Debug, Default)]
-pub struct Inherited(Vec<(SocketAddr, TcpListener)>);
+pub struct Inherited(Vec<(SocketAddr, SharedListener)>);
 
 impl Inherited {
     /// The sockets passed to the process. This removes the variables of `LISTEN_FDS`, so it must be
@@ -21,7 +23,7 @@ impl Inherited {
         for at in 0..given.len() {
             let taken = given.take_tcp_listener(at).and_then(|socket| {
                 let socket = socket.ok_or(std::io::ErrorKind::NotFound)?;
-                Ok((socket.local_addr()?, socket))
+                Ok((socket.local_addr()?, OsNet::adopt(socket)?))
             });
             sockets.push(taken.map_err(|error| {
                 StartError::io(
@@ -34,7 +36,7 @@ impl Inherited {
     }
 
     /// The socket that listens at this address, if there is one.
-    pub(super) fn take(&mut self, addr: SocketAddr) -> Option<TcpListener> {
+    pub(super) fn take(&mut self, addr: SocketAddr) -> Option<SharedListener> {
         let at = self.0.iter().position(|(held, _)| *held == addr)?;
         Some(self.0.swap_remove(at).1)
     }
@@ -53,9 +55,9 @@ impl Inherited {
 }
 
 #[cfg(test)]
-impl From<Vec<TcpListener>> for Inherited {
-    fn from(sockets: Vec<TcpListener>) -> Self {
-        let held = |socket: TcpListener| (socket.local_addr().unwrap(), socket);
+impl From<Vec<SharedListener>> for Inherited {
+    fn from(sockets: Vec<SharedListener>) -> Self {
+        let held = |socket: SharedListener| (socket.local_addr().unwrap(), socket);
         Self(sockets.into_iter().map(held).collect())
     }
 }

@@ -27,13 +27,13 @@ use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
     Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
 };
+use ron_kernel::net::SharedListener;
 use ron_kernel::{
-    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex,
-    Registry, SharedClock, SharedRandom, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
+    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
+    SharedClock, SharedNet, SharedRandom, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
     TokenBuckets, Topology,
 };
 use ron_proto::Problem;
-use std::net::TcpListener;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -93,6 +93,7 @@ pub struct Chassis {
     pub registry: Registry,
     pub clock: SharedClock,
     pub random: SharedRandom,
+    net: SharedNet,
     pub ready: ReadyBoard,
     /// The configuration in force; a reload replaces it.
     pub config: Arc<Snapshot<Config>>,
@@ -110,7 +111,7 @@ pub struct Chassis {
     threads: ChassisThreads,
     /// Its threads start with the API; `None` in tests that authorize callers otherwise.
     auth: Option<Arc<RonAuthorizer>>,
-    api: TcpListener,
+    api: SharedListener,
     ops: FrontHandle,
     guard: StartGuard,
     /// After `guard`, which drains the threads of a failed start: they use the directory until then.
@@ -145,6 +146,7 @@ impl Chassis {
         let ready = ReadyBoard::starting(&registry, topology);
         let mut peers = transport::client_config(config)?;
         peers.random = parts.random.clone();
+        peers.net = parts.net.clone();
         let tls = transport::server_tls(config.chassis())?;
         let certificates = vitals::export(&registry, config.chassis());
         let shared = Arc::new(Shared {
@@ -180,14 +182,8 @@ impl Chassis {
                 "Requests refused because their caller exceeded its rate.",
             ),
         });
-        let ops = start_ops(
-            &shared,
-            &threads,
-            shared_listener(&parts.health)?,
-            &km,
-            &*parts.random,
-        )?;
-        let api = shared_listener(&parts.api)?;
+        let ops = start_ops(&shared, &threads, parts, &km)?;
+        let api = parts.api.clone();
         Ok(Self {
             topology,
             sup,
@@ -195,13 +191,14 @@ impl Chassis {
             registry,
             clock: parts.clock.clone(),
             random: parts.random.clone(),
+            net: parts.net.clone(),
             ready,
             config: shared.config.clone(),
             instance: parts.instance.clone(),
             authorizer: Arc::new(DenyAll),
             client: Arc::new(transport::client(peers.clone())),
             peers,
-            public_urls: bases::of_api(config.chassis(), &api)?,
+            public_urls: bases::of_api(config.chassis(), &*api)?,
             api,
             shared,
             threads,
@@ -263,7 +260,12 @@ impl Chassis {
         self.authorizer.served_at(&bases);
         let _ = self.shared.authorizer.set(self.authorizer.clone());
         let config = self.config.load();
-        let listen = transport::listen(config.chassis(), self.api, self.shared.tls.clone())?;
+        let listen = transport::listen(
+            config.chassis(),
+            &self.net,
+            self.api,
+            self.shared.tls.clone(),
+        )?;
         let spec = FrontSpec {
             poll: self.threads.http_poll,
             workers: self.threads.http_workers,
@@ -306,18 +308,11 @@ impl Chassis {
     }
 }
 
-/// The caller keeps its listeners, so the fronts listen on duplicates.
-fn shared_listener(listener: &TcpListener) -> Result<TcpListener, StartError> {
-    let copy = listener.try_clone();
-    copy.map_err(|e| StartError::failed(format!("cannot share a listener: {e}")))
-}
-
 fn start_ops(
     shared: &Arc<Shared>,
     threads: &ChassisThreads,
-    listener: TcpListener,
+    parts: &Parts,
     km: &KernelMetrics,
-    random: &dyn Random,
 ) -> Result<FrontHandle, StartError> {
     let spec = FrontSpec {
         poll: threads.ops_poll,
@@ -329,7 +324,7 @@ fn start_ops(
         max_conns: OPS_CONNS,
         ..limits(config.chassis())
     };
-    let listen = transport::listen_ops(config.chassis(), listener)?;
+    let listen = transport::listen_ops(config.chassis(), &parts.net, parts.health.clone())?;
     Front::start(
         &spec,
         listen,
@@ -344,7 +339,7 @@ fn start_ops(
         &shared.registry,
         km,
         shared.clock.clone(),
-        random,
+        &*parts.random,
     )
     .map_err(|e| StartError::failed(format!("the health front did not start: {e}")))
 }

@@ -2,9 +2,12 @@
 //! touches nothing else of the process.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 
-use ron_kernel::{OsRandom, Registry, SharedClock, SharedRandom, SystemClock};
+use ron_kernel::net::{Address, SharedListener};
+use ron_kernel::{
+    Net as _, OsNet, OsRandom, Registry, SharedClock, SharedNet, SharedRandom, SystemClock,
+};
 
 use super::Inherited;
 use crate::config::{ChassisSettings, Config};
@@ -14,14 +17,16 @@ use crate::error::StartError;
 pub struct Parts {
     pub clock: SharedClock,
     pub random: SharedRandom,
+    /// Of the sockets below, and of all further sockets of the service.
+    pub net: SharedNet,
     /// Number of cores that the service's threads may use.
     pub cores: usize,
     /// One per service, also when six services share a process.
     pub registry: Registry,
     /// Bound listener of the API; closed unused with `uds_only`.
-    pub api: TcpListener,
+    pub api: SharedListener,
     /// Bound listener of health and metrics.
-    pub health: TcpListener,
+    pub health: SharedListener,
     /// Name of this instance in status and logs.
     pub instance: String,
 }
@@ -54,10 +59,11 @@ impl Parts {
         inherited.none_left(&wanted)?;
         let instance = api
             .local_addr()
-            .map_or_else(|_| config.service().to_owned(), |addr| addr.to_string());
+            .map_or_else(|| config.service().to_owned(), |addr| addr.to_string());
         Ok(Self {
             clock: SystemClock::shared(),
             random: OsRandom::shared(),
+            net: OsNet::shared(),
             cores: ron_kernel::cores(),
             registry: Registry::new(config.service()),
             api,
@@ -72,10 +78,11 @@ impl Parts {
         let api = bind(ChassisSettings::bind_addr, any)?;
         let instance = api
             .local_addr()
-            .map_or_else(|_| service.to_owned(), |addr| addr.to_string());
+            .map_or_else(|| service.to_owned(), |addr| addr.to_string());
         Ok(Self {
             clock: SystemClock::shared(),
             random: OsRandom::shared(),
+            net: OsNet::shared(),
             cores: ron_kernel::cores(),
             registry: Registry::new(service),
             api,
@@ -85,8 +92,8 @@ impl Parts {
     }
 }
 
-fn bind(key: &str, addr: SocketAddr) -> Result<TcpListener, StartError> {
-    TcpListener::bind(addr).map_err(|error| {
+fn bind(key: &str, addr: SocketAddr) -> Result<SharedListener, StartError> {
+    OsNet.bind(&Address::Tcp(addr)).map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::AddrInUse => format!(
                 "another process listens there, find it with: ss -ltnp 'sport = :{}'; or set {key} to another port",

@@ -1,6 +1,5 @@
 //! Transports of the API and of calls to other services: TCP, TLS, Unix sockets, as configured.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +7,8 @@ use ron_http::{
     ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Listen, ServerTls, ServerTlsFiles,
     TlsIdentity, UnixEndpoint, UnixError, reload_tls,
 };
+use ron_kernel::SharedNet;
+use ron_kernel::net::SharedListener;
 
 use super::Shared;
 use crate::config::{ChassisSettings, Config, Uid};
@@ -82,43 +83,51 @@ fn client_tls(settings: &ChassisSettings) -> Result<Option<ClientTls>, StartErro
 /// it; then the Unix sockets, the one for services first.
 pub(super) fn listen(
     settings: &ChassisSettings,
-    tcp: TcpListener,
+    net: &SharedNet,
+    tcp: SharedListener,
     tls: Option<Arc<ServerTls>>,
 ) -> Result<Listen, StartError> {
     let listen = if settings.uds_only {
         drop(tcp);
-        Listen::default()
+        Listen::on(net.clone())
     } else {
-        Listen::default().tcp(tcp, tls)
+        Listen::on(net.clone()).tcp(tcp, tls)
     };
     let socket = (&settings.uds_path, ChassisSettings::uds_path);
-    let listen = with_unix(settings, listen, socket)?;
+    let listen = with_unix(settings, net, listen, socket)?;
     let Some(path) = &settings.client_uds_path else {
         return Ok(listen);
     };
-    let endpoint = UnixEndpoint::bind_for_clients(path, &uids(&settings.client_allow_uids));
+    let endpoint = UnixEndpoint::bind_for_clients(&**net, path, &uids(&settings.client_allow_uids));
     Ok(listen.unix(endpoint.map_err(|error| refused(&error, ChassisSettings::client_uds_path))?))
 }
 
 /// The sockets of the health port.
 pub(super) fn listen_ops(
     settings: &ChassisSettings,
-    tcp: TcpListener,
+    net: &SharedNet,
+    tcp: SharedListener,
 ) -> Result<Listen, StartError> {
     let socket = (&settings.health_uds_path, ChassisSettings::health_uds_path);
-    with_unix(settings, Listen::from(tcp), socket)
+    with_unix(
+        settings,
+        net,
+        Listen::on(net.clone()).tcp(tcp, None),
+        socket,
+    )
 }
 
 /// Adds a Unix socket for services and operators, given as its path and key, if it is set.
 fn with_unix(
     settings: &ChassisSettings,
+    net: &SharedNet,
     listen: Listen,
     (path, key): (&Option<PathBuf>, &str),
 ) -> Result<Listen, StartError> {
     let Some(path) = path else {
         return Ok(listen);
     };
-    let endpoint = UnixEndpoint::bind(path, &uids(&settings.uds_allow_uids));
+    let endpoint = UnixEndpoint::bind(&**net, path, &uids(&settings.uds_allow_uids));
     Ok(listen.unix(endpoint.map_err(|error| refused(&error, key))?))
 }
 

@@ -1,9 +1,10 @@
 //! Transports of the two ports: TCP, TLS, Unix sockets, sockets held by the service manager.
 
+use std::net::TcpListener;
 use std::path::Path;
 
 use ron_http::{Call, ClientConfig};
-use ron_kernel::{Deadline, exit};
+use ron_kernel::{Deadline, OsNet, exit};
 
 use super::tests::{client, config, get, health_socket, post, start, started};
 use super::*;
@@ -61,12 +62,14 @@ fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_o
     let pairs = [("bind_addr", text(&api)), ("health_addr", text(&health))];
     let pairs = pairs.each_ref().map(|(key, addr)| (*key, addr.as_str()));
     let copies = |sockets: &[&TcpListener]| {
-        let copies = sockets.iter().map(|socket| socket.try_clone().unwrap());
+        let copy = |socket: &&TcpListener| OsNet::adopt(socket.try_clone().unwrap()).unwrap();
+        let copies = sockets.iter().map(copy);
         Inherited::from(copies.collect::<Vec<_>>())
     };
     let parts = Parts::bind_beside(&config(&pairs), copies(&[&health, &api])).unwrap();
-    assert_eq!(text(&parts.api), pairs[0].1);
-    assert_eq!(text(&parts.health), pairs[1].1);
+    let bound = |socket: &SharedListener| socket.local_addr().unwrap().to_string();
+    assert_eq!(bound(&parts.api), pairs[0].1);
+    assert_eq!(bound(&parts.health), pairs[1].1);
     drop(parts);
     // The ports stay bound: no other process gets them while the service restarts.
     assert!(TcpListener::bind(pairs[0].1).is_err());
