@@ -1,5 +1,6 @@
 //! Composition of the console: threads, queues, the reload hook, the gate, the API.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -50,6 +51,7 @@ impl Service for SvcAdmin {
             data_dir,
         } = boot;
         if settings.auth == AuthMode::None {
+            check_bound(chassis.api_addr())?;
             tracing::info!(
                 event = "auth_none",
                 urls = chassis.public_urls.join(" "),
@@ -122,6 +124,18 @@ impl Service for SvcAdmin {
             "page",
         ]);
         chassis.serve(router(&console))
+    }
+}
+
+/// Without authentication only loopback may be served. The configured address was checked with the
+/// configuration; an embedder or the service manager may have bound another.
+fn check_bound(api: Option<SocketAddr>) -> Result<(), StartError> {
+    match api.filter(|addr| !addr.ip().is_loopback()) {
+        None => Ok(()),
+        Some(addr) => Err(StartError::io(
+            format!("auth.mode none is for loopback only, and the API's socket listens at {addr}"),
+            "use passport, or a socket on loopback",
+        )),
     }
 }
 

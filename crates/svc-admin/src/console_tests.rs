@@ -1,12 +1,14 @@
 //! The console as its users meet it: started on free ports, watching itself, called over HTTP.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
+use ron_kernel::net::{AcceptError, ListeningSocket, SharedConnection, SharedListener, SocketId};
 use ron_proto::admin::{
     FacetList, LogHeads, LogVerdict, MetricsSummary, NodeState, NodeStatus, Overview, QueryAnswer,
     UiConfig,
@@ -203,4 +205,42 @@ fn an_unreachable_log_is_said_to_be_so() {
             .fatal_token()
             .wait(Deadline::within(Duration::from_millis(50)));
     }
+}
+
+/// A socket on loopback that says it listens elsewhere.
+#[derive(Debug)]
+struct Elsewhere(SharedListener);
+
+impl ListeningSocket for Elsewhere {
+    fn id(&self) -> SocketId<'_> {
+        self.0.id()
+    }
+
+    fn local_addr(&self) -> Option<SocketAddr> {
+        Some(([192, 0, 2, 1], 7480).into())
+    }
+
+    fn listen(&self, backlog: u32) -> io::Result<()> {
+        self.0.listen(backlog)
+    }
+
+    fn accept(&self) -> Result<(SharedConnection, Option<SocketAddr>), AcceptError> {
+        self.0.accept()
+    }
+}
+
+#[test]
+fn without_authentication_only_a_socket_on_loopback_is_served() {
+    let start = |elsewhere: bool| {
+        let text = "[auth]\nmode = \"none\"\n";
+        let config = Config::from_toml(&TABLE, Path::new("test.toml"), text).expect("valid");
+        let mut parts = Parts::ephemeral("svc-admin").expect("two free ports");
+        if elsewhere {
+            parts.api = Arc::new(Elsewhere(parts.api));
+        }
+        ron_service::start::<crate::SvcAdmin>(config, parts)
+    };
+    assert!(start(false).is_ok());
+    let refused = start(true).expect_err("a socket that others reach");
+    assert!(refused.to_string().contains("192.0.2.1:7480"), "{refused}");
 }

@@ -34,6 +34,7 @@ use ron_kernel::{
     TokenBuckets, Topology,
 };
 use ron_proto::Problem;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -207,6 +208,11 @@ impl Chassis {
             guard,
             data,
         })
+    }
+
+    /// The TCP address at which the API is going to listen.
+    pub fn api_addr(&self) -> Option<SocketAddr> {
+        self.api.local_addr()
     }
 
     /// Names for `/api/v1/status` of what this build and configuration can do.
