@@ -1,6 +1,6 @@
 //! A front and a client over connections in memory: the trait of sockets is enough for both, and
 //! neither opens a socket of the operating system.
-#![allow(clippy::disallowed_methods)] // a network of its own waits and measures real time
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a network of its own, in real time
 
 mod support;
 
