@@ -54,7 +54,7 @@ fn main() -> Result<(), Failure> {
         }
     }
     // Durable when it returns; anyone can compute the directory again and compare.
-    manifest::dir::write(&run, &computed, &usage, &policy()?)?;
+    manifest::dir::write(&ron_files::OsDisk, &run, &computed, &usage, &policy()?)?;
     check(&run, &"acct:bob".parse()?)
 }
 // end

@@ -57,7 +57,7 @@ struct Machine {
     why: &'static str,
 }
 
-const MACHINE: [Machine; 3] = [
+const MACHINE: [Machine; 4] = [
     Machine {
         words: &[
             "getrandom",
@@ -95,6 +95,22 @@ const MACHINE: [Machine; 3] = [
         ],
         places: &["crates/ron-kernel/src/net/os.rs"],
         why: "sockets come from outside (`Parts::net`, `ClientConfig::net`), so that a network in memory can take their place",
+    },
+    Machine {
+        words: &[
+            "OpenOptions",
+            " File::create",
+            "(File::create",
+            "fs::write",
+            "fs::rename",
+            "hard_link",
+        ],
+        places: &[
+            "bin/",
+            "crates/ron-files/src/disk.rs",
+            "crates/ron-service/src/datadir.rs",
+        ],
+        why: "a service writes its files through ron-files, whose disk in memory tests crashes, or locks its directory",
     },
     Machine {
         words: &["HashMap", "HashSet", "RandomState"],

@@ -3,11 +3,11 @@
 //! running ledger.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use ron_files::{OsDisk, Replacement};
 use ron_ledger::backup;
 use ron_ledger::verify::{Report, verify_each};
 use ron_proto::ledger::{EntryAnswer, Event};
@@ -195,27 +195,17 @@ fn stat_table(r: &Report, counts: &Counts, days: &[Option<String>; 2]) -> String
 
 fn export(place: &LogPlace, out: &Path) -> Result<(), String> {
     let (dir, vkey) = resolve(place)?;
-    let mut part = out.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", part.display());
-    let mut file = BufWriter::new(File::create(&part).map_err(|e| failed(&e))?);
+    let failed = |e: std::io::Error| format!("{}: {e}", out.display());
+    // A file that was not verified to its end never has its name.
+    let mut file = BufWriter::new(Replacement::create(&OsDisk, out, 0o644).map_err(failed)?);
     let mut write = |event: Event| {
         serde_json::to_writer(&mut file, &event).map_err(|e| e.to_string())?;
         file.write_all(b"\n").map_err(|e| e.to_string())
     };
     let checked = verify_each(&dir, &vkey, &mut write, &mut |_, _| {});
-    let report = match checked {
-        Ok(report) => report,
-        Err(e) => {
-            // A file that was not verified to its end is removed.
-            let _ = std::fs::remove_file(&part);
-            return Err(format!("ledger {}: {e}", dir.display()));
-        }
-    };
-    let file = file.into_inner().map_err(|e| failed(&e.error()))?;
-    file.sync_all().map_err(|e| failed(&e))?;
-    std::fs::rename(&part, out).map_err(|e| format!("{}: {e}", out.display()))?;
+    let report = checked.map_err(|e| format!("ledger {}: {e}", dir.display()))?;
+    let file = file.into_inner().map_err(|e| failed(e.into_error()))?;
+    file.finish().map_err(failed)?;
     println!("exported: {} entries to {}", report.entries, out.display());
     Ok(())
 }

@@ -36,7 +36,23 @@ pub trait Disk: Debug + Send + Sync {
     fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file over another or to a new name in the same directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name, which no file may have. Both lead to the same content.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes a durable copy of a file, with these permissions; replaces a file of the new name, whose
+    /// directory the caller syncs.
+    fn copy(&self, from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+        let (from, to) = (self.open_read(from)?, self.create_with_mode(to, mode)?);
+        let (mut at, mut piece) = (0, vec![0; 1 << 20]);
+        loop {
+            let count = from.read_at(at, &mut piece)?;
+            if count == 0 {
+                return to.sync_data();
+            }
+            to.write_at(at, &piece[..count])?;
+            at += count as u64;
+        }
+    }
     /// Makes the names in a directory durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the exclusive lock on a file (created when missing); `None` when it is held already.
@@ -113,12 +129,7 @@ impl Disk for OsDisk {
     }
 
     fn create_with_mode(&self, path: &Path, mode: u32) -> io::Result<Arc<dyn DiskFile>> {
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let file = writable().mode(mode).create_new(true).open(path)?;
-        Ok(Arc::new(OsFile(file)))
+        Ok(Arc::new(OsFile(create_new(path, mode)?)))
     }
 
     fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
@@ -129,8 +140,20 @@ impl Disk for OsDisk {
         std::fs::rename(from, to)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::hard_link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         std::fs::remove_file(path)
+    }
+
+    /// The kernel copies, and shares the blocks where the file system can.
+    fn copy(&self, from: &Path, to: &Path, mode: u32) -> io::Result<()> {
+        assert_no_locks("a copy");
+        let (mut from, mut to) = (File::open(from)?, create_new(to, mode)?);
+        io::copy(&mut from, &mut to)?;
+        to.sync_data()
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -153,6 +176,15 @@ fn writable() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
     options
+}
+
+/// An empty file with these permissions in place of one whose permissions may be wider.
+fn create_new(path: &Path, mode: u32) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    writable().mode(mode).create_new(true).open(path)
 }
 
 /// flock holds as long as the file is open.
@@ -197,30 +229,6 @@ impl DiskFile for OsFile {
     }
 }
 
-/// Replaces a small file atomically: after a crash either the old or the new content is there,
-/// whole; on return the new content is durable. Only the owner can read it (mode 0600).
-pub fn write_atomic(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    write_atomic_with_mode(disk, dir, name, bytes, 0o600)
-}
-
-/// As [`write_atomic`], with other permissions, of which the umask is taken.
-pub fn write_atomic_with_mode(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: &str,
-    bytes: &[u8],
-    mode: u32,
-) -> io::Result<()> {
-    // The content must be durable before the rename and the rename before the return, in this
-    // order.
-    let temporary = dir.join(format!("{name}.tmp"));
-    let file = disk.create_with_mode(&temporary, mode)?;
-    file.write_at(0, bytes)?;
-    file.sync_data()?;
-    disk.rename(&temporary, &dir.join(name))?;
-    disk.sync_dir(dir)
-}
-
 /// Reads a whole small file; `None` when it does not exist, an error when it is longer than
 /// `bytes_max`.
 pub fn read_small(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
@@ -249,71 +257,8 @@ pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
-    use crate::sim::{CrashMode, FaultKind, SimDisk};
-
-    #[test]
-    fn a_crash_at_any_operation_leaves_the_old_or_the_new_content() {
-        let (dir, path) = (Path::new("/d"), Path::new("/d/x"));
-        for fault in [FaultKind::PowerOff, FaultKind::Io, FaultKind::NoSpace] {
-            for at in 1..=6 {
-                let disk = SimDisk::new();
-                write_atomic(&disk, dir, "x", b"old").expect("written");
-                disk.fail_after(at, fault);
-                let done = write_atomic(&disk, dir, "x", b"the new one").is_ok();
-                assert_eq!(
-                    done,
-                    at == 6,
-                    "five operations: create, write, sync, rename, sync"
-                );
-                let torn = (0..12).map(CrashMode::TearLast);
-                let whole = [
-                    CrashMode::LoseAll,
-                    CrashMode::KeepAll,
-                    CrashMode::HoleInLast(0),
-                ];
-                for mode in torn.chain(whole) {
-                    let image = disk.fork();
-                    image.crash(mode);
-                    let left = read_small(&image, path, 20).expect("read").expect("there");
-                    let new = left == b"the new one";
-                    assert!(
-                        new || !done && left == b"old",
-                        "{fault:?} at {at}, {mode:?}"
-                    );
-                    write_atomic(&image, dir, "x", b"next").expect("over the temporary file");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_temporary_file_of_others_is_not_written_into() {
-        let home = tempfile::tempdir().expect("a temporary directory");
-        let (temporary, path) = (home.path().join("x.tmp"), home.path().join("x"));
-        let mode = || {
-            std::fs::metadata(&path)
-                .expect("there")
-                .permissions()
-                .mode()
-                & 0o777
-        };
-        std::fs::write(&temporary, b"left by a crash").expect("written");
-        std::fs::set_permissions(&temporary, Permissions::from_mode(0o666)).expect("set");
-        write_atomic(&OsDisk, home.path(), "x", b"secret").expect("written");
-        assert_eq!(
-            (mode(), std::fs::read(&path).expect("read")),
-            (0o600, b"secret".to_vec())
-        );
-        write_atomic_with_mode(&OsDisk, home.path(), "x", b"public", 0o400).expect("written");
-        assert_eq!(
-            (mode(), std::fs::read(&path).expect("read")),
-            (0o400, b"public".to_vec())
-        );
-    }
+    use crate::write_atomic;
 
     #[test]
     fn disks_lock_list_and_replace() {
@@ -334,6 +279,19 @@ mod tests {
         );
         assert_eq!(read_small(disk, &dir.join("y"), 10).expect("read"), None);
         assert!(read_small(disk, &dir.join("x"), 2).is_err());
+        let [from, second, copy] = ["x", "second", "copy"].map(|name| dir.join(name));
+        disk.link(&from, &second).expect("linked");
+        let again = disk.link(&from, &second).expect_err("a file has the name");
+        assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+        disk.copy(&from, &copy, 0o600).expect("copied");
+        disk.copy(&from, &copy, 0o600).expect("copied over it");
+        let original = disk.open_write(&from).expect("open");
+        original.write_at(0, b"T").expect("written");
+        for (path, content) in [(&second, b"Two"), (&copy, b"two")] {
+            let read = read_small(disk, path, 10).expect("read");
+            assert_eq!(read.as_deref(), Some(&content[..]));
+            disk.remove(path).expect("removed");
+        }
         let held = disk.lock(&dir.join("lock")).expect("no error");
         assert!(held.is_some());
         assert!(disk.lock(&dir.join("lock")).expect("no error").is_none());
@@ -351,7 +309,7 @@ mod tests {
             8,
             "handles outlive names"
         );
-        assert_eq!(&all, b"two\0four\x01\x01");
+        assert_eq!(&all, b"Two\0four\x01\x01");
         x.set_len(1).expect("cut");
         assert_eq!(
             (x.len().expect("length"), x.is_empty().expect("length")),

@@ -1,8 +1,9 @@
 //! ron-files: files that survive crashes.
 //!
 //! ```text
-//!  disk     Disk: what a file system promises; OsDisk; atomic replacement of small files
+//!  disk     Disk: what a file system promises; OsDisk
 //!  memory   MemoryDisk: a disk in memory, for amnesia mode
+//!  replace  write_atomic, Replacement: files that appear when they are complete
 //!  sim      SimDisk: a disk in memory that loses, tears and refuses writes, for tests
 //!  kind     the first bytes of every file: kind and format version; FileError
 //!  records  RecordFile: records appended in batches; a torn tail is cut, damage is refused
@@ -21,17 +22,17 @@ mod disk;
 mod kind;
 mod memory;
 mod records;
+mod replace;
 mod sealed;
 mod sim;
 mod slots;
 pub mod trial;
 
-pub use disk::{
-    Disk, DiskFile, DiskLock, OsDisk, read_small, write_atomic, write_atomic_with_mode,
-};
+pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small};
 pub use kind::{FileError, Kind};
 pub use memory::MemoryDisk;
 pub use records::{Check, Opened, Place, RecordFile, Tail};
+pub use replace::{Replacement, rename_durably, write_atomic, write_atomic_with_mode};
 pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use slots::{Slot, SlotFile};

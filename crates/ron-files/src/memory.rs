@@ -93,6 +93,16 @@ impl Disk for MemoryDisk {
         Ok(())
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut names = self.0.lock();
+        let file = names.files.get(from).cloned().ok_or(ErrorKind::NotFound)?;
+        if names.files.contains_key(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        names.files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let removed = self.0.lock().files.remove(path);
         removed.map(drop).ok_or_else(|| ErrorKind::NotFound.into())

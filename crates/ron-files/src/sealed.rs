@@ -8,14 +8,14 @@
 //! end-32  32     SHA-256 of everything before
 //! ```
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use ron_crypto::hash::{Sha256, sha256};
 
-use crate::disk::{Disk, DiskFile, read_all};
+use crate::disk::{Disk, read_all};
 use crate::kind::{FileError, Kind, START};
+use crate::replace::Replacement;
 
 /// Bytes written at once.
 const PIECE: usize = 1 << 18;
@@ -23,26 +23,18 @@ const HASH: usize = 32;
 
 /// Writes a sealed file; until [`SealedWriter::finish`] it has a temporary name (`<name>.tmp`).
 pub struct SealedWriter<'a> {
-    disk: &'a dyn Disk,
-    dir: &'a Path,
-    name: String,
-    file: Arc<dyn DiskFile>,
-    at: u64,
+    file: Replacement<'a>,
     buffer: Vec<u8>,
     hash: Sha256,
 }
 
 impl<'a> SealedWriter<'a> {
-    pub fn create(disk: &'a dyn Disk, dir: &'a Path, name: &str, kind: Kind) -> io::Result<Self> {
-        let file = disk.create(&temporary(dir, name))?;
+    pub fn create(disk: &'a dyn Disk, dir: &Path, name: &str, kind: Kind) -> io::Result<Self> {
+        let file = Replacement::create(disk, &dir.join(name), 0o600)?;
         let mut buffer = Vec::with_capacity(PIECE);
         buffer.extend_from_slice(&kind.start());
         Ok(Self {
-            disk,
-            dir,
-            name: name.to_owned(),
             file,
-            at: 0,
             buffer,
             hash: Sha256::new(),
         })
@@ -60,8 +52,7 @@ impl<'a> SealedWriter<'a> {
 
     fn flush(&mut self) -> io::Result<()> {
         self.hash.update(&self.buffer);
-        self.file.write_at(self.at, &self.buffer)?;
-        self.at += self.buffer.len() as u64;
+        self.file.write_all(&self.buffer)?;
         self.buffer.clear();
         Ok(())
     }
@@ -70,17 +61,10 @@ impl<'a> SealedWriter<'a> {
     pub fn finish(mut self) -> io::Result<[u8; HASH]> {
         self.flush()?;
         let hash = self.hash.finish();
-        self.file.write_at(self.at, &hash)?;
-        self.file.sync_data()?;
-        let tmp = temporary(self.dir, &self.name);
-        self.disk.rename(&tmp, &self.dir.join(&self.name))?;
-        self.disk.sync_dir(self.dir)?;
+        self.file.write_all(&hash)?;
+        self.file.finish()?;
         Ok(hash)
     }
-}
-
-fn temporary(dir: &Path, name: &str) -> PathBuf {
-    dir.join(format!("{name}.tmp"))
 }
 
 /// A sealed file in memory, whose hash was right.

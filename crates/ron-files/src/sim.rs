@@ -406,6 +406,17 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        let inode = state.find(from)?;
+        if state.names.contains_key(to) {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        state.names.insert(to.to_owned(), inode);
+        Ok(())
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         state.step_whole()?;

@@ -6,11 +6,10 @@
 //! write in progress at the end of the copy leaves a torn tail, which is cut off when the log is
 //! opened. Only a verified copy counts as a backup, so both directions verify.
 
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use ron_files::{Disk as _, OsDisk, rename_durably};
 use ron_tlog::VerifierKey;
 
 use crate::note_key::{KEY_FILE, VKEY_FILE};
@@ -50,14 +49,8 @@ pub fn backup(
     if to.exists() {
         return Err(BackupError::InTheWay(to.to_owned()));
     }
-    make_dir(to)?;
     copy_log(&source_log(data)?, &to.join("log"))?;
-    for (name, mode) in [(KEY_FILE, 0o600), (VKEY_FILE, 0o644)] {
-        if data.join(name).exists() {
-            copy(&data.join(name), &to.join(name), mode)?;
-        }
-    }
-    sync_dir(to)?;
+    copy_keys(data, to)?;
     Ok(verify_dir(to, vkey, progress)?)
 }
 
@@ -93,15 +86,9 @@ pub fn restore(
             at(&path, std::fs::remove_file(&path))?;
         }
     }
-    for (name, mode) in [(KEY_FILE, 0o600), (VKEY_FILE, 0o644)] {
-        if from.join(name).exists() && !data.join(name).exists() {
-            copy(&from.join(name), &data.join(name), mode)?;
-        }
-    }
-    sync_dir(data)?;
+    copy_keys(from, data)?;
     // The rename is the last step: before it there is no ledger here, after it a complete one.
-    at(&log, std::fs::rename(&coming, &log))?;
-    sync_dir(data)?;
+    at(&log, rename_durably(&OsDisk, &coming, &log))?;
     Ok(report)
 }
 
@@ -118,42 +105,32 @@ fn source_log(data: &Path) -> BackupResult<PathBuf> {
 /// checkpoint, then the segments that existed at that moment (all but the last are full), then
 /// their indexes.
 fn copy_log(from: &Path, to: &Path) -> BackupResult<()> {
-    make_dir(to)?;
+    at(to, OsDisk.create_dir_all(to))?;
     for name in ["log.meta", "checkpoint"] {
         if from.join(name).exists() {
-            copy(&from.join(name), &to.join(name), 0o600)?;
+            copy(from, to, name, 0o600)?;
         }
     }
-    let mut names = Vec::new();
-    for entry in at(from, std::fs::read_dir(from))? {
-        let name = at(from, entry)?.file_name();
-        names.extend(name.to_str().map(str::to_owned));
-    }
-    names.sort_unstable();
+    let names = at(from, OsDisk.list(from))?;
     for ending in [".seg", ".idx"] {
         for name in names.iter().filter(|n| n.ends_with(ending)) {
-            copy(&from.join(name), &to.join(name), 0o600)?;
+            copy(from, to, name, 0o600)?;
         }
     }
-    sync_dir(to)
+    at(to, OsDisk.sync_dir(to))
 }
 
-fn make_dir(path: &Path) -> BackupResult<()> {
-    at(path, std::fs::DirBuilder::new().mode(0o700).create(path))
+/// Copies the keys that `to` does not have.
+fn copy_keys(from: &Path, to: &Path) -> BackupResult<()> {
+    for (name, mode) in [(KEY_FILE, 0o600), (VKEY_FILE, 0o644)] {
+        if from.join(name).exists() && !to.join(name).exists() {
+            copy(from, to, name, mode)?;
+        }
+    }
+    at(to, OsDisk.sync_dir(to))
 }
 
-fn copy(from: &Path, to: &Path, mode: u32) -> BackupResult<()> {
-    let mut source = at(from, File::open(from))?;
-    let target = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(to);
-    let mut target = at(to, target)?;
-    at(to, io::copy(&mut source, &mut target))?;
-    at(to, target.sync_all())
-}
-
-fn sync_dir(path: &Path) -> BackupResult<()> {
-    at(path, File::open(path).and_then(|d| d.sync_all()))
+fn copy(from: &Path, to: &Path, name: &str, mode: u32) -> BackupResult<()> {
+    let target = to.join(name);
+    at(&target, OsDisk.copy(&from.join(name), &target, mode))
 }

@@ -18,6 +18,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::OsDisk;
 use ron_kernel::{Clock, SystemClock};
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
@@ -128,7 +129,8 @@ fn run(dir: &Path) -> Result<(), Failure> {
     let computed = computed?;
     let out = dir.join("run");
     let _ = std::fs::remove_dir_all(&out); // of an earlier try
-    let (written, artifacts_us) = timed(|| manifest::dir::write(&out, &computed, &sealed, &policy));
+    let (written, artifacts_us) =
+        timed(|| manifest::dir::write(&OsDisk, &out, &computed, &sealed, &policy));
     written?;
     let (reader, open_us) = timed(|| Reader::open(&out));
     let reader = reader?;

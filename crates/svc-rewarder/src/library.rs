@@ -8,8 +8,10 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use ron_files::{Disk as _, OsDisk};
 use ron_proto::rewarder::{PolicyId, SignedPolicy};
 use ron_proto::strict;
 use ron_proto::values::{ContentId, Tenant};
@@ -132,12 +134,12 @@ impl Library {
     /// Stores a sealed snapshot under its content id; false if it was stored before.
     pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
-        dir::create_dirs(&dir)?;
-        let target = dir.join(snapshot_name(&sealed.cid()));
-        if target.exists() {
+        let name = snapshot_name(&sealed.cid());
+        // Saves the copy, where links are not supported.
+        if dir.join(&name).exists() {
             return Ok(false);
         }
-        Ok(dir::place_once(sealed.source(), &target, &unique())?)
+        Ok(add_once(&dir, &name, sealed.source())?)
     }
 
     /// Reads and checks a snapshot.
@@ -172,9 +174,9 @@ impl Library {
 
     fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {
         let name = snapshot_name(cid);
-        let mut found = Source::open(&self.snapshots(tenant).join(&name));
+        let mut found = Source::open(&OsDisk, &self.snapshots(tenant).join(&name));
         if let (Err(_), Some(dir)) = (&found, &self.snapshot_dir) {
-            found = Source::open(&dir.join(&name));
+            found = Source::open(&OsDisk, &dir.join(&name));
         }
         found.map_err(|error| {
             missing_or(error, || {
@@ -198,13 +200,12 @@ impl Library {
             )));
         }
         let dir = self.policies(tenant);
-        dir::create_dirs(&dir)?;
         let envelope = SignedPolicy {
             policy: strict::from_slice(&verified.canonical).map_err(io::Error::other)?,
             signature: verified.signature.clone(),
         };
-        let bytes = dir::to_json(&envelope)?;
-        if dir::add_once(&dir, &file_name(id, version), &bytes, &unique())? {
+        let bytes = Source::Memory(dir::to_json(&envelope)?);
+        if add_once(&dir, &file_name(id, version), &bytes)? {
             return Ok(true);
         }
         if self.stored(tenant, id, version)?.hash == verified.hash {
@@ -353,17 +354,10 @@ fn file_name(id: &PolicyId, version: u64) -> String {
 
 /// Names of a directory's files, sorted; empty if the directory does not exist.
 fn file_names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
+    match OsDisk.list(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names,
     }
-    names.sort_unstable();
-    Ok(names)
 }
 
 fn missing_or(error: io::Error, what: impl Fn() -> String) -> LibraryError {
@@ -374,9 +368,11 @@ fn missing_or(error: io::Error, what: impl Fn() -> String) -> LibraryError {
     }
 }
 
-/// A name for a temporary file that no other thread of this process uses.
-fn unique() -> String {
-    use std::sync::atomic::{AtomicU64, Ordering};
+/// Stores a file that must not exist yet; false if it did.
+fn add_once(dir: &Path, name: &str, source: &Source) -> io::Result<bool> {
+    // Keeps the temporary names of this process's threads apart.
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed).to_string()
+    let tag = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
+    OsDisk.create_dir_all(dir)?;
+    dir::add_once(&OsDisk, dir, name, source, &tag)
 }

@@ -1,12 +1,12 @@
 //! The audit stream: one JSON line per accepted or refused operation, for operators. It is bounded
 //! and lossy; losses are counted. The durable record is the ledger.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::{Disk as _, DiskFile, OsDisk};
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::Timestamp;
 use ron_proto::ledger::RequestKey;
@@ -98,7 +98,8 @@ pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: 
 #[derive(Debug)]
 struct Stream {
     dir: PathBuf,
-    file: Option<(BufWriter<File>, u64)>,
+    /// The newest file and its length; opened with the first line.
+    file: Option<(Arc<dyn DiskFile>, u64)>,
 }
 
 impl Stream {
@@ -131,23 +132,19 @@ impl Stream {
             self.file = None;
             for n in (0..FILES - 1).rev() {
                 if self.path(n).exists() {
-                    std::fs::rename(self.path(n), self.path(n + 1))?;
+                    OsDisk.rename(&self.path(n), &self.path(n + 1))?;
                 }
             }
         }
         if self.file.is_none() {
-            std::fs::create_dir_all(&self.dir)?;
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(self.path(0))?;
-            let size = file.metadata()?.len();
-            self.file = Some((BufWriter::new(file), size));
+            OsDisk.create_dir_all(&self.dir)?;
+            let file = OsDisk.open_or_create(&self.path(0))?;
+            let len = file.len()?;
+            self.file = Some((file, len));
         }
-        if let Some((file, size)) = &mut self.file {
-            file.write_all(&bytes)?;
-            file.flush()?;
-            *size += bytes.len() as u64;
+        if let Some((file, len)) = &mut self.file {
+            file.write_at(*len, &bytes)?;
+            *len += bytes.len() as u64;
         }
         Ok(())
     }

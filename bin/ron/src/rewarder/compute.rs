@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use ron_files::{Disk as _, OsDisk};
 use ron_proto::rewarder::{ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
 use ron_proto::{ContentId, EpochId, Tenant, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
@@ -116,7 +117,8 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let sealed =
         Sealed::open(Path::new(&args.snapshot)).map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
-    dir::create_dirs(&parent).map_err(cannot)?;
+    // Made here, with the permissions that the user chose for new directories.
+    std::fs::create_dir_all(out).map_err(cannot)?;
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let table = parent.join(format!(".payouts.{name}"));
     let target = Target::file(&table).map_err(cannot)?;
@@ -124,9 +126,13 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
     watch.0.finish_and_clear();
     let written = computed.map_err(|e| e.to_string()).and_then(|computed| {
-        dir::write(out, &computed, &sealed, &policy).map_err(cannot)?;
+        dir::write(&OsDisk, out, &computed, &sealed, &policy).map_err(cannot)?;
+        OsDisk.sync_dir(&parent).map_err(cannot)?;
         Ok(computed)
     });
+    if written.is_err() {
+        let _ = std::fs::remove_dir_all(out); // this run's own
+    }
     let _ = std::fs::remove_file(&table); // the run has its own link to it
     let computed = written?;
     if args.json {

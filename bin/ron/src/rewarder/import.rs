@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use indicatif::ProgressBar;
+use ron_files::{OsDisk, rename_durably};
 use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use svc_rewarder::inputs::import::{Format, Input, Options, Spill, import_inputs};
 use svc_rewarder::inputs::source::{Positioned, Target};
@@ -96,7 +97,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
         let path = files.get(number).map(|path| path.display().to_string());
         format!("{}: {error}", path.unwrap_or_default())
     })?;
-    std::fs::rename(&temp, &args.out).map_err(cannot)?;
+    rename_durably(&OsDisk, &temp, &args.out).map_err(cannot)?;
     print(&sealed.info(), &args.out, args.json)?;
     if args.upload {
         remote::Remote::connect(args.data_dir.as_deref())?.upload(&args.out)?;

@@ -102,6 +102,9 @@ impl Disk for GateDisk {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.inner.rename(from, to)
     }
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.inner.link(from, to)
+    }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.inner.remove(path)
     }

@@ -3,9 +3,7 @@
 //! Bodies are written to disk as they arrive and sealed by the intake threads. Responses are read
 //! from disk while they are sent, whole or in part.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
@@ -152,9 +150,7 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     {
         return Ok(Response::json(200, &head.info(cid, source.len())));
     }
-    let Source::File { file, len, .. } = source else {
-        return Err(Problem::internal("a stored snapshot is a file"));
-    };
+    let len = source.len();
     let tag = cid.to_string();
     let asked = request.header("range");
     let (status, from, to) = match asked.map(|range| span(range, len)) {
@@ -171,7 +167,7 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
         }
     };
     let part = Part {
-        file,
+        source,
         from,
         len: to - from,
     };
@@ -216,9 +212,9 @@ fn span(range: &str, len: u64) -> Span {
     }
 }
 
-/// A part of a file, read while it is sent.
+/// A part of a snapshot, read while it is sent.
 struct Part {
-    file: File,
+    source: Source,
     from: u64,
     len: u64,
 }
@@ -231,7 +227,7 @@ impl ron_http::Source for Part {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let room = into.len().min(left);
-        FileExt::read_at(&self.file, &mut into[..room], self.from + offset)
+        self.source.read_at(self.from + offset, &mut into[..room])
     }
 }
 

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use ron_files::Kind;
+use ron_files::{Kind, OsDisk};
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo, UsagePeriod};
 use ron_proto::values::{Account, Amount, ContentId};
@@ -178,7 +178,7 @@ impl Sealed {
 
     /// The same for a file of any size, which is read in pieces and not kept in memory.
     pub fn open(path: &Path) -> Result<Self, SealError> {
-        Self::check(Source::open(path)?)
+        Self::check(Source::open(&OsDisk, path)?)
     }
 
     /// The same for either kind of source.

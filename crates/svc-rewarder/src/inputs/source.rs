@@ -1,11 +1,15 @@
 //! Bytes that may be larger than memory: a buffer, or a file that is read by position.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
-use std::io::{self, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use ron_files::{Disk, DiskFile, OsDisk};
+
+/// Permissions of snapshots and artifacts, which auditors read under their own names.
+pub const READABLE: u32 = 0o644;
 /// Bytes read at a time when a whole source is hashed.
 const STEP: usize = 4 << 20;
 
@@ -15,7 +19,7 @@ const STEP: usize = 4 << 20;
 pub enum Source {
     Memory(Vec<u8>),
     File {
-        file: File,
+        file: Arc<dyn DiskFile>,
         path: PathBuf,
         /// Length when it was opened, in bytes.
         len: u64,
@@ -23,10 +27,9 @@ pub enum Source {
 }
 
 impl Source {
-    pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let len = file.metadata()?.len();
-        let path = path.to_owned();
+    pub fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
+        let file = disk.open_read(path)?;
+        let (len, path) = (file.len()?, path.to_owned());
         Ok(Self::File { file, path, len })
     }
 
@@ -41,6 +44,15 @@ impl Source {
         self.len() == 0
     }
 
+    /// Reads bytes from `offset` on into the front of `into` and returns how many; fewer only at the
+    /// end.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Memory(bytes) => bytes.read_at(offset, into),
+            Self::File { file, .. } => file.read_at(offset, into),
+        }
+    }
+
     /// `len` bytes from `offset` on; an error if there are fewer.
     pub fn at(&self, offset: u64, len: usize) -> io::Result<Cow<'_, [u8]>> {
         match self {
@@ -52,7 +64,9 @@ impl Source {
             }
             Self::File { file, .. } => {
                 let mut bytes = vec![0; len];
-                file.read_exact_at(&mut bytes, offset)?;
+                if file.read_at(offset, &mut bytes)? < len {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 Ok(Cow::Owned(bytes))
             }
         }
@@ -76,25 +90,23 @@ impl Source {
     }
 
     /// Makes a durable copy at `target`, which must not exist: a hard link where the file system
-    /// supports it.
-    pub fn place(&self, target: &Path) -> io::Result<()> {
+    /// supports it. The caller syncs the directory.
+    pub fn place(&self, disk: &dyn Disk, target: &Path) -> io::Result<()> {
         match self {
-            Self::Memory(bytes) => put(target, bytes),
-            Self::File { path, .. } => {
-                if fs::hard_link(path, target).is_err() {
-                    fs::copy(path, target)?;
-                }
-                File::open(target)?.sync_all()
+            Self::Memory(bytes) => put(disk, target, bytes),
+            Self::File { path, .. } if disk.link(path, target).is_err() => {
+                disk.copy(path, target, READABLE)
             }
+            Self::File { file, .. } => file.sync_data(),
         }
     }
 }
 
-/// Writes a file durably; for files in a directory that is not in place yet.
-pub fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+/// Writes a file durably, but for its name.
+pub fn put(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let file = disk.create_with_mode(path, READABLE)?;
+    file.write_at(0, bytes)?;
+    file.sync_data()
 }
 
 /// Bytes that any number of threads read by position.
@@ -136,9 +148,11 @@ impl Positioned for Vec<u8> {
 #[derive(Debug)]
 pub enum Target {
     Memory(Vec<u8>),
+    /// Every append is a write, so callers append large pieces.
     File {
         path: PathBuf,
-        out: io::BufWriter<File>,
+        file: Arc<dyn DiskFile>,
+        len: u64,
     },
     /// Written nowhere: the caller only counts and hashes.
     Nowhere,
@@ -149,7 +163,8 @@ impl Target {
     pub fn file(path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
-            out: io::BufWriter::with_capacity(1 << 20, File::create(path)?),
+            file: OsDisk.create_with_mode(path, READABLE)?,
+            len: 0,
         })
     }
 
@@ -160,11 +175,9 @@ impl Target {
                 bytes.clear();
                 bytes.resize(head, 0);
             }
-            Self::File { out, .. } => {
-                out.flush()?;
-                out.get_mut().set_len(0)?;
-                out.seek(SeekFrom::Start(0))?;
-                out.write_all(&vec![0; head])?;
+            Self::File { file, len, .. } => {
+                file.set_len(0)?;
+                *len = head as u64;
             }
             Self::Nowhere => {}
         }
@@ -175,7 +188,10 @@ impl Target {
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Memory(all) => all.extend_from_slice(bytes),
-            Self::File { out, .. } => out.write_all(bytes)?,
+            Self::File { file, len, .. } => {
+                file.write_at(*len, bytes)?;
+                *len += bytes.len() as u64;
+            }
             Self::Nowhere => {}
         }
         Ok(())
@@ -188,12 +204,10 @@ impl Target {
                 bytes[..head.len()].copy_from_slice(head);
                 Ok(Some(Source::Memory(bytes)))
             }
-            Self::File { path, mut out } => {
-                out.flush()?;
-                let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-                file.write_all_at(head, 0)?;
-                file.sync_all()?;
-                Source::open(&path).map(Some)
+            Self::File { path, file, len } => {
+                file.write_at(0, head)?;
+                file.sync_data()?;
+                Ok(Some(Source::File { file, path, len }))
             }
             Self::Nowhere => Ok(None),
         }

@@ -5,13 +5,12 @@
 //! memory stays small whatever the snapshot's size. A fetched file is accepted only if its content
 //! id is the requested one.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
+use ron_files::{Disk as _, OsDisk};
 use ron_http::{Cause, HttpClient, Reply, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
@@ -102,7 +101,7 @@ impl Origin {
     ) -> Result<(Temporary, Sealed), FetchError> {
         let disk = |error: std::io::Error| FetchError::Disk(error.to_string());
         let temporary = Temporary::new(dir);
-        let mut file = File::create(temporary.path()).map_err(disk)?;
+        let file = OsDisk.create(temporary.path()).map_err(disk)?;
         let hex = hex::encode(cid.0);
         let path = self.path.replace("{hex}", &hex);
         let path = path.replace("{cid}", &encode(&cid.to_string()));
@@ -112,7 +111,7 @@ impl Origin {
                 return Err(FetchError::Stopped);
             }
             let piece = self.piece(cid, &path, at, total)?;
-            file.write_all(&piece.bytes).map_err(disk)?;
+            file.write_at(at, &piece.bytes).map_err(disk)?;
             at += piece.bytes.len() as u64;
             total = Some(piece.total);
         }

@@ -6,13 +6,14 @@
 
 pub mod fetch;
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_files::{Disk as _, OsDisk};
 use ron_http::{Responder, Response, Upload};
 use ron_kernel::{Deadline, Receiver, Recv, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::problem::Problem;
@@ -173,23 +174,20 @@ impl Intake {
             cancel: Some(cancel.clone()),
         };
         let input = match format {
-            Format::Parquet => Input::Parquet(Arc::new(Body(task.upload.clone()))),
+            Format::Parquet => Input::Parquet(Arc::new(task.upload.clone())),
             format => Input::Stream(format, task.upload.reader()),
         };
         import_inputs([input], options).map_err(|(_, error)| error)
     }
 }
 
-/// An upload that is read by position.
-struct Body(Upload);
-
-impl Positioned for Body {
+impl Positioned for Upload {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.len())
+        Ok(self.len())
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        ron_http::Source::read_at(&self.0, offset, into)
+        ron_http::Source::read_at(self, offset, into)
     }
 }
 
@@ -206,8 +204,8 @@ fn disk(error: io::Error) -> ImportError {
 }
 
 fn copy(upload: &Upload, to: &Path, cancel: &Cancel) -> Result<(), ImportError> {
-    let (mut from, mut into) = (upload.reader(), File::create(to).map_err(disk)?);
-    let mut piece = vec![0; COPY];
+    let (mut from, into) = (upload.reader(), OsDisk.create(to).map_err(disk)?);
+    let (mut at, mut piece) = (0, vec![0; COPY]);
     loop {
         let count = from.read(&mut piece)?;
         if count == 0 {
@@ -216,7 +214,8 @@ fn copy(upload: &Upload, to: &Path, cancel: &Cancel) -> Result<(), ImportError> 
         if cancel.0() {
             return Err(ImportError::Stopped);
         }
-        into.write_all(&piece[..count]).map_err(disk)?;
+        into.write_at(at, &piece[..count]).map_err(disk)?;
+        at += count as u64;
     }
 }
 
@@ -241,5 +240,5 @@ pub fn clear(scratch: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    crate::manifest::dir::create_dirs(scratch)
+    OsDisk.create_dir_all(scratch)
 }

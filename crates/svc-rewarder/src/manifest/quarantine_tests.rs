@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use ron_files::OsDisk;
 use ron_proto::rewarder::ImportKind;
 use serde_json::json;
 
@@ -30,7 +31,7 @@ fn a_quarantined_run_is_verified_without_a_signature() {
     let target = temp.path().join("run");
     let (sealed, policy) = absurd();
     let computed = run(&sealed, &policy);
-    dir::write(&target, &computed, &sealed, &policy).expect("a writable directory");
+    dir::write(&OsDisk, &target, &computed, &sealed, &policy).expect("a writable directory");
     let verified = verify_run_dir(&target, &pins()).expect("as it was left");
     assert_eq!(verified.manifest, computed.manifest);
     assert!(verified.signature.is_none() && verified.table.is_none());
@@ -39,7 +40,13 @@ fn a_quarantined_run_is_verified_without_a_signature() {
     let mut hidden = read_manifest(&target).expect("written");
     (hidden.status, hidden.payouts) = (RunStatus::Quarantined, None);
     hidden.commitment = commitment(&hidden);
-    dir::add(&target, dir::RUN, &dir::to_json(&hidden).expect("json")).expect("writable");
+    dir::add(
+        &OsDisk,
+        &target,
+        dir::RUN,
+        &dir::to_json(&hidden).expect("json"),
+    )
+    .expect("writable");
     for file in [dir::RUN_SIG, dir::PAYOUTS, dir::TREE] {
         fs::remove_file(target.join(file)).expect("there");
     }

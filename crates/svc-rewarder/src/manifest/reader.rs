@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use ron_files::OsDisk;
 use ron_proto::rewarder::{Payout, PayoutProof, PayoutsRoot, RunManifest};
 use ron_proto::values::Account;
 
@@ -50,8 +51,8 @@ impl Reader {
         let Some(payouts) = manifest.payouts else {
             return Err(wrong(dir::RUN, &"a quarantined run has no payouts"));
         };
-        let source =
-            Source::open(&dir.join(dir::PAYOUTS)).map_err(|error| wrong(dir::PAYOUTS, &error))?;
+        let source = Source::open(&OsDisk, &dir.join(dir::PAYOUTS))
+            .map_err(|error| wrong(dir::PAYOUTS, &error))?;
         let table = Table::trusted(source).map_err(|error| damaged(&error))?;
         if table.len() as u64 != payouts.count || table.total() != payouts.total_minor.0 {
             return Err(wrong(

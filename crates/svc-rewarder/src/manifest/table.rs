@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use ron_files::Kind;
+use ron_files::{Kind, OsDisk};
 use ron_proto::rewarder::{Payout, ProofStep, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
@@ -141,7 +141,7 @@ impl Table {
 
     /// The same for a file of any size.
     pub fn open(path: &Path) -> Result<Self, TableError> {
-        Self::checked(Source::open(path)?)
+        Self::checked(Source::open(&OsDisk, path)?)
     }
 
     fn checked(source: Source) -> Result<Self, TableError> {

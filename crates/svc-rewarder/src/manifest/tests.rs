@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::OsDisk;
 use ron_proto::b64;
 use ron_proto::policy::{PolicySig, digest_message, policy_message};
 use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND};
@@ -94,8 +95,14 @@ fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
 pub(super) fn write_run(target: &Path, rows: usize, edit: &Value) -> Computed {
     let (snapshot, policy) = (snapshot(rows), signed(&document(edit)));
     let computed = run(&snapshot, &policy);
-    dir::write(target, &computed, &snapshot, &policy).expect("a writable directory");
-    dir::add(target, dir::RUN_SIG, &sign_manifest(&computed.manifest)).expect("writable");
+    dir::write(&OsDisk, target, &computed, &snapshot, &policy).expect("a writable directory");
+    dir::add(
+        &OsDisk,
+        target,
+        dir::RUN_SIG,
+        &sign_manifest(&computed.manifest),
+    )
+    .expect("writable");
     computed
 }
 
@@ -158,8 +165,14 @@ fn a_manifest_signed_over_other_numbers_fails() {
     forged.totals.payout_minor = Amount(999);
     forged.totals.residual_minor = Amount(1);
     forged.commitment = commitment(&forged);
-    dir::add(&target, dir::RUN, &dir::to_json(&forged).expect("json")).expect("writable");
-    dir::add(&target, dir::RUN_SIG, &sign_manifest(&forged)).expect("writable");
+    dir::add(
+        &OsDisk,
+        &target,
+        dir::RUN,
+        &dir::to_json(&forged).expect("json"),
+    )
+    .expect("writable");
+    dir::add(&OsDisk, &target, dir::RUN_SIG, &sign_manifest(&forged)).expect("writable");
     let error = verify_run_dir(&target, &pins()).expect_err("even with the right key");
     assert_eq!(error.file, dir::RUN);
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_files::OsDisk;
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
@@ -85,7 +86,7 @@ impl ArtifactWriter {
             snapshot,
             policy,
         } = product;
-        if let Err(error) = dir::write(&target, computed, snapshot, policy) {
+        if let Err(error) = dir::write(&OsDisk, &target, computed, snapshot, policy) {
             self.metrics
                 .io_errors
                 .with_label_values(&["artifacts"])

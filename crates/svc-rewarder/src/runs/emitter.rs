@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::OsDisk;
 use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
@@ -404,6 +405,6 @@ fn damaged(error: &verify::VerifyError) -> Pause {
 }
 
 fn write<T: serde::Serialize>(dir: &Path, name: &str, document: &T) -> Step<()> {
-    let written = dir::to_json(document).and_then(|bytes| dir::add(dir, name, &bytes));
+    let written = dir::to_json(document).and_then(|bytes| dir::add(&OsDisk, dir, name, &bytes));
     written.map_err(|error| Pause::Hold(reason("io", format!("{name} cannot be written: {error}"))))
 }

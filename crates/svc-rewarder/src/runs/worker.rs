@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rayon::ThreadPool;
+use ron_files::{Disk as _, OsDisk};
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
 
@@ -18,7 +19,7 @@ use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
-use crate::manifest::{self, Computed, RunError, dir};
+use crate::manifest::{self, Computed, RunError};
 use crate::metrics::Metrics;
 
 /// Maximum sleep of an idle loop.
@@ -157,7 +158,7 @@ impl Worker {
         if accounts <= IN_MEMORY_MAX {
             return Ok(Target::Memory(Vec::new()));
         }
-        dir::create_dirs(&self.spool)?;
+        OsDisk.create_dir_all(&self.spool)?;
         Target::file(&self.spool.join(hex::encode(run.run_key.0)))
     }
 }

@@ -62,6 +62,12 @@ impl Disk for PlainDisk {
         files.insert(to.to_owned(), bytes);
         Ok(())
     }
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut files = self.0.lock().expect("as above");
+        let bytes = files.get(from).cloned().ok_or(ErrorKind::NotFound)?;
+        files.insert(to.to_owned(), bytes);
+        Ok(())
+    }
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.0.lock().expect("as above").remove(path);
         Ok(())

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ron_files::{Kind, OsDisk, Place, RecordFile};
+use ron_files::{Disk as _, Kind, OsDisk, Place, RecordFile};
 use ron_proto::rewarder::METRICS_MAX;
 
 /// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
@@ -216,7 +216,7 @@ impl Runs {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("import-{}-{number}", std::process::id());
             let dir = self.scratch.join(name);
-            fs::create_dir(&dir)?;
+            OsDisk.create_dir_all(&dir)?;
             self.dir = Some(dir);
         }
         self.made += 1;
@@ -252,7 +252,7 @@ impl Runs {
         written?;
         self.note(twice);
         for run in std::mem::take(&mut self.runs) {
-            fs::remove_file(run.path)?;
+            OsDisk.remove(&run.path)?;
         }
         self.runs.push(out.finish()?);
         Ok(())
