@@ -21,6 +21,14 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The same run in another state.
+    pub(super) fn with(&self, run: Run) -> Self {
+        Self {
+            run: Arc::new(run),
+            progress: Arc::clone(&self.progress),
+        }
+    }
+
     /// The run as the API shows it.
     pub fn view(&self, now_ms: u64) -> EpochRun {
         let run = &*self.run;
@@ -124,9 +132,9 @@ impl Registry {
         self.0.read().values().cloned().collect()
     }
 
-    /// Inserts or replaces a run. Only the scheduler calls this.
-    pub(super) fn put(&self, entry: Entry) {
-        self.0.write().insert(entry.run.id(), entry);
+    /// Inserts a run; returns the one that it replaces. Only the scheduler calls this.
+    pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
+        self.0.write().insert(entry.run.id(), entry)
     }
 }
 

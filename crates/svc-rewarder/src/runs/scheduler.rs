@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use ron_http::{Responder, Response};
 use ron_kernel::{
-    Backoff, Deadline, Receiver, RecvEither, SendError, Sender, SharedClock, Shutdown, ThreadCtx,
+    Backoff, Deadline, Gauge, Receiver, RecvEither, SendError, Sender, SharedClock, Shutdown,
+    ThreadCtx,
 };
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{RunState, SettlementSeqs};
@@ -32,7 +33,7 @@ const TICK_MIN: Duration = Duration::from_millis(20);
 /// jobs of a small epoch; short enough for a caller that waits for its answer.
 const SECOND_TRY: Duration = Duration::from_millis(100);
 /// Maximum number of jobs that wait for their second try; further new runs get 429 unsaved.
-const SECOND_TRIES_MAX: usize = 64;
+pub(super) const SECOND_TRIES_MAX: usize = 64;
 
 /// Stores runs durably. A failed write poisons the store: every later write fails too.
 pub trait RunStore: Send {
@@ -103,8 +104,13 @@ impl Scheduler {
             to_settle: BTreeMap::new(),
             backoffs: BTreeMap::new(),
         };
+        // The gauges may hold the counts of an earlier start of this thread.
+        for state in RunState::ALL {
+            self.count(state).set(0);
+        }
         for entry in self.registry.all() {
             let run = &entry.run;
+            self.count(run.state).inc();
             match run.state {
                 RunState::Queued | RunState::Computing => {
                     memory.to_compute.insert(run.id());
@@ -119,7 +125,6 @@ impl Scheduler {
                 _ => {}
             }
         }
-        self.count_states();
         memory
     }
 
@@ -146,7 +151,7 @@ impl Scheduler {
         self.drain(memory, others_done);
     }
 
-    fn drain(&self, memory: &mut Memory, others_done: &dyn Fn() -> bool) {
+    pub(super) fn drain(&self, memory: &mut Memory, others_done: &dyn Fn() -> bool) {
         let (_keep, never) = Shutdown::pair();
         loop {
             // Read before the queue is emptied: a stage sends its last report before it counts as
@@ -277,11 +282,7 @@ impl Scheduler {
             "busy",
             "every compute queue was full; send the request again",
         ));
-        let entry = Entry {
-            run: Arc::new(run),
-            progress: entry.progress.clone(),
-        };
-        self.save(memory, &entry)
+        self.save(memory, &entry.with(run))
     }
 
     /// Answers the callers that wait for a run, which is at rest now.
@@ -455,11 +456,7 @@ impl Scheduler {
             let mut run = run.clone();
             run.settle = true;
             run.updated_at = Timestamp(self.clock.unix_ms());
-            let entry = Entry {
-                run: Arc::new(run),
-                progress: entry.progress,
-            };
-            self.save(memory, &entry)?;
+            self.save(memory, &entry.with(run))?;
         }
         if matches!(run.state, RunState::Sealed | RunState::Held) {
             memory
@@ -479,23 +476,20 @@ impl Scheduler {
                 5,
             )));
         }
-        self.registry.put(entry.clone());
-        self.count_states();
+        self.show(entry.clone());
         Ok(())
     }
 
-    fn count_states(&self) {
-        let mut counts = BTreeMap::new();
-        for entry in self.registry.all() {
-            *counts.entry(entry.run.state).or_insert(0_i64) += 1;
+    /// Shows a run to readers and counts its state.
+    fn show(&self, entry: Entry) {
+        self.count(entry.run.state).inc();
+        if let Some(old) = self.registry.put(entry) {
+            self.count(old.run.state).dec();
         }
-        for state in RunState::ALL {
-            let count = counts.get(&state).copied().unwrap_or(0);
-            self.metrics
-                .by_state
-                .with_label_values(&[state.as_str()])
-                .set(count);
-        }
+    }
+
+    fn count(&self, state: RunState) -> Gauge {
+        self.metrics.by_state.with_label_values(&[state.as_str()])
     }
 
     /// Applies one report of a stage.
@@ -513,13 +507,10 @@ impl Scheduler {
         run.updated_at = Timestamp(self.clock.unix_ms());
         run.reason = None;
         self.apply(memory, &mut run, &update.event);
-        let entry = Entry {
-            run: Arc::new(run),
-            progress: entry.progress,
-        };
+        let entry = entry.with(run);
         if entry.run.state == RunState::Computing {
             // Not written: after a crash the run is queued again anyway.
-            self.registry.put(entry);
+            self.show(entry);
             return;
         }
         // If the store fails, readiness reports it and the next start repeats the stage.

@@ -9,6 +9,7 @@
 mod chaos;
 mod ledger;
 mod life;
+mod queue;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -302,55 +303,6 @@ fn a_dry_run_never_pays_and_leaves_the_epoch_free() {
     assert_eq!(status(waiting).1["state"], "settled");
     assert_ne!(life.run("e1").commitment, dry_commitment);
     check_paid(&ledger, 40);
-}
-
-#[test]
-fn a_full_work_queue_answers_429_after_one_retry() {
-    let root = tempfile::tempdir().expect("a directory");
-    let ledger = SimLedger::new(10_000);
-    let mut life = Life::begin(root.path(), &ledger, true);
-    for epoch in ["e1", "e2"] {
-        let ask = inputs(root.path(), epoch, 4, false);
-        assert_eq!(status(life.ask(epoch, ask, false)).0, 202);
-    }
-    assert_eq!(life.work_tx.len(), 2, "the queue holds two");
-    let ask = inputs(root.path(), "e3", 4, false);
-    let refused = life.ask("e3", ask.clone(), false);
-    let waiting = life.ask("e3", ask.clone(), true);
-    assert_eq!(
-        status(life.ask("e1", RunAction::Settle, false)).0,
-        202,
-        "the scheduler serves other requests before the second try"
-    );
-    life.tick_after(Duration::from_millis(100));
-    for caller in [refused, waiting] {
-        let (code, body) = status(caller);
-        assert_eq!((code, body["code"].as_str()), (429, Some("busy")));
-    }
-    while life.work.try_recv().is_some() {}
-    assert_eq!(
-        status(life.ask("e3", ask, false)).0,
-        202,
-        "and may be sent again"
-    );
-}
-
-#[test]
-fn the_second_try_of_a_full_work_queue_may_find_room() {
-    let root = tempfile::tempdir().expect("a directory");
-    let ledger = SimLedger::new(10_000);
-    let mut life = Life::begin(root.path(), &ledger, true);
-    for epoch in ["e1", "e2"] {
-        let ask = inputs(root.path(), epoch, 4, false);
-        assert_eq!(status(life.ask(epoch, ask, false)).0, 202);
-    }
-    let ask = inputs(root.path(), "e3", 4, false);
-    let late = life.ask("e3", ask, false);
-    assert!(life.work.try_recv().is_some());
-    life.tick_after(Duration::from_millis(100));
-    assert_eq!(status(late).0, 202);
-    assert_eq!(life.run("e3").state, RunState::Queued);
-    assert_eq!(life.work_tx.len(), 2, "its job took the free place");
 }
 
 #[test]
