@@ -1,11 +1,12 @@
 //! The files of a data directory: their paths, and how they are written.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use ron_auth::client_secret;
-use ron_files::{OsDisk, write_atomic_with_mode};
+use ron_files::{OsDisk, Replacement};
 use ron_kernel::OsRandom;
 use ron_services::NAMES;
 use serde::{Deserialize, Serialize};
@@ -247,14 +248,12 @@ pub fn make_dir(path: &Path) -> Result<(), String> {
 
 /// Replaces a file atomically with one of this mode; durable on return.
 pub fn write_atomic(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
-    let fail = |e: &dyn std::fmt::Display| format!("cannot write {}: {e}", path.display());
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| fail(&"its name is not UTF-8"))?;
-    let dir = match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => dir,
-        _ => Path::new("."),
+    let written = || {
+        let mut file = Replacement::create(&OsDisk, path, mode)?;
+        file.write_all(bytes)?;
+        file.finish()
     };
-    write_atomic_with_mode(&OsDisk, dir, name, bytes, mode).map_err(|e| fail(&e))
+    written().map_err(|e: std::io::Error| format!("cannot write {}: {e}", path.display()))
 }
 
 /// As [`write_atomic`], pretty JSON with a line end.

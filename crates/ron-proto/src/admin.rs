@@ -507,7 +507,7 @@ pub enum LogVerdict {
 #[serde(rename_all = "camelCase")]
 pub enum LogConsistency {
     /// There is no earlier head to compare with.
-    FirstLook,
+    First,
     /// Size and root equal those of the previous check.
     Unchanged,
     /// The log's own tiles prove that it was only appended to.

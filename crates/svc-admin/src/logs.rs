@@ -302,7 +302,7 @@ fn unread(inputs: &HeadInputs<'_>, verdict: LogVerdict, reason: String) -> LogHe
         reason,
         read_at: last.and_then(|l| l.read_at),
         unchanged_since: last.and_then(|l| l.unchanged_since),
-        consistency: last.map_or(LogConsistency::FirstLook, |l| l.consistency),
+        consistency: last.map_or(LogConsistency::First, |l| l.consistency),
         compared_with: last.and_then(|l| l.compared_with),
         witnesses: last.map_or_else(Vec::new, |l| l.witnesses.clone()),
     }
@@ -316,7 +316,7 @@ fn compare(
     prove: Prove<'_>,
 ) -> Result<LogConsistency, String> {
     let Some(base) = base else {
-        return Ok(LogConsistency::FirstLook);
+        return Ok(LogConsistency::First);
     };
     if head.size < base.size {
         return Err(format!(
@@ -336,7 +336,7 @@ fn compare(
     }
     // The empty log is a prefix of every log, so there is nothing to prove.
     if base.size == 0 {
-        return Ok(LogConsistency::FirstLook);
+        return Ok(LogConsistency::First);
     }
     let old_root = b64::from_std_array::<32>(&base.root);
     let (Ok(proof), Ok(old_root)) = (prove(base.size, head.size), old_root) else {

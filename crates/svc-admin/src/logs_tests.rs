@@ -121,7 +121,7 @@ fn heads_are_judged() {
     let pinned = log(true, false);
     let (first, base) = judge(&pinned, None, None, 1, note(1, 5, 0, false));
     assert_eq!((first.verdict, first.size), (LogVerdict::Verified, Some(5)));
-    assert_eq!(first.consistency, LogConsistency::FirstLook);
+    assert_eq!(first.consistency, LogConsistency::First);
     let base = base.expect("believed");
     let (same, _) = judge(&pinned, Some(&first), Some(&base), 2, note(1, 5, 0, false));
     assert_eq!(same.consistency, LogConsistency::Unchanged);

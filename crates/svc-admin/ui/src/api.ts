@@ -46,7 +46,7 @@ export interface LogHead {
   id: string; origin: string | null; size: Num; root: string | null;
   verdict: "verified" | "unverified" | "failed" | "unreachable"; reason: string;
   readAt: string | null; unchangedSince: string | null;
-  consistency: "firstLook" | "unchanged" | "proven" | "notProven" | "broken"; comparedWith: Num;
+  consistency: "first" | "unchanged" | "proven" | "notProven" | "broken"; comparedWith: Num;
   witnesses: { name: string; signed: boolean }[];
 }
 export interface LogHeads { asOf: string; logs: LogHead[] }

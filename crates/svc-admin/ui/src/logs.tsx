@@ -8,7 +8,7 @@ import { useLive } from "./live.ts";
 
 const VERDICT: Record<LogHead["verdict"], State> = { verified: "healthy", unverified: "unknown", failed: "down", unreachable: "degraded" };
 const GROWTH: Record<LogHead["consistency"], [State, Key]> = {
-  firstLook: ["unknown", "firstLook"], unchanged: ["healthy", "unchangedHead"], proven: ["healthy", "proven"], notProven: ["degraded", "notProven"], broken: ["down", "broken"],
+  first: ["unknown", "firstReading"], unchanged: ["healthy", "unchangedHead"], proven: ["healthy", "proven"], notProven: ["degraded", "notProven"], broken: ["down", "broken"],
 };
 
 export function Logs({ everyMs, utc }: { everyMs: number; utc: boolean }) {

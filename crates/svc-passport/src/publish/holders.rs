@@ -68,14 +68,13 @@ impl Holders {
         let Some(file) = SlotFile::<ENTRY>::open(&*self.disk, &path, KIND, list)? else {
             return Ok(Vec::new());
         };
-        let mut void = Vec::new();
+        let (mut void, mut lost) = (Vec::new(), Vec::new());
         for (slot, at) in file.all()?.into_iter().take(LIST_TOKENS as usize).zip(0..) {
             let entry = match slot {
                 Slot::Empty => continue,
                 Slot::Damaged => {
                     // As after a power failure: this token's holder is unknown, and the other slots are still right.
-                    let why = file.damaged(at.into());
-                    tracing::error!(service = "svc-passport", event = "holder_lost", %why);
+                    lost.push(u64::from(at));
                     continue;
                 }
                 Slot::Sound(entry) => u64::from_be_bytes(entry),
@@ -87,6 +86,10 @@ impl Holders {
             {
                 void.push(at);
             }
+        }
+        if let Some(first) = lost.first() {
+            let (slots, why) = (lost.len(), file.damaged(*first));
+            tracing::error!(service = "svc-passport", event = "holder_lost", slots, %why);
         }
         Ok(void)
     }
