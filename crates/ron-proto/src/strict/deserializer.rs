@@ -9,7 +9,7 @@ use serde::{
     Deserialize,
     de::{
         self, DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, MapAccess, SeqAccess,
-        VariantAccess, Visitor, value::CowStrDeserializer,
+        Unexpected, VariantAccess, Visitor, value::CowStrDeserializer,
     },
     forward_to_deserialize_any,
 };
@@ -81,7 +81,6 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         deserialize_tuple(len: usize) as deserialize_tuple;
         deserialize_tuple_struct(name: &'static str, len: usize) as deserialize_tuple_struct;
         deserialize_map() as deserialize_map;
-        deserialize_struct(name: &'static str, fields: &'static [&'static str]) as deserialize_struct;
         deserialize_identifier() as deserialize_identifier;
         // serde_json would read these without the visits that the rules need: 128-bit integers past
         // 64 bits, bytes without a check for UTF-8, ignored values without a check for anything.
@@ -90,6 +89,17 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         deserialize_bytes() as deserialize_any;
         deserialize_byte_buf() as deserialize_any;
         deserialize_ignored_any() as deserialize_any;
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, D::Error> {
+        // serde_json would also read a struct from an array of its values, whose meaning would change
+        // with the order of the fields.
+        self.deserialize_map(visitor)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -173,6 +183,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Checked<V> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
+        // A tagged enum asks for any value and would read its tag and its fields from an array.
+        let expected: &dyn de::Expected = &self;
+        if expected.to_string().starts_with(TAGGED) {
+            return Err(de::Error::invalid_type(Unexpected::Seq, expected));
+        }
         let depth = deeper(self.depth)?;
         self.visitor.visit_seq(Strict { inner, depth })
     }
@@ -250,14 +265,27 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Strict<A> {
 
     fn struct_variant<V: Visitor<'de>>(
         self,
-        fields: &'static [&'static str],
+        _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        let depth = self.depth;
-        self.inner
-            .struct_variant(fields, Checked { visitor, depth })
+        self.newtype_variant_seed(AsStruct(visitor))
     }
 }
+
+/// Reads the fields of a struct variant, as [`Strict`] reads those of a struct.
+struct AsStruct<V>(V);
+
+impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for AsStruct<V> {
+    type Value = V::Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<V::Value, D::Error> {
+        inner.deserialize_map(self.0)
+    }
+}
+
+/// How serde's derived code begins to name what it expects for an internally tagged enum.
+const TAGGED: &str = "internally tagged enum ";
+
 
 /// The entries of one object, and the keys that were read already.
 struct Object<'de, A> {

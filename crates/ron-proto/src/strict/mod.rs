@@ -278,6 +278,25 @@ mod tests {
     }
 
     #[test]
+    fn arrays_are_not_read_as_objects() {
+        let expected = "invalid type: sequence, expected ";
+        let transfer = format!("{expected}struct Transfer");
+        refused(r#"["a","1",null]"#, &transfer);
+        for (text, expected) in [
+            (r#"{"struct":[1]}"#, "struct variant Shape::Struct"),
+            (r#"{"open":[1.5]}"#, "struct Open"),
+            (r#"{"tagged":["inner","unit"]}"#, "internally tagged enum Tagged"),
+            (r#"{"tagged":["inner",{"shape":"unit"}]}"#, "internally tagged enum Tagged"),
+        ] {
+            let error = from_slice::<Shape>(text.as_bytes()).expect_err(text);
+            assert!(error.reason.contains(expected), "{text}: {error}");
+        }
+        // Types that are arrays stay arrays.
+        assert!(from_slice::<Vec<Value>>(b"[1,[2]]").is_ok());
+        assert!(from_slice::<(u8, u8)>(b"[1,2]").is_ok());
+    }
+
+    #[test]
     fn integers_stay_exact() {
         for good in ["9007199254740992", "-9007199254740992", "0", "-1"] {
             assert!(check(good.as_bytes()).is_ok(), "{good}");
