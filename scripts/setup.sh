@@ -30,6 +30,8 @@ need openssl openssl
 need dpkg-shlibdeps dpkg-dev
 need systemd-analyze systemd
 need git git
+# Wrong dates.
+need faketime faketime
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)

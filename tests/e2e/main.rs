@@ -14,6 +14,7 @@ mod admin_gates;
 mod admin_page;
 mod admin_parser;
 mod bad_input;
+mod clock;
 mod demo;
 mod disk_faults;
 mod doctor;

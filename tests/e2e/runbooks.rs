@@ -197,6 +197,11 @@ fn a_quarantined_epoch() {
 }
 
 #[test]
+fn a_doubted_date() {
+    carried_out("clock.md", 0);
+}
+
+#[test]
 fn an_upgrade() {
     carried_out("upgrade.md", 0);
 }

@@ -220,6 +220,13 @@ impl Fleet {
         Self::run(dir, unhurried(&mut command))
     }
 
+    /// The same, with further environment.
+    pub fn start_with(dir: Arc<TempDir>, env: &[(&str, PathBuf)]) -> Self {
+        let mut command = Command::new(ron_binary());
+        let env = env.iter().map(|(key, value)| (key, value));
+        Self::run(dir, unhurried(&mut command).envs(env))
+    }
+
     /// Starts one in a new data directory with the default limits and timeouts of operators.
     pub fn as_by_default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, client, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell, token,
-    up, wallet, witness,
+    check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell,
+    token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -46,6 +46,7 @@ enum Command {
     Client(client::ClientArgs),
     Policy(policy::PolicyArgs),
     Issuer(issuer::IssuerArgs),
+    Clock(clock::ClockArgs),
     Audit(check::audit::AuditArgs),
     Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
@@ -80,6 +81,7 @@ impl Cli {
             Command::Client(args) => client::run(&args),
             Command::Policy(args) => policy::run(args),
             Command::Issuer(args) => issuer::run(&args),
+            Command::Clock(args) => clock::run(&args),
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),
             Command::Ledger(args) => ledger::run(args),

@@ -38,7 +38,7 @@ pub fn table(name: &str) -> Result<&'static Table, String> {
 
 /// A service of a data directory, as a command calls it.
 pub struct Reached {
-    /// Base URL of its API.
+    /// Base URL of its API, or of its health port.
     pub url: String,
     /// A client that sends nothing to a socket on which another user listens.
     pub http: Arc<HttpClient>,
@@ -61,6 +61,18 @@ pub fn reach(layout: &Layout, name: &str) -> Result<Reached, String> {
         url,
         http: net::client_of(vec![endpoint.uid]),
         public_url: endpoint.api,
+    })
+}
+
+/// The same for the health port, where actions are taken.
+pub fn reach_health(layout: &Layout, name: &str) -> Result<Reached, String> {
+    let endpoint = known_endpoint(layout, name)?;
+    Ok(Reached {
+        url: endpoint
+            .health_socket
+            .unwrap_or_else(|| endpoint.health.clone()),
+        http: net::client_of(vec![endpoint.uid]),
+        public_url: endpoint.health,
     })
 }
 
@@ -183,17 +195,23 @@ impl Fleet {
     }
 
     /// Waits until every service is ready, and a moment longer for services that cannot verify
-    /// passports yet.
-    pub fn wait_ready(&self) -> Result<(), String> {
+    /// passports yet. False when a service waits for an operator's word about the date.
+    pub fn wait_ready(&self) -> Result<bool, String> {
         let deadline = Deadline::within(READY_WITHIN);
         for service in &self.services {
-            service.wait_ready(deadline).map_err(|state| {
-                format!(
-                    "{} is not ready: missing {}",
-                    service.service(),
-                    state.missing.join(", ")
-                )
-            })?;
+            let Err(state) = service.wait_ready(deadline) else {
+                continue;
+            };
+            // Others may wait for the service that does.
+            let doubts = |s: &Running| s.ready().missing.iter().any(|cause| cause == "clock");
+            if self.services.iter().any(doubts) {
+                return Ok(false);
+            }
+            return Err(format!(
+                "{} is not ready: missing {}",
+                service.service(),
+                state.missing.join(", ")
+            ));
         }
         let (_keep, never) = Shutdown::pair();
         // A service is ready without the issuer's keys; a short wait here spares the first command
@@ -203,7 +221,7 @@ impl Fleet {
         while self.services.iter().any(waits) && !deadline.expired() {
             never.wait(Deadline::within(Duration::from_millis(5)));
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Drains the services in the order in which work flows into them; returns the exit code.

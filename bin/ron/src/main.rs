@@ -3,6 +3,7 @@
 mod check;
 mod cli;
 mod client;
+mod clock;
 mod demo;
 mod doctor;
 #[cfg(test)]

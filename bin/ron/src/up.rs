@@ -60,17 +60,20 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     let fleet = Fleet::start(&layout, args.base_port)?;
     let sound = fleet
         .wait_ready()
-        .and_then(|()| verifiers::confirm(&layout));
-    if let Err(why) = sound {
-        fleet.drain();
-        return Err(Failed {
-            why,
-            code: exit::FATAL,
-        });
-    }
+        .and_then(|ready| verifiers::confirm(&layout).map(|()| ready));
+    let ready = match sound {
+        Ok(ready) => ready,
+        Err(why) => {
+            fleet.drain();
+            return Err(Failed {
+                why,
+                code: exit::FATAL,
+            });
+        }
+    };
     make_dir(&layout.root.join("run"))?; // backups do not contain it
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
-    announce(&layout, &fleet, made);
+    announce(&layout, &fleet, made, ready);
     let fatal = serve(&fleet, &signals);
     let code = fleet.drain();
     let _ = std::fs::remove_file(layout.endpoints()); // a stale file is recognised by its pid
@@ -84,7 +87,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
 }
 
 /// Prints the addresses. A closed standard output is no error.
-fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
+fn announce(layout: &Layout, fleet: &Fleet, made: bool, ready: bool) {
     let mut text = format!(
         "{} {}\n",
         if made { "made" } else { "using" },
@@ -94,11 +97,18 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool) {
         let _ = writeln!(text, "  {:<13} {}   health {}", e.service, e.api, e.health);
     }
     let console = fleet.endpoints.of(svc_admin::settings::TABLE.service);
+    let root = layout.root.display();
+    let last = match ready {
+        true => "ready".to_owned(),
+        false => format!(
+            "not ready: the machine's date does not fit the newest entries; check it with `date -u`, and if it is right run: \
+             ron clock accept --data-dir {root}"
+        ),
+    };
     let _ = write!(
         text,
-        "console: {}/\na token: ron token --data-dir {} --audience svc-wallet\nready\n",
+        "console: {}/\na token: ron token --data-dir {root} --audience svc-wallet\n{last}\n",
         console.map_or("", |e| e.api.as_str()),
-        layout.root.display()
     );
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

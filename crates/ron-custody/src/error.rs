@@ -1,5 +1,7 @@
 //! Causes of refusals and failures: one closed list, with the code of each.
 
+use ron_kernel::ClockAlarm;
+
 /// The result of an operation that was done, in leaves and metrics.
 pub const OK: &str = "ok";
 /// The result of a check whose MAC or signature does not match its message: done, not refused.
@@ -120,6 +122,15 @@ impl Refusal {
     pub fn audit_down() -> Self {
         let detail = "the audit log cannot be written, so nothing is signed or changed; \
                       verification still works. See /readyz.";
+        Self {
+            retry_after_s: 5,
+            ..Self::new(Cause::AuditUnavailable, detail)
+        }
+    }
+
+    /// The date is not known, so no leaf can say when it was written.
+    pub fn date_unknown(alarm: &ClockAlarm) -> Self {
+        let detail = format!("{alarm}; {}", ClockAlarm::HINT);
         Self {
             retry_after_s: 5,
             ..Self::new(Cause::AuditUnavailable, detail)

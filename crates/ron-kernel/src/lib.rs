@@ -21,6 +21,7 @@ pub mod breaker;
 pub mod credits;
 mod deadline;
 pub mod exit;
+mod guarded_clock;
 pub mod hang;
 pub mod locks;
 pub mod loops;
@@ -50,6 +51,7 @@ pub use backoff::Backoff;
 pub use breaker::Breaker;
 pub use credits::{Credit, Credits};
 pub use deadline::Deadline;
+pub use guarded_clock::{DateSource, Dates, GuardedClock};
 pub use hang::{HangError, HangPool, HangSpec, Pending};
 pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
 #[cfg(not(any(loom, shuttle)))]
@@ -75,7 +77,7 @@ pub use supervisor::{
 #[cfg(any(loom, shuttle))]
 pub use sync::mutant;
 pub use ticker::{Tick, Ticker};
-pub use time::{Clock, SharedClock, SystemClock};
+pub use time::{Clock, ClockAlarm, SharedClock, SystemClock};
 pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
 /// Runs `f` on `n` scoped threads and returns their results in index order; a panic of one thread

@@ -1,6 +1,6 @@
 //! Time as a value: one clock trait, and the deadlines of a clock.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::SystemTime;
 pub use std::time::{Duration, Instant};
@@ -13,15 +13,62 @@ pub trait Clock: Send + Sync + Debug + 'static {
     fn now(&self) -> Instant;
     /// Wall-clock time in milliseconds since 1970-01-01 UTC.
     fn unix_ms(&self) -> u64;
+    /// Why the machine's date is not believed; `None` while it is.
+    fn alarm(&self) -> Option<ClockAlarm> {
+        None
+    }
+    /// Believes the machine's date from now on, on an operator's word.
+    fn accept_date(&self) {}
+    /// Tells the clock at a start when the newest stored entry was made. A date before it, or too far
+    /// after it, is not believed: the clock goes on from the entry.
+    fn resume_after(&self, newest_ms: u64) {
+        let _ = newest_ms;
+    }
     /// Waits until shutdown is fired (true) or this clock has reached `until` (false).
     fn wait(&self, shutdown: &Shutdown, until: Deadline) -> bool {
         shutdown.wait(until)
     }
 }
 
+/// The machine's date is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockAlarm {
+    /// The machine's date minus the date that the clock keeps, in milliseconds.
+    pub ahead_ms: i64,
+    /// Whether the date was wrong when the service started. Then the clock's date is not known
+    /// either, and nothing may be written.
+    pub at_start: bool,
+}
+
+impl fmt::Display for ClockAlarm {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.ahead_ms < 0 {
+            "behind"
+        } else {
+            "ahead of"
+        };
+        let seconds = self.ahead_ms.unsigned_abs() / 1_000;
+        let at_start = match self.at_start {
+            true => ", which continues from the newest entry; nothing is written",
+            false => "",
+        };
+        write!(
+            out,
+            "the machine's date is {seconds} s {side} the service's own{at_start}"
+        )
+    }
+}
+
+impl ClockAlarm {
+    /// What an operator must do.
+    pub const HINT: &str = "correct the machine's date, or run `ron clock accept` if it is right";
+}
+
 /// A clock shared by the threads of a service.
 pub type SharedClock = Arc<dyn Clock>;
 
+/// The machine's clock as it is, for command lines and measurements; services have a
+/// [`crate::GuardedClock`].
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 

@@ -13,6 +13,7 @@ use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table
 use ron_tlog::{Checkpointer, Ed25519NoteSigner, LogReader};
 
 use crate::api::{Api, router};
+use crate::core::State;
 use crate::engine::{Engine, EngineOptions};
 use crate::feed::{self, Feed};
 use crate::health::Health;
@@ -130,6 +131,9 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<O
     let started = chassis.clock.now();
     let now = Timestamp(chassis.clock.unix_ms());
     let mut engine = Engine::open(disk, &dir, options, now).map_err(StartError::failed)?;
+    chassis
+        .clock
+        .resume_after(engine.shared().state(State::ts).0);
     let found = engine.opened();
     tracing::info!(
         event = "ledger_opened",

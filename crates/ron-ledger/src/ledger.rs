@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ron_kernel::{Deadline, SendError, Sender, WaitError, reply};
+use ron_kernel::{Deadline, SendError, Sender, SharedClock, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
     EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, RequestKey, TxId, escrow_account,
@@ -54,24 +54,37 @@ pub(crate) struct Job {
 }
 
 /// Whether the writer accepts work; one state for all threads.
-#[derive(Debug, Default)]
-pub(crate) struct Gate(AtomicU8);
+#[derive(Debug)]
+pub(crate) struct Gate {
+    state: AtomicU8,
+    clock: SharedClock,
+}
 
 impl Gate {
+    pub(crate) fn new(clock: SharedClock) -> Self {
+        Self {
+            state: AtomicU8::new(OPEN),
+            clock,
+        }
+    }
+
     /// Closes the gate; `why` is [`POISONED`] or [`BROKEN`], and the graver reason wins.
     pub(crate) fn close(&self, why: u8) {
-        self.0.fetch_max(why, Ordering::AcqRel);
+        self.state.fetch_max(why, Ordering::AcqRel);
     }
 
     /// Why nothing is written, or `None`. The log itself knows what closed it.
     pub(crate) fn closed(&self, shared: &Shared) -> Option<Closed> {
         let log = shared.reader();
-        let (cause, why) = match self.0.load(Ordering::Acquire) {
+        let (cause, why) = match self.state.load(Ordering::Acquire) {
             BROKEN => (
                 ClosedCause::Broken,
                 "an invariant of its books did not hold".to_owned(),
             ),
-            OPEN if !log.poisoned() => return None,
+            OPEN if !log.poisoned() => {
+                let alarm = self.clock.alarm().filter(|alarm| alarm.at_start)?;
+                (ClosedCause::DateUnknown, alarm.to_string())
+            }
             _ => match log.write_failure() {
                 Some(failure) if failure.no_room() => (
                     ClosedCause::DiskFull,
@@ -93,7 +106,7 @@ impl Gate {
     }
 }
 
-/// States of the gate: open, and permanently closed because of the disk or of an invariant.
+/// States of the gate: open but for the clock, and permanently closed because of the disk or of an invariant.
 const OPEN: u8 = 0;
 pub(crate) const POISONED: u8 = 1;
 pub(crate) const BROKEN: u8 = 2;

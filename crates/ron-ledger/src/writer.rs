@@ -85,7 +85,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (project_tx, project) = queue(&NOTIFY_PROJECT, 1, &parts.km);
     let shared = engine.shared();
     let snapshotter = engine.snapshotter();
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Gate::new(parts.clock.clone()));
     let writer = Writer {
         commits,
         answers,
@@ -147,10 +147,16 @@ impl Writer {
         ctx.wait_for_shutdown();
     }
 
+    /// When the next hold expires; not while the date is unknown and nothing is written.
+    fn next_expiry(&self, engine: &Engine) -> Option<Timestamp> {
+        let unknown = self.clock.alarm().is_some_and(|alarm| alarm.at_start);
+        engine.next_expiry().filter(|_| !unknown)
+    }
+
     /// Time until the next hold expires, at most [`IDLE`].
     fn pause(&self, engine: &Engine) -> Duration {
-        let due = engine
-            .next_expiry()
+        let due = self
+            .next_expiry(engine)
             .map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.unix_ms())));
         due.map_or(IDLE, |d| d.min(IDLE))
     }
@@ -158,7 +164,7 @@ impl Writer {
     /// One batch: the first job and those queued behind it, or only the holds that are due.
     fn tick(&self, engine: &mut Engine, first: Option<Job>) {
         let now = Timestamp(self.clock.unix_ms());
-        if first.is_none() && engine.next_expiry().is_none_or(|at| at > now) {
+        if first.is_none() && self.next_expiry(engine).is_none_or(|at| at > now) {
             return;
         }
         let (requests, replies) = self.gather(first);

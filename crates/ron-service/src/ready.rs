@@ -20,6 +20,8 @@ pub(crate) const STARTING: &str = "starting";
 
 const DRAINING: &str = "draining";
 const FATAL: &str = "fatal";
+/// The machine's date is not believed.
+pub(crate) const CLOCK: &str = "clock";
 
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
@@ -69,7 +71,7 @@ impl ReadyBoard {
         let gauge = registry.gauge_closed(
             "readyz_degraded",
             "1 for each cause that currently weakens or stops the service, else 0.",
-            &[("cause", &[STARTING, DRAINING, FATAL])],
+            &[("cause", &[STARTING, DRAINING, FATAL, CLOCK])],
         );
         let ready = registry.gauge(
             "ready",
@@ -188,7 +190,7 @@ impl ReadyBoard {
     }
 }
 
-/// The body of `/readyz`: the board, the threads, and whether the service is draining.
+/// The body of `/readyz`: the board, the threads, the clock, and whether the service is draining.
 pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     let mut readiness = board.snapshot();
     for plane in supervisor.planes() {
@@ -204,6 +206,11 @@ pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     if supervisor.fatal().is_some() {
         readiness.missing.push(FATAL.to_owned());
     }
+    match supervisor.clock().alarm() {
+        Some(alarm) if alarm.at_start => readiness.missing.push(CLOCK.to_owned()),
+        Some(_) => readiness.degraded.push(CLOCK.to_owned()),
+        None => {}
+    }
     readiness.missing.sort();
     readiness.degraded.sort();
     readiness.ready = readiness.missing.is_empty();
@@ -218,7 +225,7 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
     board.ready.set(i64::from(now.ready));
     let planes = supervisor.planes();
     let names = planes.iter().map(|plane| plane.name);
-    for cause in names.chain([DRAINING, FATAL]) {
+    for cause in names.chain([DRAINING, FATAL, CLOCK]) {
         let has = |causes: &[String]| causes.iter().any(|known| known == cause);
         let on = has(&now.missing) || has(&now.degraded);
         board.gauge.with_label_values(&[cause]).set(i64::from(on));

@@ -4,7 +4,7 @@
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
-use ron_kernel::{ClosedGauge, Registry};
+use ron_kernel::{ClosedGauge, Registry, SharedClock};
 
 use crate::config::ChassisSettings;
 
@@ -33,6 +33,17 @@ pub(crate) fn export(registry: &Registry, settings: &ChassisSettings) -> Certifi
     let certificates = Certificates::new(registry, settings);
     certificates.show();
     certificates
+}
+
+/// Exports how far the machine's date is from the one that the service keeps.
+pub(crate) fn export_clock(registry: &Registry, clock: &SharedClock) {
+    let clock = clock.clone();
+    registry.gauge_fn(
+        "clock_difference_seconds",
+        "Machine's date minus the date that the service keeps, in seconds; 0 while they agree.",
+        &[],
+        move || clock.alarm().map_or(0, |alarm| alarm.ahead_ms / 1_000),
+    );
 }
 
 /// The values of the whole process.

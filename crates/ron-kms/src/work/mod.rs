@@ -288,13 +288,16 @@ impl Kms {
         Ok(credits)
     }
 
-    /// Checks that the deadline has not passed and that the audit log can be written.
+    /// Checks that the deadline has not passed, that the audit log can be written, and that the date is known.
     fn may_begin(&self, call: &CallContext) -> Result<(), Refusal> {
         call.in_time()?;
         if !self.health.is_ok() {
             return Err(Refusal::audit_down());
         }
-        Ok(())
+        match self.clock.alarm().filter(|alarm| alarm.at_start) {
+            Some(alarm) => Err(Refusal::date_unknown(&alarm)),
+            None => Ok(()),
+        }
     }
 
     /// Hands an entry to the appender. Its credits guarantee room, so a full queue is a defect; a closed queue

@@ -94,6 +94,8 @@ pub enum ClosedCause {
     DiskFailed,
     /// An invariant was violated.
     Broken,
+    /// The machine's date was wrong when the ledger started.
+    DateUnknown,
 }
 
 /// Code of the response (503) to a write while the ledger is closed, given by the ledger or by the
@@ -125,6 +127,9 @@ impl ClosedCause {
             }
             Self::Broken => {
                 "keep the ledger's files as they are, check the log with `ron ledger verify`, and report it"
+            }
+            Self::DateUnknown => {
+                "correct the date of the ledger's host, or run `ron clock accept` if it is right"
             }
         }
     }

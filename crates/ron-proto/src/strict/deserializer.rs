@@ -286,7 +286,6 @@ impl<'de, V: Visitor<'de>> DeserializeSeed<'de> for AsStruct<V> {
 /// How serde's derived code begins to name what it expects for an internally tagged enum.
 const TAGGED: &str = "internally tagged enum ";
 
-
 /// The entries of one object, and the keys that were read already.
 struct Object<'de, A> {
     entries: A,

@@ -285,8 +285,14 @@ mod tests {
         for (text, expected) in [
             (r#"{"struct":[1]}"#, "struct variant Shape::Struct"),
             (r#"{"open":[1.5]}"#, "struct Open"),
-            (r#"{"tagged":["inner","unit"]}"#, "internally tagged enum Tagged"),
-            (r#"{"tagged":["inner",{"shape":"unit"}]}"#, "internally tagged enum Tagged"),
+            (
+                r#"{"tagged":["inner","unit"]}"#,
+                "internally tagged enum Tagged",
+            ),
+            (
+                r#"{"tagged":["inner",{"shape":"unit"}]}"#,
+                "internally tagged enum Tagged",
+            ),
         ] {
             let error = from_slice::<Shape>(text.as_bytes()).expect_err(text);
             assert!(error.reason.contains(expected), "{text}: {error}");

@@ -150,6 +150,7 @@ impl Chassis {
         peers.net = parts.net.clone();
         let tls = transport::server_tls(config.chassis())?;
         let certificates = vitals::export(&registry, config.chassis());
+        vitals::export_clock(&registry, &parts.clock);
         let shared = Arc::new(Shared {
             topology,
             sup: sup.clone(),

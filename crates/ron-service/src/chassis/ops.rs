@@ -1,9 +1,9 @@
-//! The health port: liveness, readiness, metrics, version, status, topology, and the two actions.
+//! The health port: liveness, readiness, metrics, version, status, topology, and the actions.
 
 use std::sync::Arc;
 
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
-use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
+use ron_kernel::{ClockAlarm, Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
     Health, LockDoc, Plane, QueueDoc, Readiness, ServiceStatus, ThreadDoc, TopologyDoc,
 };
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReloadError, Shared};
 use crate::config::ChassisSettings;
-use crate::ready::{readiness, show};
+use crate::ready::{CLOCK, readiness, show};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,9 +27,9 @@ pub struct VersionDoc {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActionDoc {
-    /// `reloaded`, `unchanged` or `stopping`.
+    /// `reloaded`, `accepted`, `unchanged` or `stopping`.
     pub result: String,
-    /// Changed keys as `key: old -> new`, with secrets redacted.
+    /// Changed keys as `key: old -> new`, with secrets redacted; for `accepted` the difference.
     pub changes: Vec<String>,
 }
 
@@ -116,6 +116,11 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
             "Drain the service and end the process",
             shutdown,
         ))
+        .add(post(
+            "/api/v1/clock/accept",
+            "Believe the machine's date, which differs from the service's own",
+            accept_date,
+        ))
 }
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -152,6 +157,16 @@ fn status(shared: &Shared) -> Response {
                 reason: Some(why),
             }),
     );
+    planes.extend(shared.clock.alarm().map(|alarm| Plane {
+        name: CLOCK.to_owned(),
+        health: match alarm.at_start {
+            true => Health::Down,
+            false => Health::Degraded,
+        },
+        ready: !alarm.at_start,
+        restart_count: 0,
+        reason: Some(format!("{alarm}; {}", ClockAlarm::HINT)),
+    }));
     let health = match (readiness.ready, readiness.degraded.is_empty()) {
         (false, _) => Health::Down,
         (true, false) => Health::Degraded,
@@ -317,6 +332,19 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
             error.to_string(),
         )),
     }
+}
+
+fn accept_date(shared: &Shared, request: &Request) -> Result<Response, Problem> {
+    let alarm = shared.clock.alarm();
+    shared.clock.accept_date();
+    tracing::warn!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id, alarm = alarm.map(|alarm| alarm.to_string()));
+    Ok(Response::json(
+        200,
+        &ActionDoc {
+            result: alarm.map_or("unchanged", |_| "accepted").to_owned(),
+            changes: alarm.iter().map(ToString::to_string).collect(),
+        },
+    ))
 }
 
 fn shutdown(shared: &Shared, request: &Request) -> Result<Response, Problem> {

@@ -3,10 +3,11 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
-    Net as _, OsNet, OsRandom, Registry, SharedClock, SharedNet, SharedRandom, SystemClock,
+    GuardedClock, Net as _, OsNet, OsRandom, Registry, SharedClock, SharedNet, SharedRandom,
 };
 
 use super::Inherited;
@@ -30,6 +31,9 @@ pub struct Parts {
     /// Name of this instance in status and logs.
     pub instance: String,
 }
+
+/// Default of `clock.max_gap`.
+const GAP_MAX: Duration = Duration::from_hours(30 * 24);
 
 impl Parts {
     /// The usual parts: system clock and randomness, both configured addresses bound. A
@@ -61,7 +65,7 @@ impl Parts {
             .local_addr()
             .map_or_else(|| config.service().to_owned(), |addr| addr.to_string());
         Ok(Self {
-            clock: SystemClock::shared(),
+            clock: GuardedClock::shared(settings.clock_gap_max),
             random: OsRandom::shared(),
             net: OsNet::shared(),
             cores: ron_kernel::cores(),
@@ -80,7 +84,7 @@ impl Parts {
             .local_addr()
             .map_or_else(|| service.to_owned(), |addr| addr.to_string());
         Ok(Self {
-            clock: SystemClock::shared(),
+            clock: GuardedClock::shared(GAP_MAX),
             random: OsRandom::shared(),
             net: OsNet::shared(),
             cores: ron_kernel::cores(),

@@ -197,6 +197,9 @@ crate::settings! {
         "drain_deadline" => drain_deadline: Duration = "3s", range("100ms", "5m"), reloadable;
         /// Directory of all durable data; created with mode 0700.
         "data_dir" => data_dir: Option<PathBuf>, restart(Files);
+        /// Maximum time between the newest entry of a log and a start; after a longer one nothing is
+        /// written until `ron clock accept` confirms the machine's date.
+        "clock.max_gap" => clock_gap_max: Duration = "30d", range("1h", "3650d"), restart(Files);
         /// Keep everything in memory and write nothing to disk.
         "amnesia" => amnesia: bool = "false", restart(Files);
         /// Serve the API over TLS 1.3.

@@ -1,0 +1,210 @@
+//! The machine's date jumps while all services run, or is wrong when they start: no entry is stamped
+//! with it, no key is destroyed, no token outlives its time. libfaketime sets the date.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ron_tests::tools::Process;
+use ron_tests::{Fleet, json, ok, ron_binary, ron_on, unhurried, until};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+fn now_s() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs()
+}
+
+/// A file with the difference between the services' date and the right one.
+struct Date(PathBuf);
+
+impl Date {
+    fn new(dir: &Path, difference: &str) -> Self {
+        let date = Self(dir.join("date"));
+        date.set(difference);
+        date
+    }
+
+    fn set(&self, difference: &str) {
+        // Replaced whole: the library must not read half of it.
+        let next = self.0.with_extension("next");
+        std::fs::write(&next, format!("{difference}\n")).unwrap();
+        std::fs::rename(&next, &self.0).unwrap();
+    }
+
+    fn env(&self) -> Vec<(&'static str, PathBuf)> {
+        assert!(Path::new(LIBRARY).exists(), "run scripts/setup.sh");
+        vec![
+            ("LD_PRELOAD", LIBRARY.into()),
+            ("FAKETIME_TIMESTAMP_FILE", self.0.clone()),
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            ("NO_FAKE_STAT", "1".into()),
+        ]
+    }
+}
+
+fn new_key(fleet: &Fleet, purpose: &str, op: u8) -> Value {
+    let op_id = format!("018f3c4e-0000-7000-8000-{op:012}");
+    let made = json!({"tenant": "ron", "purpose": purpose, "alg": "ed25519", "payload": "any", "op_id": op_id});
+    fleet.kms("keys", &made, 201)["key"].clone()
+}
+
+fn sign(fleet: &Fleet, key: &Value) {
+    fleet.kms("sign", &json!({"key": key, "message": "eA"}), 200);
+}
+
+fn causes(fleet: &Fleet, service: &str, list: &str) -> Vec<Value> {
+    let reply = fleet.get(&format!("{}/readyz", fleet.health(service)), None);
+    let body: Value = serde_json::from_slice(&reply.body).unwrap();
+    body[list].as_array().unwrap().clone()
+}
+
+/// No leaf of the audit log, and no entry of the ledger, is stamped after the right date.
+fn nothing_is_stamped_in_the_future(dir: &Path, fleet: &Fleet) {
+    let latest = (now_s() + 3) * 1_000;
+    let tail = ok(&ron_on(dir, &["audit", "tail", "-n", "10000"]));
+    let leaves: Vec<Value> = tail
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(leaves.len() > 10, "{}", leaves.len());
+    for leaf in leaves {
+        let ts = leaf["ts"].as_u64().unwrap_or_else(|| panic!("{leaf}"));
+        assert!(ts <= latest, "{leaf}");
+    }
+    let token = fleet.token("ron-ledger", Some("ledger:read"));
+    let head = format!("{}/v1/ledger/head", fleet.api("ron-ledger"));
+    let head = json(&fleet.get(&head, Some(&token)), 200);
+    let ts = head["ts"].as_str().unwrap();
+    let right = ron_proto::Timestamp(latest).to_string();
+    assert!(ts <= right.as_str(), "{ts} is after {right}");
+}
+
+#[test]
+fn a_jump_of_the_date_changes_no_stamp_and_no_schedule() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let date = Date::new(place.path(), "+0");
+    let fleet = Fleet::start_with(dir.clone(), &date.env());
+    let (signs, doomed) = (new_key(&fleet, "app", 1), new_key(&fleet, "doomed", 2));
+    let doomed = doomed.as_str().unwrap();
+    fleet.kms(
+        &format!("keys/{doomed}/destroy"),
+        &json!({"delay": "7d"}),
+        200,
+    );
+    let wallet = fleet.token("svc-wallet", None);
+    let issue = format!("{}/v1/issue", fleet.api("svc-wallet"));
+    let body = json!({"to": "a", "asset": "ron", "amount_minor": "1"}).to_string();
+    for (jump, number) in [("+8d", 1), ("+3650d", 2), ("-1h", 3)] {
+        date.set(jump);
+        for service in ["ron-kms", "ron-ledger", "svc-passport", "svc-wallet"] {
+            until("the jump is noticed", || {
+                causes(&fleet, service, "degraded").contains(&json!("clock"))
+            });
+        }
+        for again in 0..20 {
+            sign(&fleet, &signs);
+            let key = format!("{number}-{again}");
+            let headers = [("Idempotency-Key", key.as_str())];
+            json(&fleet.post(&issue, Some(&wallet), &body, &headers), 200);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let token = fleet.token("svc-wallet", None);
+        let claims = claims(&token);
+        let (iat, exp) = (&claims["iat"], &claims["exp"]);
+        assert!(
+            iat.as_u64().unwrap().abs_diff(now_s()) <= 3,
+            "{jump}: {iat}"
+        );
+        assert!(exp.as_u64().unwrap() <= now_s() + 3_600, "{jump}: {exp}");
+        date.set("+0");
+        until("the right date is believed again", || {
+            !causes(&fleet, "ron-kms", "degraded").contains(&json!("clock"))
+        });
+        sign(&fleet, &signs);
+    }
+    nothing_is_stamped_in_the_future(dir.path(), &fleet);
+    fleet.kms(&format!("keys/{doomed}/destroy/cancel"), &json!({}), 200);
+    let text = ok(&fleet.ron(&["audit", "verify"]));
+    assert!(text.contains("verified"), "{text}");
+}
+
+/// The claims of a token, unverified.
+fn claims(token: &str) -> Value {
+    use base64::Engine as _;
+    let part = token.split('.').nth(1).unwrap();
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(part)
+        .unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+/// A `ron up` that does not become ready, and its last line.
+fn up(dir: &TempDir, date: &Date) -> (Process, String) {
+    let mut command = Command::new(ron_binary());
+    unhurried(&mut command)
+        .args(["up", "--base-port", "0", "--data-dir"])
+        .arg(dir.path())
+        .envs(date.env())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let last = lines
+        .map_while(Result::ok)
+        .find(|line| line.contains("ready"));
+    (Process(child), last.expect("a last line"))
+}
+
+#[test]
+fn a_wrong_date_at_the_start_waits_for_an_operator() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let mut fleet = Fleet::start_in(dir.clone());
+    let key = new_key(&fleet, "app", 1);
+    sign(&fleet, &key);
+    assert_eq!(fleet.stop(), Some(0));
+    drop(fleet);
+    for wrong in ["+3650d", "-2d"] {
+        let date = Date::new(place.path(), wrong);
+        let (process, last) = up(&dir, &date);
+        assert!(last.contains("ron clock accept"), "{last}");
+        let shown = ok(&ron_on(dir.path(), &["clock", "show"]));
+        let kms = shown.lines().find(|line| line.starts_with("ron-kms: "));
+        assert!(kms.unwrap().contains("nothing is written"), "{shown}");
+        let refused = ron_on(
+            dir.path(),
+            &["kms", "sign", key.as_str().unwrap(), "--message", "x"],
+        );
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && why.contains("ron clock accept"),
+            "{why}"
+        );
+        // Public keys are still served.
+        ok(&ron_on(dir.path(), &["kms", "get", key.as_str().unwrap()]));
+        drop(process);
+    }
+    // The newest entry is still one of the right date, and a start at the right date writes.
+    let fleet = Fleet::start_in(dir.clone());
+    sign(&fleet, &key);
+    nothing_is_stamped_in_the_future(dir.path(), &fleet);
+    drop(fleet);
+    // A long pause is not distinguishable from a wrong date: the operator decides.
+    let date = Date::new(place.path(), "+40d");
+    let (_process, last) = up(&dir, &date);
+    assert!(last.contains("not ready"), "{last}");
+    let said = ok(&ron_on(dir.path(), &["clock", "accept"]));
+    assert!(said.contains("ron-kms: accepted"), "{said}");
+    ok(&ron_on(
+        dir.path(),
+        &["kms", "sign", key.as_str().unwrap(), "--message", "x"],
+    ));
+}
