@@ -13,7 +13,7 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
-    Deadline, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown, SystemClock,
+    Deadline, GuardedClock, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown,
 };
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
@@ -317,7 +317,7 @@ fn start_one(
     }
     let config = load(layout, name, &flags)?;
     let parts = Parts {
-        clock: SystemClock::shared(),
+        clock: GuardedClock::shared(config.chassis().clock_gap_max),
         random: OsRandom::shared(),
         net: OsNet::shared(),
         cores: ron_kernel::cores(),

@@ -98,12 +98,13 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool, ready: bool) {
     }
     let console = fleet.endpoints.of(svc_admin::settings::TABLE.service);
     let root = layout.root.display();
-    let last = match ready {
-        true => "ready".to_owned(),
-        false => format!(
+    let last = if ready {
+        "ready".to_owned()
+    } else {
+        format!(
             "not ready: the machine's date does not fit the newest entries; check it with `date -u`, and if it is right run: \
              ron clock accept --data-dir {root}"
-        ),
+        )
     };
     let _ = write!(
         text,

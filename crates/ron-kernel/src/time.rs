@@ -19,7 +19,7 @@ pub trait Clock: Send + Sync + Debug + 'static {
     }
     /// Believes the machine's date from now on, on an operator's word.
     fn accept_date(&self) {}
-    /// Tells the clock at a start when the newest stored entry was made. A date before it, or too far
+    /// Tells the clock at a start when the newest stored entry was made; 0 when there is none. A date before it, or too far
     /// after it, is not believed: the clock goes on from the entry.
     fn resume_after(&self, newest_ms: u64) {
         let _ = newest_ms;
@@ -48,9 +48,10 @@ impl fmt::Display for ClockAlarm {
             "ahead of"
         };
         let seconds = self.ahead_ms.unsigned_abs() / 1_000;
-        let at_start = match self.at_start {
-            true => ", which continues from the newest entry; nothing is written",
-            false => "",
+        let at_start = if self.at_start {
+            ", which continues from the newest entry; nothing is written"
+        } else {
+            ""
         };
         write!(
             out,

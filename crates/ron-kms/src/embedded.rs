@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
-    Deadline, KernelMetrics, OsRandom, Registry, ReplyWaiter, Supervisor, SystemClock, WaitError,
+    Deadline, GuardedClock, KernelMetrics, OsRandom, Registry, ReplyWaiter, Supervisor, WaitError,
 };
 use ron_proto::kms::{CreateKey, KeyDoc, SignAnswer, SignRequest, VerifyAnswer, VerifyRequest};
 use ron_proto::problem::Problem;
@@ -65,7 +65,7 @@ impl Custody {
         let witness = WitnessSettings::load(config, &settings.keys.witness)
             .map_err(|problem| vec![problem])?;
         let dir = DataDir::open(config)?;
-        let clock = SystemClock::shared();
+        let clock = GuardedClock::shared(config.chassis().clock_gap_max);
         let registry = Registry::new(TOPOLOGY.service);
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
@@ -137,6 +137,11 @@ impl Custody {
     /// Missing and degraded parts, as on `/readyz`.
     pub fn readiness(&self) -> Readiness {
         ron_service::readiness(&self.ready, &self.sup)
+    }
+
+    /// Believes the machine's date from now on, when `clock` is among the missing or degraded parts.
+    pub fn accept_date(&self) {
+        self.sup.clock().accept_date();
     }
 
     /// All metrics, in the Prometheus text format.

@@ -119,7 +119,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
         .add(post(
             "/api/v1/clock/accept",
             "Believe the machine's date, which differs from the service's own",
-            accept_date,
+            |shared, request| Ok(accept_date(shared, request)),
         ))
 }
 
@@ -159,9 +159,10 @@ fn status(shared: &Shared) -> Response {
     );
     planes.extend(shared.clock.alarm().map(|alarm| Plane {
         name: CLOCK.to_owned(),
-        health: match alarm.at_start {
-            true => Health::Down,
-            false => Health::Degraded,
+        health: if alarm.at_start {
+            Health::Down
+        } else {
+            Health::Degraded
         },
         ready: !alarm.at_start,
         restart_count: 0,
@@ -334,17 +335,17 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     }
 }
 
-fn accept_date(shared: &Shared, request: &Request) -> Result<Response, Problem> {
+fn accept_date(shared: &Shared, request: &Request) -> Response {
     let alarm = shared.clock.alarm();
     shared.clock.accept_date();
     tracing::warn!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id, alarm = alarm.map(|alarm| alarm.to_string()));
-    Ok(Response::json(
+    Response::json(
         200,
         &ActionDoc {
             result: alarm.map_or("unchanged", |_| "accepted").to_owned(),
             changes: alarm.iter().map(ToString::to_string).collect(),
         },
-    ))
+    )
 }
 
 fn shutdown(shared: &Shared, request: &Request) -> Result<Response, Problem> {
