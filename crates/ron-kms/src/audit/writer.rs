@@ -75,6 +75,7 @@ impl AuditWriter {
         clock: SharedClock,
         metrics: Metrics,
     ) -> Self {
+        clock.resume_after(counters.last_ts);
         let state_at = counters.log_size;
         Self {
             log,

@@ -130,7 +130,6 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let checkpointer = log
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
-    clock.resume_after(counters.last_ts);
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
     // After all comparisons, which must see the log as it was found, and before the start leaf.
     complete_pending(&mut writer, &reader, store)?;

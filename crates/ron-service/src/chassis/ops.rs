@@ -63,16 +63,6 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
             .while_draining()
             .untimed()
     };
-    let post = |pattern, summary, act: fn(&Shared, &Request) -> Result<Response, Problem>| {
-        let shared = shared.clone();
-        Route::post(pattern, Need::Scope(scope::ADMIN_OPERATE), move |request| {
-            act(&shared, request)
-        })
-        .summary(summary)
-        .returns::<ActionDoc>(200)
-        .errors(&[403, 409])
-        .while_draining()
-    };
     Router::new(info)
         .add(
             get("/healthz", "Whether the process is alive", |_| {
@@ -106,21 +96,33 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
             )
             .returns::<TopologyDoc>(200),
         )
-        .add(post(
-            "/api/v1/reload",
-            "Reload the configuration file",
-            reload,
-        ))
-        .add(post(
+        .add_all(actions(shared))
+}
+
+fn actions(shared: &Arc<Shared>) -> [Route; 3] {
+    let post = |pattern, summary, act: fn(&Shared, &Request) -> Result<Response, Problem>| {
+        let shared = shared.clone();
+        Route::post(pattern, Need::Scope(scope::ADMIN_OPERATE), move |request| {
+            act(&shared, request)
+        })
+        .summary(summary)
+        .returns::<ActionDoc>(200)
+        .errors(&[403, 409])
+        .while_draining()
+    };
+    [
+        post("/api/v1/reload", "Reload the configuration file", reload),
+        post(
             "/api/v1/shutdown",
             "Drain the service and end the process",
             shutdown,
-        ))
-        .add(post(
+        ),
+        post(
             "/api/v1/clock/accept",
             "Believe the machine's date, which differs from the service's own",
             |shared, request| Ok(accept_date(shared, request)),
-        ))
+        ),
+    ]
 }
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
