@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ron_http::Reply;
 use ron_tests::consumers::{CONSUMERS, Source, configure, read, reason};
 use ron_tests::{Fleet, json, ok, ron_on};
+use serde_json::{Value, json};
 
 /// A fleet whose services run in the region `eu` and require passports, including the console.
 fn in_europe() -> (Fleet, Source) {
@@ -141,6 +142,21 @@ fn caveats_about_money_hold_at_the_wallet() {
         (403, "budget".to_owned()),
         "the second body is too much"
     );
+    // The day's total of 13 and the hold is above the narrow ceiling, with whichever token the hold
+    // was made.
+    let post = |key: &str, caveats: &[&str], path: &str, body: &Value| {
+        let (url, token) = (format!("{wallet}/v1/{path}"), token(caveats));
+        let headers = [("Idempotency-Key", key)];
+        fleet.post(&url, Some(&token), &body.to_string(), &headers)
+    };
+    let hold = json!({"from": "a", "asset": "ron", "amount_minor": "9", "nonce": 1,
+        "expires_at": "2200-01-01T00:00:00.000Z"});
+    let id = json(&post("hold", &[], "hold", &hold), 200)["txid"].clone();
+    let capture = format!("hold/{}/capture", id.as_str().unwrap());
+    let all = json!({"to": "b", "amount_minor": "9"});
+    let narrow = post("c1", &["ceiling.daily=5"], &capture, &all);
+    assert_eq!(json(&narrow, 403)["code"], "limits_exceeded");
+    json(&post("c2", &["ceiling.daily=22"], &capture, &all), 200);
 }
 
 /// A service that moves no money cannot tell whether a caveat about it is met: it refuses the

@@ -172,10 +172,12 @@ impl From<wire::Entry> for Entry {
                 amount_minor: amount,
                 memo,
                 reference,
+                daily_ceiling,
             } => {
                 let header = Header {
                     memo,
                     reference,
+                    daily_ceiling,
                     ..keyed(tenant, principal, key)
                 };
                 Self::new(header, Body::Capture { hold, to, amount })
@@ -332,6 +334,7 @@ impl From<&Op> for wire::Entry {
                 amount_minor: amount,
                 memo,
                 reference,
+                daily_ceiling,
             },
             Body::Release { hold } => Self::Release {
                 tenant,

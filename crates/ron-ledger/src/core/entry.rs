@@ -315,7 +315,7 @@ impl Entry {
     /// Checks what can be checked without state.
     pub(super) fn check(&self) -> Result<(), BadEntry> {
         let (keyed, texts, ceiling) = match &self.body {
-            Body::Issue { amount, .. } => {
+            Body::Issue { amount, .. } | Body::Capture { amount, .. } => {
                 positive(*amount)?;
                 (true, true, true)
             }
@@ -329,10 +329,6 @@ impl Entry {
             Body::Burn { debit } | Body::Hold { debit, .. } => {
                 debit.check()?;
                 (true, true, true)
-            }
-            Body::Capture { amount, .. } => {
-                positive(*amount)?;
-                (true, true, false)
             }
             Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } | Body::Abandon => {
                 (true, false, false)

@@ -45,6 +45,7 @@ impl Frozen {
             o.varint(u64::from(h.asset));
             o.amount(h.remaining);
             o.varint(h.expires_at.0);
+            o.option(h.counted_on, Out::varint);
         }
         o.varint(self.epochs.len() as u64);
         for ((tenant, epoch), e) in &self.epochs {
@@ -104,6 +105,7 @@ impl State {
                     asset,
                     remaining,
                     expires_at,
+                    counted_on: i.option(In::varint)?,
                 }),
             );
         }

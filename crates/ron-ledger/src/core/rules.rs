@@ -49,7 +49,7 @@ impl Overlay<'_> {
                 self.make_hold(debit, ceiling, *expires_at, op.txid(seq))?;
             }
             Body::Capture { hold, to, amount } => {
-                return self.capture(*hold, to, amount.0).map(Some);
+                return self.capture(*hold, to, amount.0, ceiling).map(Some);
             }
             Body::Release { hold } => return self.end_hold(*hold).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
@@ -232,12 +232,19 @@ impl Overlay<'_> {
             asset,
             remaining: d.amount.0,
             expires_at,
+            counted_on: ceiling.map(|_| self.ts.utc_day()),
         };
         self.top().holds.insert(id.seq(), Some(row));
         Ok(())
     }
 
-    fn capture(&mut self, id: TxId, to: &Account, amount: u128) -> Rule<Effect> {
+    fn capture(
+        &mut self,
+        id: TxId,
+        to: &Account,
+        amount: u128,
+        ceiling: Option<Amount>,
+    ) -> Rule<Effect> {
         reserved(to)?;
         let ts = self.ts;
         let Some(hold) = self.hold(id).filter(|h| h.expires_at > ts).cloned() else {
@@ -246,6 +253,13 @@ impl Overlay<'_> {
         if self.row(hold.account).frozen {
             return no(Refusal::AccountFrozen);
         }
+        // The day's total already includes a hold that was counted today.
+        let counted = match hold.counted_on {
+            Some(day) if day == ts.utc_day() => 0,
+            _ => amount,
+        };
+        let (from, asset) = (Some(hold.account), Some(hold.asset));
+        self.within_ceiling(from, asset, counted, ceiling)?;
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(Refusal::HoldTooSmall);
         };
@@ -258,6 +272,7 @@ impl Overlay<'_> {
         let from = self.touch(hold.account).row.balance_mut(hold.asset);
         from.total -= amount;
         from.held -= amount;
+        self.count_day(hold.account, hold.asset, counted, ceiling);
         let to = self.intern(to);
         self.touch(to).row.balance_mut(hold.asset).total += amount;
         let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });

@@ -91,6 +91,8 @@ pub struct HoldRow {
     pub asset: u32,
     pub remaining: u128,
     pub expires_at: Timestamp,
+    /// The UTC day whose total includes the hold; `None` when it carried no ceiling.
+    pub counted_on: Option<u64>,
 }
 
 pub type EpochKey = (Tenant, EpochId);

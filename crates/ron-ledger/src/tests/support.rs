@@ -69,6 +69,7 @@ pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
         amount_minor: Amount(n),
         memo: None,
         reference: None,
+        daily_ceiling: None,
     }
 }
 

@@ -162,6 +162,10 @@ pub enum Entry {
         memo: Option<Memo>,
         #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
         reference: Option<Reference>,
+        /// Maximum of the total per UTC day of the account that made the hold. The day that
+        /// counted the hold does not count its captures again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
     },
     /// Ends the hold; the remaining amount becomes available again.
     Release {
@@ -329,7 +333,8 @@ impl Entry {
         if let Self::Issue { daily_ceiling, .. }
         | Self::Transfer { daily_ceiling, .. }
         | Self::Burn { daily_ceiling, .. }
-        | Self::Hold { daily_ceiling, .. } = &mut self
+        | Self::Hold { daily_ceiling, .. }
+        | Self::Capture { daily_ceiling, .. } = &mut self
         {
             *daily_ceiling = None;
         }

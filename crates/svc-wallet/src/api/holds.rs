@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ron_auth::caveats::daily_ceiling;
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{Deadline, RankedMutex};
@@ -95,7 +96,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         amount: body.amount_minor,
         nonce: body.nonce,
     };
-    let daily_ceiling = debit.allowed(api, req)?;
+    let ceiling = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Hold {
         tenant: tag.owned.tenant,
@@ -108,7 +109,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         expires_at: body.expires_at,
         memo: body.memo,
         reference: tag.reference,
-        daily_ceiling,
+        daily_ceiling: ceiling,
     };
     Ok(Accepted::one(entry, account))
 }
@@ -135,6 +136,8 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         amount_minor: body.amount_minor,
         memo: body.memo,
         reference: tag.reference,
+        // Of the token alone: the hold was bound by the rule's limit and the configured one.
+        daily_ceiling: daily_ceiling(&req.principal.caveats),
     };
     Ok(Accepted::one(entry, facts.from.clone()))
 }

@@ -132,6 +132,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             amount_minor: Amount(3),
             memo,
             reference,
+            // Of an account that was issued 10 today, one capture passes.
+            daily_ceiling: Some(Amount(15)),
         },
         Verb::Release => Entry::Release {
             tenant,

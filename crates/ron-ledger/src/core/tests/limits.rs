@@ -216,6 +216,62 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     assert_eq!(why.seq, 2, "{why}");
 }
 
+/// A ceiling binds captures: it counts them on their own day, but for those of a hold that the same
+/// day has counted already.
+#[test]
+fn a_ceiling_counts_a_capture_unless_its_day_counts_the_hold() {
+    let under = |op: Op, ceiling: u128| {
+        let mut entry = serde_json::to_value(Entry::from(&op)).unwrap();
+        entry["daily_ceiling"] = ceiling.to_string().into();
+        self::entry(entry)
+    };
+    let over = |seq| refused(Refusal::LimitsExceeded, seq);
+    let mut book = book(Limits::default());
+    book.commit(1, &loose(vec![issue("k1", "a", 5_000)]));
+    let old = under(hold("h1", 600, 1), 1_000);
+    let id = old.txid(2);
+    book.commit(DAY, &loose(vec![old]));
+    // From the image: the day that counted the hold is known after a restart.
+    book.state = State::from_image(&image(&book.state)).unwrap();
+    let said = book.commit(
+        DAY,
+        &loose(vec![
+            under(capture("c1", id, "b", 10), 599),
+            under(capture("c2", id, "b", 10), 600),
+        ]),
+    );
+    assert_eq!(said[0][0], over(3), "the hold used more of the day");
+    assert!(done(&said[0][1]), "the day counted the hold already");
+    let uncounted = hold("h2", 100, 2);
+    let new = under(hold("h3", 100, 3), 1_000);
+    let (free, counted) = (uncounted.txid(8), new.txid(11));
+    let said = book.commit(
+        2 * DAY,
+        &loose(vec![
+            under(capture("c3", id, "b", 500), 5),
+            under(capture("c4", id, "b", 3), 5),
+            under(capture("c5", id, "b", 3), 5),
+            uncounted,
+            under(capture("c6", free, "b", 2), 5),
+            under(capture("c7", free, "b", 1), 5),
+            new,
+            under(capture("c8", counted, "b", 100), 104),
+            under(capture("c9", counted, "b", 100), 105),
+            capture("c10", id, "b", 400),
+            under(transfer("t1", "b", 1, 4), 105),
+            under(transfer("t2", "b", 1, 4), 106),
+        ]),
+    );
+    let want = [
+        false, true, false, true, true, false, true, false, true, true, false, true,
+    ];
+    assert_eq!(pick(&said[0]), want);
+    for at in [0, 2, 5, 7, 10] {
+        assert_eq!(said[0][at], over(5 + at as u64));
+    }
+    replays(&book);
+}
+
 fn verdict(leaf: &[u8]) -> Verdict {
     match Leaf::decode(leaf).unwrap().content {
         Content::Entry { verdict, .. } => verdict,

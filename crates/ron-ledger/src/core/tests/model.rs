@@ -23,8 +23,8 @@ pub(super) struct Model {
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
     pub(super) days: BTreeMap<(Purse, u64), u128>,
-    /// Purse, remaining amount, expiry.
-    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64)>,
+    /// Purse, remaining amount, expiry, the day that counts it.
+    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, Option<u64>)>,
     /// The opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
     /// By source, the epoch that paid last.
@@ -77,14 +77,14 @@ impl Model {
         *self.total.get_mut(&(a.into(), s.into())).unwrap() -= n;
     }
 
-    /// The day's total with this entry, when the entry has a ceiling.
-    fn day(&self, purse: &Purse, e: &Value, ts: u64) -> Result<Option<Day>, No> {
+    /// The day's total with `n` more, when the entry has a ceiling.
+    fn day(&self, purse: &Purse, e: &Value, n: u128, ts: u64) -> Result<Option<Day>, No> {
         let Some(ceiling) = number(e, "daily_ceiling") else {
             return Ok(None);
         };
         let day = (purse.clone(), ts / DAY);
         let used = self.days.get(&day).copied().unwrap_or(0);
-        let sum = used.checked_add(amount(e)).filter(|n| *n <= ceiling);
+        let sum = used.checked_add(n).filter(|n| *n <= ceiling);
         Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
     }
 
@@ -100,7 +100,7 @@ impl Model {
         self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
         ensure(e["nonce"] == next, No::NonceConflict)?;
-        let day = self.day(&purse, e, ts)?;
+        let day = self.day(&purse, e, n, ts)?;
         ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
         self.days.extend(day);
         self.nonce.insert(purse.0.clone(), next);
@@ -115,7 +115,7 @@ impl Model {
             Entry::Issue { .. } => {
                 open(&to)?;
                 let purse = (to.clone(), s.clone());
-                let day = self.day(&purse, e, ts)?;
+                let day = self.day(&purse, e, n, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
                 let issued = issued.ok_or(No::AmountOverflow)?;
                 ensure(issued <= u128::MAX - 1_000_000_000, No::LimitsExceeded)?;
@@ -136,24 +136,28 @@ impl Model {
                 ensure(expires_at.0 > ts, No::HoldExpired)?;
                 let (purse, n) = self.debit(e, ts)?;
                 *self.held.entry(purse.clone()).or_default() += n;
-                self.holds.insert(id, (purse, n, expires_at.0));
+                let counted = number(e, "daily_ceiling").map(|_| ts / DAY);
+                self.holds.insert(id, (purse, n, expires_at.0, counted));
             }
             Entry::Capture { hold, .. } => {
                 open(&to)?;
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
-                let (purse, rest, end) = found.ok_or(No::HoldNotFound)?;
+                let (purse, rest, end, counted) = found.ok_or(No::HoldNotFound)?;
                 self.live(&purse.0)?;
+                let more = if counted == Some(ts / DAY) { 0 } else { n };
+                let day = self.day(&purse, e, more, ts)?;
                 let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
+                self.days.extend(day);
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
                 self.put(&to, &purse.1, n);
                 self.holds.remove(hold);
                 if left > 0 {
-                    self.holds.insert(*hold, (purse, left, end));
+                    self.holds.insert(*hold, (purse, left, end, counted));
                 }
             }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let (purse, rest, _) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                let (purse, rest, ..) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
                 *self.held.get_mut(&purse).unwrap() -= rest;
             }
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
@@ -363,6 +367,7 @@ impl<'a> Maker<'a> {
                 amount_minor,
                 memo,
                 reference,
+                daily_ceiling,
             },
             9 => Entry::Release {
                 tenant,
