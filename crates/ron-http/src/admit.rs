@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ron_proto::Problem;
+use ron_proto::{Problem, Tenant};
 
 use crate::auth::{Need, Principal};
 use crate::body::BodyDecoder;
@@ -131,7 +131,7 @@ impl Shared {
         let (decoder, body_cap) = self.check_body(route, head.framing, &head_info)?;
         let coding = self.check_coding(route, &head_info)?;
         let deadline_ms = deadline_header(&head_info)?;
-        let spool = self.spool(route)?;
+        let spool = self.spool(route, &principal.tenant)?;
         self.set_body_limit(lease, route);
         Ok(Box::new(Reading {
             head: head_info,
@@ -271,11 +271,12 @@ impl Shared {
     }
 
     /// The file for a body that is streamed to disk.
-    fn spool(&self, route: usize) -> Result<Option<Spool>, Box<Response>> {
+    fn spool(&self, route: usize, tenant: &Tenant) -> Result<Option<Spool>, Box<Response>> {
         let Some(to) = &self.router.routes[route].spool else {
             return Ok(None);
         };
-        let Some(place) = Place::take(&self.uploads, self.limits.max_uploads) else {
+        let (room, most) = (&self.slots.room, self.limits.max_uploads);
+        let Some(place) = Place::take(room, tenant, most) else {
             self.metrics.reject("uploads");
             return refuse(Problem::busy(
                 self.limits.rate_window.as_secs().max(1) as u32

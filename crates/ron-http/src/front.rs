@@ -132,7 +132,6 @@ impl Front {
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             answered: DrainMeter::default(),
-            uploads: Arc::default(),
             polling: AtomicBool::new(false),
             done: done_trigger,
         });

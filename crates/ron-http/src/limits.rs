@@ -68,7 +68,8 @@ pub struct Limits {
     pub rate_window: Duration,
     /// Largest size of a decompressed request body as a multiple of the bytes sent (413).
     pub decompress_ratio: usize,
-    /// Request bodies written to disk at once; the next gets 429.
+    /// Request bodies written to disk at once; the next gets 429. So does a tenant that has as many
+    /// as are left.
     pub max_uploads: usize,
     /// `Retry-After` of answers given while the service drains, in seconds.
     pub drain_retry_after_s: u32,

@@ -1,21 +1,24 @@
-//! Accounting of connection slots and places for long polls: the free ones, and those of each peer.
+//! Accounting of connection slots and places for long polls and uploads: the free ones, and those of
+//! each peer or tenant.
 
 use std::collections::BTreeMap;
 
 use ron_kernel::{LockSpec, RankedMutex};
+use ron_proto::Tenant;
 
 use crate::conn::Share;
 use crate::peer::Peer;
 
-/// The lock of the list of free slots: taken when a connection or a long poll begins or ends.
+/// The lock of the list of free slots: taken when a connection, a long poll or an
+/// upload begins or ends.
 pub(crate) const FREE_ROW: LockSpec = LockSpec {
     name: "http_free",
     rank: 901,
-    guards: "the free connection slots, and what each peer has of them and of the long polls",
+    guards: "the free connection slots, what each peer has of them and of the long polls, and each tenant's uploads",
 };
 static FREE_LOCK: LockSpec = FREE_ROW;
 
-/// The free slots, and the shares of each peer.
+/// The free slots, and the shares of each peer and tenant.
 #[derive(Debug)]
 pub(crate) struct Room {
     slots: usize,
@@ -29,6 +32,8 @@ struct Places {
     /// Connections that hold a slot only to be answered 503.
     refused: usize,
     polls: usize,
+    /// Bodies of each tenant that are being written to disk; tenants without any are removed.
+    uploads: BTreeMap<Tenant, usize>,
 }
 
 /// The connections and long polls of one peer.
@@ -57,6 +62,7 @@ impl Room {
             peers: BTreeMap::new(),
             refused: 0,
             polls: 0,
+            uploads: BTreeMap::new(),
         };
         Self {
             slots,
@@ -137,6 +143,30 @@ impl Room {
         taken.change(peer, |shares| shares.polls -= 1);
     }
 
+    /// Takes a place among `most` uploads. A tenant has no more places than are free, so that it
+    /// never has more than half of them and another tenant finds one.
+    pub(crate) fn take_upload(&self, tenant: &Tenant, most: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let own = taken.uploads.get(tenant).copied().unwrap_or(0);
+        let free = most.saturating_sub(taken.uploads.values().sum());
+        let there_is_room = own < free;
+        if there_is_room {
+            taken.uploads.insert(tenant.clone(), own + 1);
+        }
+        there_is_room
+    }
+
+    /// Frees a place among the uploads.
+    pub(crate) fn give_upload(&self, tenant: &Tenant) {
+        let mut taken = self.taken.lock();
+        if let Some(own) = taken.uploads.get_mut(tenant) {
+            *own -= 1;
+            if *own == 0 {
+                taken.uploads.remove(tenant);
+            }
+        }
+    }
+
     /// Number of long polls that are not answered yet.
     pub(crate) fn polls(&self) -> usize {
         self.taken.lock().polls
@@ -172,5 +202,22 @@ mod tests {
         }
         assert_eq!((room.used(), room.served(), room.refused()), (0, 0, 0));
         assert!(room.taken.lock().peers.is_empty(), "no peer is remembered");
+    }
+
+    #[test]
+    fn no_tenant_takes_all_uploads() {
+        let room = Room::new(1);
+        let fill = |tenant: &str| {
+            let tenant: Tenant = tenant.parse().expect("a tenant");
+            (0..99).filter(|_| room.take_upload(&tenant, 16)).count()
+        };
+        assert_eq!(["a", "b", "c", "d", "e"].map(fill), [8, 4, 2, 1, 1]);
+        let a: Tenant = "a".parse().expect("a tenant");
+        for (tenant, own) in [("a", 8), ("b", 4), ("c", 2), ("d", 1), ("e", 1)] {
+            let tenant = tenant.parse().expect("a tenant");
+            (0..own).for_each(|_| room.give_upload(&tenant));
+        }
+        assert!(room.taken.lock().uploads.is_empty(), "no tenant is remembered");
+        assert!(room.take_upload(&a, 1) && !room.take_upload(&a, 1));
     }
 }

@@ -53,8 +53,6 @@ pub(crate) struct Shared {
     pub failures: Failures,
     /// Rate at which handlers answer, for `Retry-After`.
     pub answered: DrainMeter,
-    /// Number of bodies that are being written to disk.
-    pub uploads: Arc<AtomicUsize>,
     /// True while the poll thread's body runs.
     pub polling: AtomicBool,
     /// Fired when the last connection has closed: the workers may end.

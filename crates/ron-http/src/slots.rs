@@ -17,6 +17,7 @@
 //! one for output has met a full socket.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -86,7 +87,7 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
-    pub room: Room,
+    pub room: Arc<Room>,
     pub timer: Timer,
     connections: Gauge,
     /// Set once the front's stage stops: from then on every closed connection wakes the poll
@@ -139,7 +140,7 @@ impl Slots {
         let slots: Box<[Slot]> = (0..count).map(slot).collect();
         Self {
             slots,
-            room: Room::new(count),
+            room: Arc::new(Room::new(count)),
             timer,
             connections,
             ending: AtomicBool::new(false),

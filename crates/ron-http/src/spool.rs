@@ -6,10 +6,11 @@ use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ron_proto::Problem;
+use ron_proto::{Problem, Tenant};
 use rustix::fs::{Mode, OFlags};
+
+use crate::room::Room;
 
 /// A body that is being written to disk.
 #[derive(Debug)]
@@ -22,22 +23,24 @@ pub(crate) struct Spool {
 
 /// A place among the uploads that may run at once.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place {
+    room: Arc<Room>,
+    tenant: Tenant,
+}
 
 impl Place {
-    /// Takes a place, if fewer than `max` are taken.
-    pub(crate) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        let one_more = |now: usize| (now < max).then_some(now + 1);
-        taken
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
-            .ok()?;
-        Some(Self(taken.clone()))
+    /// Takes one of `max` places, if the tenant's share has room.
+    pub(crate) fn take(room: &Arc<Room>, tenant: &Tenant, max: usize) -> Option<Self> {
+        room.take_upload(tenant, max).then(|| Self {
+            room: room.clone(),
+            tenant: tenant.clone(),
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.room.give_upload(&self.tenant);
     }
 }
 

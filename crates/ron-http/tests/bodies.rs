@@ -447,7 +447,7 @@ fn open_uploads(dir: &Path) -> usize {
 #[test]
 fn slow_uploads_hold_no_worker_and_are_bounded_in_number() {
     let limits = Limits {
-        max_uploads: 4,
+        max_uploads: 8, // half of them for one tenant
         ..Limits::default()
     };
     let rig = rig(limits, 1);

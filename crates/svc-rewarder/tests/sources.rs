@@ -4,6 +4,7 @@
 use std::fmt::Write as FmtWrite;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +37,21 @@ fn by() -> Deadline {
 }
 
 fn start(data: &Path, more: &str) -> Running {
-    let token = service_token::generate("tester", &SEED);
+    let principal = |name: &str, tenant: &str| {
+        let hash = service_token::hash(&service_token::generate(name, &SEED));
+        format!(
+            "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\n\
+             scopes = [\"rewarder:run\", \"rewarder:read\"]\n"
+        )
+    };
     let text = format!(
         "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n{more}\n\
-         [policy]\npublic_keys = [\"{}\"]\n\
-         [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
-         scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
+         [policy]\npublic_keys = [\"{}\"]\n{}{}",
         data.display(),
         data.join("run/api.sock").display(),
         b64::url(&key().public()),
-        service_token::hash(&token)
+        principal("tester", "default"),
+        principal("neighbour", "other")
     );
     let file = Some((Path::new("test.toml"), text.as_str()));
     let config = Config::load(&TABLE, file, &|_| None, &[]).expect("a good configuration");
@@ -101,20 +107,22 @@ impl Caller {
 }
 
 impl Caller {
-    /// The start of the status line for an upload of which only the head is sent.
-    fn announced(&self, length: u64) -> String {
+    /// The status for an upload of which only the head is sent, and its connection: 100 when the
+    /// body may follow.
+    fn announced(&self, principal: &str, length: u64) -> (String, UnixStream) {
         let socket = self.base.trim_start_matches("unix:");
         let socket = socket.trim_end_matches(':');
-        let mut stream = std::os::unix::net::UnixStream::connect(socket).expect("a connection");
-        let auth = service_token::generate("tester", &SEED);
+        let mut stream = UnixStream::connect(socket).expect("a connection");
+        let auth = service_token::generate(principal, &SEED);
         let head = format!(
             "POST /rewarder/snapshots HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {auth}\r\n\
-             Content-Type: text/csv\r\nContent-Length: {length}\r\n\r\n"
+             Content-Type: text/csv\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).expect("sent");
         let mut begin = [0; 12];
         stream.read_exact(&mut begin).expect("an answer");
-        String::from_utf8_lossy(&begin).into_owned()
+        let status = String::from_utf8_lossy(&begin[9..]).into_owned();
+        (status, stream)
     }
 }
 
@@ -210,7 +218,7 @@ fn a_large_upload_goes_through_the_disk_and_is_read_back_in_ranges() {
         "{}",
         problem.detail
     );
-    assert_eq!(caller.announced(8 << 20), "HTTP/1.1 413");
+    assert_eq!(caller.announced("tester", 8 << 20).0, "413");
     assert_eq!(
         left_in(&data.path().join("intake")),
         0,
@@ -231,6 +239,26 @@ fn token_file(dir: &Path) -> std::path::PathBuf {
         .write_all(secret.as_bytes())
         .expect("writable");
     path
+}
+
+/// One tenant gets half of the 16 places for uploads, the next one half of what is left.
+#[test]
+fn slow_uploads_of_one_tenant_leave_places_for_others() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let running = start(dir.path(), "");
+    let caller = Caller::new(&running);
+    let slow = |principal: &str| -> Vec<UnixStream> {
+        let all = (0..17).map(|_| caller.announced(principal, 1 << 20));
+        let (open, refused): (Vec<_>, Vec<_>) = all.partition(|(status, _)| status == "100");
+        assert!(refused.iter().all(|(status, _)| status == "429"));
+        open.into_iter().map(|(_, stream)| stream).collect()
+    };
+    let first = slow("tester");
+    assert_eq!(first.len(), 8);
+    let second = slow("neighbour");
+    assert_eq!(second.len(), 4);
+    drop((first, second));
+    end(running);
 }
 
 #[test]
