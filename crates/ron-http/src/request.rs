@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use ron_kernel::Deadline;
+use ron_proto::values::is_control;
 use ron_proto::{IdemKey, Problem};
 use serde::de::DeserializeOwned;
 
@@ -217,8 +218,8 @@ pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
         Cow::Borrowed(text)
     };
     let text = percent_decode_str(&spaced).decode_utf8().ok()?;
-    // A decoded control character could split a log line.
-    (!text.chars().any(char::is_control)).then(|| Cow::Owned(text.into_owned()))
+    // A decoded control character could split a log line, or show another name than was sent.
+    (!text.chars().any(is_control)).then(|| Cow::Owned(text.into_owned()))
 }
 
 /// Maximum number of pairs in a query.
@@ -271,6 +272,7 @@ mod tests {
         check("%ff", false, None);
         check("%00", false, None);
         check("%0d%0a", false, None);
+        check("%E2%80%AE", false, None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ron_kernel::{Clock, ServiceScope, SystemClock};
 use ron_proto::Timestamp;
+use ron_proto::values::is_control;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -250,7 +251,7 @@ fn plain(text: &str) -> bool {
 /// Replaces control characters, so that a log line stays one line.
 fn one_line(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_control(c) { ' ' } else { c })
         .collect()
 }
 

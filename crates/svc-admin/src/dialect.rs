@@ -5,6 +5,7 @@
 //! read is absent.
 
 use ron_proto::admin::{NodePlane, NodeQueue, NodeState, NodeThread};
+use ron_proto::values::is_control;
 use serde_json::Value;
 
 use crate::state::Ready;
@@ -199,7 +200,7 @@ fn texts(doc: &Value, name: &str) -> Vec<String> {
 fn clip(raw: &str) -> String {
     raw.chars()
         .take(MAX_TEXT)
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_control(c) { ' ' } else { c })
         .collect()
 }
 

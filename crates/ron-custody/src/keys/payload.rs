@@ -10,6 +10,7 @@ use ron_proto::kms::{
     POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
 };
 use ron_proto::policy::digest_message;
+use ron_proto::values::is_control;
 
 /// Messages of an `any` key must not begin like the framed bytes of a digest request: a signature must not be valid
 /// for both.
@@ -173,7 +174,7 @@ fn bad_text(what: &str) -> String {
 }
 
 fn line_ok(text: &str) -> bool {
-    (1..=POLICY_TEXT_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+    (1..=POLICY_TEXT_BYTES_MAX).contains(&text.len()) && !text.chars().any(is_control)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::MAX_MEMO_BYTES;
-use crate::values::{ValueError, string_value};
+use crate::values::{ValueError, is_control, string_value};
 
 /// A string type with a validity rule: `FromStr`, `TryFrom`, `Display`, serde as a string, and a
 /// schema.
@@ -60,9 +60,10 @@ text!(
 );
 
 text!(
-    /// Free text stored with an entry: at most 256 bytes of UTF-8 without control characters.
-    Memo, "memo", "at most 256 bytes without control characters",
-    |s| s.len() <= MAX_MEMO_BYTES && !s.chars().any(char::is_control),
+    /// Free text stored with an entry: at most 256 bytes of UTF-8 without control characters, bidirectional
+    /// ones included.
+    Memo, "memo", "at most 256 bytes without control characters, bidirectional ones included",
+    |s| s.len() <= MAX_MEMO_BYTES && !s.chars().any(is_control),
     { "type": "string", "maxLength": 256 }
 );
 
@@ -125,6 +126,21 @@ impl FromStr for TxId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_memo_shows_what_it_holds() {
+        for good in ["", "Straße, 東京, שלום, مرحبا", "👩\u{200d}🚀", "<b>"] {
+            assert!(good.parse::<Memo>().is_ok(), "{good}");
+        }
+        let directs = ['\u{61c}', '\u{200e}', '\u{200f}'];
+        let directs = directs.into_iter().chain('\u{202a}'..='\u{202e}');
+        for bad in directs.chain('\u{2066}'..='\u{2069}').chain(['\n', '\u{85}']) {
+            let text = format!("pay {bad}1000");
+            assert!(text.parse::<Memo>().is_err(), "{}", bad.escape_unicode());
+            assert!(text.parse::<Reference>().is_err());
+            assert!(text.parse::<PrincipalName>().is_err());
+        }
+    }
 
     #[test]
     fn txids_carry_their_sequence_and_parse_back() {

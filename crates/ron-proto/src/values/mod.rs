@@ -12,7 +12,7 @@ mod time;
 pub use amount::Amount;
 pub use content::ContentId;
 pub use kid::{Alg, Kid, KidVersion};
-pub use text::{Account, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, Tenant};
+pub use text::{Account, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, Tenant, is_control};
 pub use time::Timestamp;
 
 /// Why a text is not a value of its type. Contains no part of the input, so it may be shown to

@@ -6,6 +6,16 @@ use uuid::Uuid;
 
 use super::{ValueError, string_value};
 
+/// True for a control character and for one that changes the direction of the text around it. Names
+/// and free texts hold neither: a list would show something else than what is stored.
+pub fn is_control(c: char) -> bool {
+    let directs = matches!(
+        c,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    directs || c.is_control()
+}
+
 /// Checks length and alphabet; all names are ASCII, so bytes are characters.
 fn check(
     what: &'static str,

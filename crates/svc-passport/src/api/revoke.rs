@@ -7,6 +7,7 @@ use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::passport::{
     REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SUBJECT_BYTES_MAX, TTL_S_MAX,
 };
+use ron_proto::values::is_control;
 use ron_proto::{Problem, scope};
 
 use super::Api;
@@ -49,9 +50,11 @@ fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {
     let bad = |why: &str| Err(Problem::bad_request(why));
     if body.reason.is_empty()
         || body.reason.len() > REASON_BYTES_MAX
-        || body.reason.chars().any(char::is_control)
+        || body.reason.chars().any(is_control)
     {
-        return bad("reason must be 1..256 bytes without control characters");
+        return bad(
+            "reason must be 1..256 bytes without control characters, bidirectional ones included",
+        );
     }
     let named = |text: &str| {
         !text.is_empty()
