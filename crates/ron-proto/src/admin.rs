@@ -404,11 +404,12 @@ pub struct AuditEntry {
     /// Increases by one with each record.
     pub seq: u64,
     pub at: Timestamp,
-    /// `reload`, `shutdown`, `refresh`, `session`, `config` or `read`.
+    /// `reload`, `shutdown` or `session`.
     pub action: String,
     /// The node, for actions on a node.
     pub node: Option<String>,
-    /// Subject of the caller; `anonymous` when it is not known.
+    /// Subject of the caller. Refused callers without an identity have no record; they are counted
+    /// and summed up in the service log.
     pub subject: String,
     pub roles: Vec<String>,
     /// `started`, `done`, `denied`, `failed` or `unknown`.

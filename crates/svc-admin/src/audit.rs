@@ -1,5 +1,5 @@
-//! The audit: who tried to act on the fleet, and with what result. One thread writes it, durably,
-//! to the console's SQLite file; readers take the last lines from a snapshot.
+//! The audit: which known callers tried to act on the fleet, and with what result. One thread writes
+//! it, durably, to the console's SQLite file; readers take the last lines from a snapshot.
 //!
 //! **Invariant:** no call to a node is made before the line that announces it is on the disk. A
 //! denial never waits: when the queue is full, the line goes to the log only and is counted.
@@ -264,8 +264,8 @@ fn write_head(store: &Store, head: &SeenHead) -> Result<(), StoreError> {
     })
 }
 
-/// Values of the audit metric's `action` label; `other` is a path without an action.
-const ACTIONS: [&str; 5] = ["reload", "shutdown", "refresh", "session", "other"];
+/// Values of the audit metric's `action` label.
+const ACTIONS: [&str; 3] = ["reload", "shutdown", "session"];
 /// Values of the audit metric's `result` label.
 const RESULTS: [&str; 5] = ["started", "done", "denied", "failed", "unknown"];
 

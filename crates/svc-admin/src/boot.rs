@@ -65,12 +65,7 @@ impl Service for SvcAdmin {
         let audit = Arc::new(audit);
         let shared = Arc::new(Snapshot::new(settings));
         chassis.ready.declare(&["discovery"]);
-        let gate = Arc::new(Gate::new(
-            auth,
-            shared.clone(),
-            audit.clone(),
-            &chassis.registry,
-        ));
+        let gate = Arc::new(Gate::new(auth, shared.clone()));
         chassis.authorizer = gate.clone();
         let client = client(&chassis, &shared);
         let sampling = shared.load().sampling;

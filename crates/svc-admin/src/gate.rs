@@ -3,16 +3,17 @@
 //! In mode `passport` a browser sends its token in a cookie that scripts cannot read; in mode
 //! `ingress` a listed proxy names the user; in mode `none` the loopback bind is the gate and no
 //! caller may act. The health port's actions require passports or service tokens in every mode.
+//!
+//! A caller that the gate refuses is counted and summed up in the log; the audit holds what known
+//! callers do.
 
 use std::sync::Arc;
 
 use ron_auth::RonAuthorizer;
-use ron_http::{Authorizer, Headers, Method, Need, Principal, PrincipalKind, Request, RequestHead};
-use ron_kernel::{ClosedCounter, Registry, Snapshot};
+use ron_http::{Authorizer, Headers, Need, Peer, Principal, PrincipalKind, Request, RequestHead};
+use ron_kernel::Snapshot;
 use ron_proto::{Problem, scope};
 
-use crate::audit::{SharedAudit, line, with_result};
-use crate::caller::Caller;
 use crate::settings::{AuthMode, Ingress, Settings};
 
 /// The cookie that holds a pasted passport.
@@ -25,27 +26,25 @@ const INGRESS_BYTES_MAX: usize = 4096;
 pub struct Gate {
     pub passports: Arc<RonAuthorizer>,
     settings: Arc<Snapshot<Settings>>,
-    audit: SharedAudit,
-    refusals: ClosedCounter,
 }
 
+/// Reasons of refusals beside those of passports, in `auth_failures_total` and in the log.
+const REASONS: [&str; 5] = [
+    NO_IDENTITY,
+    "proxy_peer",
+    "proxy_missing",
+    "proxy_repeated",
+    "proxy_group",
+];
+/// The reason for refusing a change by a caller that nothing identifies, in mode `none`.
+pub const NO_IDENTITY: &str = "no_identity";
+
 impl Gate {
-    pub fn new(
-        passports: Arc<RonAuthorizer>,
-        settings: Arc<Snapshot<Settings>>,
-        audit: SharedAudit,
-        registry: &Registry,
-    ) -> Self {
-        let refusals = registry.counter_closed(
-            "ingress_refusals_total",
-            "Callers refused in mode ingress, by reason.",
-            &[("reason", &["peer", "missing", "repeated", "group"])],
-        );
+    pub fn new(passports: Arc<RonAuthorizer>, settings: Arc<Snapshot<Settings>>) -> Self {
+        passports.declare_reasons(REASONS);
         Self {
             passports,
             settings,
-            audit,
-            refusals,
         }
     }
 
@@ -69,7 +68,9 @@ impl Gate {
         let settings = self.settings.load();
         match settings.auth {
             AuthMode::Ingress => from_proxy(head, need, &settings.ingress).map_err(|refusal| {
-                self.refusals.with_label_values(&[refusal.reason]).inc();
+                let peer = Peer::of(head.peer, head.transport);
+                self.passports
+                    .refused(refusal.reason, peer, &head.request_id, None);
                 refusal.problem
             }),
             AuthMode::None | AuthMode::Passport => match cookie(head) {
@@ -86,46 +87,12 @@ impl Gate {
 
 impl Authorizer for Gate {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
-        self.decide(head, need).inspect_err(|problem| {
-            // Only attempts to change something are audited; reads would flood the audit.
-            if head.method != Method::GET && head.path.starts_with("/api/nodes/") {
-                self.audit.note(denied(head, problem));
-            }
-        })
+        self.decide(head, need)
     }
 
     fn served_at(&self, bases: &[String]) {
         self.passports.served_at(bases);
     }
-}
-
-/// The audit line for a caller refused before the handler.
-fn denied(head: &RequestHead, problem: &Problem) -> ron_proto::admin::AuditEntry {
-    let mut parts = head.path.trim_start_matches("/api/nodes/").split('/');
-    let (node, action) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
-    // An unknown caller's path may contain anything: only known words and plain ids of it go into
-    // the audit.
-    let plain = |text: &str| {
-        text.len() <= 64
-            && text
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-    };
-    let known = ["reload", "shutdown", "refresh"]
-        .into_iter()
-        .find(|word| *word == action);
-    let caller = Caller {
-        subject: "anonymous".to_owned(),
-        roles: Vec::new(),
-        request_id: head.request_id.clone(),
-        peer: head.peer.ip().to_string(),
-    };
-    let entry = line(
-        known.unwrap_or("other"),
-        Some(node).filter(|id| plain(id)),
-        &caller,
-    );
-    with_result(entry, "denied", problem.code, &problem.detail)
 }
 
 /// The passport in the console's cookie.
@@ -190,7 +157,7 @@ fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Princi
     let peer = head.peer.ip().to_canonical();
     if !rules.proxies.iter().any(|block| block.contains(peer)) {
         let why = "come through the proxy: this address is not in ingress.proxies";
-        return refuse("peer", Problem::unauthorized(why));
+        return refuse("proxy_peer", Problem::unauthorized(why));
     }
     let one = |name: &str| match head.headers.count(name) {
         0 => Ok(None),
@@ -201,10 +168,10 @@ fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Princi
     };
     let (Ok(user), Ok(groups)) = (one(&rules.header_user), one(&rules.header_groups)) else {
         let why = "the proxy must set each identity header once and drop those of the client";
-        return refuse("repeated", Problem::unauthorized(why));
+        return refuse("proxy_repeated", Problem::unauthorized(why));
     };
     let Some(user) = user.map(str::trim).filter(|name| !name.is_empty()) else {
-        return refuse("missing", Problem::unauthorized("the proxy named no user"));
+        return refuse("proxy_missing", Problem::unauthorized("the proxy named no user"));
     };
     let groups: Vec<&str> = groups.unwrap_or("").split(',').map(str::trim).collect();
     let scopes = scopes_of(&groups, rules);
@@ -212,7 +179,7 @@ fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Princi
         && !scopes.iter().any(|held| held == wanted)
     {
         let why = format!("no group of this user stands for {wanted}");
-        return refuse("group", Problem::forbidden(why));
+        return refuse("proxy_group", Problem::forbidden(why));
     }
     Ok(Principal {
         name: user.chars().take(128).collect(),
@@ -241,7 +208,7 @@ fn scopes_of(groups: &[&str], rules: &Ingress) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_http::Transport;
+    use ron_http::{Method, Transport};
 
     fn head(peer: &str, pairs: &[(&str, &str)]) -> RequestHead {
         RequestHead {
@@ -286,8 +253,8 @@ mod tests {
         let admin = Need::Scope(scope::ADMIN_ADMIN);
         let ada = [("X-User", "ada"), ("X-Groups", "x, staff")];
         check("10.1.1.1", &ada, view, Ok("ada"));
-        check("11.1.1.1", &ada, view, Err((401, "peer")));
-        check("10.1.1.1", &ada, admin, Err((403, "group")));
+        check("11.1.1.1", &ada, view, Err((401, "proxy_peer")));
+        check("10.1.1.1", &ada, admin, Err((403, "proxy_group")));
         check(
             "10.1.1.1",
             &[("X-User", "ada"), ("X-Groups", "root")],
@@ -298,11 +265,11 @@ mod tests {
             "10.1.1.1",
             &[("X-Groups", "root")],
             view,
-            Err((401, "missing")),
+            Err((401, "proxy_missing")),
         );
-        check("10.1.1.1", &[("X-User", "ada")], view, Err((403, "group")));
+        check("10.1.1.1", &[("X-User", "ada")], view, Err((403, "proxy_group")));
         let twice = [("X-User", "ada"), ("X-User", "eve"), ("X-Groups", "staff")];
-        check("10.1.1.1", &twice, view, Err((401, "repeated")));
+        check("10.1.1.1", &twice, view, Err((401, "proxy_repeated")));
         check("11.1.1.1", &[], Need::Public, Ok("public"));
     }
 

@@ -1,7 +1,7 @@
-//! Reload, shutdown and refresh: the gates in front of every change; each refusal is a line of the
-//! audit.
+//! Reload, shutdown and refresh: the gates in front of every change; the refusal of a known caller is
+//! a line of the audit.
 
-use ron_http::{Request, Responder, Response};
+use ron_http::{Peer, Request, Responder, Response};
 use ron_kernel::SendError;
 use ron_proto::admin::{ActionRequest, RefreshAnswer};
 use ron_proto::{Problem, scope};
@@ -11,7 +11,8 @@ use crate::actions::{Action, Job};
 use crate::audit::{line, with_result};
 use crate::caller::Caller;
 use crate::fleet::Event;
-use crate::settings::Actions;
+use crate::gate::NO_IDENTITY;
+use crate::settings::{Actions, AuthMode};
 
 /// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or passed to the runner, which
 /// sends the response.
@@ -31,15 +32,19 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
     };
     let passed = gates(console, action, request, settings.actions);
     if let Err(problem) = passed {
-        let node = console.fleet.node(request.param("id"));
-        let entry = line(
-            action.as_str(),
-            node.as_ref().map(|n| n.spec.id.as_str()),
-            &caller,
-        );
-        console
-            .audit
-            .note(with_result(entry, "denied", problem.code, &problem.detail));
+        if settings.auth == AuthMode::None {
+            // Any program of the host may be asking: lines for it would push out those of known
+            // callers.
+            let peer = Peer::of(request.peer, request.transport);
+            let passports = &console.gate.passports;
+            passports.refused(NO_IDENTITY, peer, &request.request_id, None);
+        } else {
+            let node = console.fleet.node(request.param("id"));
+            let id = node.as_ref().map(|n| n.spec.id.as_str());
+            let entry = line(action.as_str(), id, &caller);
+            let denied = with_result(entry, "denied", problem.code, &problem.detail);
+            console.audit.note(denied);
+        }
         responder.send(guard::dress(problem.into()));
         return;
     }

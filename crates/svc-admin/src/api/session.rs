@@ -9,7 +9,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::{Console, guard, views};
-use crate::audit::{line, with_result};
+use crate::audit::line;
 use crate::caller::Caller;
 use crate::gate::{COOKIE, head_of, with_bearer};
 use crate::settings::AuthMode;
@@ -44,18 +44,8 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
         .gate
         .passports
         .authorize(&head, &Need::Scope(scope::ADMIN_VIEW));
+    let me = views::whoami(console, &judged?);
     let mut caller = Caller::of(request, AuthMode::Passport);
-    let principal = judged.inspect_err(|problem| {
-        "anonymous".clone_into(&mut caller.subject);
-        let denied = with_result(
-            line("session", None, &caller),
-            "denied",
-            problem.code,
-            &problem.detail,
-        );
-        console.audit.note(denied);
-    })?;
-    let me = views::whoami(console, &principal);
     caller.subject.clone_from(&me.subject);
     caller.roles.clone_from(&me.roles);
     console.audit.note(line("session", None, &caller));
