@@ -65,6 +65,17 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
     let runs = sound(dir);
     assert!(runs.iter().any(|f| f.1 == "running"), "{runs:?}");
     assert!(runs.iter().any(|f| f.1 == "disk writes"), "{runs:?}");
+    let is_database = |path: &&PathBuf| {
+        let ending = path.extension().unwrap_or_default().to_string_lossy();
+        ending.starts_with("db") || ending.starts_with("sqlite")
+    };
+    let databases = names(dir);
+    let databases: Vec<_> = databases.iter().filter(is_database).collect();
+    assert!(databases.len() >= 5, "{databases:?}");
+    for path in databases {
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+    }
 
     // The ports of the configuration are the default ones; the test must not depend on them.
     assert_eq!(fleet.stop(), Some(0));
@@ -117,6 +128,11 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
     mode(0o644);
     wrong(dir, "data files", &["ron-ledger.token", "chmod"]);
     mode(0o600);
+
+    let config_mode = |mode| fs::set_permissions(&config, Permissions::from_mode(mode)).unwrap();
+    config_mode(0o666);
+    wrong(dir, "data files", &["config.toml", "chmod -R go-w"]);
+    config_mode(0o600);
 
     let written = fs::File::options().append(true).open(&token).unwrap();
     let now = SystemTime::now();

@@ -255,6 +255,35 @@ fn a_configuration_with_mistakes_in_it() {
     refused(&out, &["chekc-config", "check-config", "--help"]);
 }
 
+/// A start and `check-config` refuse what another user could have written.
+#[test]
+fn files_that_another_user_could_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("c.toml"), dir.path().join("data"));
+    fs::create_dir(&data).unwrap();
+    fs::write(&file, format!("data_dir = \"{}\"\n", data.display())).unwrap();
+    let refuses = |path: &Path, mode: u32, words: &[&str]| {
+        let before = fs::metadata(path).unwrap().permissions();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        for command in ["run", "check-config"] {
+            let config = file.to_str().unwrap();
+            let out = service("ron-ledger", &[command, "--config", config]);
+            let name = path.display().to_string();
+            refused(&out, &[words, &[&format!("chmod go-w {name}")]].concat());
+        }
+        fs::set_permissions(path, before).unwrap();
+    };
+    refuses(&file, 0o666, &["mode 0666"]);
+    refuses(&file, 0o620, &["mode 0620"]);
+    refuses(&data, 0o777, &["c.toml:1", "data_dir", "mode 0777"]);
+    fs::set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
+    let out = ron_on(&data, &["init"]);
+    assert!(!out.status.success());
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("chmod go-w"), "{said}");
+    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "nothing is made there");
+}
+
 #[test]
 fn a_token_that_does_not_do() {
     let fleet = Fleet::start();

@@ -126,6 +126,9 @@ fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
 /// Makes what is missing; returns false if nothing was missing. Without a base port, or with 0, new
 /// configuration files have the default one.
 pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
+    if let Some(why) = ron_service::config::writer_fault(&layout.root) {
+        return Err(why);
+    }
     if layout.bootstrap().exists() {
         let known: Bootstrap = read_json(&layout.bootstrap())?;
         if known.format != FORMAT {

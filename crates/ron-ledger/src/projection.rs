@@ -11,6 +11,7 @@ use std::time::Duration;
 use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Reference};
 use ron_proto::{Account, Asset};
+use ron_service::{StoreError, open_private};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
 
 use crate::feed::wait_new_entries;
@@ -41,6 +42,8 @@ CREATE TABLE IF NOT EXISTS balances (
 pub enum ProjectionError {
     #[error("the projection: {0}")]
     Sqlite(#[from] rusqlite::Error),
+    #[error(transparent)]
+    Open(#[from] StoreError),
     #[error("the projection cannot read the log: {0}")]
     Read(#[from] ron_tlog::ReadError),
     /// Its content does not fit the log.
@@ -76,7 +79,7 @@ impl Projection {
     }
 
     fn try_open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
-        let db = Connection::open(path)?;
+        let db = open_private(path)?;
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "normal")?;
         db.busy_timeout(Duration::from_secs(2))?;

@@ -46,6 +46,7 @@ pub struct Boot<S> {
 pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartError> {
     // In a constant, so that a service whose table lacks one of these rows does not compile.
     let threads = const { ChassisThreads::of(S::TOPOLOGY) };
+    config.check_writers()?;
     let settings = S::Settings::from_config(&config)?;
     let data = if S::NEEDS_DATA_DIR || config.chassis().data_dir.is_some() {
         DataDir::open(&config)?

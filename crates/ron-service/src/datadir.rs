@@ -1,4 +1,5 @@
-//! The data directory: created with mode 0700, used by one process at a time.
+//! The data directory: created with mode 0700, used by one process at a time. One that other users
+//! could write to was refused before ([`Config::check_writers`]).
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, Write};

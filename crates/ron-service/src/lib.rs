@@ -36,5 +36,5 @@ pub use datadir::DataDir;
 pub use error::StartError;
 pub use main_with::{command, load_process_config, main_with, run_process};
 pub use ready::{ReadyBoard, readiness};
-pub use store::{Migration, Poison, Store, StoreError};
+pub use store::{Migration, Poison, Store, StoreError, open_private};
 pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

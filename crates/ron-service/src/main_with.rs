@@ -43,7 +43,10 @@ fn run<S: Service>() -> u8 {
         Err(problems) => return refuse(table, &StartError::Config(problems)),
     };
     if matches.subcommand_name() == Some("check-config") {
-        return print(&config.render_effective());
+        return match config.check_writers() {
+            Ok(()) => print(&config.render_effective()),
+            Err(problems) => refuse(table, &StartError::Config(problems)),
+        };
     }
     run_process::<S>(config, |_| ()).unwrap_or_else(|error| refuse(table, &error))
 }

@@ -1,9 +1,13 @@
-//! One SQLite file per service: WAL, `synchronous=FULL`, numbered forward-only migrations. A failed
+//! One SQLite file per service, for its user alone: WAL, `synchronous=FULL`, numbered forward-only
+//! migrations. A failed
 //! commit poisons the store: writes are refused from then on, reads continue, and only a restart
 //! helps.
 
+use std::fs::{self, OpenOptions, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,6 +42,8 @@ pub enum StoreError {
         name: &'static str,
         source: rusqlite::Error,
     },
+    #[error("the store {path} cannot be made for this user alone: {error}")]
+    Private { path: String, error: io::Error },
     #[error("the store is closed for writing since an earlier commit failed; restart the service")]
     Poisoned,
     #[error(
@@ -72,10 +78,7 @@ impl Store {
     /// Opens or creates the file and migrates its schema. The caller must hold the lock of the
     /// directory.
     pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let conn = Connection::open_with_flags(path, flags)?;
+        let conn = open_private(path)?;
         // WAL commits are durable only with FULL; NORMAL may lose the last ones in a power cut.
         let mode: String =
             conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
@@ -167,6 +170,7 @@ impl Store {
 
     /// Writes a consistent copy while the store is in use; `to` must not exist.
     pub fn backup_to(&self, to: &Path) -> Result<(), StoreError> {
+        create_private(to)?;
         let to = to.to_string_lossy().into_owned();
         self.conn.execute("VACUUM INTO ?1", [to])?;
         Ok(())
@@ -189,15 +193,57 @@ impl Store {
         };
         // Without a WAL file the database file is complete, so it can be read without a shared
         // index.
-        let wal = path.with_file_name(format!(
-            "{}-wal",
-            path.file_name().unwrap_or_default().to_string_lossy()
-        ));
+        let wal = beside(path, "-wal");
         let settled = std::fs::metadata(wal).map_or(true, |meta| meta.len() == 0);
         if !settled {
             return Err(first.into());
         }
         Ok(Connection::open_with_flags(immutable_uri(path), flags).and_then(probe)?)
+    }
+}
+
+/// The file that SQLite keeps beside the database under this ending.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Opens the database for reading and writing. A new one is created for its owner alone, whatever
+/// the umask, and an earlier one is closed to others. SQLite gives new `-wal` and `-shm` files the
+/// mode of the database.
+pub fn open_private(path: &Path) -> Result<Connection, StoreError> {
+    match create_private(path) {
+        Ok(()) => {}
+        // An existing file is not opened here: closing it would end the locks that other
+        // connections of this process have on it.
+        Err(StoreError::Private { error, .. }) if error.kind() == io::ErrorKind::AlreadyExists => {
+            for file in ["", "-wal", "-shm"].map(|ending| beside(path, ending)) {
+                match fs::set_permissions(&file, Permissions::from_mode(0o600)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(not_private(&file, error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(error) => return Err(error),
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Ok(Connection::open_with_flags(path, flags)?)
+}
+
+/// Creates an empty file that must not exist.
+fn create_private(path: &Path) -> Result<(), StoreError> {
+    let mut new = OpenOptions::new();
+    let made = new.write(true).create_new(true).mode(0o600).open(path);
+    made.map(drop).map_err(|error| not_private(path, error))
+}
+
+fn not_private(path: &Path, error: io::Error) -> StoreError {
+    StoreError::Private {
+        path: path.display().to_string(),
+        error,
     }
 }
 
@@ -391,6 +437,29 @@ mod tests {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
         let copy = Connection::open_with_flags(immutable_uri(&path), flags).unwrap();
         assert_eq!(count(&copy), 1);
+    }
+
+    #[test]
+    fn every_file_is_for_its_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let modes = || {
+            let entries = fs::read_dir(dir.path()).unwrap().map(Result::unwrap);
+            let mode = |entry: fs::DirEntry| entry.metadata().unwrap().permissions().mode();
+            let modes: Vec<u32> = entries.map(mode).map(|mode| mode & 0o777).collect();
+            assert_eq!(modes, vec![0o600; modes.len()]);
+            modes.len()
+        };
+        let store = Store::open(&path, &[ONE]).unwrap();
+        put(&store, 1).unwrap();
+        assert_eq!(modes(), 3, "with -wal and -shm");
+        // As an earlier version has left them.
+        for file in ["", "-wal", "-shm"].map(|ending| beside(&path, ending)) {
+            fs::set_permissions(file, Permissions::from_mode(0o644)).unwrap();
+        }
+        let second = Store::open(&path, &[ONE]).unwrap();
+        second.backup_to(&dir.path().join("copy.db")).unwrap();
+        assert_eq!(modes(), 4);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Checks of one service: its configuration, secrets, ports, and devices.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use ron_kernel::net::Address;
@@ -33,6 +33,13 @@ pub fn check_file(report: &mut Report, name: &str, file: &Path) {
     };
     ports(report, name, &config);
     transport(report, name, &config);
+    if let Err(problems) = config.check_writers() {
+        report.fail(
+            &format!("{name} config"),
+            fleet::lines(problems).replace('\n', "; "),
+            "the service starts only when its own user and root alone can change them",
+        );
+    }
     if let Some(dir) = &config.chassis().data_dir {
         private(report, name, dir);
         existing_or_parent(report, dir);
@@ -222,66 +229,93 @@ fn existing_or_parent(report: &mut Report, dir: &Path) {
     }
 }
 
+/// Files under a data directory that are not as they should be, by fault.
+#[derive(Default)]
+struct Faults {
+    seen: usize,
+    /// Secrets that other users may read.
+    readable: Vec<PathBuf>,
+    /// Files that other users may change.
+    writable: Vec<PathBuf>,
+    /// Files of another user.
+    foreign: Vec<PathBuf>,
+    /// Files newer than the clock.
+    future: Vec<PathBuf>,
+}
+
+impl Faults {
+    fn of(dir: &Path, user: u32) -> Self {
+        let now_s = (SystemClock.unix_ms() / 1000).cast_signed();
+        let (mut faults, mut left) = (Self::default(), vec![dir.to_owned()]);
+        while let Some(path) = left.pop() {
+            let Ok(meta) = std::fs::symlink_metadata(&path) else {
+                continue; // removed meanwhile, or in a directory that has a finding of its own
+            };
+            faults.seen += 1;
+            if meta.uid() != user {
+                faults.foreign.push(path.clone());
+            }
+            if meta.mode() & 0o077 != 0 && is_secret(&path) && !meta.is_symlink() {
+                faults.readable.push(path.clone());
+            }
+            // The users who may write to a socket are its callers.
+            let kept = !meta.is_symlink() && !meta.file_type().is_socket();
+            if kept && meta.mode() & 0o022 != 0 {
+                faults.writable.push(path.clone());
+            }
+            if meta.mtime() > now_s + CLOCK_SLACK_S {
+                faults.future.push(path.clone());
+            }
+            if meta.is_dir() && left.len() < FILES_MAX {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| entry.path()));
+            }
+        }
+        faults
+    }
+}
+
 /// Checks owner, mode and time of all files under a data directory.
 fn private(report: &mut Report, name: &str, dir: &Path) {
     let about = format!("{name} files").replace("directory files", "files");
     let user = rustix::process::geteuid().as_raw();
-    let now_s = (SystemClock.unix_ms() / 1000).cast_signed();
-    let mut left = vec![dir.to_owned()];
-    let (mut open, mut foreign, mut future, mut seen) = (Vec::new(), Vec::new(), Vec::new(), 0);
-    while let Some(path) = left.pop() {
-        let Ok(meta) = std::fs::symlink_metadata(&path) else {
-            continue; // removed meanwhile, or in a directory that has a finding of its own
-        };
-        seen += 1;
-        if meta.uid() != user {
-            foreign.push(path.clone());
-        }
-        if meta.mode() & 0o077 != 0 && is_secret(&path) && !meta.is_symlink() {
-            open.push(path.clone());
-        }
-        if meta.mtime() > now_s + CLOCK_SLACK_S {
-            future.push(path.clone());
-        }
-        if meta.is_dir() && left.len() < FILES_MAX {
-            let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
-            left.extend(entries.map(|entry| entry.path()));
-        }
-    }
+    let faults = Faults::of(dir, user);
+    let at = dir.display();
     let before = report.findings.len();
-    if let Some(path) = open.first() {
-        let says = format!("{}others may read {}", and_more(open.len()), path.display());
-        report.fail(&about, says, format!("chmod -R go= {}", dir.display()));
-    }
-    if let Some(path) = foreign.first() {
-        let says = format!(
-            "{}another user owns {}",
-            and_more(foreign.len()),
-            path.display()
-        );
-        let hint = format!(
-            "run this as the service's user, or: chown -R {user} {}",
-            dir.display()
-        );
-        report.fail(&about, says, hint);
-    }
-    if let Some(path) = future.first() {
-        let says = format!(
-            "{}{} has a time in the future: the clock was set back",
-            and_more(future.len()),
-            path.display()
-        );
-        report.fail(
-            "clock",
-            says,
-            "correct the clock before a service writes again",
-        );
-    }
+    let mut found = |about: &str, paths: &[PathBuf], what: &str, hint: String| {
+        if let Some(path) = paths.first() {
+            let says = format!("{}{what} {}", and_more(paths.len()), path.display());
+            report.fail(about, says, hint);
+        }
+    };
+    found(
+        &about,
+        &faults.readable,
+        "others may read",
+        format!("chmod -R go= {at}"),
+    );
+    found(
+        &about,
+        &faults.writable,
+        "others may change",
+        format!("chmod -R go-w {at}"),
+    );
+    found(
+        &about,
+        &faults.foreign,
+        "another user owns",
+        format!("run this as the service's user, or: chown -R {user} {at}"),
+    );
+    found(
+        "clock",
+        &faults.future,
+        "the clock was set back: a time in the future has",
+        "correct the clock before a service writes again".to_owned(),
+    );
     if report.findings.len() == before {
-        report.ok(
-            &about,
-            format!("{seen} files, all of this user, secrets closed to others"),
-        );
+        let seen = faults.seen;
+        let says = format!("{seen} files, all of this user, closed to others as they should be");
+        report.ok(&about, says);
     }
 }
 

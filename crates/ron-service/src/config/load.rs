@@ -155,6 +155,7 @@ impl Config {
             &self.source.flags,
         )?;
         config.source.rewrite.clone_from(rewrite);
+        config.check_writers()?;
         Ok(config)
     }
 
@@ -164,6 +165,10 @@ impl Config {
     /// The service's name, such as `ron-kms`.
     pub fn service(&self) -> &'static str {
         self.table.service
+    }
+    /// The file that it was loaded from.
+    pub fn file(&self) -> Option<&Path> {
+        self.source.file.as_deref()
     }
     /// The settings of the chassis.
     pub fn chassis(&self) -> &ChassisSettings {

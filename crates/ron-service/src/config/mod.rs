@@ -14,6 +14,7 @@ mod settings;
 mod table;
 mod units;
 mod values;
+mod writers;
 
 pub use chassis::{AuthKeys, BaseUrl, ChassisSettings, LogFormat, LogLevel, PrincipalKeys};
 pub use diff::{Change, Diff};
@@ -28,6 +29,7 @@ pub use table::Table;
 pub(crate) use table::{close, unknown_key};
 pub use units::{parse_duration, parse_size, show_duration, show_size};
 pub use values::{SubTable, Value, table_faults};
+pub use writers::writer_fault;
 
 #[cfg(test)]
 mod tests;
