@@ -281,7 +281,11 @@ fn files_that_another_user_could_change() {
     assert!(!out.status.success());
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(said.contains("chmod go-w"), "{said}");
-    assert_eq!(fs::read_dir(&data).unwrap().count(), 0, "nothing is made there");
+    assert_eq!(
+        fs::read_dir(&data).unwrap().count(),
+        0,
+        "nothing is made there"
+    );
 }
 
 #[test]

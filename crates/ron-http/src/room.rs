@@ -217,7 +217,10 @@ mod tests {
             let tenant = tenant.parse().expect("a tenant");
             (0..own).for_each(|_| room.give_upload(&tenant));
         }
-        assert!(room.taken.lock().uploads.is_empty(), "no tenant is remembered");
+        assert!(
+            room.taken.lock().uploads.is_empty(),
+            "no tenant is remembered"
+        );
         assert!(room.take_upload(&a, 1) && !room.take_upload(&a, 1));
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     fn place() -> Place {
-        Place::take(&Arc::default(), 1).expect("the first")
+        Place::take(&Arc::new(Room::new(1)), &Tenant::default(), 1).expect("the first")
     }
 
     #[test]
@@ -215,11 +215,11 @@ mod tests {
 
     #[test]
     fn places_are_freed() {
-        let taken = Arc::default();
-        let first = Place::take(&taken, 2).expect("one");
-        let _second = Place::take(&taken, 2).expect("two");
-        assert!(Place::take(&taken, 2).is_none());
+        let (room, tenant) = (Arc::new(Room::new(1)), Tenant::default());
+        let first = Place::take(&room, &tenant, 4).expect("one");
+        let _second = Place::take(&room, &tenant, 4).expect("two");
+        assert!(Place::take(&room, &tenant, 4).is_none());
         drop(first);
-        assert!(Place::take(&taken, 2).is_some());
+        assert!(Place::take(&room, &tenant, 4).is_some());
     }
 }

@@ -170,7 +170,10 @@ fn a_flood_of_strangers_pushes_nothing_out_of_the_audit() {
     }
     assert_eq!(pair.act("reload", OPERATOR, "n").status, 200);
     let lines = pair.lines(4);
-    assert_eq!(lines, ["reload otto started -", "reload otto done -"].repeat(2));
+    assert_eq!(
+        lines,
+        ["reload otto started -", "reload otto done -"].repeat(2)
+    );
     assert_eq!(pair.audit().dropped, 0);
     let shown = pair.audit().entries;
     pair.console.drain(Duration::from_secs(5));

@@ -171,7 +171,10 @@ fn from_proxy(head: &RequestHead, need: &Need, rules: &Ingress) -> Result<Princi
         return refuse("proxy_repeated", Problem::unauthorized(why));
     };
     let Some(user) = user.map(str::trim).filter(|name| !name.is_empty()) else {
-        return refuse("proxy_missing", Problem::unauthorized("the proxy named no user"));
+        return refuse(
+            "proxy_missing",
+            Problem::unauthorized("the proxy named no user"),
+        );
     };
     let groups: Vec<&str> = groups.unwrap_or("").split(',').map(str::trim).collect();
     let scopes = scopes_of(&groups, rules);
@@ -267,7 +270,12 @@ mod tests {
             view,
             Err((401, "proxy_missing")),
         );
-        check("10.1.1.1", &[("X-User", "ada")], view, Err((403, "proxy_group")));
+        check(
+            "10.1.1.1",
+            &[("X-User", "ada")],
+            view,
+            Err((403, "proxy_group")),
+        );
         let twice = [("X-User", "ada"), ("X-User", "eve"), ("X-Groups", "staff")];
         check("10.1.1.1", &twice, view, Err((401, "proxy_repeated")));
         check("11.1.1.1", &[], Need::Public, Ok("public"));

@@ -134,7 +134,10 @@ mod tests {
         }
         let directs = ['\u{61c}', '\u{200e}', '\u{200f}'];
         let directs = directs.into_iter().chain('\u{202a}'..='\u{202e}');
-        for bad in directs.chain('\u{2066}'..='\u{2069}').chain(['\n', '\u{85}']) {
+        for bad in directs
+            .chain('\u{2066}'..='\u{2069}')
+            .chain(['\n', '\u{85}'])
+        {
             let text = format!("pay {bad}1000");
             assert!(text.parse::<Memo>().is_err(), "{}", bad.escape_unicode());
             assert!(text.parse::<Reference>().is_err());

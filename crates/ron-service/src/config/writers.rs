@@ -80,7 +80,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::config::Table;
+    use crate::config::{Settings as _, Table};
 
     crate::settings! {
         #[allow(dead_code)] // the test reads the table
