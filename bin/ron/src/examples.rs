@@ -16,6 +16,11 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron man | man -l -\nron man --dir /usr/local/share/man",
     ),
     (
+        "clock show",
+        "ron clock show\nron clock show --data-dir /srv/ron",
+    ),
+    ("clock accept", "date -u && ron clock accept"),
+    (
         "token get",
         "ron token get --audience svc-wallet --scope wallet:read --ttl 5m\nron token get --audience svc-wallet --key holder.key   # bound to a key made by `ron token key`",
     ),

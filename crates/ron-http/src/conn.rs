@@ -12,9 +12,9 @@ use crate::ids::ShortId;
 use crate::memory::{Full, HeldBytes};
 use crate::pace::Pace;
 use crate::parse::HeadScanner;
-use crate::peer::Peer;
 use crate::responder::Hook;
 use crate::response::Body;
+use crate::room::Share;
 use crate::source::Sending;
 use crate::spool::Spool;
 use crate::stream::Stream;
@@ -277,16 +277,6 @@ impl Reading {
         self.body.reserve_exact(size - self.body.len());
         Ok(())
     }
-}
-
-/// To whom a connection is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
-    Peer(Peer),
-    /// A proxy in front of many clients: counted in the total and for no peer.
-    Proxy,
-    /// A connection that is answered 503 because there is no room; not counted as served.
-    Refused,
 }
 
 /// A connection. The holder of its lease owns it; only the owner touches the socket.

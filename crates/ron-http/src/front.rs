@@ -16,7 +16,7 @@ use ron_kernel::{
 use ron_proto::Problem;
 
 use crate::auth::{Authorizer, Principal};
-use crate::conn::{After, Conn, Share, Step};
+use crate::conn::{After, Conn, Step};
 use crate::failures::Failures;
 use crate::head::Transport;
 use crate::ids::Ids;
@@ -24,7 +24,7 @@ use crate::limits::Limits;
 use crate::listener::{Accepted, Listen, Listener};
 use crate::metrics::HttpMetrics;
 use crate::peer::Peer;
-use crate::room::FREE_ROW;
+use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
 use crate::shared::{LISTENERS, Shared};
 use crate::slots::{ParkedAs, SLOT_ROW, Slots};

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::Tenant;
 
-use crate::conn::Share;
 use crate::peer::Peer;
 
 /// The lock of the list of free slots: taken when a connection, a long poll or an
@@ -17,6 +16,16 @@ pub(crate) const FREE_ROW: LockSpec = LockSpec {
     guards: "the free connection slots, what each peer has of them and of the long polls, and each tenant's uploads",
 };
 static FREE_LOCK: LockSpec = FREE_ROW;
+
+/// To whom a connection is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    Peer(Peer),
+    /// A proxy in front of many clients: counted in the total and for no peer.
+    Proxy,
+    /// A connection that is answered 503 because there is no room; not counted as served.
+    Refused,
+}
 
 /// The free slots, and the shares of each peer and tenant.
 #[derive(Debug)]

@@ -24,11 +24,11 @@ use std::time::Instant;
 use ron_kernel::net::Readiness;
 use ron_kernel::{Gauge, LockSpec, RankedMutex};
 
-use crate::conn::{Conn, Share, Step};
+use crate::conn::{Conn, Step};
 use crate::peer::Peer;
 use crate::responder::{Hook, Ticket};
 use crate::response::Response;
-use crate::room::Room;
+use crate::room::{Room, Share};
 use crate::timer::Timer;
 
 /// The lock of one slot: held for a few instructions.

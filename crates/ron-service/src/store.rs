@@ -1,7 +1,6 @@
 //! One SQLite file per service, for its user alone: WAL, `synchronous=FULL`, numbered forward-only
-//! migrations. A failed
-//! commit poisons the store: writes are refused from then on, reads continue, and only a restart
-//! helps.
+//! migrations. A failed commit poisons the store: writes are refused from then on, reads continue,
+//! and only a restart helps.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -233,7 +232,7 @@ pub fn open_private(path: &Path) -> Result<Connection, StoreError> {
     Ok(Connection::open_with_flags(path, flags)?)
 }
 
-/// Creates an empty file that must not exist.
+/// Creates an empty file with mode 0600; it must not exist.
 fn create_private(path: &Path) -> Result<(), StoreError> {
     let mut new = OpenOptions::new();
     let made = new.write(true).create_new(true).mode(0o600).open(path);

@@ -161,7 +161,7 @@ fn every_api_route_authenticates() {
 /// Refused callers without an identity leave no lines, so that they cannot push out those of known
 /// callers.
 #[test]
-fn a_flood_of_strangers_pushes_nothing_out_of_the_audit() {
+fn a_flood_without_identities_pushes_nothing_out_of_the_audit() {
     let unlimited = "read_only = false\nlimits.auth_failures_per_second = 0";
     let mut pair = Pair::start(unlimited);
     assert_eq!(pair.act("reload", OPERATOR, "n").status, 200);

@@ -85,7 +85,7 @@ mod tests {
     crate::settings! {
         #[allow(dead_code)] // the test reads the table
         struct Own {
-            /// Directory of policies.
+            /// Directory of the signed policies.
             "policy.dir" => policy_dir: Option<PathBuf>, restart(Files);
         }
     }
