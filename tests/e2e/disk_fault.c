@@ -1,7 +1,8 @@
-/* A disk that is full, or whose flush fails, for one directory of one program: loaded with LD_PRELOAD by
- * tests/e2e/disk_faults.rs. The first byte of the file DISK_FAULT_FILE selects the fault below DISK_FAULT_DIR:
+/* A disk that is full, that hangs, or whose flush fails, for one directory of one program: loaded with LD_PRELOAD by
+ * tests/e2e/disk_faults.rs and disk_hangs.rs. The first byte of the file DISK_FAULT_FILE selects the fault below DISK_FAULT_DIR:
  *   f  full: a write takes half of what it is given, the next ENOSPC, and so on; and no space can be allocated
  *   s  fsync and fdatasync fail with EIO, as after a device error; the kernel keeps the pages
+ *   h  hangs: writes and flushes return when the fault ends
  * Anything else: no fault. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,10 +34,15 @@ static char fault(int fd) {
   return what;
 }
 
+static void hang(int fd) {
+  while (fault(fd) == 'h') usleep(10000);
+}
+
 static __thread int turn;
 
 /* Bytes that still fit, or -1. */
 static ssize_t room(int fd, size_t count) {
+  hang(fd);
   if (fault(fd) != 'f') return (ssize_t)count;
   turn = !turn;
   if (turn && count > 1) return (ssize_t)(count / 2);
@@ -80,6 +86,7 @@ int fallocate64(int fd, int mode, off64_t at, off64_t count) {
 
 int fsync(int fd) {
   REAL(fsync);
+  hang(fd);
   if (fault(fd) != 's') return real(fd);
   errno = EIO;
   return -1;
@@ -87,6 +94,7 @@ int fsync(int fd) {
 
 int fdatasync(int fd) {
   REAL(fdatasync);
+  hang(fd);
   if (fault(fd) != 's') return real(fd);
   errno = EIO;
   return -1;

@@ -15,7 +15,7 @@ use ron_tests::processes::Rig;
 use ron_tests::{ok, ron_on, workspace};
 use serde_json::Value;
 
-fn library(to: &Path) -> PathBuf {
+pub fn library(to: &Path) -> PathBuf {
     let out = to.join("disk_fault.so");
     let made = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"])

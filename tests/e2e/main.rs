@@ -17,6 +17,8 @@ mod bad_input;
 mod clock;
 mod demo;
 mod disk_faults;
+mod disk_full;
+mod disk_hangs;
 mod doctor;
 mod documented;
 mod embedding;

@@ -73,7 +73,7 @@ impl Prepared {
 
 fn assert_refuses(kms: &Kms, key: &str, what: &str) {
     let refused = kms.sign(key, "x", None);
-    assert_eq!(json(&refused, 503)["code"], "audit_unavailable", "{what}");
+    assert_eq!(json(&refused, 503)["code"], "audit_tampered", "{what}");
     let made = serde_json::json!({"tenant": "ron", "purpose": "p", "alg": "ed25519", "op_id": ron_proto::OpId::from_random(OsRandom.bytes()).to_string()});
     assert_eq!(kms.post("/v1/kms/keys", &made, None).status, 503, "{what}");
 }

@@ -1,5 +1,6 @@
 //! Causes of refusals and failures: one closed list, with the code of each.
 
+use ron_files::NoRoom;
 use ron_kernel::ClockAlarm;
 
 /// The result of an operation that was done, in leaves and metrics.
@@ -67,6 +68,8 @@ causes! {
     Busy = "busy",
     /// The audit log cannot take leaves, so nothing may be signed or changed.
     AuditUnavailable = "audit_unavailable",
+    /// The audit log is not what was written to it, so nothing may be signed or changed.
+    AuditTampered = "audit_tampered",
     /// The key store cannot be written, or the device that holds the key is unavailable.
     StoreUnavailable = "store_unavailable",
     /// The configuration requires a recent attestation of where the key is held, and there is none.
@@ -126,6 +129,21 @@ impl Refusal {
             retry_after_s: 5,
             ..Self::new(Cause::AuditUnavailable, detail)
         }
+    }
+
+    /// The disk has too little room for leaves; nothing was signed or changed.
+    pub fn no_room(full: &NoRoom) -> Self {
+        Self {
+            retry_after_s: 5,
+            ..Self::new(Cause::AuditUnavailable, full.to_string())
+        }
+    }
+
+    /// The audit log differs from what was written: no retry helps.
+    pub fn audit_tampered() -> Self {
+        let detail = "the audit log differs from what was written to it, so nothing is signed or changed until it is \
+                      restored; verification still works. See /readyz.";
+        Self::new(Cause::AuditTampered, detail)
     }
 
     /// The date is not known, so no leaf can say when it was written.

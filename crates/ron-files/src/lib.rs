@@ -4,6 +4,7 @@
 //!  disk     Disk: what a file system promises; OsDisk
 //!  memory   MemoryDisk: a disk in memory, for amnesia mode
 //!  replace  write_atomic, Replacement: files that appear when they are complete
+//!  room     DiskRoom: refuses writes before the disk is full
 //!  sim      SimDisk: a disk in memory that loses, tears and refuses writes, for tests
 //!  kind     the first bytes of every file: kind and format version; FileError
 //!  records  RecordFile: records appended in batches; a torn tail is cut, damage is refused
@@ -23,6 +24,7 @@ mod kind;
 mod memory;
 mod records;
 mod replace;
+mod room;
 mod sealed;
 mod sim;
 mod slots;
@@ -33,6 +35,7 @@ pub use kind::{FileError, Kind};
 pub use memory::MemoryDisk;
 pub use records::{Check, Opened, Place, RecordFile, Tail};
 pub use replace::{Replacement, rename_durably, write_atomic, write_atomic_with_mode};
+pub use room::{DiskRoom, NoRoom, free_bytes};
 pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use slots::{Slot, SlotFile};

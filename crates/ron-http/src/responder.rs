@@ -40,6 +40,9 @@ pub(crate) trait Sink: Send + Sync {
 
     /// Calls the hook when the client of a long poll is gone; at once when it is gone already.
     fn on_gone(&self, ticket: Ticket, hook: Hook);
+
+    /// Lowers the time limit of the request.
+    fn answer_by(&self, ticket: Ticket, deadline: Deadline);
 }
 
 /// Answers one request, from any thread: [`Responder::send`] writes to the socket without blocking.
@@ -132,6 +135,16 @@ impl Responder {
         }
     }
 
+    /// Has the client answered 504 at this deadline, if it is before the front's.
+    #[must_use]
+    pub fn by(mut self, deadline: Deadline) -> Self {
+        self.deadline = self.deadline.earlier(deadline);
+        if let Some(sink) = &self.sink {
+            sink.answer_by(self.ticket, self.deadline);
+        }
+        self
+    }
+
     /// When the client is answered 504.
     pub fn deadline(&self) -> Deadline {
         self.deadline
@@ -185,4 +198,6 @@ impl Sink for Detached {
     }
 
     fn on_gone(&self, _ticket: Ticket, _hook: Hook) {}
+
+    fn answer_by(&self, _ticket: Ticket, _deadline: Deadline) {}
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::net::{Event, Poller, Readiness, Watch};
 use ron_kernel::rate::DrainMeter;
-use ron_kernel::{RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
+use ron_kernel::{Deadline, RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
 
 use crate::auth::{Authorizer, Principal};
@@ -381,5 +381,9 @@ impl Sink for Shared {
         if let Some(Hook(call)) = self.slots.watch(ticket, hook) {
             call();
         }
+    }
+
+    fn answer_by(&self, ticket: Ticket, deadline: Deadline) {
+        self.slots.answer_by(ticket, deadline.at());
     }
 }

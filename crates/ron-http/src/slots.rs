@@ -268,6 +268,17 @@ impl Slots {
         hook
     }
 
+    /// Lowers the time limit of a waiting request.
+    pub(crate) fn answer_by(&self, ticket: Ticket, at: Instant) {
+        let due = self.timer.tick(at);
+        self.with(ticket.token, |slot, state| {
+            if state.waits_for(ticket) {
+                slot.due.fetch_min(due, Ordering::SeqCst);
+            }
+        });
+        self.timer.note(due);
+    }
+
     /// Takes the connection of a waiting request; an answer that follows is late.
     pub(crate) fn withdraw(&self, ticket: Ticket) -> Option<Lease<'_>> {
         self.with(ticket.token, |slot, state| match state.phase {

@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use ron_http::{Limits, Method, Need, Request, Responder, Response, Route};
+use ron_kernel::Deadline;
 use ron_proto::Problem;
 use support::{Client, Served, router, serve};
 
@@ -362,6 +363,32 @@ fn the_deadline_answers_504_and_the_late_answer_is_discarded() {
     assert_eq!(client.send(zero).answer().status, 504);
     let bad = "GET /hello HTTP/1.1\r\nHost: t\r\nX-Request-Deadline-Ms: -1\r\n\r\n";
     assert_eq!(client.send(bad).answer().status, 400);
+}
+
+#[test]
+fn a_handler_lowers_the_deadline_and_cannot_raise_it() {
+    let (routes, jobs) = deferred();
+    let served = serve(routes, Limits::default(), 1);
+    let take = || jobs.recv().expect("the job arrives");
+    let mut client = served.client();
+    let start = Instant::now();
+    client.send("GET /later HTTP/1.1\r\nHost: t\r\n\r\n");
+    let responder = take().by(Deadline::within(Duration::from_millis(200)));
+    assert_eq!(client.answer().status, 504);
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_millis(200) && took < Duration::from_secs(4),
+        "{took:?}" // the front's own deadline is 5 s
+    );
+    responder.send(Response::text(200, "too late"));
+    client.send("GET /later HTTP/1.1\r\nHost: t\r\nX-Request-Deadline-Ms: 200\r\n\r\n");
+    let responder = take().by(Deadline::within(Duration::from_hours(1)));
+    assert_eq!(client.answer().status, 504);
+    drop(responder);
+    client.send("GET /later HTTP/1.1\r\nHost: t\r\n\r\n");
+    let responder = take().by(Deadline::within(Duration::from_secs(4)));
+    responder.send(Response::text(200, "in time"));
+    assert_eq!(client.answer().text(), "in time");
 }
 
 #[test]

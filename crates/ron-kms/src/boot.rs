@@ -57,6 +57,7 @@ impl Service for RonKms {
                 clock: chassis.clock.clone(),
                 random: chassis.random.clone(),
                 ready: chassis.ready.clone(),
+                room: chassis.room.clone(),
                 disk: None,
                 witness,
                 http: chassis.client.clone(),

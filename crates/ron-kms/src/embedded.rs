@@ -69,7 +69,8 @@ impl Custody {
         let registry = Registry::new(TOPOLOGY.service);
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
-        let ready = ReadyBoard::new(&registry);
+        let room = config.chassis().disk_room(&clock);
+        let ready = ReadyBoard::new(&registry).with_room(room.clone());
         let parts = EngineParts {
             sup: sup.clone(),
             registry: registry.clone(),
@@ -77,6 +78,7 @@ impl Custody {
             clock,
             random: OsRandom::shared(),
             ready: ready.clone(),
+            room,
             disk: None,
             witness,
             http: Arc::new(HttpClient::new(ClientConfig::default())),

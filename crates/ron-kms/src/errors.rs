@@ -34,6 +34,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::InFlight => Problem::in_flight(detail),
         Cause::Busy => Problem::busy(retry_after_s),
         Cause::AuditUnavailable => unavailable("The audit log is not available"),
+        Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
         Cause::StoreUnavailable => unavailable("The key store is not available"),
         Cause::AttestationMissing => unavailable("The key has no recent attestation"),
         Cause::DeadlineExceeded => Problem::deadline_exceeded(detail),
@@ -69,7 +70,11 @@ mod tests {
             assert!((400..600).contains(&problem.status));
             assert_eq!(
                 problem.retryable,
-                matches!(problem.status, 429 | 503 | 504) || cause == Cause::InFlight
+                match cause {
+                    Cause::InFlight => true,
+                    Cause::AuditTampered => false,
+                    _ => matches!(problem.status, 429 | 503 | 504),
+                }
             );
         }
     }

@@ -74,6 +74,7 @@ impl Service for RonLedger {
             clock: chassis.clock.clone(),
             metrics: metrics.clone(),
             health: Arc::new(Readiness::new(&chassis)),
+            room: chassis.room.clone(),
             commits: settings.commits,
         };
         let (ledger, notifications) = writer::spawn(engine, with);

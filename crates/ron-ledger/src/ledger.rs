@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use ron_files::DiskRoom;
 use ron_kernel::{Deadline, SendError, Sender, SharedClock, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
@@ -58,13 +59,15 @@ pub(crate) struct Job {
 pub(crate) struct Gate {
     state: AtomicU8,
     clock: SharedClock,
+    room: DiskRoom,
 }
 
 impl Gate {
-    pub(crate) fn new(clock: SharedClock) -> Self {
+    pub(crate) fn new(clock: SharedClock, room: DiskRoom) -> Self {
         Self {
             state: AtomicU8::new(OPEN),
             clock,
+            room,
         }
     }
 
@@ -81,10 +84,10 @@ impl Gate {
                 ClosedCause::Broken,
                 "an invariant of its books did not hold".to_owned(),
             ),
-            OPEN if !log.poisoned() => {
-                let alarm = self.clock.alarm().filter(|alarm| alarm.at_start)?;
-                (ClosedCause::DateUnknown, alarm.to_string())
-            }
+            OPEN if !log.poisoned() => match self.clock.alarm().filter(|alarm| alarm.at_start) {
+                Some(alarm) => (ClosedCause::DateUnknown, alarm.to_string()),
+                None => (ClosedCause::DiskFull, self.room.check().err()?.to_string()),
+            },
             _ => match log.write_failure() {
                 Some(failure) if failure.no_room() => (
                     ClosedCause::DiskFull,
@@ -106,7 +109,7 @@ impl Gate {
     }
 }
 
-/// States of the gate: open but for the clock, and permanently closed because of the disk or of an invariant.
+/// States of the gate: open but for the clock and the room on the disk, and permanently closed because of the disk or of an invariant.
 const OPEN: u8 = 0;
 pub(crate) const POISONED: u8 = 1;
 pub(crate) const BROKEN: u8 = 2;

@@ -9,8 +9,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::DiskRoom;
 use ron_kernel::{
-    Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, Supervisor, ThreadCtx, queue,
+    Deadline, DiskWatch, KernelMetrics, Receiver, Recv, Sender, SharedClock, Supervisor, ThreadCtx,
+    queue,
 };
 use ron_proto::Timestamp;
 use ron_proto::ledger::EntryKind;
@@ -57,6 +59,8 @@ pub struct WriterParts {
     pub clock: SharedClock,
     pub metrics: Metrics,
     pub health: Arc<dyn Health>,
+    /// Room on the disk of the log.
+    pub room: DiskRoom,
     /// Capacity of the commit queue.
     pub commits: usize,
 }
@@ -74,6 +78,7 @@ struct Writer {
     metrics: Metrics,
     health: Arc<dyn Health>,
     sup: Supervisor,
+    disk: DiskWatch,
 }
 
 /// Starts the threads for writing, answers and snapshots.
@@ -85,7 +90,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (project_tx, project) = queue(&NOTIFY_PROJECT, 1, &parts.km);
     let shared = engine.shared();
     let snapshotter = engine.snapshotter();
-    let gate = Arc::new(Gate::new(parts.clock.clone()));
+    let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room));
     let writer = Writer {
         commits,
         answers,
@@ -98,6 +103,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
         metrics: parts.metrics.clone(),
         health: Arc::clone(&parts.health),
         sup: parts.sup.clone(),
+        disk: parts.sup.watch_disk("commit"),
     };
     writer.report();
     let (closed, handle) = (Arc::clone(&gate), parts.sup.clone());
@@ -147,10 +153,10 @@ impl Writer {
         ctx.wait_for_shutdown();
     }
 
-    /// When the next hold expires; not while the date is unknown and nothing is written.
+    /// When the next hold expires; not while nothing is written.
     fn next_expiry(&self, engine: &Engine) -> Option<Timestamp> {
-        let unknown = self.clock.alarm().is_some_and(|alarm| alarm.at_start);
-        engine.next_expiry().filter(|_| !unknown)
+        let next = engine.next_expiry()?;
+        self.gate.closed(&self.shared).is_none().then_some(next)
     }
 
     /// Time until the next hold expires, at most [`IDLE`].
@@ -172,7 +178,7 @@ impl Writer {
         let before = self.shared.head();
         // Blocks for one fdatasync; meanwhile further jobs queue up and form the next batch (group
         // commit).
-        let result = engine.commit(now, &requests);
+        let result = self.disk.call(|| engine.commit(now, &requests));
         let new = self.shared.head() - before;
         if new > 0 {
             self.metrics.flushes.inc();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ron_files::DiskRoom;
 use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
 use ron_proto::status::{Health, Readiness};
 
@@ -22,6 +23,10 @@ const DRAINING: &str = "draining";
 const FATAL: &str = "fatal";
 /// The machine's date is not believed.
 pub(crate) const CLOCK: &str = "clock";
+/// A call to the disk does not return.
+pub(crate) const DISK: &str = "disk";
+/// The disk has less room than its reserve.
+pub(crate) const DISK_FULL: &str = "disk_full";
 
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
@@ -58,6 +63,7 @@ pub struct ReadyBoard {
     causes: Arc<RankedMutex<Causes>>,
     gauge: ClosedGauge,
     ready: Gauge,
+    room: DiskRoom,
 }
 
 impl std::fmt::Debug for ReadyBoard {
@@ -71,7 +77,10 @@ impl ReadyBoard {
         let gauge = registry.gauge_closed(
             "readyz_degraded",
             "1 for each cause that currently weakens or stops the service, else 0.",
-            &[("cause", &[STARTING, DRAINING, FATAL, CLOCK])],
+            &[(
+                "cause",
+                &[STARTING, DRAINING, FATAL, CLOCK, DISK, DISK_FULL],
+            )],
         );
         let ready = registry.gauge(
             "ready",
@@ -81,7 +90,13 @@ impl ReadyBoard {
             causes: Arc::new(RankedMutex::new(&READY_LOCK_SPEC, Causes::default())),
             gauge,
             ready,
+            room: DiskRoom::unlimited(),
         }
+    }
+
+    /// The board of a service that writes to a disk.
+    pub fn with_room(self, room: DiskRoom) -> Self {
+        Self { room, ..self }
     }
 
     /// Declares possible causes: `readyz_degraded{cause}` exports them as 0 until they occur.
@@ -91,8 +106,8 @@ impl ReadyBoard {
 
     /// The board of a service that is starting. Threads that may fail are causes, under the names
     /// of their planes.
-    pub(crate) fn starting(registry: &Registry, topology: &Topology) -> Self {
-        let board = Self::new(registry);
+    pub(crate) fn starting(registry: &Registry, topology: &Topology, room: DiskRoom) -> Self {
+        let board = Self::new(registry).with_room(room);
         for row in topology.threads {
             board.declare(&[row.name.trim_end_matches('-')]);
         }
@@ -190,7 +205,7 @@ impl ReadyBoard {
     }
 }
 
-/// The body of `/readyz`: the board, the threads, the clock, and whether the service is draining.
+/// The body of `/readyz`: the board, the threads, the clock, the disk, and whether the service is draining.
 pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     let mut readiness = board.snapshot();
     for plane in supervisor.planes() {
@@ -211,11 +226,27 @@ pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
         Some(_) => readiness.degraded.push(CLOCK.to_owned()),
         None => {}
     }
+    if let Some((cause, _)) = disk_problem(board, supervisor) {
+        readiness.missing.push(cause.to_owned());
+    }
     readiness.missing.sort();
     readiness.degraded.sort();
     readiness.ready = readiness.missing.is_empty();
     readiness.retry_after = (!readiness.ready).then_some(RETRY_AFTER_S);
     readiness
+}
+
+/// Why nothing can be written to the disk: it hangs, or it is full.
+pub(crate) fn disk_problem(
+    board: &ReadyBoard,
+    supervisor: &Supervisor,
+) -> Option<(&'static str, String)> {
+    if let Some(hung) = supervisor.hung_disk() {
+        // A disk that hangs is not asked for its room: it might not answer that either.
+        return Some((DISK, hung.to_string()));
+    }
+    let full = board.room.check().err()?;
+    Some((DISK_FULL, full.to_string()))
 }
 
 /// Exports [`readiness`] as metrics; called at each scrape, because threads start and stop at any
@@ -225,7 +256,7 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
     board.ready.set(i64::from(now.ready));
     let planes = supervisor.planes();
     let names = planes.iter().map(|plane| plane.name);
-    for cause in names.chain([DRAINING, FATAL, CLOCK]) {
+    for cause in names.chain([DRAINING, FATAL, CLOCK, DISK, DISK_FULL]) {
         let has = |causes: &[String]| causes.iter().any(|known| known == cause);
         let on = has(&now.missing) || has(&now.degraded);
         board.gauge.with_label_values(&[cause]).set(i64::from(on));

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, percent_encode};
+use ron_files::{DiskRoom, NoRoom};
+use ron_kernel::DiskWatch;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
@@ -45,6 +47,8 @@ pub enum StoreError {
     Private { path: String, error: io::Error },
     #[error("the store is closed for writing since an earlier commit failed; restart the service")]
     Poisoned,
+    #[error("nothing was written: {0}")]
+    NoRoom(NoRoom),
     #[error(
         "the commit failed, so it is not known to be durable: {0}; the store is closed for writing"
     )]
@@ -71,6 +75,7 @@ impl Poison {
 pub struct Store {
     conn: Connection,
     poison: Poison,
+    disk: Option<(DiskWatch, DiskRoom)>,
 }
 
 impl Store {
@@ -116,7 +121,14 @@ impl Store {
         Ok(Self {
             conn,
             poison: Poison::default(),
+            disk: None,
         })
+    }
+
+    /// Has writes watched from now on, so that a disk that hangs is noticed, and refused while the
+    /// disk has too little room.
+    pub fn watch_disk(&mut self, watch: DiskWatch, room: DiskRoom) {
+        self.disk = Some((watch, room));
     }
 
     /// Runs `work` in one immediate transaction and commits it. An error of `work` rolls everything
@@ -128,6 +140,19 @@ impl Store {
         if self.poison.is_set() {
             return Err(StoreError::Poisoned.into());
         }
+        match &self.disk {
+            Some((watch, room)) => {
+                room.check().map_err(StoreError::NoRoom)?;
+                watch.call(|| self.transact(work))
+            }
+            None => self.transact(work),
+        }
+    }
+
+    fn transact<T, E: From<StoreError>>(
+        &self,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
         let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)
             .map_err(|error| self.judge(error))?;
         let value = work(&tx)?; // dropped on error: rolled back

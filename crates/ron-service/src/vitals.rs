@@ -22,7 +22,7 @@ pub(crate) fn export(registry: &Registry, settings: &ChassisSettings) -> Certifi
         &[("version", env!("CARGO_PKG_VERSION"))],
         || 1,
     );
-    if let Some(dir) = data_dir(settings) {
+    if let Some(dir) = settings.durable_dir().map(Path::to_owned) {
         registry.gauge_fn(
             "disk_free_bytes",
             "Free bytes for the service on the file system of a directory.",
@@ -77,12 +77,6 @@ fn process(registry: &Registry) {
         "Start time of the process, in Unix seconds.",
         move || start,
     );
-}
-
-/// `None` in amnesia mode: nothing is written, so there is no disk to monitor.
-fn data_dir(settings: &ChassisSettings) -> Option<PathBuf> {
-    let dir = settings.data_dir.clone();
-    dir.filter(|_| !settings.amnesia)
 }
 
 /// The expiry of the certificates in use; call [`Certificates::show`] after they were read.
@@ -161,8 +155,7 @@ fn max_fds() -> Option<f64> {
 
 /// Space for an unprivileged user; the reserve that file systems keep for root is not counted.
 fn free(dir: &Path) -> Option<i64> {
-    let stat = rustix::fs::statvfs(dir).ok()?;
-    i64::try_from(stat.f_bavail.saturating_mul(stat.f_frsize)).ok()
+    i64::try_from(ron_files::free_bytes(dir).ok()?).ok()
 }
 
 #[cfg(test)]

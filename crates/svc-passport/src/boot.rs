@@ -68,11 +68,12 @@ impl Service for SvcPassport {
             auth,
             data_dir,
         } = boot;
-        let store = match &data_dir {
+        let mut store = match &data_dir {
             Some(dir) => RevocationStore::open(&dir.join("passport.db")),
             None => RevocationStore::memory(),
         }
         .map_err(StartError::failed)?;
+        store.watch_disk(chassis.sup.watch_disk("store"), chassis.room.clone());
         declare(&chassis, &auth);
         let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
         let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);

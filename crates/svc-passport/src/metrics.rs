@@ -22,6 +22,7 @@ const OWN_REFUSALS: [&str; 6] = [
 /// Reasons for missing signatures: codes of the KMS, failures of a call, and last any other.
 const SIGN_FAILURES: &[&str] = &[
     "attestation_missing",
+    "audit_tampered",
     "audit_unavailable",
     "bad_request",
     "busy",

@@ -1,7 +1,8 @@
 //! The interface of devices that hold keys, and their errors.
 
 use ron_crypto::secret::SecretBytes;
-use ron_kernel::Deadline;
+use ron_kernel::time::{Duration, Instant};
+use ron_kernel::{Deadline, SharedClock};
 use ron_proto::kms::{Bytes, KeyBackend, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
@@ -118,8 +119,8 @@ pub trait Presence {
     /// Why the device is unavailable; `None` while it answers.
     fn unavailable(&self) -> Option<String>;
 
-    /// Unix milliseconds of its last answer.
-    fn seen_ms(&self) -> u64;
+    /// Time since its last answer; from the start of the service when it has not answered yet.
+    fn silent_for(&self) -> Duration;
 
     /// Maximum calls at the same time.
     fn sessions(&self) -> usize;
@@ -217,8 +218,9 @@ fn not_configured(kind: KeyBackend) -> DeviceError {
 #[derive(Debug)]
 pub struct Absent {
     pub kind: KeyBackend,
-    /// Unix milliseconds.
-    pub since_ms: u64,
+    pub clock: SharedClock,
+    /// When the service started.
+    pub since: Instant,
 }
 
 impl Presence for Absent {
@@ -226,8 +228,8 @@ impl Presence for Absent {
         Some(not_configured(self.kind).to_string())
     }
 
-    fn seen_ms(&self) -> u64 {
-        self.since_ms
+    fn silent_for(&self) -> Duration {
+        self.clock.now().saturating_duration_since(self.since)
     }
 
     fn sessions(&self) -> usize {

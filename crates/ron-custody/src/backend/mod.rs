@@ -33,6 +33,8 @@ mod tpm_counter;
 use std::fmt;
 use std::sync::Arc;
 
+use ron_kernel::SharedClock;
+use ron_kernel::time::Instant;
 use ron_proto::kms::KeyBackend;
 use ron_proto::values::Alg;
 
@@ -85,17 +87,19 @@ impl Attestation {
 pub struct Backends {
     local: KeyBackend,
     devices: Arc<[Arc<dyn Device>]>,
-    started_ms: u64,
+    clock: SharedClock,
+    started: Instant,
     gate: Arc<AttestGate>,
 }
 
 impl Backends {
-    /// The local backend and the devices beside it, at `started_ms` (Unix milliseconds).
-    pub fn new(local: KeyBackend, devices: Vec<Arc<dyn Device>>, started_ms: u64) -> Self {
+    /// The local backend and the devices beside it.
+    pub fn new(local: KeyBackend, devices: Vec<Arc<dyn Device>>, clock: SharedClock) -> Self {
         Self {
             local,
             devices: devices.into(),
-            started_ms,
+            started: clock.now(),
+            clock,
             gate: Arc::default(),
         }
     }
@@ -140,7 +144,8 @@ impl Backends {
         self.device(kind).cloned().unwrap_or_else(|| {
             Arc::new(device::Absent {
                 kind,
-                since_ms: self.started_ms,
+                clock: self.clock.clone(),
+                since: self.started,
             })
         })
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_kernel::time::Instant;
 use ron_kernel::{
     Backoff, Deadline, HangError, HangPool, HangSpec, SharedClock, Snapshot, Supervisor, ThreadCtx,
     ThreadSpec,
@@ -173,7 +174,8 @@ struct Seat<S> {
 struct State {
     down: Snapshot<Option<Arc<str>>>,
     generation: AtomicU64,
-    /// Unix milliseconds of the last answer.
+    started: Instant,
+    /// Milliseconds from `started` to the last answer.
     seen_ms: AtomicU64,
     /// The login was refused: no probe until a reload.
     login_refused: AtomicBool,
@@ -191,6 +193,14 @@ struct Inner<S: Session> {
     sessions: usize,
 }
 
+impl<S: Session> Inner<S> {
+    /// Time since the start, which no setting of a date changes.
+    fn running_for(&self) -> Duration {
+        let now = self.handles.clock.now();
+        now.saturating_duration_since(self.state.started)
+    }
+}
+
 /// A session pool; clones share it.
 pub struct SessionPool<S: Session>(Arc<Inner<S>>);
 
@@ -205,9 +215,10 @@ impl<S: Session> Presence for SessionPool<S> {
         self.unavailable_reason().map(|why| why.to_string())
     }
 
-    fn seen_ms(&self) -> u64 {
+    fn silent_for(&self) -> Duration {
         // Relaxed: a time for age limits, with which no other data is published.
-        self.0.state.seen_ms.load(Ordering::Relaxed)
+        let seen = Duration::from_millis(self.0.state.seen_ms.load(Ordering::Relaxed));
+        self.0.running_for().saturating_sub(seen)
     }
 
     fn sessions(&self) -> usize {
@@ -251,8 +262,8 @@ impl<S: Session> SessionPool<S> {
             state: State {
                 down: Snapshot::new(Some("it has not answered yet".into())),
                 generation: AtomicU64::new(1),
-                // Now, not 0: the limits of `verify_cache` count from the start of the service.
-                seen_ms: AtomicU64::new(handles.clock.unix_ms()),
+                started: handles.clock.now(),
+                seen_ms: AtomicU64::new(0),
                 login_refused: AtomicBool::new(false),
                 nudged: AtomicBool::new(false),
                 connected_before: AtomicBool::new(false),
@@ -346,7 +357,7 @@ impl<S: Session> SessionPool<S> {
     }
 
     fn answered(&self) {
-        let now = self.0.handles.clock.unix_ms();
+        let now = self.0.running_for().as_millis() as u64;
         self.0.state.seen_ms.store(now, Ordering::Relaxed);
     }
 
@@ -359,8 +370,7 @@ impl<S: Session> SessionPool<S> {
 
     /// Whether there was no answer for longer than a probe may take.
     fn unresponsive(&self) -> bool {
-        let now = self.0.handles.clock.unix_ms();
-        u128::from(now.saturating_sub(self.seen_ms())) > PROBE.as_millis()
+        self.silent_for() > PROBE
     }
 
     /// Marks the device as unavailable.

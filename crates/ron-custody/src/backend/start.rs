@@ -29,7 +29,7 @@ pub fn start(
         remote(settings, handles, random, http),
     ];
     let devices = devices.into_iter().flatten().collect();
-    Backends::new(local, devices, handles.clock.unix_ms()).attest_required(settings.attest_required)
+    Backends::new(local, devices, handles.clock.clone()).attest_required(settings.attest_required)
 }
 
 fn remote(

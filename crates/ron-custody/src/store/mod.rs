@@ -31,7 +31,8 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
-use ron_kernel::SharedRandom;
+use ron_files::DiskRoom;
+use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
 use rusqlite::{Connection, Transaction};
@@ -181,6 +182,12 @@ pub struct KeyStore {
 }
 
 impl KeyStore {
+    /// Has writes watched from now on, so that a disk that hangs is noticed.
+    pub fn watch_disk(&mut self, watch: DiskWatch) {
+        // Room is checked before a change is planned; a change that has begun may use the reserve.
+        self.db.0.watch_disk(watch, DiskRoom::unlimited());
+    }
+
     /// Opens the store, or makes a new one. Every sealed record is opened and every
     /// MAC is checked before anything is served.
     pub fn open(

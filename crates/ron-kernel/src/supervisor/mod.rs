@@ -19,6 +19,7 @@ pub use self::view::{
     LiveLock, LiveQueue, LiveThread, PlaneState, TopologyLive, Verdict, os_thread_names,
 };
 use crate::deadline::Deadline;
+use crate::disk_watch::{DiskWatch, HungDisk};
 use crate::metrics::KernelMetrics;
 use crate::scope::ServiceScope;
 use crate::shutdown::{Shutdown, ShutdownTrigger};
@@ -66,6 +67,7 @@ struct Inner {
     drain: (ShutdownTrigger, Shutdown),
     threads: Mutex<Threads>,
     groups: Mutex<BTreeMap<&'static str, Arc<Group>>>,
+    disks: Mutex<Vec<DiskWatch>>,
     fatal: OnceLock<String>,
     fatal_token: (ShutdownTrigger, Shutdown),
 }
@@ -155,6 +157,7 @@ impl Supervisor {
             drain: Shutdown::pair(),
             threads: Mutex::new(Threads::default()),
             groups: Mutex::new(BTreeMap::new()),
+            disks: Mutex::new(Vec::new()),
             fatal: OnceLock::new(),
             fatal_token: Shutdown::pair(),
         }))
@@ -297,6 +300,23 @@ impl Supervisor {
     /// The metrics of the service's threads and queues.
     pub fn metrics(&self) -> &KernelMetrics {
         &self.0.metrics
+    }
+
+    /// A watch for the calls of one thread to its disk, which appear as `op` in
+    /// `io_timeouts_total{op}`. While one hangs, the service is not ready.
+    pub fn watch_disk(&self, op: &'static str) -> DiskWatch {
+        let timeouts = &self.0.metrics.io_timeouts;
+        timeouts.declare([op]);
+        let watch = DiskWatch::new(op, self.0.clock.clone(), timeouts.with_label_values(&[op]));
+        self.0.disks.lock().push(watch.clone());
+        watch
+    }
+
+    /// The call to a disk that hangs at present, if there is one.
+    pub fn hung_disk(&self) -> Option<HungDisk> {
+        // Cloned, because the first look at a call that hangs writes a log line.
+        let disks = self.0.disks.lock().clone();
+        disks.iter().find_map(DiskWatch::hung)
     }
 
     /// Removes one thread from its row while it still runs: it no longer counts as live.

@@ -71,10 +71,15 @@ impl Action {
     fn perform(self, kms: &Kms, request: Request, responder: Responder) {
         match self {
             Self::Respond(response) => responder.send(response),
-            Self::Work(what) => kms.submit_sign(SignJob {
-                call: call_context(kms, request, responder),
-                what,
-            }),
+            Self::Work(what) => {
+                let mut call = call_context(kms, request, responder);
+                // Also when the disk under the audit log hangs. Only a wait for a proof may last as long as the
+                // front allows.
+                if call.proof_until.is_none() {
+                    call.responder = call.responder.by(call.deadline);
+                }
+                kms.submit_sign(SignJob { call, what });
+            }
             Self::Store(job) => kms.submit_store(job(call_context(kms, request, responder))),
         }
     }

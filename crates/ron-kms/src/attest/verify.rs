@@ -2,6 +2,7 @@
 
 use ron_crypto::hash::sha256;
 use ron_crypto::sign::{verify_ed25519_strict, verify_p256_fixed};
+use ron_custody::backend::Attestation;
 use ron_proto::kms::{ATTEST_VERSION, BirthCertificate, KeyBackend, Statement, TpmEvidenceDoc};
 use ron_proto::values::Kid;
 use ron_tlog::note::VerifierKey;
@@ -68,6 +69,9 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     if !verify_ed25519_strict(log.public(), &statement_bytes(statement), signature) {
         return Err("the statement is not signed with the key of the audit log".into());
     }
+    if evidence.class != class_of(statement.backend) {
+        return Err("the class of the evidence is not that of the key's backend".into());
+    }
     let (log_size, imported) = check_birth(certificate, &log)?;
     let quoted = match (&evidence.tpm, statement.backend) {
         (Some(tpm), KeyBackend::Tpm) => Some(check_tpm(tpm, statement, expect)?),
@@ -90,6 +94,16 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
         backend: statement.backend,
         quoted,
     })
+}
+
+/// The class of evidence about keys of a backend.
+const fn class_of(backend: KeyBackend) -> &'static str {
+    match backend {
+        KeyBackend::File | KeyBackend::Memory => Attestation::None,
+        KeyBackend::Pkcs11 | KeyBackend::Remote => Attestation::Statement,
+        KeyBackend::Tpm => Attestation::TpmCertify,
+    }
+    .as_str()
 }
 
 /// Checks that the leaf of the version's making is in the log and names this public key; returns the log's size, and

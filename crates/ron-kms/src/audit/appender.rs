@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{Credit, Deadline, Receiver, Recv, SharedClock, ShutdownTrigger, ThreadCtx};
+use ron_kernel::{
+    Credit, Deadline, DiskWatch, Receiver, Recv, SharedClock, ShutdownTrigger, ThreadCtx,
+};
 use ron_service::ReadyBoard;
 
 use super::checkpoint::Signal;
@@ -18,6 +20,8 @@ pub struct Appender {
     pub writer: AuditWriter,
     /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
+    /// Notices appends that hang, of leaves and of the journal.
+    pub disk: DiskWatch,
     pub clock: SharedClock,
     /// Where entries come from.
     pub entries: Receiver<Entry>,
@@ -84,7 +88,7 @@ impl Appender {
             return;
         }
         let drafts = batch.iter_mut().flat_map(|entry| entry.drafts.drain(..));
-        match self.writer.append(drafts) {
+        match self.disk.call(|| self.writer.append(drafts)) {
             Ok(mut index) => {
                 self.signal.appended();
                 let (mut journal, mut unsent) = (Vec::new(), Vec::new());
@@ -119,7 +123,8 @@ impl Appender {
     /// Writes the answers of entries with an operation id to the journal, with a second sync, then sends them. The
     /// other entries of the batch do not wait for it.
     fn remember(&mut self, journal: Vec<JournalRecord>, unsent: Vec<(Reply, Items<Credit>)>) {
-        match self.journal.keep(journal, self.clock.unix_ms()) {
+        let now_ms = self.clock.unix_ms();
+        match self.disk.call(|| self.journal.keep(journal, now_ms)) {
             Ok(()) => {
                 for (reply, _credits) in unsent {
                     reply.send();

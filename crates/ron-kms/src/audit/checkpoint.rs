@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_files::{OsDisk, write_atomic};
+use ron_kernel::time::Instant;
 use ron_kernel::{
-    Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
+    Deadline, DiskWatch, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
 };
 use ron_service::ReadyBoard;
 use ron_service::log_host::asker::Published;
@@ -44,13 +45,14 @@ pub enum Wake {
 pub struct Signal {
     idle: AtomicBool,
     many_sent: AtomicBool,
-    /// When the oldest uncovered leaf was appended, Unix milliseconds; 0 when all are covered.
+    /// When the oldest uncovered leaf was appended, as [`Signal::now_ms`]; 0 when all are covered.
     uncovered_since_ms: AtomicU64,
     many: u64,
     late_ms: u64,
     wake: Sender<Wake>,
     reader: LogReader,
     clock: SharedClock,
+    started: Instant,
 }
 
 impl Signal {
@@ -63,6 +65,7 @@ impl Signal {
         clock: SharedClock,
     ) -> Self {
         let late_ms = (interval + LATE_AFTER).as_millis() as u64;
+        let started = clock.now();
         Self {
             idle: AtomicBool::new(false),
             many_sent: AtomicBool::new(false),
@@ -72,7 +75,14 @@ impl Signal {
             wake,
             reader,
             clock,
+            started,
         }
+    }
+
+    /// Milliseconds since the service started, plus 1: no date, which may be set at any time.
+    fn now_ms(&self) -> u64 {
+        let since = self.clock.now().saturating_duration_since(self.started);
+        since.as_millis() as u64 + 1
     }
 
     /// Called after each durable append.
@@ -80,7 +90,7 @@ impl Signal {
         // Kept if it is set already: the age is that of the oldest uncovered leaf.
         let _ = self.uncovered_since_ms.compare_exchange(
             0,
-            self.clock.unix_ms(),
+            self.now_ms(),
             Ordering::SeqCst,
             Ordering::SeqCst,
         );
@@ -124,7 +134,7 @@ impl Signal {
     pub fn age(&self) -> Duration {
         match self.uncovered_since_ms.load(Ordering::SeqCst) {
             0 => Duration::ZERO,
-            since => Duration::from_millis(self.clock.unix_ms().saturating_sub(since)),
+            since => Duration::from_millis(self.now_ms().saturating_sub(since)),
         }
     }
 
@@ -152,6 +162,8 @@ pub struct CheckpointThread {
     pub wakes: Receiver<Wake>,
     /// Time from the first uncovered leaf to the checkpoint.
     pub interval: Duration,
+    /// Notices writes that hang.
+    pub disk: DiskWatch,
     /// Directories and names of the copies of the newest checkpoint.
     pub anchors: Vec<(PathBuf, String)>,
     /// Set to failed by a failed write.
@@ -232,9 +244,10 @@ impl CheckpointThread {
         }
         // Cleared before the head is read: leaves that the head does not cover can then send a wake-up again.
         self.signal.many_sent.store(false, Ordering::SeqCst);
-        let begun_ms = self.signal.clock.unix_ms();
+        let begun_ms = self.signal.now_ms();
         let ring = &self.ring;
-        match self.checkpointer.publish_by(|| ring.signers()) {
+        let publish = || self.checkpointer.publish_by(|| ring.signers());
+        match self.disk.call(publish) {
             Ok(note) => {
                 // Read after publishing, so that a slow disk counts as late too.
                 let age = self.signal.age();

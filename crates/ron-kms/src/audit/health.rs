@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
+use ron_custody::Refusal;
+use ron_files::DiskRoom;
 use ron_kernel::Counter;
 
 use crate::metrics::Metrics;
@@ -11,8 +13,9 @@ use ron_service::ReadyBoard;
 /// The flag and its reason. Clones share it.
 #[derive(Clone)]
 pub struct AuditHealth {
-    failed: Arc<OnceLock<String>>,
+    failed: Arc<OnceLock<(Fault, String)>>,
     ready: ReadyBoard,
+    room: DiskRoom,
     integrity_failed: Counter,
     io_errors: Counter,
 }
@@ -29,10 +32,11 @@ pub enum Fault {
 
 impl AuditHealth {
     /// A flag that is not set.
-    pub fn new(ready: ReadyBoard, metrics: &Metrics) -> Self {
+    pub fn new(ready: ReadyBoard, room: DiskRoom, metrics: &Metrics) -> Self {
         Self {
             failed: Arc::default(),
             ready,
+            room,
             integrity_failed: metrics.integrity_failed.clone(),
             io_errors: metrics.io_errors.with_label_values(&["audit"]),
         }
@@ -43,10 +47,19 @@ impl AuditHealth {
         self.failed.get().is_none()
     }
 
+    /// Refuses what must leave a leaf, when leaves cannot be written.
+    pub fn check(&self) -> Result<(), Refusal> {
+        match self.failed.get() {
+            None => self.room.check().map_err(|full| Refusal::no_room(&full)),
+            Some((Fault::Tampering, _)) => Err(Refusal::audit_tampered()),
+            Some(_) => Err(Refusal::audit_down()),
+        }
+    }
+
     /// The reason of the first failure.
     #[cfg(test)]
     pub fn reason(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
+        self.failed.get().map(|(_, why)| why.as_str())
     }
 
     /// Has every signature and change refused until a restart; verification goes on. Only the first reason is kept.
@@ -56,7 +69,7 @@ impl AuditHealth {
             Fault::Tampering => self.integrity_failed.inc(),
             Fault::Newer => {}
         }
-        if self.failed.set(reason.to_owned()).is_ok() {
+        if self.failed.set((fault, reason.to_owned())).is_ok() {
             self.ready.missing("audit", reason);
             tracing::error!(
                 event = "audit_failed",

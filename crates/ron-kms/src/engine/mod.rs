@@ -13,7 +13,7 @@ use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
 use ron_custody::store::{KeyStore, StoreError, StoreSettings};
-use ron_files::{Disk, MemoryDisk, OsDisk};
+use ron_files::{Disk, DiskRoom, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
     Credits, KernelMetrics, Receiver, Registry, SharedClock, SharedRandom, Snapshot, Supervisor,
@@ -56,6 +56,8 @@ pub struct EngineParts {
     pub random: SharedRandom,
     /// Where the engine reports missing or degraded parts.
     pub ready: ReadyBoard,
+    /// Room on the disk of the data directory.
+    pub room: DiskRoom,
     /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
     pub disk: Option<Arc<dyn Disk>>,
     /// The witness policy and its times; `None` without one.
@@ -116,6 +118,7 @@ impl Engine {
             parts.random.clone(),
             now,
         )?;
+        store.watch_disk(parts.sup.watch_disk("store"));
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
         let witness = parts.witness.as_ref();
@@ -329,7 +332,7 @@ fn assemble(
         credits: Credits::new(settings.keys.audit_queue),
         batch_slots: Credits::new(Kms::batch_slots_max(settings.keys.audit_queue)),
         wrapping,
-        health: AuditHealth::new(parts.ready.clone(), &metrics),
+        health: AuditHealth::new(parts.ready.clone(), parts.room.clone(), &metrics),
         metrics,
         clock: parts.clock.clone(),
         random: parts.random.clone(),

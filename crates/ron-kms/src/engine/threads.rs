@@ -109,6 +109,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         signal: signal.clone(),
         wakes,
         interval: settings.keys.checkpoint_interval,
+        disk: sup.watch_disk("checkpoint"),
         anchors: anchors(settings, &kms.origin),
         health: kms.health.clone(),
         ready: handles.ready.clone(),
@@ -121,6 +122,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
     let appender = Appender {
         writer: opened.writer,
         journal,
+        disk: sup.watch_disk("audit"),
         clock: kms.clock.clone(),
         entries,
         health: kms.health.clone(),

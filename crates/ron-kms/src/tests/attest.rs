@@ -99,6 +99,9 @@ fn a_birth_certificate_verifies_offline_and_no_other_does() {
     check("a claim of a TPM", &|c| {
         c.evidence.statement.backend = ron_proto::kms::KeyBackend::Tpm;
     });
+    check("another class", &|c| {
+        c.evidence.class = "tpm2-certify".into();
+    });
     check("another log", &|c| {
         c.evidence.vkey = c.evidence.vkey.replace('+', "x+");
     });

@@ -171,7 +171,7 @@ fn an_edited_log_is_named_offline_and_refuses_writes_at_start() {
     let rig = Rig::file(dir.path()).expect("starts to verify");
     assert_eq!(
         rig.sign(SignRequest::message(rig_key(&rig), *b"x")).code(),
-        "audit_unavailable"
+        "audit_tampered"
     );
     assert!(!rig.ready.snapshot().ready);
     assert_eq!(rig.engine.kms.metrics.integrity_failed.get(), 1);

@@ -145,6 +145,13 @@ impl DiskFile for GateFile {
     }
 }
 
+/// Whether this cause stops the service.
+fn not_ready_for(rig: &Rig, cause: &str) -> bool {
+    let now = ron_service::readiness(&rig.ready, &rig.sup);
+    assert_eq!(now.ready, now.missing.is_empty());
+    now.missing.iter().any(|missing| missing == cause)
+}
+
 /// Credits of the tests: the allowed minimum.
 const ROOM: usize = 1000;
 
@@ -185,6 +192,7 @@ fn blocked_sync(fails: bool) {
         "a signature left before its leaf was durable"
     );
     assert_eq!(rig.engine.kms.log_size(), durable);
+    eventually("the disk is reported", || not_ready_for(&rig, "disk"));
     disk.open(fails);
     let got: Vec<_> = sent.into_iter().map(Rig::wait).collect();
     let with = |status: u16| got.iter().filter(|g| g.status == status).count();
@@ -202,6 +210,9 @@ fn blocked_sync(fails: bool) {
         }
     }
     assert_eq!(metrics.evidence.signatures_made.get(), ROOM as u64);
+    eventually("the disk answers", || !not_ready_for(&rig, "disk"));
+    let timeouts = &rig.sup.metrics().io_timeouts;
+    assert_eq!(timeouts.with_label_values(&["audit"]).get(), 1);
     rig.sup.drain(Duration::from_secs(5));
 }
 

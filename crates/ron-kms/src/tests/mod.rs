@@ -19,7 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, SimDisk};
+use ron_files::{Disk, DiskRoom, SimDisk};
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SeededRandom, SharedClock, SharedRandom,
@@ -159,6 +159,7 @@ impl Rig {
             clock,
             random,
             ready: ready.clone(),
+            room: DiskRoom::unlimited(),
             disk,
             witness: None,
             http: Arc::new(HttpClient::new(ClientConfig::default())),

@@ -20,7 +20,11 @@ use crate::settings::SealSource;
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
         &store_settings(&file_settings(dir)),
-        Backends::new(KeyBackend::File, Vec::new(), 0),
+        Backends::new(
+            KeyBackend::File,
+            Vec::new(),
+            ron_kernel::SystemClock::shared(),
+        ),
         Arc::new(SeededRandom::new(3)),
         Timestamp(1),
     )
@@ -222,7 +226,11 @@ fn a_passphrase_seals_too() {
     let mut settings = file_settings(&data);
     settings.seal = SealSource::Passphrase(secret.clone());
     let open = || {
-        let backends = Backends::new(KeyBackend::File, Vec::new(), 0);
+        let backends = Backends::new(
+            KeyBackend::File,
+            Vec::new(),
+            ron_kernel::SystemClock::shared(),
+        );
         KeyStore::open(
             &store_settings(&settings),
             backends,

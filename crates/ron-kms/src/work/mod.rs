@@ -291,9 +291,7 @@ impl Kms {
     /// Checks that the deadline has not passed, that the audit log can be written, and that the date is known.
     fn may_begin(&self, call: &CallContext) -> Result<(), Refusal> {
         call.in_time()?;
-        if !self.health.is_ok() {
-            return Err(Refusal::audit_down());
-        }
+        self.health.check()?;
         match self.clock.alarm().filter(|alarm| alarm.at_start) {
             Some(alarm) => Err(Refusal::date_unknown(&alarm)),
             None => Ok(()),

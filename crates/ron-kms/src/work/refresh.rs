@@ -38,7 +38,8 @@ impl Refresher {
         }
     }
 
-    /// Has every device attest once; true when none failed.
+    /// Has every device attest once; true when all did. A device without a key has nothing to attest, and its gate stays
+    /// closed: the first key that is made there must not sign before its evidence.
     pub fn attest_all(&self) -> bool {
         let mut all = true;
         let mut failed = Vec::new();
@@ -51,9 +52,9 @@ impl Refresher {
             };
             let counted = &self.kms.metrics.attest;
             counted.with_label_values(&[result]).inc();
-            let fresh = matches!(attested, Some(Ok(())) | None);
+            let fresh = matches!(attested, Some(Ok(())));
             let gate = self.kms.backends.gate();
-            if matches!(attested, Some(Ok(()))) {
+            if fresh {
                 // Before the gate opens: signatures made after that state this time.
                 gate.confirm(device.kind(), self.kms.clock.unix_ms());
             }

@@ -87,15 +87,12 @@ impl Kms {
             self.metrics.verify_cache_age.set(0);
             return Ok(None);
         }
-        let age_ms = self
-            .clock
-            .unix_ms()
-            .saturating_sub(device.presence().seen_ms());
+        let age = device.presence().silent_for();
         let limits = &self.settings.devices;
-        let over = |limit: Duration| u128::from(age_ms) > limit.as_millis();
+        let over = |limit: Duration| age > limit;
         self.metrics
             .verify_cache_age
-            .set((age_ms / 1000).cast_signed());
+            .set(age.as_secs().cast_signed());
         if over(limits.soft_ttl) {
             self.metrics.verify_cache_expired.inc();
         }
@@ -108,7 +105,7 @@ impl Kms {
                 )
             });
         }
-        Ok(Some(age_ms))
+        Ok(Some(age.as_millis() as u64))
     }
 }
 

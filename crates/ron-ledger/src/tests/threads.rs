@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, FaultKind, SimDisk};
+use ron_files::{Disk, DiskRoom, FaultKind, SimDisk};
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
 use ron_proto::ledger::{
     ClosedCause, Entry, EntryAnswer, LEDGER_PRINCIPAL, RefusalCode, RequestKey,
@@ -39,6 +39,7 @@ fn rig() -> Rig {
         clock: SystemClock::shared(),
         metrics: Metrics::new(&registry),
         health: Arc::new(NoHealth),
+        room: DiskRoom::unlimited(),
         commits: 64,
     };
     let (ledger, _notifications) = spawn(engine, parts);

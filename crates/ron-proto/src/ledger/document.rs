@@ -121,7 +121,9 @@ impl ClosedCause {
     /// What the operator must do.
     pub const fn hint(self) -> &'static str {
         match self {
-            Self::DiskFull => "free space on the ledger's disk, then restart the ledger",
+            Self::DiskFull => {
+                "free space on the ledger's disk; if it is not ready again by itself then, restart the ledger"
+            }
             Self::DiskFailed => {
                 "repair or replace the ledger's disk, check the log with `ron ledger verify`, then restart the ledger"
             }

@@ -36,6 +36,13 @@ fn check(
             format!("it has {} bytes; at most {max} of {alphabet}", text.len()),
         ));
     }
+    if matches!(text, "." | "..") {
+        // Clients remove such segments from a path before they send it.
+        return Err(ValueError::new(
+            what,
+            "it is `.` or `..`, which a URL cannot name",
+        ));
+    }
     match text.bytes().position(|byte| !allowed(byte)) {
         None => Ok(()),
         Some(at) => Err(ValueError::new(

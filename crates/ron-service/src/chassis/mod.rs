@@ -23,6 +23,7 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
 use ron_auth::{AuthConfig, RonAuthorizer};
+use ron_files::DiskRoom;
 use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
     Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
@@ -70,6 +71,7 @@ pub(crate) struct Shared {
     pub registry: Registry,
     pub clock: SharedClock,
     pub ready: ReadyBoard,
+    pub room: DiskRoom,
     pub config: Arc<Snapshot<Config>>,
     pub instance: String,
     pub started: Instant,
@@ -96,6 +98,8 @@ pub struct Chassis {
     pub random: SharedRandom,
     net: SharedNet,
     pub ready: ReadyBoard,
+    /// Room on the disk of the data directory.
+    pub room: DiskRoom,
     /// The configuration in force; a reload replaces it.
     pub config: Arc<Snapshot<Config>>,
     pub instance: String,
@@ -144,7 +148,8 @@ impl Chassis {
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::with_cores(topology, km.clone(), parts.clock.clone(), parts.cores);
         let guard = StartGuard(Some(sup.clone()));
-        let ready = ReadyBoard::starting(&registry, topology);
+        let room = config.chassis().disk_room(&parts.clock);
+        let ready = ReadyBoard::starting(&registry, topology, room.clone());
         let mut peers = transport::client_config(config)?;
         peers.random = parts.random.clone();
         peers.net = parts.net.clone();
@@ -157,6 +162,7 @@ impl Chassis {
             registry: registry.clone(),
             clock: parts.clock.clone(),
             ready: ready.clone(),
+            room: room.clone(),
             config: Arc::new(Snapshot::new(config.clone())),
             instance: parts.instance.clone(),
             started: parts.clock.now(),
@@ -195,6 +201,7 @@ impl Chassis {
             random: parts.random.clone(),
             net: parts.net.clone(),
             ready,
+            room,
             config: shared.config.clone(),
             instance: parts.instance.clone(),
             authorizer: Arc::new(DenyAll),

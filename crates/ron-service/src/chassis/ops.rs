@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReloadError, Shared};
 use crate::config::ChassisSettings;
-use crate::ready::{CLOCK, readiness, show};
+use crate::ready::{CLOCK, disk_problem, readiness, show};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +169,14 @@ fn status(shared: &Shared) -> Response {
         ready: !alarm.at_start,
         restart_count: 0,
         reason: Some(format!("{alarm}; {}", ClockAlarm::HINT)),
+    }));
+    let disk = disk_problem(&shared.ready, &shared.sup);
+    planes.extend(disk.map(|(cause, why)| Plane {
+        name: cause.to_owned(),
+        health: Health::Down,
+        ready: false,
+        restart_count: 0,
+        reason: Some(why),
     }));
     let health = match (readiness.ready, readiness.degraded.is_empty()) {
         (false, _) => Health::Down,

@@ -272,6 +272,7 @@ impl Shared {
         }
         if !diff.is_empty() {
             self.rates.store(super::rates(new.chassis()));
+            self.room.set_reserve(new.chassis().disk_reserve.0);
             self.config.store(new);
         }
         Ok(diff)

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use ron_auth::{AuthConfig, AuthSettings, PqRule, PrincipalSettings};
+use ron_files::DiskRoom;
+use ron_kernel::SharedClock;
 use ron_proto::Tenant;
 use ron_proto::caveat::IpBlock;
 use ron_tlog::note::VerifierKey;
@@ -170,6 +172,9 @@ crate::settings! {
         /// Maximum memory for request bodies, unfinished heads and unread responses above 4 KiB
         /// each, over all services of the process; further requests get 429.
         "limits.body_memory" => body_memory: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Front);
+        /// Bytes that must stay free on the disk of data_dir: with less, writes are refused until
+        /// there is room again.
+        "limits.disk_reserve" => disk_reserve: ByteSize = "64MiB", range("0B", "1TiB"), reloadable;
         /// Maximum long polls at one time; further ones get 429.
         "limits.long_polls" => long_polls: usize = "256", range("1", "65536"), restart(Front);
         /// Maximum long polls of one peer at one time; further ones get 429.
@@ -222,6 +227,21 @@ crate::settings! {
         /// Allow POST /api/v1/shutdown on the health port.
         "actions.enable_shutdown" => enable_shutdown: bool = "false", reloadable;
         ..auth: AuthKeys;
+    }
+}
+
+impl ChassisSettings {
+    /// Where durable data is; `None` in amnesia mode, which writes nothing.
+    pub fn durable_dir(&self) -> Option<&Path> {
+        self.data_dir.as_deref().filter(|_| !self.amnesia)
+    }
+
+    /// The room on the disk of the durable data.
+    pub fn disk_room(&self, clock: &SharedClock) -> DiskRoom {
+        match self.durable_dir() {
+            Some(dir) => DiskRoom::of(dir, self.disk_reserve.0, clock.clone()),
+            None => DiskRoom::unlimited(),
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ron_files::DiskRoom;
+use ron_kernel::DiskWatch;
 use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
@@ -59,7 +61,10 @@ impl StoreFailed {
     /// Logs the failure and returns the caller's problem.
     pub fn problem(&self) -> Problem {
         tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
-        Problem::unavailable("the revocation store does not work; nothing was changed", 5)
+        match self {
+            Self::Store(StoreError::NoRoom(full)) => Problem::unavailable(full.to_string(), 5),
+            _ => Problem::unavailable("the revocation store does not work; nothing was changed", 5),
+        }
     }
 }
 
@@ -72,6 +77,12 @@ impl RevocationStore {
     /// Opens a store in memory, for amnesia and tests.
     pub fn memory() -> Result<Self, StoreError> {
         Store::memory(&MIGRATIONS).map(Self)
+    }
+
+    /// Has writes watched from now on, so that a disk that hangs is noticed, and refused while the disk has too
+    /// little room.
+    pub fn watch_disk(&mut self, watch: DiskWatch, room: DiskRoom) {
+        self.0.watch_disk(watch, room);
     }
 
     /// True once a commit has failed: writes are refused.

@@ -40,7 +40,7 @@ use complete::{Answer, complete_change, makes_key, status_of};
 use plan::{Plan, Planner};
 
 /// How long a change waits for its leaf before the store refuses further changes.
-pub(super) const LEAF_WAIT: Duration = Duration::from_secs(10);
+pub(super) const LEAF_WAIT: Duration = Duration::from_mins(5);
 
 /// The store thread's state.
 pub struct Lifecycle {

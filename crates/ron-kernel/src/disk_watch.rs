@@ -1,0 +1,166 @@
+//! Notices a disk that hangs: a call that does not return can report nothing itself, so the thread
+//! that makes it leaves the time at which it began, and readiness looks at that.
+//!
+//! No thread is woken for it: `/readyz`, `/metrics` and the status page look when they are asked,
+//! without any I/O.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::metrics::Counter;
+use crate::sync::{AtomicU64, Ordering};
+use crate::time::SharedClock;
+
+/// A call that takes longer hangs. Far above a flush of a slow disk, and below one second, within
+/// which a load balancer must learn of it.
+pub const HANGS_AFTER: Duration = Duration::from_millis(750);
+
+/// Watches the calls of one thread to its disk; calls do not overlap. Clones share it.
+#[derive(Clone, Debug)]
+pub struct DiskWatch(Arc<Watched>);
+
+#[derive(Debug)]
+struct Watched {
+    op: &'static str,
+    clock: SharedClock,
+    /// Times below are milliseconds since then, plus 1.
+    base: Instant,
+    /// When the present call began; 0 while there is none.
+    began: AtomicU64,
+    /// `began` of the latest call that was counted as hanging.
+    counted: AtomicU64,
+    timeouts: Counter,
+}
+
+/// A call that has not returned for longer than [`HANGS_AFTER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HungDisk {
+    /// As in `io_timeouts_total{op}`.
+    pub op: &'static str,
+    /// How long the call has taken so far.
+    pub took: Duration,
+}
+
+impl fmt::Display for HungDisk {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (op, seconds) = (self.op, self.took.as_secs());
+        write!(
+            out,
+            "the disk has not answered a call of `{op}` for {seconds} s; the service continues when it does"
+        )
+    }
+}
+
+impl DiskWatch {
+    pub(crate) fn new(op: &'static str, clock: SharedClock, timeouts: Counter) -> Self {
+        let base = clock.now();
+        Self(Arc::new(Watched {
+            op,
+            clock,
+            base,
+            began: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+            timeouts,
+        }))
+    }
+
+    /// Makes calls to the disk.
+    pub fn call<R>(&self, calls: impl FnOnce() -> R) -> R {
+        self.0.began.store(self.0.now(), Ordering::SeqCst);
+        // A guard, so that a panic ends the call as well: its thread is started again.
+        let _ended = Ended(&self.0);
+        calls()
+    }
+
+    /// The present call, if it hangs.
+    pub fn hung(&self) -> Option<HungDisk> {
+        let began = self.0.began.load(Ordering::SeqCst);
+        let hung = self.0.hung_since(began)?;
+        if self.0.count(began) {
+            tracing::error!(event = "disk_hangs", why = %hung);
+        }
+        Some(hung)
+    }
+}
+
+impl Watched {
+    fn now(&self) -> u64 {
+        let since = self.clock.now().saturating_duration_since(self.base);
+        since.as_millis() as u64 + 1
+    }
+
+    fn hung_since(&self, began: u64) -> Option<HungDisk> {
+        let took = Duration::from_millis(self.now().saturating_sub(began));
+        let (op, hung) = (self.op, began > 0 && took > HANGS_AFTER);
+        hung.then_some(HungDisk { op, took })
+    }
+
+    /// Counts a call that hangs; true the first time.
+    fn count(&self, began: u64) -> bool {
+        // Compares times, not a flag: a late look at a call that has returned must not mark the next one.
+        let first = self.counted.fetch_max(began, Ordering::SeqCst) < began;
+        if first {
+            self.timeouts.inc();
+        }
+        first
+    }
+}
+
+struct Ended<'a>(&'a Watched);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let began = self.0.began.swap(0, Ordering::SeqCst);
+        if let Some(HungDisk { op, took }) = self.0.hung_since(began) {
+            self.0.count(began);
+            tracing::warn!(
+                event = "disk_answered",
+                op,
+                after_ms = took.as_millis() as u64
+            );
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::{ManualClock, Registry};
+
+    #[test]
+    fn a_call_that_hangs_is_seen_from_outside_and_counted_once() {
+        let registry = Registry::new("t");
+        let timeouts = registry.counter("timeouts_total", "Calls that hung.");
+        let clock = ManualClock::at(1_000);
+        let watch = DiskWatch::new("append", clock.clone(), timeouts.clone());
+        let seen = |after| {
+            watch.call(|| {
+                clock.advance(after);
+                (watch.hung(), watch.hung())
+            })
+        };
+
+        assert_eq!(watch.hung(), None, "no call");
+        assert_eq!(seen(HANGS_AFTER), (None, None), "slow, but it works");
+        let hung = HungDisk {
+            op: "append",
+            took: HANGS_AFTER + Duration::from_millis(1),
+        };
+        assert_eq!(seen(hung.took), (Some(hung), Some(hung)));
+        assert_eq!((watch.hung(), timeouts.get()), (None, 1), "it has returned");
+        watch.call(|| clock.advance(Duration::from_secs(9)));
+        assert_eq!(timeouts.get(), 2, "counted when nobody looked, too");
+    }
+
+    #[test]
+    fn a_panic_ends_the_call() {
+        let timeouts = Registry::new("t").counter("timeouts_total", "Calls that hung.");
+        let clock = ManualClock::at(1_000);
+        let watch = DiskWatch::new("append", clock.clone(), timeouts);
+        let call = std::panic::AssertUnwindSafe(|| watch.call(|| panic!("in the call")));
+        assert!(std::panic::catch_unwind(call).is_err());
+        clock.advance(Duration::from_secs(9));
+        assert_eq!(watch.hung(), None);
+    }
+}

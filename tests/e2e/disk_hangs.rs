@@ -1,0 +1,304 @@
+//! The disk under all services hangs for a while, under load: readiness goes off within a second,
+//! requests end at their own deadlines, and when the disk answers again everything continues by
+//! itself with nothing lost.
+//!
+//! With root the data is on a loop device that is frozen; without, a preloaded library holds the
+//! writes and flushes of the process (`disk_fault.c`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, HttpClient};
+use ron_kernel::Deadline;
+use ron_tests::{Fleet, http_client, json, ok, until};
+use serde_json::{Value, json};
+
+use crate::disk_faults::library;
+
+/// How long the disk hangs; longer with `RON_HANG_S`.
+const HANG_S: u64 = 8;
+/// Readiness is off within a second; the rest is for a busy machine.
+const NOTICED: Duration = Duration::from_secs(4);
+
+fn hang() -> Duration {
+    let asked = std::env::var("RON_HANG_S").ok();
+    Duration::from_secs(asked.map_or(HANG_S, |s| s.parse().expect("seconds")))
+}
+
+fn run(program: &str, args: &[&str]) {
+    ok(&Command::new(program).args(args).output().expect(program));
+}
+
+/// A file system of its own on a loop device.
+struct LoopDisk {
+    place: PathBuf,
+}
+
+impl LoopDisk {
+    fn mount(under: &Path) -> Self {
+        let (image, place) = (under.join("image"), under.join("disk"));
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(512 << 20).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        let [image, at] = [&image, &place].map(|path| path.to_str().unwrap());
+        run("mkfs.ext4", &["-q", "-F", image]);
+        run("mount", &["-o", "loop", image, at]);
+        Self { place }
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.place).status();
+    }
+}
+
+/// How the disk is stopped.
+enum Switch<'a> {
+    Freeze(&'a Path),
+    Control(&'a Path),
+}
+
+/// Hangs until it is dropped.
+struct Hanging<'a>(&'a Switch<'a>);
+
+impl<'a> Hanging<'a> {
+    fn begin(switch: &'a Switch<'a>) -> Self {
+        match switch {
+            Switch::Freeze(place) => run("fsfreeze", &["-f", place.to_str().unwrap()]),
+            Switch::Control(file) => std::fs::write(file, "h").unwrap(),
+        }
+        Self(switch)
+    }
+}
+
+impl Drop for Hanging<'_> {
+    fn drop(&mut self) {
+        match self.0 {
+            Switch::Freeze(place) => {
+                let _ = Command::new("fsfreeze").arg("-u").arg(place).status();
+            }
+            Switch::Control(file) => {
+                let _ = std::fs::write(file, "-");
+            }
+        }
+    }
+}
+
+/// Sends requests until told to stop, and remembers the answers.
+struct Load<'a> {
+    http: &'a HttpClient,
+    url: &'a str,
+    token: &'a str,
+    stop: &'a AtomicBool,
+    answers: Mutex<Vec<(String, u16, Value)>>,
+}
+
+impl Load<'_> {
+    fn send(&self, key: &str, body: &Value) -> (u16, Value) {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("Authorization", bearer.as_str()), ("Idempotency-Key", key)];
+        let call = Call {
+            headers: &headers,
+            ..Call::post_json(
+                self.url,
+                body.to_string().into_bytes(),
+                Deadline::within(Duration::from_secs(20)),
+            )
+        };
+        match self.http.call(call) {
+            Ok(reply) => (
+                reply.status,
+                serde_json::from_slice(&reply.body).unwrap_or_default(),
+            ),
+            Err(_) => (0, Value::Null),
+        }
+    }
+
+    fn run(&self, body: &dyn Fn(&str) -> Value) {
+        for n in 0.. {
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let key = format!("load-{n}");
+            let (status, answer) = self.send(&key, &body(&key));
+            self.answers.lock().unwrap().push((key, status, answer));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The keys and answers of the requests that were done.
+    fn done(&self) -> Vec<(String, Value)> {
+        let answers = self.answers.lock().unwrap();
+        let done = answers.iter().filter(|(_, status, _)| *status == 200);
+        done.map(|(key, _, answer)| (key.clone(), answer.clone()))
+            .collect()
+    }
+}
+
+/// Sets the flag however the scope is left, so that the threads in it end.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn op_id(key: &str) -> String {
+    let number: u64 = key.trim_start_matches("load-").parse().unwrap();
+    format!("018f3c4e-0000-7000-9000-{number:012}")
+}
+
+fn says(fleet: &Fleet, service: &str) -> (u16, Vec<Value>) {
+    let reply = fleet.get(&format!("{}/readyz", fleet.health(service)), None);
+    let body: Value = serde_json::from_slice(&reply.body).unwrap();
+    (reply.status, body["missing"].as_array().unwrap().clone())
+}
+
+/// Waits until the service reports the disk; returns after how long.
+fn noticed(fleet: &Fleet, service: &str) -> Duration {
+    let since = Instant::now();
+    while says(fleet, service) != (503, vec![json!("disk")]) {
+        assert!(
+            since.elapsed() < NOTICED,
+            "{service}: {:?}",
+            says(fleet, service)
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    since.elapsed()
+}
+
+/// What clients see while the disk hangs.
+fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value) {
+    for service in ["ron-kms", "ron-ledger"] {
+        println!("{service}: not ready after {:?}", noticed(fleet, service));
+    }
+    let since = Instant::now();
+    let (status, answer) = signs.send("load-999999", &sign("load-999999"));
+    let took = since.elapsed();
+    assert_eq!(
+        (status, &answer["code"]),
+        (504, &json!("deadline_exceeded"))
+    );
+    // sign_deadline is 2 s and request_deadline 5 s.
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    let counted = "ron_kms_io_timeouts_total{op=\"audit\"}";
+    assert!(fleet.metric("ron-kms", counted) >= 1.0);
+    let token = fleet.operator_token();
+    let read = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));
+    assert_eq!(fleet.get(&read, Some(&token)).status, 200, "reads go on");
+}
+
+fn story(fleet: &Fleet, switch: &Switch<'_>) {
+    let key = json!({"tenant": "ron", "purpose": "app", "alg": "ed25519", "payload": "any", "op_id": op_id("load-0")});
+    let key = fleet.kms("keys", &key, 201)["key"].clone();
+    let (http, stop) = (http_client(), AtomicBool::new(false));
+    let (kms, wallet) = (fleet.operator_token(), fleet.token("svc-wallet", None));
+    let passport = fleet.token("svc-passport", None);
+    let load = |url, token| Load {
+        http: &http,
+        url,
+        token,
+        stop: &stop,
+        answers: Mutex::default(),
+    };
+    let sign_url = format!("{}/v1/kms/sign", fleet.api_socket("ron-kms"));
+    let issue_url = format!("{}/v1/issue", fleet.api("svc-wallet"));
+    let revoke_url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
+    let (signs, issues) = (load(&sign_url, &kms), load(&issue_url, &wallet));
+    let revokes = load(&revoke_url, &passport);
+    let sign = |id: &str| json!({"key": key, "message": "eA", "op_id": op_id(id)});
+    let issue = |_: &str| json!({"to": "a", "asset": "ron", "amount_minor": "1"});
+    std::thread::scope(|scope| {
+        let stop = StopOnDrop(&stop);
+        scope.spawn(|| signs.run(&sign));
+        scope.spawn(|| issues.run(&issue));
+        until("the load runs", || {
+            signs.done().len() > 20 && issues.done().len() > 20
+        });
+        let since = Instant::now();
+        let hanging = Hanging::begin(switch);
+        while_it_hangs(fleet, &signs, &sign);
+        // A revocation is the passport service's write.
+        let gone = json!({"jti": "j", "reason": "drill"});
+        assert_ne!(revokes.send("load-0", &gone).0, 200);
+        println!(
+            "svc-passport: not ready after {:?}",
+            noticed(fleet, "svc-passport")
+        );
+        std::thread::sleep(hang().saturating_sub(since.elapsed()));
+        drop(hanging);
+        for service in ["ron-kms", "ron-ledger", "svc-passport"] {
+            until("it is ready by itself", || says(fleet, service).0 == 200);
+        }
+        let (signed, issued) = (signs.done().len(), issues.done().len());
+        until("the load goes on", || {
+            signs.done().len() > signed + 20 && issues.done().len() > issued + 20
+        });
+        drop(stop);
+    });
+    nothing_is_lost(fleet, &signs, &sign, &issues, &issue);
+}
+
+/// Every acknowledged request is still done, with the same answer, and every other one has one
+/// outcome.
+fn nothing_is_lost(
+    fleet: &Fleet,
+    signs: &Load<'_>,
+    sign: &dyn Fn(&str) -> Value,
+    issues: &Load<'_>,
+    issue: &dyn Fn(&str) -> Value,
+) {
+    for (key, answer) in signs.done() {
+        let again = signs.send(&key, &sign(&key));
+        assert_eq!(again, (200, answer), "{key}");
+    }
+    for (key, answer) in issues.done() {
+        let again = issues.send(&key, &issue(&key));
+        assert_eq!(again, (200, answer), "{key}");
+    }
+    let sent = issues.answers.lock().unwrap().len();
+    for n in 0..sent {
+        let key = format!("load-{n}");
+        until("it is done", || issues.send(&key, &issue(&key)).0 == 200);
+    }
+    let balance = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    let balance = json(&fleet.get(&balance, Some(issues.token)), 200);
+    assert_eq!(balance["amount_minor"], sent.to_string());
+    let text = ok(&fleet.ron(&["audit", "verify"]));
+    assert!(text.contains("verified"), "{text}");
+    println!("{} signatures, {sent} issues", signs.done().len());
+}
+
+#[test]
+fn a_process_whose_writes_hang_reports_it_and_loses_nothing() {
+    let tools = tempfile::tempdir().unwrap();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let control = tools.path().join("control");
+    std::fs::write(&control, "-").unwrap();
+    let env = [
+        ("LD_PRELOAD", library(tools.path())),
+        ("DISK_FAULT_FILE", control.clone()),
+        ("DISK_FAULT_DIR", dir.path().to_owned()),
+    ];
+    let fleet = Fleet::start_with(dir, &env);
+    story(&fleet, &Switch::Control(&control));
+}
+
+#[test]
+fn a_frozen_file_system_is_reported_and_loses_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not run: to mount a loop device takes root");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let disk = LoopDisk::mount(place.path());
+    let dir = Arc::new(tempfile::tempdir_in(&disk.place).unwrap());
+    let fleet = Fleet::start_in(dir);
+    story(&fleet, &Switch::Freeze(&disk.place));
+}
