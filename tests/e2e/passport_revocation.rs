@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::Method;
+use ron_http::{Method, Reply};
 use ron_proto::b64;
 use ron_tests::consumers::{CONSUMERS, configure, read, reason};
 use ron_tests::issuer::*;
@@ -85,6 +85,73 @@ fn every_kind_of_revocation_acts_at_every_service_and_survives_a_kill() {
         }
     }
     a_revoked_key_ends(&rig, &of_epoch);
+}
+
+#[test]
+fn an_exchanged_token_shares_the_revocation_and_the_budget_of_those_before_it() {
+    let rig = Rig::start();
+    let first = text(
+        &rig.operator(
+            "/oauth2/token",
+            &[
+                ("grant_type", "client_credentials"),
+                ("audience", "svc-wallet"),
+                ("caveat", "budget.reqs=3"),
+            ],
+        ),
+        "access_token",
+    );
+    let exchanged = |token: &str| {
+        rig.operator(
+            "/oauth2/token",
+            &[
+                ("grant_type", EXCHANGE),
+                ("subject_token", token),
+                ("subject_token_type", ACCESS),
+            ],
+        )
+    };
+    let second = text(&exchanged(&first), "access_token");
+    let third = text(&exchanged(&second), "access_token");
+    assert_eq!(rig.balance(&first).status, 200);
+    assert_eq!(rig.balance(&second).status, 200);
+    assert_eq!(rig.balance(&third).status, 200);
+    let fourth = text(&exchanged(&third), "access_token");
+    for token in [&first, &second, &third, &fourth] {
+        let refused = reason(&rig.balance(token));
+        assert_eq!(refused, (403, "budget".to_owned()));
+    }
+    // The one in the middle takes with it what came of it, and not what was before it.
+    let jti = claims(&second)["jti"].as_str().unwrap().to_owned();
+    ok(&rig
+        .fleet
+        .ron(&["token", "revoke", "--reason", "test", "--jti", &jti]));
+    for token in [&second, &third, &fourth] {
+        assert_eq!(rig.verdict(token)["reason"], "revoked", "at once");
+        Rig::refused_soon(
+            || {
+                let reply = rig.balance(token);
+                // 403 until the wallet has heard of it: the budget is used up.
+                Reply {
+                    status: if reply.status == 403 {
+                        200
+                    } else {
+                        reply.status
+                    },
+                    ..reply
+                }
+            },
+            "an exchanged token",
+        );
+        assert_eq!(exchanged(token).status, 400);
+    }
+    assert_eq!(rig.verdict(&first)["ok"], true);
+    let mut newest = text(&exchanged(&first), "access_token");
+    for _ in 0..7 {
+        newest = text(&exchanged(&newest), "access_token");
+    }
+    let refused = json(&exchanged(&newest), 400);
+    assert_eq!(refused["error"], "invalid_grant", "{refused}");
 }
 
 /// A revoked key leaves the key set, its tokens end, issuing stops until the key is rotated.

@@ -19,7 +19,7 @@ use crate::caveats::{self, CaveatCtx};
 use crate::dpop::{Proof, ProofAsk, verify_proof};
 use crate::jwks::{JwksSnapshot, PqRule};
 use crate::jwt::{self, Expect};
-use crate::meter::{METER_LOCK_SPEC, Meter};
+use crate::meter::{METER_LOCK_SPEC, Meter, Metered};
 use crate::narrow;
 use crate::note_versions::NoteVersions;
 use crate::proofs::ProofCache;
@@ -437,13 +437,18 @@ impl RonAuthorizer {
             return Ok(());
         }
         let claims = &verified.claims;
-        self.meter.take(
-            &claims.jti,
-            claims.exp,
-            &verified.caveats,
-            body_bytes(head),
-            self.now_s(),
-        )
+        let mut tokens = vec![Metered {
+            jti: &claims.jti,
+            exp_s: claims.exp,
+            caveats: &verified.caveats,
+        }];
+        // An exchange gives no new budget: a use is also one of every token before.
+        tokens.extend(claims.ancestors.iter().map(|one| Metered {
+            jti: &one.jti,
+            exp_s: one.exp,
+            caveats: &one.counted,
+        }));
+        self.meter.take(&tokens, body_bytes(head), self.now_s())
     }
 }
 

@@ -165,6 +165,7 @@ mod tests {
             jkt: None,
             pq_kid: pq_kid.map(Into::into),
             x5t: None,
+            ancestors: Vec::new(),
         }
     }
 

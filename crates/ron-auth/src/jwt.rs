@@ -5,7 +5,9 @@
 //! trusted before the signature is verified; members that the profile does not name are refused in
 //! the header and ignored in the claims.
 
-use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX};
+use ron_proto::passport::{
+    ANCESTORS_MAX, PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX, TokenAncestor,
+};
 use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -57,6 +59,20 @@ pub struct Claims {
     /// Base64url of the SHA-256 of the client certificate that the user must present (RFC 8705);
     /// the caller must check it likewise.
     pub x5t: Option<String>,
+    /// The tokens that it was exchanged from, the first one first.
+    pub ancestors: Vec<Ancestor>,
+}
+
+/// A token that another was exchanged from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ancestor {
+    pub jti: String,
+    /// Unix seconds.
+    pub exp: u64,
+    /// The keys that signed it.
+    pub kids: Vec<String>,
+    /// Its caveats that count uses.
+    pub counted: Vec<Caveat>,
 }
 
 impl Claims {
@@ -194,6 +210,8 @@ struct RawClaims {
     #[serde(default)]
     authorization_details: Vec<Value>,
     cnf: Option<Value>,
+    #[serde(default)]
+    ron_from: Vec<TokenAncestor>,
 }
 
 #[derive(Deserialize)]
@@ -263,7 +281,29 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
         pq_kid: signers.pq_kid,
         jkt,
         x5t,
+        ancestors: read_ancestors(raw.ron_from)?,
     })
+}
+
+fn read_ancestors(line: Vec<TokenAncestor>) -> Result<Vec<Ancestor>, AuthReject> {
+    if line.len() > ANCESTORS_MAX {
+        return Err(AuthReject::Claims);
+    }
+    let read = |one: TokenAncestor| {
+        if one.jti.is_empty() || one.jti.len() > TEXT_BYTES_MAX {
+            return Err(AuthReject::Claims);
+        }
+        let counted = one.counted.iter().map(|text| text.parse());
+        Ok(Ancestor {
+            jti: one.jti,
+            exp: one.exp,
+            kids: one.kids,
+            counted: counted
+                .collect::<Result<_, _>>()
+                .map_err(|_| AuthReject::CaveatUnsupported)?,
+        })
+    };
+    line.into_iter().map(read).collect()
 }
 
 /// A DPoP key, a certificate, or both, and nothing else: a binding of an unknown kind could not be

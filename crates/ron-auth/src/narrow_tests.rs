@@ -30,6 +30,7 @@ fn claims() -> Claims {
         jkt: Some(holder(1).thumbprint()),
         pq_kid: None,
         x5t: None,
+        ancestors: Vec::new(),
     }
 }
 

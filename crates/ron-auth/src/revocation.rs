@@ -106,7 +106,7 @@ impl RevocationView {
         }
     }
 
-    /// Refuses a revoked token.
+    /// Refuses a revoked token, and one that was exchanged from a revoked token.
     pub fn check(&self, claims: &Claims) -> Result<(), AuthReject> {
         if !self.synced || self.len() > ENTRIES_MAX {
             return Err(AuthReject::NoKeys);
@@ -118,12 +118,16 @@ impl RevocationView {
             .subjects
             .get(&claims.sub)
             .is_some_and(|until| claims.iat <= *until);
-        let named = [Some(&claims.kid), claims.pq_kid.as_ref()];
-        let key_void = named
+        let from = &claims.ancestors;
+        let kids = [Some(&claims.kid), claims.pq_kid.as_ref()]
             .into_iter()
-            .flatten()
-            .any(|kid| self.kids.contains(kid));
-        if subject_void || key_void || self.jtis.contains_key(&claims.jti) {
+            .flatten();
+        let mut kids = kids.chain(from.iter().flat_map(|one| &one.kids));
+        let mut jtis = std::iter::once(&claims.jti).chain(from.iter().map(|one| &one.jti));
+        if subject_void
+            || kids.any(|kid| self.kids.contains(kid))
+            || jtis.any(|jti| self.jtis.contains_key(jti))
+        {
             return Err(AuthReject::Revoked);
         }
         Ok(())
@@ -207,6 +211,7 @@ mod tests {
             jkt: None,
             pq_kid: None,
             x5t: None,
+            ancestors: Vec::new(),
         }
     }
 

@@ -44,10 +44,10 @@ pub struct HungDisk {
 
 impl fmt::Display for HungDisk {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (op, seconds) = (self.op, self.took.as_secs());
+        let (op, seconds) = (self.op, self.took.as_secs_f32());
         write!(
             out,
-            "the disk has not answered a call of `{op}` for {seconds} s; the service continues when it does"
+            "the disk has not answered a call of `{op}` for {seconds:.1} s; the service continues when it does"
         )
     }
 }

@@ -220,9 +220,31 @@ pub struct TokenClaims {
     /// The client that acts for the holder (RFC 8693).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub act: Option<Actor>,
+    /// The tokens that it was exchanged from, the first one first; it ends with each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ron_from: Vec<TokenAncestor>,
     /// Location of its revocation bit (Token Status List).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<TokenStatus>,
+}
+
+/// Maximum exchanges between a token and the first one of its line.
+pub const ANCESTORS_MAX: usize = 8;
+
+/// Member of claim `ron_from`: a token that the bearer's was exchanged from. Its revocation ends the
+/// bearer's too, and every use counts against its budgets.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenAncestor {
+    /// Token id.
+    pub jti: String,
+    /// Expiry, in Unix seconds.
+    pub exp: u64,
+    /// Ids of the keys that signed it.
+    pub kids: Vec<String>,
+    /// Its caveats that count uses: `rate.*` and `budget.*`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub counted: Vec<String>,
 }
 
 /// Claim `cnf`: a DPoP key (RFC 9449), a client certificate (RFC 8705), or both; possession of each

@@ -74,6 +74,7 @@ impl Service for SvcPassport {
         }
         .map_err(StartError::failed)?;
         store.watch_disk(chassis.sup.watch_disk("store"), chassis.room.clone());
+        let used = store.assertions().map_err(StartError::failed)?;
         declare(&chassis, &auth);
         let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
         let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
@@ -91,6 +92,7 @@ impl Service for SvcPassport {
         }
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
         let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
+        clients.restore(&used, chassis.clock.unix_ms() / 1000);
         let clients = Arc::new(Snapshot::new(clients));
         on_reload(&chassis, &policies, (&clients, &limits, assertions));
         let every = core.settings.keys.policy_poll;

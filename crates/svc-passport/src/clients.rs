@@ -10,6 +10,8 @@ use ron_http::ClientCert;
 use ron_proto::{Problem, Timestamp};
 use serde_json::{Map, Value};
 
+use crate::revoke::UsedAssertion;
+
 /// Maximum secrets of a client: the one in use, and the next.
 pub const SECRETS_MAX: usize = 2;
 /// Maximum bytes of an assertion.
@@ -221,6 +223,16 @@ impl Clients {
         }
     }
 
+    /// Counts assertions of an earlier process as used.
+    pub fn restore(&self, used: &[UsedAssertion], now_s: u64) {
+        for one in used {
+            // Those that have expired, or that did not fit, are refused for another reason.
+            let _ = self
+                .assertions
+                .take(&one.client, (&one.client, &one.jti), one.until_s, now_s);
+        }
+    }
+
     /// The client's name in the configuration.
     pub fn known(&self, id: &str) -> Option<&str> {
         self.clients.get(id).map(|client| client.id.as_str())
@@ -263,14 +275,14 @@ impl Clients {
 
     /// Verifies an assertion (RFC 7523 section 3) and returns its client: signed by one of the client's keys, `iss` and
     /// `sub` its id, `aud` one of `audiences`, not expired, and not used before. `named` is the form's `client_id`, which
-    /// must match if given.
+    /// must match if given. The use counts until the end of the process; the caller makes it durable.
     pub fn check_assertion(
         &self,
         assertion: &str,
         named: Option<&str>,
         audiences: &[String],
         now_s: u64,
-    ) -> Result<String, ClientReject> {
+    ) -> Result<UsedAssertion, ClientReject> {
         let form = ClientReject::AssertionForm;
         let jws = Jws::split(assertion, ASSERTION_BYTES_MAX).map_err(|_| form)?;
         let header = jws.header(&["alg", "kid", "typ"]).map_err(|_| form)?;
@@ -298,7 +310,11 @@ impl Clients {
         let (jti, exp) = once(&claims, now_s).ok_or(ClientReject::AssertionTime)?;
         // Last, so that only a valid assertion uses up a place in the cache.
         match self.assertions.take(id, (id, jti), exp, now_s) {
-            Ok(()) => Ok(id.to_owned()),
+            Ok(()) => Ok(UsedAssertion {
+                client: id.to_owned(),
+                jti: jti.to_owned(),
+                until_s: exp,
+            }),
             Err(AuthReject::ProofsFull) => Err(ClientReject::AssertionsFull),
             Err(_) => Err(ClientReject::AssertionReplay),
         }
@@ -421,12 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn a_used_assertion_stays_used_over_a_reload() {
+    fn a_used_assertion_stays_used_over_a_reload_and_a_restart() {
         let before = clients();
         let after = Clients {
             clients: before.clients.clone(),
             assertions: before.assertions.clone(),
         };
+        let restarted = clients();
         let key = Ed25519Key::from_seed(&[5; 32]);
         let claims = json!({"iss": "robot", "sub": "robot", "aud": "http://i", "exp": NOW + 60, "jti": "a1"});
         let part = |v: &Value| b64::url(v.to_string().as_bytes());
@@ -434,8 +451,10 @@ mod tests {
         let text = format!("{signed}.{}", b64::url(&key.sign(signed.as_bytes())));
         let ask =
             |clients: &Clients| clients.check_assertion(&text, None, &["http://i".to_owned()], NOW);
-        assert!(ask(&before).is_ok());
+        let used = ask(&before).unwrap();
         assert_eq!(ask(&after), Err(ClientReject::AssertionReplay));
+        restarted.restore(&[used], NOW);
+        assert_eq!(ask(&restarted), Err(ClientReject::AssertionReplay));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use ron_auth::Claims;
 use ron_proto::Problem;
-use ron_proto::passport::{Actor, IssuerPolicy};
+use ron_proto::passport::{ANCESTORS_MAX, Actor, IssuerPolicy};
 
 use crate::policy::{Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, ttl};
 
@@ -50,6 +50,12 @@ pub fn exchange(
             "invalid_target",
         )
     })?;
+    if claims.ancestors.len() >= ANCESTORS_MAX {
+        return Err(refused(
+            "the token was exchanged too often: exchange an earlier one",
+            "invalid_grant",
+        ));
+    }
     let left = claims.exp.saturating_sub(now_s);
     if left == 0 {
         return Err(refused("the token has expired", "invalid_grant"));

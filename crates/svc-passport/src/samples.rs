@@ -95,5 +95,6 @@ pub fn claims() -> Claims {
         jkt: None,
         pq_kid: None,
         x5t: None,
+        ancestors: Vec::new(),
     }
 }

@@ -1,9 +1,11 @@
 //! Tokens: RFC 9068 claims from a grant, the JWS signing inputs (two for a hybrid), the signed token.
 
-use ron_auth::hybrid;
+use ron_auth::{Claims, hybrid};
 use ron_proto::kms::Jwk;
-use ron_proto::passport::{Confirmation, StatusRef, TOKEN_BYTES_MAX, TokenClaims, TokenStatus};
-use ron_proto::{Problem, b64, caveat};
+use ron_proto::passport::{
+    Confirmation, StatusRef, TOKEN_BYTES_MAX, TokenAncestor, TokenClaims, TokenStatus,
+};
+use ron_proto::{Caveat, Problem, b64, caveat};
 use serde::Serialize;
 
 use crate::policy::Grant;
@@ -88,6 +90,7 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         },
         cnf: Confirmation::of(grant.jkt.clone(), grant.x5t.clone()),
         act: grant.act.clone(),
+        ron_from: grant.origin.as_deref().map_or_else(Vec::new, line_of),
         status: id.status.map(|status_list| TokenStatus { status_list }),
     };
     let part = |json: serde_json::Result<Vec<u8>>| {
@@ -117,6 +120,30 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         jti: id.jti,
         exp,
     })
+}
+
+/// A token and those that it was exchanged from, the first one first.
+fn line_of(token: &Claims) -> Vec<TokenAncestor> {
+    let texts = |caveats: &[Caveat]| {
+        ron_auth::counted(caveats)
+            .map(ToString::to_string)
+            .collect()
+    };
+    let before = token.ancestors.iter().map(|one| TokenAncestor {
+        jti: one.jti.clone(),
+        exp: one.exp,
+        kids: one.kids.clone(),
+        counted: texts(&one.counted),
+    });
+    let itself = TokenAncestor {
+        jti: token.jti.clone(),
+        exp: token.exp,
+        kids: std::iter::once(token.kid.clone())
+            .chain(token.pq_kid.clone())
+            .collect(),
+        counted: texts(&token.caveats),
+    };
+    before.chain(std::iter::once(itself)).collect()
 }
 
 /// Characters of a classical signature of 64 bytes in base64url. The claims get the same room under every algorithm: an

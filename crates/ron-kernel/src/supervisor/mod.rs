@@ -312,11 +312,13 @@ impl Supervisor {
         watch
     }
 
-    /// The call to a disk that hangs at present, if there is one.
+    /// Of the calls to a disk that hang at present, the longest.
     pub fn hung_disk(&self) -> Option<HungDisk> {
         // Cloned, because the first look at a call that hangs writes a log line.
         let disks = self.0.disks.lock().clone();
-        disks.iter().find_map(DiskWatch::hung)
+        // All of them, because that also counts each.
+        let hung = disks.iter().filter_map(DiskWatch::hung);
+        hung.max_by_key(|hung| hung.took)
     }
 
     /// Removes one thread from its row while it still runs: it no longer counts as live.

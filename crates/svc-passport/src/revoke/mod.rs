@@ -14,7 +14,7 @@ use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
-pub use store::{EPOCH_FIRST, RevocationStore, StoreFailed};
+pub use store::{EPOCH_FIRST, RevocationStore, StoreFailed, UsedAssertion};
 
 use crate::lists::{KnownLists, ListRow, still_kept};
 use crate::metrics::{Metrics, revocation_kind};
@@ -69,6 +69,12 @@ pub enum RevokeEvent {
         epoch: u64,
         /// Gets the list once it is durable.
         answer: ReplySender<Result<ListRow, Problem>>,
+    },
+    /// A client has authenticated with an assertion, whose use must be durable before it is answered.
+    Used {
+        assertion: UsedAssertion,
+        /// Notified once it is durable.
+        answer: ReplySender<Result<(), Problem>>,
     },
     /// A feed reader's request (long poll).
     Read {
@@ -135,11 +141,11 @@ impl Revoker {
             let wake = waiting.iter().map(|w| w.until).min();
             let wake = wake.unwrap_or_else(|| Deadline::within(Duration::from_secs(60)));
             match events.recv(&ctx.shutdown, wake) {
-                Recv::Item(event) => self.tick(event, &mut waiting),
+                Recv::Item(event) => self.take(event, events, &mut waiting),
                 Recv::Timeout => {}
                 Recv::Shutdown | Recv::Closed => {
                     while let Some(event) = events.try_recv() {
-                        self.tick(event, &mut waiting);
+                        self.take(event, events, &mut waiting);
                     }
                     // At shutdown waiting readers get a page, possibly empty, instead of a closed connection.
                     for w in waiting.drain(..) {
@@ -159,8 +165,40 @@ impl Revoker {
         }
     }
 
+    /// Handles an event; uses of assertions that are queued behind one another share a commit.
+    fn take(
+        &self,
+        event: RevokeEvent,
+        events: &Receiver<RevokeEvent>,
+        waiting: &mut Vec<WaitingReader>,
+    ) {
+        let (mut used, mut next) = (Vec::new(), Some(event));
+        while let Some(RevokeEvent::Used { assertion, answer }) = next {
+            used.push((assertion, answer));
+            next = events.try_recv();
+        }
+        if !used.is_empty() {
+            self.keep_assertions(used);
+        }
+        if let Some(event) = next {
+            self.tick(event, waiting);
+        }
+    }
+
+    fn keep_assertions(&self, used: Vec<(UsedAssertion, ReplySender<Result<(), Problem>>)>) {
+        let now_s = self.clock.unix_ms() / 1000;
+        let (rows, answers): (Vec<_>, Vec<_>) = used.into_iter().unzip();
+        let stored = self.stored(|store| store.keep_assertions(&rows, now_s));
+        for answer in answers {
+            let _ = answer.send(stored.clone()); // a client that no longer waits has to send another one
+        }
+    }
+
     fn tick(&self, event: RevokeEvent, waiting: &mut Vec<WaitingReader>) {
         match event {
+            RevokeEvent::Used { assertion, answer } => {
+                self.keep_assertions(vec![(assertion, answer)]);
+            }
             RevokeEvent::Revoke {
                 revoked,
                 reason,

@@ -12,7 +12,7 @@ use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
 
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
-    name: "revocations, key set, status lists",
+    name: "revocations, key set, status lists, used assertions",
     sql: "
         CREATE TABLE revocation (
             seq     INTEGER PRIMARY KEY CHECK (seq > 0),
@@ -31,6 +31,13 @@ static MIGRATIONS: [Migration; 1] = [Migration {
             epoch    INTEGER NOT NULL,
             opened_s INTEGER NOT NULL
         ) STRICT;
+        CREATE TABLE used_assertion (
+            client   TEXT NOT NULL,
+            jti      TEXT NOT NULL,
+            until_s  INTEGER NOT NULL,
+            PRIMARY KEY (client, jti)
+        ) STRICT, WITHOUT ROWID;
+        CREATE INDEX used_assertion_until ON used_assertion (until_s);
     ",
 }];
 
@@ -40,6 +47,15 @@ pub const EPOCH_FIRST: u64 = 1;
 /// The store of revocations; owned by the revoker thread after start.
 #[derive(Debug)]
 pub struct RevocationStore(Store);
+
+/// A client assertion that was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedAssertion {
+    pub client: String,
+    pub jti: String,
+    /// When it expires, in Unix seconds.
+    pub until_s: u64,
+}
 
 /// A change that was not made, or a read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -173,6 +189,38 @@ impl RevocationStore {
         })
     }
 
+    /// Makes the use of assertions durable, and deletes those that have expired.
+    pub fn keep_assertions(&self, used: &[UsedAssertion], now_s: u64) -> Result<(), StoreFailed> {
+        self.0.write(|tx| {
+            tx.execute(
+                "DELETE FROM used_assertion WHERE until_s < ?1",
+                [now_s as i64],
+            )?;
+            let mut insert = tx.prepare_cached(
+                "INSERT OR REPLACE INTO used_assertion (client, jti, until_s) VALUES (?1, ?2, ?3)",
+            )?;
+            for one in used {
+                insert.execute(rusqlite::params![one.client, one.jti, one.until_s as i64])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The used assertions that may not have expired.
+    pub fn assertions(&self) -> Result<Vec<UsedAssertion>, StoreFailed> {
+        self.0.read(|conn| {
+            let mut query = conn.prepare("SELECT client, jti, until_s FROM used_assertion")?;
+            let rows = query.query_map([], |r| {
+                Ok(UsedAssertion {
+                    client: r.get(0)?,
+                    jti: r.get(1)?,
+                    until_s: r.get::<_, i64>(2)?.cast_unsigned(),
+                })
+            })?;
+            rows.map(|row| row.map_err(StoreFailed::from)).collect()
+        })
+    }
+
     pub fn lists(&self) -> Result<KnownLists, StoreFailed> {
         self.0.read(|conn| {
             let mut query = conn.prepare("SELECT id, kid, epoch, opened_s FROM status_list")?;
@@ -267,6 +315,22 @@ mod tests {
             store.lists().unwrap().into_values().collect::<Vec<_>>(),
             [third]
         );
+    }
+
+    #[test]
+    fn used_assertions_are_kept_until_they_expire() {
+        let store = RevocationStore::memory().unwrap();
+        let one = |jti: &str, until_s| UsedAssertion {
+            client: "robot".to_owned(),
+            jti: jti.to_owned(),
+            until_s,
+        };
+        store
+            .keep_assertions(&[one("a", 10), one("b", 20)], 5)
+            .unwrap();
+        assert_eq!(store.assertions().unwrap(), [one("a", 10), one("b", 20)]);
+        store.keep_assertions(&[one("c", 30)], 11).unwrap();
+        assert_eq!(store.assertions().unwrap(), [one("b", 20), one("c", 30)]);
     }
 
     #[test]

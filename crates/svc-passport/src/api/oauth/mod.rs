@@ -7,13 +7,16 @@ mod revoke;
 mod token;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{Authorizer as _, Need, Peer, Request, RequestHead, Route};
+use ron_kernel::{Deadline, reply};
 use ron_proto::passport::{JWT_BEARER, OauthError};
 use ron_proto::{Problem, b64};
 
 use super::Api;
 use crate::clients::ClientReject;
+use crate::revoke::{RevokeEvent, UsedAssertion};
 
 /// The fields of client authentication, allowed in every form.
 const CLIENT_FIELDS: [&str; 4] = [
@@ -24,6 +27,8 @@ const CLIENT_FIELDS: [&str; 4] = [
 ];
 /// The further fields of introspection and revocation.
 const TOKEN_FIELDS: [&str; 2] = ["token", "token_type_hint"];
+/// Maximum wait for the use of an assertion to be stored.
+const ASSERTION_WAIT: Duration = Duration::from_secs(1);
 /// Maximum bytes of a form.
 const FORM_BYTES_MAX: usize = 32 * 1024;
 
@@ -146,7 +151,10 @@ fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<Str
             .into());
         }
         let checked = clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
-        return checked.map_err(|reject| Refused::Client(reject, id.map(str::to_owned)));
+        let used = checked.map_err(|reject| Refused::Client(reject, id.map(str::to_owned)))?;
+        let client = used.client.clone();
+        api.keep_assertion(used, req.deadline)?;
+        return Ok(client);
     }
     if ways[2] {
         return Err(Problem::bad_request(
@@ -217,6 +225,21 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
 }
 
 impl Api {
+    /// Waits until the use of an assertion is durable: it must not count again after a restart.
+    fn keep_assertion(&self, assertion: UsedAssertion, deadline: Deadline) -> Result<(), Problem> {
+        let (answer, durable) = reply();
+        let sent = self
+            .revoke
+            .try_send(RevokeEvent::Used { assertion, answer });
+        sent.map_err(|_| Problem::busy(self.revoke.retry_after_s()))?;
+        // Short, because it occupies a worker: when the disk hangs, the other requests need it.
+        let until = deadline.capped(ASSERTION_WAIT);
+        durable.wait(until).unwrap_or_else(|_| {
+            let why = "the use of the assertion could not be stored in time; send a new one";
+            Err(Problem::unavailable(why, 1))
+        })
+    }
+
     /// Counts and logs a refusal at an OAuth endpoint and returns the answer. `client` must be a name from the
     /// configuration.
     fn refused(
