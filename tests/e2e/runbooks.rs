@@ -202,6 +202,11 @@ fn a_doubted_date() {
 }
 
 #[test]
+fn a_disk_that_hangs_or_fills_up() {
+    carried_out("disk.md", 0);
+}
+
+#[test]
 fn an_upgrade() {
     carried_out("upgrade.md", 0);
 }

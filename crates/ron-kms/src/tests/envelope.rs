@@ -517,6 +517,6 @@ fn an_older_store_beside_the_log_wraps_nothing() {
     let rig = Rig::file(dir.path()).expect("starts, to verify only");
     let refused = run(&rig, &rig.caller.clone(), vec![wrap(&key, None, b"x")]).pop();
     let refused = refused.expect("one").expect_err("nothing is wrapped");
-    assert_eq!(refused.detail, "audit_unavailable");
+    assert_eq!(refused.detail, "audit_tampered");
     rig.stop();
 }
