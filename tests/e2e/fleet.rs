@@ -137,29 +137,69 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     }
 }
 
+/// Why a service is degraded by `policy`; `None` when it is not.
+fn policy_refused(fleet: &Fleet, service: &str) -> Option<String> {
+    let url = format!("{}/api/v1/status", fleet.health(service));
+    let status = json(&fleet.get(&url, None), 200);
+    let planes = status["planes"].as_array().unwrap();
+    let plane = planes.iter().find(|plane| plane["name"] == "policy")?;
+    Some(plane["reason"].as_str().unwrap().to_owned())
+}
+
 #[test]
 fn one_changed_byte_in_a_policy_is_refused_by_name() {
-    let mut fleet = Fleet::start();
-    assert_eq!(fleet.stop(), Some(0));
     // In a policy, and in each member of a signature: algorithm, key, value, the newline.
-    for (file, at) in [
+    let changes = [
         ("issuer.json", 5),
         ("issuer.json.sig", 9),
         ("wallet.json.sig", 40),
         ("wallet.json.sig", usize::MAX),
-    ] {
-        let path = fleet.dir().join("policy").join(file);
+    ];
+    let changed = |dir: &std::path::Path, (file, at): (&str, usize)| {
+        let path = dir.join("policy").join(file);
         let good = std::fs::read(&path).unwrap();
         let mut bad = good.clone();
         let at = at.min(bad.len() - 1);
         bad[at] ^= 1;
         std::fs::write(&path, &bad).unwrap();
-        let out = ron_on(fleet.dir(), &["up", "--base-port", "0"]);
+        move || std::fs::write(&path, &good).unwrap()
+    };
+    // A first start needs good policies.
+    let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    ron_tests::ok(&ron_on(dir.path(), &["init"]));
+    for change in changes {
+        let restore = changed(dir.path(), change);
+        let out = ron_on(dir.path(), &["up", "--base-port", "0"]);
         let said = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(2), "{said}");
-        assert!(said.contains(file.trim_end_matches(".sig")), "{said}");
-        std::fs::write(&path, &good).unwrap();
+        assert!(said.contains(change.0.trim_end_matches(".sig")), "{said}");
+        restore();
     }
+    // Later ones start on the last accepted policies.
+    let mut fleet = Fleet::start_in(dir);
+    for change in changes {
+        assert_eq!(fleet.stop(), Some(0));
+        let restore = changed(fleet.dir(), change);
+        fleet = Fleet::start_in(fleet.keep_dir());
+        let kind = change.0.split('.').next().unwrap();
+        let service = match kind {
+            "issuer" => "svc-passport",
+            _ => "svc-wallet",
+        };
+        let why = policy_refused(&fleet, service).expect("it is degraded");
+        assert!(why.contains(&format!("{kind}.json")), "{why}");
+        json(
+            &fleet.post(
+                &format!("{}/v1/issue", fleet.api("svc-wallet")),
+                Some(&fleet.token("svc-wallet", None)),
+                r#"{"to": "a", "asset": "ron", "amount_minor": "1"}"#,
+                &[("Idempotency-Key", "one")],
+            ),
+            200,
+        );
+        restore();
+    }
+    assert_eq!(fleet.stop(), Some(0));
     // The rewarder has a library of policies: the unchanged ones still run, the changed one does
     // not.
     let path = fleet.dir().join("policy/reward.json.sig");
@@ -171,6 +211,40 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
     assert!(said.contains("reward.json"), "{said}");
+}
+
+#[test]
+fn an_older_wallet_policy_does_not_come_back_with_a_restart() {
+    let mut fleet = Fleet::start();
+    let files =
+        ["wallet.json", "wallet.json.sig"].map(|name| fleet.dir().join("policy").join(name));
+    let old = files.each_ref().map(|file| std::fs::read(file).unwrap());
+    let mut policy = ron_tests::read_json(&files[0]);
+    policy["version"] = 2.into();
+    policy["rules"] = serde_json::json!([]);
+    std::fs::write(&files[0], policy.to_string()).unwrap();
+    let file = files[0].to_str().unwrap();
+    ron_tests::ok(&fleet.ron(&["policy", "sign", "--kind", "wallet", file]));
+    let issue = |fleet: &Fleet| {
+        let token = fleet.token("svc-wallet", None);
+        let url = format!("{}/v1/issue", fleet.api("svc-wallet"));
+        let body = r#"{"to": "a", "asset": "ron", "amount_minor": "1"}"#;
+        let headers = [("Idempotency-Key", "one")];
+        fleet.post(&url, Some(&token), body, &headers).status
+    };
+    for _ in 0..2 {
+        assert_eq!(fleet.stop(), Some(0));
+        fleet = Fleet::start_in(fleet.keep_dir());
+        assert_eq!(issue(&fleet), 403, "the new policy has no rule");
+        let version = "svc_wallet_policy_version{kind=\"wallet\"}";
+        assert_eq!(fleet.metric("svc-wallet", version), 2.0);
+        // For the second round.
+        for (file, old) in files.iter().zip(&old) {
+            std::fs::write(file, old).unwrap();
+        }
+    }
+    let why = policy_refused(&fleet, "svc-wallet").expect("it is degraded");
+    assert!(why.contains("older than 2"), "{why}");
 }
 
 #[test]

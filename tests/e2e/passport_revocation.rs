@@ -301,9 +301,14 @@ fn policies_are_taken_up_newer_and_signed_only() {
     other["clients"][0]["max_ttl_s"] = 60.into();
     rig.publish(&other, true);
     refused(&rig);
-    // Older versions are refused after a restart as well, with a clear error.
+    // Older versions are refused after a restart as well: the last accepted one is in force.
     rig.publish(&older, true);
     assert_eq!(rig.fleet.stop(), Some(0));
+    rig.fleet = Fleet::start_in(rig.fleet.keep_dir());
+    refused(&rig);
+    // Without it nothing is issued under an older one either.
+    assert_eq!(rig.fleet.stop(), Some(0));
+    std::fs::remove_file(rig.fleet.dir().join("svc-passport/data/issuer.accepted")).unwrap();
     let out = ron_on(rig.fleet.dir(), &["up", "--base-port", "0"]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(2), "{said}");

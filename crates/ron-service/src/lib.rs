@@ -17,6 +17,7 @@ mod chassis;
 pub mod config;
 mod datadir;
 mod error;
+pub mod kept_policy;
 pub mod log_host;
 pub mod logging;
 mod main_with;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::pinned::KeyRing;
 
 /// Maximum size of a policy file, in bytes.
-const POLICY_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const POLICY_BYTES_MAX: u64 = 1 << 20;
 
 /// A policy whose signature was verified.
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@ use ron_client::{Credential, KmsClient};
 use ron_files::{MemoryDisk, OsDisk};
 use ron_kernel::{Receiver, Sender, Snapshot, Topology, queue};
 use ron_proto::passport::Jwks;
+use ron_service::kept_policy::KeptPolicy;
 use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
 
 use crate::api::{self, Api};
@@ -84,8 +85,9 @@ impl Service for SvcPassport {
         let keys = Arc::new(core.keeper(&chassis, &limits));
         let policies = core.policies(&chassis)?;
         core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
-        // A policy in files must be good at start; one behind a URL may arrive later.
+        // Without a policy in force, one in files must be good; one behind a URL may arrive later.
         if let Err(why) = policies.refresh()
+            && core.policy.with(Option::is_none)
             && matches!(core.settings.policy, Source::Dir(_))
         {
             return Err(StartError::config_text(why));
@@ -259,14 +261,12 @@ impl Core {
             policy: self.policy.clone(),
             view: self.view.clone(),
             revoke: self.revoke.clone(),
+            kept: KeptPolicy::new(self.data_dir.as_deref()),
             ready: chassis.ready.clone(),
             km: chassis.km.clone(),
             random: chassis.random.clone(),
         };
-        if matches!(keeper.source, Source::Dir(_)) {
-            let read = keeper.read().and_then(|new| keeper.is_newer(&new));
-            read.map_err(StartError::config_text)?;
-        }
+        keeper.resume().map_err(StartError::config_text)?;
         Ok(Arc::new(keeper))
     }
 

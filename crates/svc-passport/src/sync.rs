@@ -8,9 +8,10 @@ use std::time::Duration;
 use ron_auth::RevocationView;
 use ron_http::{Call, HttpClient};
 use ron_kernel::{Deadline, KernelMetrics, Sender, SharedRandom, Snapshot, ThreadCtx, reply};
-use ron_proto::ContentId;
 use ron_proto::passport::IssuerPolicy;
+use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::pinned::KeyRing;
+use ron_service::signed_policy::SignedPolicy;
 use ron_service::{ReadyBoard, signed_policy};
 
 use crate::revoke::RevokeEvent;
@@ -30,12 +31,7 @@ pub enum Source {
 }
 
 /// A policy in force.
-#[derive(Clone, Debug, PartialEq)]
-pub struct InForce {
-    pub policy: IssuerPolicy,
-    /// Content id of its bytes.
-    pub hash: ContentId,
-}
+pub type InForce = SignedPolicy<IssuerPolicy>;
 
 /// Reads, checks and adopts policies.
 pub struct PolicyKeeper {
@@ -48,6 +44,8 @@ pub struct PolicyKeeper {
     /// Has the newest version that was ever in force, also before a restart.
     pub view: Arc<Snapshot<RevocationView>>,
     pub revoke: Sender<RevokeEvent>,
+    /// The last accepted policy.
+    pub kept: KeptPolicy<IssuerPolicy>,
     pub ready: ReadyBoard,
     pub km: KernelMetrics,
     pub random: SharedRandom,
@@ -97,24 +95,34 @@ impl PolicyKeeper {
         outcome
     }
 
+    /// Puts the last accepted policy in force at a start. Without one the policy in files must be acceptable; one behind a
+    /// URL may arrive later.
+    pub fn resume(&self) -> Result<(), String> {
+        let known = self.kept.read(&self.keys).map_err(|e| e.to_string())?;
+        let seen = self.view.load().policy_version();
+        let last = known.policy.filter(|last| last.policy.version >= seen);
+        if last.is_none() && matches!(self.source, Source::Dir(_)) {
+            self.read().and_then(|new| self.is_newer(&new))?;
+        }
+        self.policy.store(last);
+        Ok(())
+    }
+
     /// Reads the policy and checks its signature.
     pub fn read(&self) -> Result<InForce, String> {
-        let signed = match &self.source {
-            Source::Dir(dir) => signed_policy::load::<IssuerPolicy>(dir, "issuer", &self.keys)
-                .map_err(|e| e.to_string())?,
+        match &self.source {
+            Source::Dir(dir) => {
+                signed_policy::load(dir, "issuer", &self.keys).map_err(|e| e.to_string())
+            }
             Source::Url(base) => {
                 let bytes = self.fetch(&format!("{base}/issuer.json"))?;
                 let sig = self.fetch(&format!("{base}/issuer.json.sig"))?;
                 let sig = signed_policy::parse_signature(&sig)
                     .map_err(|e| format!("issuer.json.sig is not a signature document: {e}"))?;
-                signed_policy::check::<IssuerPolicy>("issuer", &bytes, &sig, &self.keys)
-                    .map_err(|why| format!("policy issuer.json {why}"))?
+                signed_policy::check("issuer", &bytes, &sig, &self.keys)
+                    .map_err(|why| format!("policy issuer.json {why}"))
             }
-        };
-        Ok(InForce {
-            policy: signed.policy,
-            hash: signed.hash,
-        })
+        }
     }
 
     fn fetch(&self, url: &str) -> Result<Vec<u8>, String> {
@@ -132,14 +140,9 @@ impl PolicyKeeper {
 
     /// Whether `new` must replace the policy in force; an error when it is older than any that was in force, also before a
     /// restart.
-    pub fn is_newer(&self, new: &InForce) -> Result<bool, String> {
-        let (seen, is) = (self.view.load().policy_version(), new.policy.version);
-        if is < seen {
-            return Err(format!(
-                "policy issuer.json has version {is}, older than {seen} which was in force"
-            ));
-        }
-        newer((*self.policy.load()).as_ref(), new)
+    fn is_newer(&self, new: &InForce) -> Result<bool, String> {
+        let (in_force, seen) = (self.policy.load(), self.view.load().policy_version());
+        replaces(new, (*in_force).as_ref(), seen).map_err(|e| e.to_string())
     }
 
     /// Puts a newer policy in force once its version is durable.
@@ -158,55 +161,9 @@ impl PolicyKeeper {
         durable
             .wait(Deadline::within(DURABLE))
             .map_err(|e| format!("the version was not made durable: {e}"))??;
+        self.kept.write(&new).map_err(|e| e.to_string())?;
         tracing::info!(service = "svc-passport", event = "policy_adopted", version);
         self.policy.store(Some(new));
         Ok(())
-    }
-}
-
-/// Whether `new` must replace `old`; an error when it is older, or differs under the same version.
-fn newer(old: Option<&InForce>, new: &InForce) -> Result<bool, String> {
-    let Some(old) = old else { return Ok(true) };
-    let (was, is) = (old.policy.version, new.policy.version);
-    if is < was {
-        return Err(format!(
-            "policy issuer.json has version {is}, older than {was} which is in force"
-        ));
-    }
-    if is == was && old.hash != new.hash {
-        return Err(format!(
-            "policy issuer.json differs from the one in force but has the same version {is}: raise it"
-        ));
-    }
-    Ok(is > was)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_only_grow_and_one_version_is_one_policy() {
-        let made = |version: u64, text: &str| InForce {
-            policy: IssuerPolicy {
-                version,
-                clients: Vec::new(),
-            },
-            hash: ContentId::of(text.as_bytes()),
-        };
-        let old = made(3, "a");
-        assert_eq!(newer(None, &old), Ok(true));
-        assert_eq!(newer(Some(&old), &made(4, "b")), Ok(true));
-        assert_eq!(newer(Some(&old), &old), Ok(false));
-        assert!(
-            newer(Some(&old), &made(2, "a"))
-                .unwrap_err()
-                .contains("older")
-        );
-        assert!(
-            newer(Some(&old), &made(3, "b"))
-                .unwrap_err()
-                .contains("raise it")
-        );
     }
 }

@@ -10,6 +10,8 @@ use ron_files::OsDisk;
 use ron_http::HttpClient;
 use ron_kernel::{Deadline, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
+use ron_service::kept_policy::{KeptPolicy, replaces};
+use ron_service::signed_policy::{PolicyError, SignedPolicy};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
 
 use crate::answers::AnswersReader;
@@ -66,7 +68,15 @@ impl Service for SvcWallet {
             auth,
             data_dir,
         } = boot;
-        let policy = load_policy(&settings, 0).map_err(StartError::config_text)?;
+        let kept = KeptPolicy::new(data_dir.as_deref());
+        let started = kept
+            .start(load_policy(&settings), &settings.policy_keys)
+            .map_err(|e| StartError::config_text(e.to_string()))?;
+        chassis.ready.declare(&["policy"]);
+        if let Some(why) = started.refused {
+            let why = format!("the last accepted policy is in force: {why}");
+            chassis.ready.degrade("policy", why);
+        }
         auth.declare_reasons(["wallet_limits", "wallet_policy"]);
         chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
 
@@ -75,10 +85,12 @@ impl Service for SvcWallet {
         spawn_probe(&chassis, &shared);
         spawn_feed(&chassis, &shared);
         spawn_watch(&chassis, &shared);
-        let policy = Arc::new(Snapshot::new(policy));
-        on_reload(&chassis, &policy);
+        let policy = Arc::new(Snapshot::new(started.policy));
+        on_reload(&chassis, &policy, kept);
         let in_force = policy.clone();
-        signed_policy::show_version(&chassis.registry, "wallet", move || in_force.load().version);
+        signed_policy::show_version(&chassis.registry, "wallet", move || {
+            in_force.load().policy.version
+        });
 
         let api = Arc::new(Api {
             policy,
@@ -240,25 +252,27 @@ fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) 
     }
 }
 
-/// Loads the signed policy; refuses a version older than `at_least`.
-fn load_policy(settings: &Settings, at_least: u64) -> Result<WalletPolicy, String> {
-    let signed =
-        signed_policy::load::<WalletPolicy>(&settings.policy_dir, "wallet", &settings.policy_keys)
-            .map_err(|e| e.to_string())?;
-    if signed.policy.version < at_least {
-        return Err(format!(
-            "policy wallet.json has version {}, older than {at_least}, which is in force",
-            signed.policy.version
-        ));
-    }
-    Ok(signed.policy)
+/// Loads the signed policy from its files.
+fn load_policy(settings: &Settings) -> Result<SignedPolicy<WalletPolicy>, PolicyError> {
+    signed_policy::load(&settings.policy_dir, "wallet", &settings.policy_keys)
 }
 
-fn on_reload(chassis: &Chassis, policy: &Arc<Snapshot<WalletPolicy>>) {
-    let policy = policy.clone();
+fn on_reload(
+    chassis: &Chassis,
+    policy: &Arc<Snapshot<SignedPolicy<WalletPolicy>>>,
+    kept: KeptPolicy<WalletPolicy>,
+) {
+    let (policy, ready) = (policy.clone(), chassis.ready.clone());
     chassis.on_reload(move |settings: Settings| {
-        let new = load_policy(&settings, policy.load().version)?;
-        policy.store(new);
+        let (new, old) = (load_policy(&settings), policy.load());
+        let new = new.map_err(|e| e.to_string())?;
+        let version = old.policy.version;
+        if replaces(&new, Some(&*old), version).map_err(|e| e.to_string())? {
+            // Durable before it is in force: after a crash no older policy may come back.
+            kept.write(&new).map_err(|e| e.to_string())?;
+            policy.store(new);
+        }
+        ready.clear("policy");
         Ok(())
     });
 }

@@ -20,6 +20,7 @@ use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{Entry, LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
+use ron_service::signed_policy::SignedPolicy;
 
 pub use holds::HoldFacts;
 
@@ -39,7 +40,7 @@ const READ_MAX: Duration = Duration::from_secs(1);
 /// State shared by the handlers.
 pub struct Api {
     /// The policy in force; replaced by a reload.
-    pub policy: Arc<Snapshot<WalletPolicy>>,
+    pub policy: Arc<Snapshot<SignedPolicy<WalletPolicy>>>,
     /// Maximum minor units of one operation; a policy rule can only lower it.
     pub per_op_max: Amount,
     /// Maximum minor units per account and UTC day; a policy rule can only lower it.
@@ -106,7 +107,7 @@ impl Api {
             .map_err(|reject| (reject.reason(), Problem::from(reject)))
             .and_then(|()| {
                 self.policy
-                    .with(|p| policy::decide(p, &ask, self.per_op_max))
+                    .with(|p| policy::decide(&p.policy, &ask, self.per_op_max))
                     .map_err(|problem| (word(&problem), problem))
             })
             .map_err(|(reason, problem)| {
@@ -129,7 +130,7 @@ impl Api {
             amount: None,
         };
         self.policy
-            .with(|p| policy::decide(p, &ask, self.per_op_max))
+            .with(|p| policy::decide(&p.policy, &ask, self.per_op_max))
             .is_ok()
     }
 
