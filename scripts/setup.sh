@@ -30,8 +30,9 @@ need openssl openssl
 need dpkg-shlibdeps dpkg-dev
 need systemd-analyze systemd
 need git git
-# Wrong dates.
+# Wrong dates, file systems that freeze.
 need faketime faketime
+need /usr/sbin/mkfs.ext4 e2fsprogs
 if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)

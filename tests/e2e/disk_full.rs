@@ -12,15 +12,13 @@ use serde_json::{Value, json};
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(place: &Path, size: &str) -> Self {
+    /// `None` where this process may not mount.
+    fn mount(place: &Path, size: &str) -> Option<Self> {
         let options = format!("size={size}");
         let mount = ["-t", "tmpfs", "-o", &options, "tmpfs"];
-        ok(&Command::new("mount")
-            .args(mount)
-            .arg(place)
-            .output()
-            .unwrap());
-        Self(place.to_owned())
+        let mounted = Command::new("mount").args(mount).arg(place).output();
+        let mounted = mounted.unwrap().status.success();
+        mounted.then(|| Self(place.to_owned()))
     }
 
     fn grow(&self, size: &str) {
@@ -149,12 +147,11 @@ fn writes_stop_above_the_reserve_and_go_on_without_a_restart() {
 
 #[test]
 fn a_file_system_that_fills_up_and_grows_loses_nothing() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: to mount a file system takes root");
-        return;
-    }
     let place = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::mount(place.path(), "128m");
+    let Some(disk) = SmallDisk::mount(place.path(), "128m") else {
+        println!("not run: this process may not mount a file system");
+        return;
+    };
     let dir = Arc::new(tempfile::tempdir_in(place.path()).unwrap());
     let fleet = Fleet::start_in(dir);
     let users = Users::of(&fleet);
