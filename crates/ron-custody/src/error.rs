@@ -2,6 +2,7 @@
 
 use ron_files::NoRoom;
 use ron_kernel::ClockAlarm;
+use ron_proto::values::Kid;
 
 /// The result of an operation that was done, in leaves and metrics.
 pub const OK: &str = "ok";
@@ -72,6 +73,8 @@ causes! {
     AuditTampered = "audit_tampered",
     /// The key store cannot be written, or the device that holds the key is unavailable.
     StoreUnavailable = "store_unavailable",
+    /// The stored record of the version is damaged.
+    Quarantined = "quarantined",
     /// The configuration requires a recent attestation of where the key is held, and there is none.
     AttestationMissing = "attestation_missing",
     /// The deadline passed before work on the job began.
@@ -119,6 +122,15 @@ impl Refusal {
             retry_after_s,
             ..Self::new(Cause::Busy, detail)
         }
+    }
+
+    /// The record of this version is damaged.
+    pub fn quarantined(kid: &Kid, version: u32) -> Self {
+        let detail = format!(
+            "the stored record of {kid}#v{version} is damaged: the version verifies, and does nothing else until the key store \
+             is restored from a backup; a rotation makes a new version"
+        );
+        Self::new(Cause::Quarantined, detail)
     }
 
     /// The audit log is closed for writing.

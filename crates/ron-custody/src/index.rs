@@ -31,6 +31,8 @@ pub struct Version {
     pub thumbprint: Arc<str>,
     /// Index of the audit leaf that records its making.
     pub birth: u64,
+    /// Whether its sealed record is damaged: it verifies, and does nothing else.
+    pub damaged: bool,
 }
 
 /// Schedule of automatic rotation.
@@ -109,6 +111,7 @@ impl Key {
     pub fn active_secret(&self) -> Result<&Custody, Refusal> {
         match (self.state, &self.secret) {
             (KeyState::Active, Some(secret)) => Ok(secret),
+            (KeyState::Active, None) => Err(Refusal::quarantined(&self.kid, self.head)),
             (state, _) => Err(not_active(state)),
         }
     }
@@ -149,6 +152,7 @@ impl Key {
                 log: log.to_owned(),
                 index: v.birth,
             },
+            damaged: v.damaged,
         };
         KeyDoc {
             key: self.kid.clone(),

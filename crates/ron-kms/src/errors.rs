@@ -36,6 +36,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::AuditUnavailable => unavailable("The audit log is not available"),
         Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
         Cause::StoreUnavailable => unavailable("The key store is not available"),
+        Cause::Quarantined => own(503, "The version's record is damaged").retryable(false),
         Cause::AttestationMissing => unavailable("The key has no recent attestation"),
         Cause::DeadlineExceeded => Problem::deadline_exceeded(detail),
         Cause::Draining => Problem::draining(retry_after_s),
@@ -72,7 +73,7 @@ mod tests {
                 problem.retryable,
                 match cause {
                     Cause::InFlight => true,
-                    Cause::AuditTampered => false,
+                    Cause::AuditTampered | Cause::Quarantined => false,
                     _ => matches!(problem.status, 429 | 503 | 504),
                 }
             );

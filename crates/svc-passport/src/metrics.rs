@@ -35,6 +35,7 @@ const SIGN_FAILURES: &[&str] = &[
     "not_found",
     "not_sent",
     "payload_refused",
+    "quarantined",
     "refused",
     "store_unavailable",
     "uses_exhausted",

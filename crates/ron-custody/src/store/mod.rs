@@ -5,7 +5,7 @@
 //! store     one row: store id, salt, store version, origin and sealed key of the audit log,
 //!           check of the seal key, MAC over everything below and the version
 //! keys      name, metadata as canonical JSON, MAC of it
-//! versions  key name, number, sealed record, index of the leaf that records its making
+//! versions  key name, number, sealed record, its hash, public key, index of the leaf that records its making
 //! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
 //! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and the leaf's index
@@ -43,7 +43,7 @@ use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
 use log_key::record_name as log_key_name;
-use record::{Record, load_records};
+use record::{Record, load_records, refuse_moved};
 use seal::Sealer;
 
 pub use change::{Change, Order, PlanError};
@@ -72,7 +72,7 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
     CREATE TABLE versions (
       kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL,
-      sealed BLOB NOT NULL, birth INTEGER,
+      sealed BLOB NOT NULL, sealed_sha256 BLOB NOT NULL, public BLOB NOT NULL, birth INTEGER,
       PRIMARY KEY (kid, number)
     ) STRICT;
     CREATE TABLE ops (
@@ -189,7 +189,8 @@ impl KeyStore {
     }
 
     /// Opens the store, or makes a new one. Every sealed record is opened and every
-    /// MAC is checked before anything is served.
+    /// MAC is checked before anything is served. A damaged record takes only its own version out of use; anything else
+    /// that does not match refuses the store.
     pub fn open(
         settings: &StoreSettings,
         backends: Backends,
@@ -289,7 +290,8 @@ impl KeyStore {
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
         let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
         log_key::load(&db, &sealer, &mut log)?;
-        let records = load_records(&db, &sealer, &backends)?;
+        let mut records = load_records(&db, &sealer, &backends)?;
+        refuse_moved(&mut records)?;
         let store = Self {
             db,
             sealer,
@@ -388,7 +390,20 @@ impl KeyStore {
         })
     }
 
-    /// Covers every key's MAC, every sealed record and the version, so that neither a row nor the store version can be
+    /// The versions whose sealed records are damaged. Their public keys are known and they verify; nothing is signed or
+    /// decrypted with them.
+    pub fn damaged(&self) -> Vec<String> {
+        let damaged = |(kid, record): (&Kid, &Record)| {
+            let of = (1_u32..)
+                .zip(&record.versions)
+                .filter(|(_, row)| row.damaged);
+            of.map(|(number, _)| format!("{kid}#v{number}"))
+                .collect::<Vec<_>>()
+        };
+        self.records.iter().flat_map(damaged).collect()
+    }
+
+    /// Covers every key's MAC, the hash of every sealed record, every public key and the version, so that neither a row nor the store version can be
     /// changed without the seal key. (A rollback of the whole file is detected by the audit log.)
     fn store_mac(&self, version: u64, records: &BTreeMap<Kid, Record>) -> [u8; 32] {
         let mut all = Vec::with_capacity(64 + records.len() * 96);
@@ -401,6 +416,7 @@ impl KeyStore {
             all.extend_from_slice(&record.mac);
             for version in &record.versions {
                 all.extend_from_slice(&version.sealed_sha256);
+                all.extend_from_slice(&sha256(version.public.raw()));
             }
         }
         // Left out in stores that never counted, so that their MAC stays valid.

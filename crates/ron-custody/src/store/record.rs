@@ -1,7 +1,7 @@
 //! One key as the store holds it: metadata under a MAC, sealed versions, and the conversion of both into the
 //! [`Key`] that readers get.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ron_crypto::ct;
@@ -121,8 +121,13 @@ pub struct NewVersion {
 pub(super) struct VersionRow {
     pub(super) created: Timestamp,
     pub(super) public: PublicKey,
+    /// Of the record that was written.
     pub(super) sealed_sha256: [u8; 32],
     pub(super) birth: Option<u64>,
+    /// Whether the stored record is another one than was written.
+    pub(super) damaged: bool,
+    /// Hash of the stored record, until the store is loaded; only of a damaged one.
+    found_sha256: Option<[u8; 32]>,
 }
 
 /// A key as the store holds it.
@@ -153,6 +158,8 @@ impl Record {
             public: new.public,
             sealed_sha256: sha256(&new.sealed),
             birth: None,
+            damaged: false,
+            found_sha256: None,
         });
         self.secrets.insert(new.number, Arc::new(new.secret));
         (new.created, new.sealed)
@@ -177,6 +184,7 @@ impl Record {
                     public: row.public.clone(),
                     thumbprint: row.public.thumbprint().into(),
                     birth: row.birth?,
+                    damaged: row.damaged,
                 })
             })
             .collect();
@@ -184,7 +192,8 @@ impl Record {
         // While a rotation waits for its leaf, the metadata is ahead of the visible versions.
         let head = meta.head.min(versions.last()?.number);
         let secret = self.secrets.get(&head).cloned();
-        if secret.is_none() && !meta.destroyed {
+        let damaged = versions[head as usize - 1].damaged;
+        if secret.is_none() && !meta.destroyed && !damaged {
             return None;
         }
         let backend = meta.backend(backends.local());
@@ -282,6 +291,31 @@ pub(super) fn load_records(
     Ok(records)
 }
 
+/// Refuses a store in which the record of one version stands in the place of another: no damage does that.
+pub(super) fn refuse_moved(records: &mut BTreeMap<Kid, Record>) -> Result<(), StoreError> {
+    let rows = records.values().flat_map(|record| &record.versions);
+    let written: BTreeSet<[u8; 32]> = rows.map(|row| row.sealed_sha256).collect();
+    for (kid, record) in records {
+        for (number, row) in (1_u32..).zip(&mut record.versions) {
+            let found = row.found_sha256.take();
+            if found.is_some_and(|found| written.contains(&found)) {
+                let why = format!("{kid}#v{number} holds the record of another version");
+                return Err(StoreError::Tampered(why));
+            }
+        }
+    }
+    Ok(())
+}
+
+struct StoredVersion {
+    number: u32,
+    created: Timestamp,
+    sealed: Vec<u8>,
+    sealed_sha256: [u8; 32],
+    public: Vec<u8>,
+    birth: Option<u64>,
+}
+
 type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
 
 fn load_versions(
@@ -293,12 +327,17 @@ fn load_versions(
 ) -> Result<LoadedVersions, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare(
-            "SELECT number, created, sealed, birth FROM versions WHERE kid = ?1 ORDER BY number",
+            "SELECT number, created, sealed, sealed_sha256, public, birth FROM versions WHERE kid = ?1 ORDER BY number",
         )?;
         let rows = query.query_map([kid.to_string()], |r| {
-            let created = Timestamp(r.get::<_, i64>(1)?.cast_unsigned());
-            let birth = r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-            Ok((r.get::<_, u32>(0)?, created, r.get::<_, Vec<u8>>(2)?, birth))
+            Ok(StoredVersion {
+                number: r.get(0)?,
+                created: Timestamp(r.get::<_, i64>(1)?.cast_unsigned()),
+                sealed: r.get(2)?,
+                sealed_sha256: r.get(3)?,
+                public: r.get(4)?,
+                birth: r.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned),
+            })
         })?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     })?;
@@ -306,26 +345,36 @@ fn load_versions(
     let mut secrets = BTreeMap::new();
     // The version below the head too: while the head's leaf is missing, that version still signs.
     let keep_from = oldest_needed(kid, meta.head.saturating_sub(1));
-    for (at, (number, created, sealed, birth)) in rows.into_iter().enumerate() {
+    for (at, row) in rows.into_iter().enumerate() {
+        let number = row.number;
         if number as usize != at + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));
         }
-        let name = RecordName::of(kid, number, created);
-        let public = if meta.destroyed {
-            sealer.public_of(&name, &sealed)?
+        let name = RecordName::of(kid, number, row.created);
+        let found = sha256(&row.sealed);
+        // The hash and the public key are covered by the MAC of the store, which is checked when all rows are loaded.
+        let damaged = found != row.sealed_sha256;
+        let public = if damaged {
+            sealer.refuse_newer(&name, &row.sealed)?;
+            PublicKey::from_raw(kid.alg, &row.public)
+                .ok_or_else(|| StoreError::Tampered(format!("public key of {kid}#v{number}")))?
+        } else if meta.destroyed {
+            sealer.public_of(&name, &row.sealed)?
         } else {
             // Old versions only verify: their records are opened as a check, and the private keys dropped.
-            let (secret, public) = open_custody(sealer, &name, &sealed, device)?;
+            let (secret, public) = open_custody(sealer, &name, &row.sealed, device)?;
             if number >= keep_from {
                 secrets.insert(number, Arc::new(secret));
             }
             public
         };
         versions.push(VersionRow {
-            created,
+            created: row.created,
             public,
-            sealed_sha256: sha256(&sealed),
-            birth,
+            sealed_sha256: row.sealed_sha256,
+            birth: row.birth,
+            damaged,
+            found_sha256: damaged.then_some(found),
         });
     }
     Ok((versions, secrets))

@@ -187,6 +187,16 @@ impl Sealer {
     }
 
     /// The length of the header of `record` (the nonce follows), and the public key in it.
+    /// Refuses a record of a newer program.
+    pub fn refuse_newer(&self, name: &RecordName, record: &[u8]) -> Result<(), SealError> {
+        match record.get(MAGIC.len()) {
+            Some(&format) if record.starts_with(MAGIC) && format > FORMAT => {
+                Err(newer(name, format))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn split<'a>(
         &self,
         name: &RecordName,
@@ -197,9 +207,7 @@ impl Sealer {
         let public = record
             .get(at..end)
             .ok_or_else(|| refuse(name, "the record is cut short"))?;
-        if record.starts_with(MAGIC) && record[MAGIC.len()] > FORMAT {
-            return Err(newer(name, record[MAGIC.len()]));
-        }
+        self.refuse_newer(name, record)?;
         // The whole header must match, so that a record cannot be moved to another name, version or store.
         if record[..end] != self.header(name, public)[..] {
             return Err(refuse(

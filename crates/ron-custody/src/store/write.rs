@@ -115,7 +115,10 @@ impl KeyStore {
         }
         record.meta = meta;
         let number = new.as_ref().map_or(0, |new| new.number);
-        let sealed = new.map(|new| record.push(new));
+        let sealed = new.map(|new| {
+            let public = new.public.raw().to_vec();
+            (record.push(new), public)
+        });
         let headers = if erase {
             self.erased(&kid, &mut record)
         } else {
@@ -132,16 +135,24 @@ impl KeyStore {
         };
         self.replace(&kid, record, |tx| {
             let name = pending.kid.to_string();
-            if let Some((created, sealed)) = sealed {
+            if let Some(((created, sealed), public)) = sealed {
                 tx.execute(
-                    "INSERT INTO versions (kid, number, created, sealed) VALUES (?1, ?2, ?3, ?4)",
-                    params![name, number, created.0.cast_signed(), sealed],
+                    "INSERT INTO versions (kid, number, created, sealed, sealed_sha256, public)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                    params![
+                        name,
+                        number,
+                        created.0.cast_signed(),
+                        sealed,
+                        &sha256(&sealed)[..],
+                        public
+                    ],
                 )?;
             }
             for (number, header) in (1_u32..).zip(headers) {
                 tx.execute(
-                    "UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = ?3",
-                    params![header, name, number],
+                    "UPDATE versions SET sealed = ?1, sealed_sha256 = ?2 WHERE kid = ?3 AND number = ?4",
+                    params![header, &sha256(&header)[..], name, number],
                 )?;
             }
             insert_op(tx, op)?;
@@ -161,6 +172,7 @@ impl KeyStore {
             let name = RecordName::of(kid, number, row.created);
             let header = self.sealer.erased(&name, &row.public);
             row.sealed_sha256 = sha256(&header);
+            row.damaged = false;
             headers.push(header);
         }
         headers

@@ -119,6 +119,7 @@ impl Engine {
             now,
         )?;
         store.watch_disk(parts.sup.watch_disk("store"));
+        report_damage(&store, &parts.ready);
         let ring = log_ring(&settings, &parts, &store)?;
         let keys = ring.view().clone();
         let witness = parts.witness.as_ref();
@@ -204,6 +205,21 @@ impl Engine {
             backends,
         })
     }
+}
+
+/// Reports versions whose records are damaged. The others work, so the service is only degraded.
+fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
+    ready.declare(&["keys"]);
+    let damaged = store.damaged();
+    if damaged.is_empty() {
+        return;
+    }
+    let why = format!(
+        "the stored records of {} are damaged: these versions verify only; restore keys.db from a backup, or rotate their keys",
+        damaged.join(", ")
+    );
+    tracing::error!(event = "key_records_damaged", versions = damaged.join(","));
+    ready.degrade("keys", why);
 }
 
 /// The part of the settings that the key store needs.

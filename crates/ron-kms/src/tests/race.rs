@@ -70,6 +70,7 @@ fn model(torn: bool) {
             public: secret.public(),
             thumbprint: secret.public().thumbprint().into(),
             birth: u64::from(number),
+            damaged: false,
         })
         .collect();
     let secrets: Vec<Arc<Custody>> = made

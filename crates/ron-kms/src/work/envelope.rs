@@ -332,6 +332,9 @@ fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
             ),
         ));
     }
+    if key.version(version).is_some_and(|found| found.damaged) {
+        return Err(Refusal::quarantined(&key.kid, version));
+    }
     let secret = key.secrets.get(&version);
     let secret = secret.filter(|_| version <= key.head().number);
     Ok(&**secret.ok_or_else(envelope::refused)?)

@@ -200,6 +200,10 @@ pub struct KeyVersionDoc {
     pub jwk: Option<Jwk>,
     /// Leaf of the audit log that records the creation of this version.
     pub receipt: LogReceipt,
+    /// Whether its stored record is damaged: it verifies, and neither signs nor decrypts until it is
+    /// restored from a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
 }
 
 fn no_bytes(bytes: &Bytes) -> bool {

@@ -16,8 +16,8 @@ use ron_custody::{Cause, Refusal};
 use ron_kernel::SendError;
 use ron_proto::values::Kid;
 
+use super::Lifecycle;
 use super::plan::Plan;
-use super::{Lifecycle, store_down};
 use crate::work::jobs::{DeferredChange, DeferredKind, DeviceJob, KeyMadeJob};
 use crate::work::{CallContext, Kms};
 
@@ -107,7 +107,7 @@ impl Lifecycle {
         let mut handles = Vec::new();
         for number in 1..=plan.change.meta.versions() {
             // From the sealed records: only handles of versions that are in use stay in memory.
-            let handle = self.store.reopen(kid, number).map_err(|_| store_down())?;
+            let handle = self.reopen(kid, number)?;
             handles.extend(handle.map(|handle| Handle(handle.expose().to_vec())));
         }
         let job = DeviceJob::Destroy(kid.clone(), handles);

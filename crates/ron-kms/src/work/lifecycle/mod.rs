@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
+use ron_crypto::secret::SecretBytes;
 use ron_custody::index::may_use;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::payload;
@@ -462,6 +463,14 @@ impl Lifecycle {
         );
         tracing::error!(event = "store_failed", %error);
         store_down()
+    }
+
+    /// The secret bytes of a version, from its sealed record.
+    pub(super) fn reopen(&self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, Refusal> {
+        self.store.reopen(kid, number).map_err(|e| match e {
+            StoreError::Sealed(_) => Refusal::quarantined(kid, number),
+            _ => store_down(),
+        })
     }
 
     pub(super) fn new_uuid(&self) -> Uuid {

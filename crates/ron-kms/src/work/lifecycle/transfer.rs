@@ -10,7 +10,7 @@ use ron_proto::values::{Kid, OpId};
 use serde::Serialize;
 
 use super::plan::Plan;
-use super::{Change, Lifecycle, draft_of, store_down};
+use super::{Change, Lifecycle, draft_of};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
 use crate::work::CallContext;
@@ -113,7 +113,7 @@ impl Lifecycle {
             let none = Refusal::new(Cause::NotFound, "the key has no such version");
             return Err(none.with_head(meta.head));
         }
-        let secret = self.store.reopen(kid, version).map_err(|_| store_down())?;
+        let secret = self.reopen(kid, version)?;
         let secret =
             secret.ok_or_else(|| Refusal::new(Cause::NotFound, "the key has no such version"))?;
         let info = wrapping::export_info(kid, version);
