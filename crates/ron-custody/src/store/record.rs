@@ -355,7 +355,7 @@ fn load_versions(
         // The hash and the public key are covered by the MAC of the store, which is checked when all rows are loaded.
         let damaged = found != row.sealed_sha256;
         let public = if damaged {
-            sealer.refuse_newer(&name, &row.sealed)?;
+            Sealer::refuse_newer(&name, &row.sealed)?;
             PublicKey::from_raw(kid.alg, &row.public)
                 .ok_or_else(|| StoreError::Tampered(format!("public key of {kid}#v{number}")))?
         } else if meta.destroyed {

@@ -188,7 +188,7 @@ impl Sealer {
 
     /// The length of the header of `record` (the nonce follows), and the public key in it.
     /// Refuses a record of a newer program.
-    pub fn refuse_newer(&self, name: &RecordName, record: &[u8]) -> Result<(), SealError> {
+    pub fn refuse_newer(name: &RecordName, record: &[u8]) -> Result<(), SealError> {
         match record.get(MAGIC.len()) {
             Some(&format) if record.starts_with(MAGIC) && format > FORMAT => {
                 Err(newer(name, format))
@@ -207,7 +207,7 @@ impl Sealer {
         let public = record
             .get(at..end)
             .ok_or_else(|| refuse(name, "the record is cut short"))?;
-        self.refuse_newer(name, record)?;
+        Self::refuse_newer(name, record)?;
         // The whole header must match, so that a record cannot be moved to another name, version or store.
         if record[..end] != self.header(name, public)[..] {
             return Err(refuse(
