@@ -6,8 +6,9 @@ use crate::cmd::Cmd;
 use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
-const TARGETS: [&str; 7] = [
-    "request", "chunked", "routing", "json", "unpack", "metrics", "ledger",
+const TARGETS: [&str; 11] = [
+    "request", "chunked", "routing", "json", "unpack", "metrics", "ledger", "token", "form", "kms",
+    "columns",
 ];
 
 /// The flags that cargo-fuzz would give, without the address sanitizer: our code has no unsafe.
