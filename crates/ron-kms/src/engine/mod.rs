@@ -5,14 +5,14 @@ pub mod log;
 pub mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
-use ron_custody::store::{KeyStore, StoreError, StoreSettings};
+use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
 use ron_files::{Disk, DiskRoom, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
@@ -72,6 +72,11 @@ pub struct EngineParts {
 pub enum EngineError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is an audit log without the key store that it belongs to.
+    #[error(
+        "{} is missing beside an audit log: restore it from a backup; a new store must not continue the log of another", .0.display()
+    )]
+    StoreMissing(PathBuf),
     /// The journal of answers cannot be opened.
     #[error(transparent)]
     Replay(#[from] JournalError),
@@ -112,6 +117,7 @@ impl Engine {
             &parts.random,
             &parts.http,
         );
+        refuse_lost_store(&settings, &parts)?;
         let mut store = KeyStore::open(
             &store_settings(&settings),
             backends.clone(),
@@ -205,6 +211,18 @@ impl Engine {
             backends,
         })
     }
+}
+
+/// Refuses a data directory that has an audit log and no key store.
+fn refuse_lost_store(settings: &Settings, parts: &EngineParts) -> Result<(), EngineError> {
+    let Some(dir) = &settings.data_dir else {
+        return Ok(());
+    };
+    let (store, log) = (dir.join(FILE_NAME), audit::dir(Some(dir)).join("log.meta"));
+    if !store.exists() && disk(settings, parts).open_read(&log).is_ok() {
+        return Err(EngineError::StoreMissing(store));
+    }
+    Ok(())
 }
 
 /// Reports versions whose records are damaged. The others work, so the service is only degraded.

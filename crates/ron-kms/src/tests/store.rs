@@ -232,6 +232,19 @@ fn rows_cannot_be_changed_removed_or_moved() {
 }
 
 #[test]
+fn an_audit_log_without_its_store_is_refused() {
+    let dir = tempfile::tempdir().expect("dir");
+    with_keys(dir.path());
+    for suffix in ["", "-wal", "-shm"] {
+        let name = format!("{}{suffix}", ron_custody::store::FILE_NAME);
+        let _ = std::fs::remove_file(dir.path().join(name)); // the last two are gone after an orderly stop
+    }
+    let why = Rig::file(dir.path()).err().expect("refused").to_string();
+    assert!(why.contains("keys.db is missing"), "{why}");
+    assert!(!dir.path().join(ron_custody::store::FILE_NAME).exists());
+}
+
+#[test]
 fn the_seal_key_must_be_the_right_one_and_private() {
     let dir = tempfile::tempdir().expect("dir");
     with_keys(dir.path());

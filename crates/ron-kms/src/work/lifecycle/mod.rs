@@ -40,7 +40,8 @@ use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, status_of};
 use plan::{Plan, Planner};
 
-/// How long a change waits for its leaf before the store refuses further changes.
+/// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
+/// disk hangs that recovers.
 pub(super) const LEAF_WAIT: Duration = Duration::from_mins(5);
 
 /// The store thread's state.
