@@ -198,11 +198,11 @@ pub(crate) fn wait_of(query: Option<&str>, prefer: Option<&str>) -> Option<Durat
 }
 
 /// Decodes `%XX`; `None` when an escape is broken, the result is not UTF-8, or it holds a control
-/// character. With `form`, a plus sign is a space.
+/// character, escaped or not. With `form`, a plus sign is a space.
 pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
     let plus = form && text.contains('+');
     if !plus && !text.contains('%') {
-        return Some(Cow::Borrowed(text));
+        return (!text.chars().any(is_control)).then_some(Cow::Borrowed(text));
     }
     // The library would leave a broken escape as it is.
     let is_whole = |rest: &str| {
@@ -218,7 +218,7 @@ pub(crate) fn percent_decode(text: &str, form: bool) -> Option<Cow<'_, str>> {
         Cow::Borrowed(text)
     };
     let text = percent_decode_str(&spaced).decode_utf8().ok()?;
-    // A decoded control character could split a log line, or show another name than was sent.
+    // A control character could split a log line, or show another name than was sent.
     (!text.chars().any(is_control)).then(|| Cow::Owned(text.into_owned()))
 }
 
@@ -260,6 +260,8 @@ mod tests {
         let check = |text: &str, form: bool, want: Option<&str>| {
             assert_eq!(percent_decode(text, form).as_deref(), want, "{text}");
         };
+        check("a\u{1}b", true, None);
+        check("a\u{202e}b", false, None);
         check("plain", false, Some("plain"));
         check("a%2Fb%3ac", false, Some("a/b:c"));
         check("a+b", false, Some("a+b"));

@@ -20,6 +20,10 @@ const OP_BUCKETS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
+/// Seconds. From a flush of a drive with a protected cache to one that is about to count as hanging.
+const FLUSH_BUCKETS: &[f64] = &[
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5,
+];
 const BATCH_BUCKETS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0,
 ];
@@ -150,7 +154,7 @@ impl Metrics {
             fsync_seconds: r.histogram(
                 "audit_fsync_seconds",
                 "Time of one durable append.",
-                OP_BUCKETS,
+                FLUSH_BUCKETS,
             ),
             checkpoint_age: r.gauge(
                 "audit_checkpoint_age_seconds",
