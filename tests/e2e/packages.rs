@@ -3,6 +3,7 @@
 //! lines: user, directories, credentials, command. The tree is a chroot, so the paths are those of
 //! a real host.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -14,7 +15,8 @@ use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_tests::tools::Process;
 use ron_tests::{
-    SERVICES, base_port, http_client, ok, ron_binary, takes_passports, until, workspace, xtask,
+    SERVICES, base_port, http_client, ok, ron_binary, ron_on, takes_passports, until, workspace,
+    xtask,
 };
 
 /// Runs a command that must succeed; returns its output.
@@ -476,4 +478,42 @@ fn packages_install_and_their_services_run_as_their_users() {
     ] {
         assert!(tree.at(kept).exists(), "{kept}");
     }
+}
+
+/// Users that may connect to a service's socket, as `ron-spread` sets them.
+fn callers_of(service: &str) -> BTreeSet<String> {
+    let script =
+        "eval \"$(sed -n '/^callers_of() {$/,/^}$/p' packaging/ron-spread)\"; callers_of \"$1\"";
+    let out = Command::new("sh")
+        .args(["-euc", script, "sh", service])
+        .current_dir(workspace())
+        .output()
+        .unwrap();
+    ok(&out).split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn spread_services_let_in_every_service_that_calls_them() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&ron_on(dir.path(), &["init"]));
+    let mut checked = 0;
+    for service in SERVICES {
+        let config = dir.path().join(service).join("config.toml");
+        let config = fs::read_to_string(config).unwrap();
+        let names = config
+            .lines()
+            .filter_map(|line| line.strip_prefix("name = \""));
+        let names = names.map(|rest| rest.trim_end_matches('"'));
+        for caller in names.filter(|name| SERVICES.contains(name)) {
+            let callers = callers_of(service);
+            assert!(callers.contains(caller), "{caller} calls {service}");
+            checked += 1;
+        }
+        if service != "svc-passport" {
+            assert!(config.contains("jwks_url"), "{service} takes passports");
+            let callers = callers_of("svc-passport");
+            assert!(callers.contains(service), "{service} reads keys");
+        }
+    }
+    assert!(checked >= 8, "{checked}");
 }
