@@ -42,7 +42,7 @@ fn pause(ms: u64) {
     never.wait(Deadline::within(Duration::from_millis(ms)));
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Deadline::within(Duration::from_secs(10));
     while !holds() {
         assert!(!until.expired(), "not in time: {what}");

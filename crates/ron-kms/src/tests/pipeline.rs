@@ -2,6 +2,7 @@
 
 use ron_custody::keys::PublicKey;
 use ron_http::{Principal, PrincipalKind};
+use ron_kernel::Credit;
 use ron_proto::kms::{
     CreateKey, Digest, DigestAlg, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateAnswer,
     RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, Signature, VerifyMode,
@@ -9,8 +10,10 @@ use ron_proto::kms::{
 };
 use ron_proto::values::Alg;
 
+use super::gate::eventually;
 use super::{Rig, create_request, memory_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, Op};
+use crate::work::Kms;
 use crate::work::key_request::KeyRequest;
 use crate::work::verify::verify;
 
@@ -509,6 +512,16 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
     rig.stop();
 }
 
+/// All room of the audit queue. What earlier requests have taken comes back shortly after their answers.
+fn all_room(kms: &Kms) -> Vec<Credit> {
+    let mut held = Vec::new();
+    eventually("all room is free", || {
+        held.extend(std::iter::from_fn(|| kms.credits.try_acquire()));
+        held.len() == kms.settings.keys.audit_queue
+    });
+    held
+}
+
 #[test]
 fn a_full_queue_answers_429_at_once() {
     let mut settings = memory_settings();
@@ -518,7 +531,7 @@ fn a_full_queue_answers_429_at_once() {
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     // Without room in the log the only signer waits, holding the first request.
     let kms = &rig.engine.kms;
-    let held: Vec<_> = std::iter::from_fn(|| kms.credits.try_acquire()).collect();
+    let held = all_room(kms);
     let send = || rig.send_sign(&rig.caller, SignRequest::message(doc.key.clone(), *b"x"));
     let mut waiting = vec![send()];
     let (_keep, never) = ron_kernel::Shutdown::pair();
@@ -546,8 +559,7 @@ fn a_full_audit_queue_answers_429_after_the_reserve_wait() {
     let rig = Rig::start(settings, None).expect("starts");
     let doc = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1);
     let kms = &rig.engine.kms;
-    let held: Vec<_> = std::iter::from_fn(|| kms.credits.try_acquire()).collect();
-    assert_eq!(held.len(), 2048);
+    let held = all_room(kms);
     let size = kms.log_size();
     let got = rig.sign(SignRequest::message(doc.key.clone(), *b"x"));
     assert_eq!((got.status, got.code().as_str()), (429, "busy"));
