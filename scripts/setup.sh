@@ -44,7 +44,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/pip" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
@@ -84,6 +84,10 @@ fi
 
 if [ ! -d tests/interop/node_modules/jose ]; then
   (cd tests/interop && npm ci --no-audit --no-fund --silent)
+fi
+
+if [ ! -d sdk/typescript/node_modules/typescript ]; then
+  (cd sdk/typescript && npm ci --no-audit --no-fund --silent)
 fi
 
 # A witness and a verifier of transparency logs that others wrote; they need a newer Python than the rest.

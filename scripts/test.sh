@@ -48,6 +48,9 @@ cargo xtask columns
 step "user interface is built from its sources"
 cargo xtask ui check
 
+step "SDKs"
+cargo xtask sdk check
+
 step "loom models"
 cargo xtask loom
 

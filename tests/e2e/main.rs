@@ -44,6 +44,7 @@ mod passport_spread;
 mod readme;
 mod rewarder;
 mod runbooks;
+mod sdk;
 mod separate;
 mod series;
 mod taken_port;

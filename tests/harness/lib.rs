@@ -13,6 +13,7 @@ pub mod line;
 pub mod processes;
 pub mod tools;
 pub mod verifiers;
+pub mod witness;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;

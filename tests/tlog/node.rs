@@ -1,8 +1,6 @@
 //! A KMS and a witness as processes of their own.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -10,7 +8,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, OsRandom};
 use ron_tests::tools::{Process, service, signal};
-use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_binary, ron_on};
+pub use ron_tests::witness::WitnessHome;
+use ron_tests::{CALL, free_port, http_client, json, metric, ok, ron_on};
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -223,81 +222,6 @@ impl Kms {
     /// SIGTERM; the exit must be clean.
     pub fn stop(mut self) {
         assert_eq!(self.child.stop(), Some(0));
-    }
-}
-
-/// The directory of a witness, which can be started again.
-pub struct WitnessHome {
-    dir: TempDir,
-    name: String,
-    logs: String,
-    port: u16,
-    pub vkey: String,
-}
-
-impl WitnessHome {
-    pub fn new(name: &str, logs: &[&VerifierKey]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let logs: Vec<String> = logs.iter().map(ToString::to_string).collect();
-        let mut home = Self {
-            dir,
-            name: name.to_owned(),
-            logs: logs.join(","),
-            port: free_port(),
-            vkey: String::new(),
-        };
-        let printed = ok(&home.command("vkey").output().expect("ron runs"));
-        home.vkey.push_str(printed.trim());
-        home
-    }
-
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
-    }
-
-    fn command(&self, what: &str) -> Command {
-        let mut command = Command::new(ron_binary());
-        command.args(["witness", what]);
-        let sets = [
-            format!("name={}", self.name),
-            format!("logs={}", self.logs),
-            format!("data_dir={}", self.dir.path().join("data").display()),
-            format!("bind_addr=127.0.0.1:{}", self.port),
-            "health_addr=127.0.0.1:0".into(),
-            "log.level=error".into(),
-        ];
-        for set in sets {
-            command.args(["--set", &set]);
-        }
-        command
-    }
-
-    /// Starts it and waits until it is ready.
-    pub fn start(&self) -> Process {
-        let mut child = self
-            .command("run")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("ron starts");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
-        let ready = out
-            .lines()
-            .map_while(Result::ok)
-            .any(|line| line == "ready");
-        assert!(ready, "the witness ended: {:?}", child.wait());
-        Process(child)
-    }
-
-    /// A policy of this witness alone, in a file.
-    pub fn policy(&self, log: &VerifierKey, dir: &Path) -> String {
-        let text = format!(
-            "log {log}\nwitness w {} {}\nquorum w\n",
-            self.vkey,
-            self.url()
-        );
-        let path = dir.join("witness.policy");
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
     }
 }
 

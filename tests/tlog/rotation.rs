@@ -33,7 +33,7 @@ fn verifiers_that_pin_the_old_key_find_the_new_one() {
     let home = Home::new();
     let witness = WitnessHome::new("w.example/1", &[&home.vkey]);
     let running = witness.start();
-    let policy = witness.policy(&home.vkey, home.path());
+    let policy = witness.policy(&[&home.vkey], home.path());
     let anchor = home.path().join("anchor").display().to_string();
     let sets = [
         ("witness.policy_file", policy.as_str()),

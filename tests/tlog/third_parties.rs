@@ -320,7 +320,7 @@ fn the_audit_command_reads_a_directory_and_a_url() {
     assert!(!audit(&["prove", "100000"]).status.success());
     // This log has no cosignature, and a policy that requires one reports it.
     let witness = crate::node::WitnessHome::new("w.example/1", &[&home.vkey]);
-    let policy = witness.policy(&home.vkey, home.path());
+    let policy = witness.policy(&[&home.vkey], home.path());
     let refused = audit(&["verify", "--policy", &policy]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("cosigned"));
 }

@@ -60,8 +60,8 @@ fn two_hosts_witness_each_other() {
         WitnessHome::new("b.example/witness", &[&a.vkey]),
     );
     let (policy_a, policy_b) = (
-        by_b.policy(&a.vkey, a.path()),
-        by_a.policy(&b.vkey, b.path()),
+        by_b.policy(&[&a.vkey], a.path()),
+        by_a.policy(&[&b.vkey], b.path()),
     );
     let (_at_a, at_b) = (by_a.start(), by_b.start());
     let sets_a = [
@@ -148,7 +148,7 @@ fn a_rolled_back_data_directory_is_detected_by_anchor_and_witness() {
         let place = tempfile::tempdir().expect("dir");
         let witness = WitnessHome::new("w.example/1", &[&home.vkey]);
         let _running = witness.start();
-        let policy = witness.policy(&home.vkey, home.path());
+        let policy = witness.policy(&[&home.vkey], home.path());
         let anchor = place.path().join("anchor").display().to_string();
         let sets: [(&str, &str); 1] = if by_witness {
             [("witness.policy_file", &policy)]
@@ -194,7 +194,7 @@ fn the_ledgers_log_is_witnessed_too() {
     let place = tempfile::tempdir().expect("dir");
     let witness = WitnessHome::new("w.example/1", &[&home.ledger_vkey]);
     let running = witness.start();
-    let file = witness.policy(&home.ledger_vkey, home.path());
+    let file = witness.policy(&[&home.ledger_vkey], home.path());
     let sets = [
         ("witness.policy_file", file.as_str()),
         ("witness.late", "1s"),

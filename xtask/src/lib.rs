@@ -18,6 +18,7 @@ mod markdown;
 mod mutation;
 mod parsers;
 mod release;
+mod sdk;
 mod task;
 mod tasks;
 mod ui;

@@ -11,6 +11,7 @@ use crate::loom;
 use crate::mutation;
 use crate::parsers;
 use crate::release;
+use crate::sdk;
 use crate::task::{Group, Run, Task};
 use crate::ui;
 
@@ -74,6 +75,18 @@ pub const TASKS: &[Task] = &[
         example: "check",
         args: &["action=check : `check` compares ui/dist with its sources, `build` writes it"],
         run: Run::Steps(ui::ui),
+        ..REST
+    },
+    Task {
+        name: "sdk",
+        group: Group::Step("SDKs"),
+        shows: "types and tests of the SDKs for Python and TypeScript; the committed verification page is the build of its sources. `cargo xtask sdk build` writes the page",
+        length: "20 s",
+        example: "check",
+        args: &[
+            "action=check : `check` tests and compares, `build` writes sdk/verify-page/verify.html",
+        ],
+        run: Run::Steps(sdk::sdk),
         ..REST
     },
     Task {

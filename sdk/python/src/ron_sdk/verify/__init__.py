@@ -1,0 +1,12 @@
+"""Offline verification: of payments, audit entries and payouts. Needs no service and no network."""
+
+from .audit import AuditEntry, verify_audit
+from .checkpoint import Checkpoint, Policy
+from .manifest import Manifest, Payout, PayoutsRoot, verify_manifest, verify_payout
+from .note import Note, VerifierKey
+from .tlog import TlogProof
+
+__all__ = [
+    "AuditEntry", "Checkpoint", "Manifest", "Note", "Payout", "PayoutsRoot", "Policy", "TlogProof", "VerifierKey",
+    "verify_audit", "verify_manifest", "verify_payout",
+]

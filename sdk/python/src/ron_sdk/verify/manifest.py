@@ -1,0 +1,186 @@
+"""Manifests of reward epochs, and the proofs that payees have of their payouts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from ..errors import VerificationError
+from .encoding import Members, canonical, canonical_object, from_b64url, json_object
+from .note import ed25519
+
+_VERSION = 1
+_AMOUNT_END = 2**128
+
+
+@dataclass(frozen=True)
+class PayoutsRoot:
+    root: str
+    count: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A signed manifest: what an epoch pays."""
+
+    tenant: str
+    epoch_id: str
+    #: The epoch that this one corrects.
+    adjusts: str | None
+    asset: str
+    pool_account: str
+    residual_owner: str
+    pool: int
+    payout: int
+    residual: int
+    recipients: int
+    #: ``None`` for a quarantined epoch, which pays nothing.
+    payouts: PayoutsRoot | None
+    commitment: str
+
+
+@dataclass(frozen=True)
+class Payout:
+    """A proven row of an epoch's payout table."""
+
+    account: str
+    amount: int
+    index: int
+    #: The total of the epoch, to which the proven amounts add up.
+    total: int
+
+
+def verify_manifest(manifest: bytes, signature: bytes, public_key: str) -> Manifest:
+    """Checks ``run.json`` against ``run.sig.json`` and the public key of manifests.
+
+    The key is given as in ``verifiers.json``, ``<key version>=<base64url>``, or without the name of the key version.
+    """
+    name, named, public = public_key.rpartition("=")
+    value = canonical_object(manifest, "the manifest")
+    signed = Members(json_object(signature, "the signature"), "the signature")
+    if signed.text("alg") != "ed25519":
+        raise VerificationError("the signature of the manifest is not one of Ed25519")
+    if signed.text("key") != name and named:
+        raise VerificationError("the manifest was signed by another key version than the one that is trusted")
+    made = from_b64url(signed.text("value"), "the signature of the manifest")
+    if (receipt := signed.optional_object("receipt")) is not None:
+        receipt.text("log")
+        receipt.whole("index")
+        receipt.end()
+    signed.end()
+    commitment = _commitment(value)
+    message = b"ron-kms/v1/digest\0blake3\0" + commitment
+    if not ed25519(from_b64url(public, "the public key"), message, made):
+        raise VerificationError("the signature of the manifest is wrong")
+    found = _manifest(Members(value, "the manifest"))
+    if found.commitment != "b3:" + commitment.hex():
+        raise VerificationError("the commitment of the manifest is not that of its content")
+    return found
+
+
+def verify_payout(proof: bytes, manifest: Manifest) -> Payout:
+    """Checks a payee's proof against a verified manifest."""
+    parsed = Members(json_object(proof, "the proof"), "the proof")
+    if (parsed.text("tenant"), parsed.text("epoch_id"), parsed.text("commitment")) != (
+        manifest.tenant, manifest.epoch_id, manifest.commitment,
+    ):
+        raise VerificationError("the proof belongs to another epoch or manifest")
+    root = _payouts_root(parsed.object("payouts"))
+    if manifest.payouts is None or root != manifest.payouts:
+        raise VerificationError("the proof leads to another root than that of the manifest")
+    row = parsed.object("payout")
+    account, amount, index = row.text("account"), row.amount("amount_minor"), row.whole("index")
+    row.end()
+    path = [Members(step, "a step of the proof") for step in parsed.list("path")]
+    parsed.end()
+    name = account.encode()
+    found = _b3(
+        b"ron-rewarder/v1/leaf\0", index.to_bytes(8, "big"), len(name).to_bytes(4, "big"), name,
+        amount.to_bytes(16, "big"),
+    )
+    total = amount
+    # Index and count fix the side of each sibling, so a path of another shape is refused.
+    at, width = index, root.count
+    if at >= width:
+        raise VerificationError("the proof is about a row that the table does not have")
+    for step in path:
+        while at % 2 == 0 and at == width - 1 and width > 1:
+            at, width = at // 2, (width + 1) // 2
+        side, other, other_sum = step.text("side"), _hash(step.text("hash")), step.amount("sum_minor")
+        step.end()
+        if width <= 1 or side != ("left" if at % 2 else "right"):
+            raise VerificationError("the proof has another shape than the place of its row demands")
+        left, right = ((other, other_sum), (found, total)) if at % 2 else ((found, total), (other, other_sum))
+        found = _b3(
+            b"ron-rewarder/v1/node\0", left[0], left[1].to_bytes(16, "big"), right[0], right[1].to_bytes(16, "big")
+        )
+        total += other_sum
+        if total >= _AMOUNT_END:
+            raise VerificationError("the amounts of the proof do not add up to 128 bits")
+        at, width = at // 2, (width + 1) // 2
+    while at % 2 == 0 and at == width - 1 and width > 1:
+        at, width = at // 2, (width + 1) // 2
+    if width != 1:
+        raise VerificationError("the proof is too short")
+    top = _b3(b"ron-rewarder/v1/root\0", root.count.to_bytes(8, "big"), total.to_bytes(16, "big"), found)
+    if total != root.total or "b3:" + top.hex() != root.root:
+        raise VerificationError("the proof does not lead to the root and total of the manifest")
+    return Payout(account, amount, index, total)
+
+
+def _commitment(value: dict[str, Any]) -> bytes:
+    covered = {name: member for name, member in value.items() if name not in ("status", "commitment")}
+    return _b3(b"ron-rewarder/v1/commitment\0", canonical(covered))
+
+
+def _manifest(members: Members) -> Manifest:
+    if members.whole("version") != _VERSION:
+        raise VerificationError("the manifest has a format that this version of the package does not know")
+    totals, payouts, inputs = members.object("totals"), members.optional_object("payouts"), members.object("inputs")
+    for name in ("snapshot", "policy_id", "policy_hash"):
+        inputs.text(name)
+    for name in ("accounts", "policy_version"):
+        inputs.whole(name)
+    inputs.end()
+    for name in ("run_key", "rule_set"):
+        members.text(name)
+    found = Manifest(
+        tenant=members.text("tenant"),
+        epoch_id=members.text("epoch_id"),
+        adjusts=members.optional_text("adjusts"),
+        asset=members.text("asset"),
+        pool_account=members.text("pool_account"),
+        residual_owner=members.text("residual_owner"),
+        pool=totals.amount("pool_minor"),
+        payout=totals.amount("payout_minor"),
+        residual=totals.amount("residual_minor"),
+        recipients=totals.whole("recipients"),
+        payouts=None if payouts is None else _payouts_root(payouts),
+        commitment=members.text("commitment"),
+    )
+    totals.end()
+    status = members.text("status")
+    members.end()
+    if status != ("quarantined" if found.payouts is None else "ok"):
+        raise VerificationError("the status of the manifest does not fit its payouts")
+    if found.payouts is not None and found.payout + found.residual != found.pool:
+        raise VerificationError("payouts and residual of the manifest do not add up to the pool")
+    return found
+
+
+def _payouts_root(members: Members) -> PayoutsRoot:
+    root = PayoutsRoot(members.text("root"), members.whole("count"), members.amount("total_minor"))
+    members.end()
+    return root
+
+
+def _hash(text: str) -> bytes:
+    raw = text.removeprefix("b3:")
+    if len(raw) != 64 or "b3:" + raw != text or raw.strip("0123456789abcdef"):
+        raise VerificationError("a hash is not b3: and 64 lower-case hexadecimal digits")
+    return bytes.fromhex(raw)
+
+
+def _b3(*parts: bytes) -> bytes:
+    return blake3(b"".join(parts)).digest()

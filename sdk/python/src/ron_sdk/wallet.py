@@ -1,0 +1,350 @@
+"""svc-wallet: money for holders of a passport."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer
+from .service import Service, segment, typed
+
+AMOUNT_MAX = 2**128 - 1
+
+
+def _amount(minor: int) -> str:
+    if isinstance(minor, bool) or not isinstance(minor, int) or not 0 <= minor <= AMOUNT_MAX:
+        raise ValueError(f"an amount is an int of minor units from 0 to 2^128-1, not {minor!r}")
+    return str(minor)
+
+
+def _present(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Issue:
+    """Creates money in ``to``."""
+
+    to: str
+    asset: str
+    amount: int
+    memo: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        return _present({"to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount), "memo": self.memo})
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Moves money. ``nonce``, where it is given, must be the next one of ``source``."""
+
+    source: str
+    to: str
+    asset: str
+    amount: int
+    memo: str | None = None
+    nonce: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        return _present({
+            "from": self.source, "to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount),
+            "nonce": self.nonce, "memo": self.memo,
+        })
+
+
+@dataclass(frozen=True)
+class Burn:
+    """Destroys money of ``source``."""
+
+    source: str
+    asset: str
+    amount: int
+    memo: str | None = None
+    nonce: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        return _present({
+            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount),
+            "nonce": self.nonce, "memo": self.memo,
+        })
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Reserves money of ``source`` until ``expires_at`` (RFC 3339, UTC, milliseconds)."""
+
+    source: str
+    asset: str
+    amount: int
+    expires_at: str
+    memo: str | None = None
+    nonce: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        return _present({
+            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount),
+            "expires_at": self.expires_at, "nonce": self.nonce, "memo": self.memo,
+        })
+
+
+@dataclass(frozen=True)
+class Capture:
+    """Pays ``amount`` out of a hold; the rest stays reserved."""
+
+    hold: str
+    to: str
+    amount: int
+    memo: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        return _present({"to": self.to, "amount_minor": _amount(self.amount), "memo": self.memo})
+
+
+@dataclass(frozen=True)
+class Release:
+    """Ends a hold; the rest becomes available again."""
+
+    hold: str
+
+    def body(self) -> dict[str, Any]:
+        return {}
+
+
+#: An operation that :meth:`Wallet.submit` sends.
+Operation = Issue | Transfer | Burn | Hold | Capture | Release
+#: An operation that may be an item of a batch.
+Item = Issue | Transfer | Burn
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the ledger recorded. It never changes."""
+
+    txid: str
+    op: str
+    seq: int
+    ts: str
+    receipt_hash: str
+    source: str | None
+    to: str | None
+    asset: str | None
+    amount: int | None
+    #: The JSON that it was read from, with members that this version of the package does not name.
+    raw: dict[str, Any]
+
+    @classmethod
+    def read(cls, raw: Any) -> "Receipt":
+        try:
+            amount = raw.get("amount_minor")
+            return cls(
+                txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
+                source=raw.get("from"), to=raw.get("to"), asset=raw.get("asset"),
+                amount=None if amount is None else int(amount), raw=raw,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UnexpectedAnswer(f"not a receipt: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Done:
+    """A write that took effect."""
+
+    #: The idempotency key it was sent with.
+    key: str
+    receipt: Receipt
+    #: True when an earlier request with this key had taken effect already.
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class ItemResult:
+    """The outcome of one item of a batch: a receipt, or the code of its refusal."""
+
+    receipt: Receipt | None
+    code: str | None
+    expected: int | None
+
+    @classmethod
+    def read(cls, raw: Any) -> "ItemResult":
+        match raw:
+            case {"outcome": "done", "receipt": receipt}:
+                return cls(Receipt.read(receipt), None, None)
+            case {"outcome": "refused", "code": str(code)}:
+                return cls(None, code, raw.get("expected"))
+        raise UnexpectedAnswer(f"not the outcome of an item: {raw!r}")
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A batch that was decided."""
+
+    key: str
+    results: list[ItemResult]
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a key."""
+
+    outcome: Literal["done", "refused", "batch", "open"]
+    receipt: Receipt | None
+    code: str | None
+    results: list[ItemResult]
+
+
+@dataclass(frozen=True)
+class Balance:
+    account: str
+    asset: str
+    amount: int
+    #: ``amount`` less what is held.
+    available: int
+    #: The last nonce that was used.
+    nonce: int
+    as_of: str
+    as_of_seq: int
+    stale_ms: int
+
+
+@dataclass(frozen=True)
+class HoldState:
+    hold: str
+    source: str
+    asset: str
+    amount: int
+    remaining: int
+    expires_at: str
+    state: str
+
+
+@dataclass(frozen=True)
+class HistoryPage:
+    account: str
+    #: The entries as the service describes them (HistoryEntry of the API).
+    entries: list[dict[str, Any]]
+    head: int
+    next: int
+
+
+def new_key() -> str:
+    """A fresh idempotency key. Store it with what the write is for, before the write is sent."""
+    return str(uuid.uuid4())
+
+
+class Wallet(Service):
+    """Calls of svc-wallet.
+
+    Every write has an idempotency key, given or generated. It happens at most once, however often it is sent.
+    """
+
+    def submit(self, operation: Operation, key: str | None = None, *, renumber: bool = False) -> Done:
+        """Sends an operation until its outcome is known or the deadline passes.
+
+        Raises :class:`~ron_sdk.Refused` when nothing changed, and :class:`~ron_sdk.OutcomeUnknown` when the deadline
+        passed first. With ``renumber`` a nonce that is not the account's next one is replaced by that one, under the
+        same key.
+        """
+        key = new_key() if key is None else key
+        body = operation.body()
+
+        def renumbered(refusal: Refused) -> dict[str, Any] | None:
+            if not renumber or refusal.code != "nonce_conflict" or refusal.expected is None:
+                return None
+            body["nonce"] = refusal.expected
+            return body
+
+        answer = self._write(
+            "POST", _path(operation), body, key=key, headers={"Idempotency-Key": key}, repair=renumbered
+        )
+        replayed = answer.headers.get("idempotency-replayed") == "true"
+        return Done(key, Receipt.read(answer.json()), replayed)
+
+    def batch(self, items: Sequence[Item], key: str | None = None, *, linked: bool = False) -> BatchDone:
+        """Sends up to 1,000 operations under one key; with ``linked`` all of them take effect, or none."""
+        key = new_key() if key is None else key
+        body = {"items": [{"op": _name(item), **item.body()} for item in items], "linked": linked}
+        answer = self._write("POST", "/v1/batch", body, key=key, headers={"Idempotency-Key": key})
+        return BatchDone(key, _results(answer.json()), answer.headers.get("idempotency-replayed") == "true")
+
+    def operation(self, key: str) -> Outcome | None:
+        """What became of the caller's write with this key; ``None`` when no request with it is known.
+
+        ``None`` is no promise: a request that is still on its way may arrive later.
+        """
+        try:
+            raw = self._read(f"/v1/ops/{segment(key)}").json()
+        except Refused as refusal:
+            if refusal.status == 404:
+                return None
+            if refusal.code == "in_flight":
+                return Outcome("open", None, None, [])
+            raise
+        match raw:
+            case {"outcome": "done", "receipt": receipt}:
+                return Outcome("done", Receipt.read(receipt), None, [])
+            case {"outcome": "refused", "code": str(code)}:
+                return Outcome("refused", None, code, [])
+            case {"outcome": "batch"}:
+                return Outcome("batch", None, None, _results(raw))
+            case {"outcome": "open"}:
+                return Outcome("open", None, None, [])
+        raise UnexpectedAnswer(f"not an outcome: {raw!r}")
+
+    def balance(self, account: str, asset: str) -> Balance:
+        raw = self._read("/v1/balance", {"account": account, "asset": asset}).json()
+        return typed(lambda: Balance(
+            account=raw["account"], asset=raw["asset"], amount=int(raw["amount_minor"]),
+            available=int(raw["available_minor"]), nonce=raw["nonce"], as_of=raw["as_of"],
+            as_of_seq=raw["as_of_seq"], stale_ms=raw["stale_ms"],
+        ))
+
+    def hold(self, hold: str) -> HoldState:
+        raw = self._read(f"/v1/hold/{segment(hold)}").json()
+        return typed(lambda: HoldState(
+            hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
+            remaining=int(raw["remaining_minor"]), expires_at=raw["expires_at"], state=raw["state"],
+        ))
+
+    def transaction(self, txid: str) -> Receipt:
+        return Receipt.read(self._read(f"/v1/tx/{segment(txid)}").json())
+
+    def proof(self, txid: str) -> str:
+        """The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1)."""
+        return self._read(f"/v1/tx/{segment(txid)}/proof").body.decode()
+
+    def history(self, account: str, *, after: int | None = None, limit: int | None = None) -> HistoryPage:
+        raw = self._read(f"/v1/account/{segment(account)}/history", {"after": after, "limit": limit}).json()
+        return typed(lambda: HistoryPage(
+            account=raw["account"], entries=raw["entries"], head=raw["head"], next=raw["next"],
+        ))
+
+    def _confirm(self, key: str, doubt: str, refusal: Refused) -> None:
+        try:
+            known = self.operation(key)
+        except RonError as error:
+            raise OutcomeUnknown(key, f"{doubt}; then {refusal.code}; then {error}") from error
+        if known is not None and known.outcome == "refused":
+            raise Refused(refusal.status, known.code or refusal.code, refusal.detail, details=refusal.details, key=key)
+        if known is None:
+            super()._confirm(key, doubt, refusal)
+        # Done, decided as a batch, or open: the same request gets the answer.
+
+
+def _path(operation: Operation) -> str:
+    match operation:
+        case Capture(hold=hold):
+            return f"/v1/hold/{segment(hold)}/capture"
+        case Release(hold=hold):
+            return f"/v1/hold/{segment(hold)}/release"
+    return "/v1/" + _name(operation)
+
+
+def _name(operation: Operation) -> str:
+    return type(operation).__name__.lower()
+
+
+def _results(raw: Any) -> list[ItemResult]:
+    if not isinstance(raw, dict) or not isinstance(raw.get("results"), list):
+        raise UnexpectedAnswer(f"not the answer of a batch: {raw!r}")
+    return [ItemResult.read(item) for item in raw["results"]]

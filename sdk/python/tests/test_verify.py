@@ -1,0 +1,247 @@
+"""Offline verification: what a fleet proved verifies, and nothing that was altered does."""
+
+import base64
+import hashlib
+import json
+import os
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from ron_sdk import VerificationError
+from ron_sdk.verify import Policy, TlogProof, verify_audit, verify_manifest, verify_payout
+from ron_sdk.verify.encoding import canonical
+from ron_sdk.verify.tlog import check_inclusion, leaf_hash
+
+#: Files of a fleet, as `tests/e2e/sdk.rs` collects them.
+VECTORS = Path(os.environ.get("RON_SDK_VECTORS") or Path(__file__).parents[2] / "vectors")
+KEYS = json.loads((VECTORS / "verifiers.json").read_bytes())
+
+
+def vector(name: str) -> bytes:
+    return (VECTORS / name).read_bytes()
+
+
+def altered(raw: bytes) -> list[bytes]:
+    """All texts in which one byte differs: in its lowest bit, in its highest bit, or in the bit of letter case."""
+    return [raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1:] for at in range(len(raw)) for bit in (0x01, 0x20, 0x80)]
+
+
+class Case(unittest.TestCase):
+    def refuse(self, call: Callable[[], object], words: str = "") -> None:
+        with self.assertRaises(VerificationError) as caught:
+            call()
+        self.assertIn(words, str(caught.exception))
+
+    def refuse_altered(self, name: str, check: Callable[[bytes], object], *, hints: tuple[str, ...] = ()) -> None:
+        """``hints`` are members of the file that nothing authenticates."""
+        raw = vector(name)
+        check(raw)
+        for changed in altered(raw):
+            try:
+                check(changed)
+            except VerificationError:
+                continue
+            self.assertTrue(hints, f"{name} is accepted as {changed!r}")
+            was, now = (json.loads(text) for text in (raw, changed))
+            for hint in hints:
+                was.pop(hint), now.pop(hint)
+            self.assertEqual(was, now)
+
+
+class Audit(Case):
+    policy = Policy.parse(vector("policy").decode())
+
+    def check(self, entry: bytes, proof: bytes) -> object:
+        return verify_audit(entry, proof.decode("utf-8", "surrogateescape"), self.policy)
+
+    def test_an_entry_is_verified_with_its_cosigned_checkpoint(self) -> None:
+        found = verify_audit(vector("entry.json"), vector("entry.tlog-proof").decode(), self.policy)
+        self.assertEqual((found.op, found.result, found.checkpoint.cosigned_by), ("sign", "ok", ("w",)))
+        signed = json.loads(vector("signed.json"))
+        message, signature = signed["message"].encode(), base64.b64decode(signed["signature"])
+        self.assertTrue(found.records_signature(message, [signature]))
+        self.assertFalse(found.records_signature(message + b"0", [signature]))
+        self.assertFalse(found.records_signature(message, [signature[::-1]]))
+
+    def test_every_altered_byte_is_refused(self) -> None:
+        entry, proof = vector("entry.json"), vector("entry.tlog-proof")
+        self.refuse_altered("entry.json", lambda changed: self.check(changed, proof))
+        self.refuse_altered("entry.tlog-proof", lambda changed: self.check(entry, changed))
+
+    def test_a_policy_fails_closed(self) -> None:
+        entry, proof = vector("entry.json"), vector("entry.tlog-proof").decode()
+        verify_audit(entry, proof, Policy(KEYS["audit_vkey"]))
+        self.refuse(lambda: verify_audit(entry, proof, Policy()), "no known key")
+        self.refuse(lambda: verify_audit(entry, proof, Policy(KEYS["ledger_vkey"])), "no known key")
+        other = Signer("other.example/witness", 4)
+        both = f"{vector('policy').decode()}".replace("quorum w", f"witness o {other.vkey}\ngroup g all w o\nquorum g")
+        self.refuse(lambda: verify_audit(entry, proof, Policy.parse(both)), "too few witnesses")
+        verify_audit(entry, proof, Policy.parse(both.replace("group g all", "group g any")))
+        alone = "\n".join(line for line in proof.split("\n") if "witness" not in line)
+        verify_audit(entry, alone, Policy(KEYS["audit_vkey"]))
+        self.refuse(lambda: verify_audit(entry, alone, self.policy), "too few witnesses")
+
+    def test_an_entry_of_another_form_is_refused_even_with_a_proof(self) -> None:
+        signer = Signer("log.example", 1)
+        for entry in (b'{"v":1}', b'{"a":1, "v":1}', b"\xff", b"[]", b'{"v":1.5}', b'{"v":1,"v":1}', b"[" * 100_000):
+            self.refuse(lambda: verify_audit(entry, signer.proof(entry), Policy(signer.vkey)))
+
+
+class Signer:
+    """A log or witness of the tests."""
+
+    def __init__(self, name: str, kind: int) -> None:
+        self.name = name
+        self.key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(name.encode()).digest())
+        raw = bytes([kind]) + self.key.public_key().public_bytes_raw()
+        self.id = hashlib.sha256(name.encode() + b"\n" + raw).digest()[:4]
+        self.vkey = f"{name}+{self.id.hex()}+{base64.b64encode(raw).decode()}"
+
+    def line(self, text: str) -> str:
+        return f"\u2014 {self.name} {base64.b64encode(self.id + self.key.sign(text.encode())).decode()}\n"
+
+    def cosign(self, text: str, time: int = 1_700_000_000) -> str:
+        made = self.key.sign(f"cosignature/v1\ntime {time}\n{text}".encode())
+        return f"\u2014 {self.name} {base64.b64encode(self.id + time.to_bytes(8, 'big') + made).decode()}\n"
+
+    def proof(self, entry: bytes, more: str = "") -> str:
+        """The proof of the only entry of a log."""
+        text = f"{self.name}\n1\n{base64.b64encode(leaf_hash(entry)).decode()}\n"
+        return f"c2sp.org/tlog-proof@v1\nindex 0\n\n{text}\n{self.line(text)}{more}"
+
+
+class Notes(Case):
+    def test_a_wrong_signature_beside_a_right_one_is_refused(self) -> None:
+        log, other = Signer("log.example", 1), Signer("other.example", 1)
+        proof = log.proof(b"e", other.line("another text\n"))
+        TlogProof.parse(proof).check(b"e", Policy(log.vkey))
+        self.refuse(lambda: TlogProof.parse(proof).check(b"e", Policy(log.vkey, other.vkey)), "is wrong")
+
+    def test_a_key_of_another_log_does_not_vouch_for_this_one(self) -> None:
+        log, other = Signer("log.example", 1), Signer("other.example", 1)
+        proof = log.proof(b"e")
+        text = proof.split("\n\n")[1] + "\n"
+        forged = proof.replace(log.line(text), other.line(text))
+        self.refuse(lambda: TlogProof.parse(forged).check(b"e", Policy(log.vkey, other.vkey)), "no known key")
+
+    def test_cosignatures_without_a_time_do_not_count(self) -> None:
+        log, witness = Signer("log.example", 1), Signer("w.example", 4)
+        policy = Policy.parse(f"log {log.vkey}\nwitness w {witness.vkey}\nquorum w\n")
+        text = log.proof(b"e").split("\n\n")[1] + "\n"
+        TlogProof.parse(log.proof(b"e", witness.cosign(text))).check(b"e", policy)
+        for line in (witness.cosign(text, 0), witness.cosign(text, 2**63), witness.line(text), witness.cosign("x\n")):
+            self.refuse(lambda: TlogProof.parse(log.proof(b"e", line)).check(b"e", policy), "too few witnesses")
+
+    def test_odd_policies_are_refused(self) -> None:
+        log, a, b = Signer("log.example", 1), Signer("a.example", 4), Signer("b.example", 4)
+        start = f"log {log.vkey}\nwitness a {a.vkey}\nwitness b {b.vkey}\n"
+        Policy.parse(f"# comment\n\n{start}group g 2 a b\nquorum g\n")
+        for wrong in ("", start, f"{start}quorum c\n", f"{start}group g 3 a b\nquorum g\n",
+                      f"{start}group g 0 a b\nquorum g\n", f"{start}group g all\nquorum g\n",
+                      f"{start}group g any a a\nquorum g\n", f"{start}quorum a\nquorum none\n",
+                      f"{start}group g any h\ngroup h any a\nquorum g\n", f"{start}witness c {a.vkey}\nquorum a\n",
+                      f"{start}witness a {Signer('c', 4).vkey}\nquorum a\n", f"{start}log {log.vkey}\nquorum a\n",
+                      f"log {a.vkey}\nquorum none\n", f"witness l {log.vkey}\nquorum none\n", "rule x\nquorum none\n"):
+            self.refuse(lambda: Policy.parse(wrong))
+
+    def test_odd_keys_and_proofs_are_refused(self) -> None:
+        log = Signer("log.example", 1)
+        name, key_id, key = log.vkey.split("+")
+        other_type = Signer("log.example", 6).vkey
+        for vkey in ("", name, f"{name}+{key_id}", f"+{key_id}+{key}", f"{name}+00000000+{key}", f"x{log.vkey}",
+                     f"{name}+{key_id}+{key[:-1]}", other_type):
+            self.refuse(lambda: Policy(vkey))
+        good = log.proof(b"e")
+        for wrong in (good.replace("@v1", "@v2"), good.replace("index 0", "index 00"), good.replace("index 0\n", ""),
+                      good.replace("index 0", "index -1"), good.replace("index 0", "extra !\nindex 0"),
+                      good.replace("index 0", f"index {'9' * 5000}"), good.replace("\n\n", "\nAAAA\n\n", 1),
+                      good.rstrip("\n"), good.replace("\u2014", "-"), "", good.replace("\n1\n", "\n2\n")):
+            self.refuse(lambda: TlogProof.parse(wrong).check(b"e", Policy(log.vkey)))
+
+
+class Trees(Case):
+    def test_every_entry_of_small_trees_is_proven_at_its_place_only(self) -> None:
+        leaves = [leaf_hash(bytes([n])) for n in range(20)]
+
+        def node(left: bytes, right: bytes) -> bytes:
+            return hashlib.sha256(b"\1" + left + right).digest()
+
+        def split(n: int) -> int:
+            return 1 << (n - 1).bit_length() - 1
+
+        # By the recursive definitions of RFC 6962, which the verifier does not use.
+        def root(part: list[bytes]) -> bytes:
+            k = split(len(part)) if len(part) > 1 else 0
+            return node(root(part[:k]), root(part[k:])) if k else part[0]
+
+        def path(at: int, part: list[bytes]) -> list[bytes]:
+            if len(part) == 1:
+                return []
+            k = split(len(part))
+            return path(at, part[:k]) + [root(part[k:])] if at < k else path(at - k, part[k:]) + [root(part[:k])]
+
+        for size in range(1, len(leaves) + 1):
+            tree = leaves[:size]
+            for at in range(size):
+                good = path(at, tree)
+                check_inclusion(leaves[at], at, size, good, root(tree))
+                for wrong in [good[:-1], good + [leaves[0]], good[::-1]]:
+                    if wrong != good:
+                        self.refuse(lambda: check_inclusion(leaves[at], at, size, wrong, root(tree)))
+                for index in range(size + 2):
+                    if index != at:
+                        self.refuse(lambda: check_inclusion(leaves[at], index, size, good, root(tree)))
+
+
+class Manifests(Case):
+    key = KEYS["manifest_public_key"]
+
+    def test_a_payout_is_proven_down_from_the_signed_manifest(self) -> None:
+        manifest = verify_manifest(vector("run.json"), vector("run.sig.json"), self.key)
+        payout = verify_payout(vector("payout.json"), manifest)
+        assert manifest.payouts is not None
+        self.assertEqual(payout.total, manifest.payouts.total)
+        self.assertEqual((payout.account, payout.amount), ("acct:bob", 2_209_737_827_715_355_805))
+
+    def test_every_altered_byte_is_refused(self) -> None:
+        run, signature, payout = vector("run.json"), vector("run.sig.json"), vector("payout.json")
+        self.refuse_altered("run.json", lambda raw: verify_manifest(raw, signature, self.key))
+        # The receipt helps to find the audit entry of the signature; nothing signs it.
+        self.refuse_altered("run.sig.json", lambda raw: verify_manifest(run, raw, self.key), hints=("receipt",))
+        manifest = verify_manifest(run, signature, self.key)
+        self.refuse_altered("payout.json", lambda raw: verify_payout(raw, manifest))
+
+    def test_another_key_is_refused(self) -> None:
+        run, signature = vector("run.json"), vector("run.sig.json")
+        name, alone = self.key.split("=")
+        verify_manifest(run, signature, alone)
+        other = KEYS["policy_public_key"].split("=")[1]
+        self.refuse(lambda: verify_manifest(run, signature, other), "is wrong")
+        self.refuse(lambda: verify_manifest(run, signature, f"{name}={other}"), "is wrong")
+        self.refuse(lambda: verify_manifest(run, signature, f"{name}0={alone}"), "another key version")
+        for key in ("", "AAAA", self.key + "=", " " + self.key, " " + alone, "=" + alone):
+            self.refuse(lambda: verify_manifest(run, signature, key))
+
+    def test_a_proof_of_another_shape_is_refused(self) -> None:
+        manifest = verify_manifest(vector("run.json"), vector("run.sig.json"), self.key)
+        proof = json.loads(vector("payout.json"))
+        path = proof["path"]
+
+        def refused(**changes: object) -> None:
+            self.refuse(lambda: verify_payout(canonical({**proof, **changes}), manifest))
+
+        for wrong in (path[:-1], path + path[:1], path[::-1] if len(path) > 1 else []):
+            refused(path=wrong)
+        refused(path=[{**path[0], "side": "left" if path[0]["side"] == "right" else "right"}, *path[1:]])
+        refused(path=[{**path[0], "sum_minor": str(2**128 - 1)}, *path[1:]])
+        refused(extra=1)
+        for index in range(5):
+            if index != proof["payout"]["index"]:
+                refused(payout={**proof["payout"], "index": index})
+
+
+if __name__ == "__main__":
+    unittest.main()

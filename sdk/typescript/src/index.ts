@@ -1,0 +1,8 @@
+/** Client of ron's services. Offline verification is in `ron-sdk/verify`, what needs Node in `ron-sdk/node`. */
+export { type Asked, ClientCredentials, type Credential, staticToken } from "./auth.js";
+export { OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable, VerificationError } from "./errors.js";
+export { Answer, type Call, NotSent, type Transport, overFetch } from "./http.js";
+export * from "./kms.js";
+export * from "./rewarder.js";
+export { type Options } from "./service.js";
+export * from "./wallet.js";

@@ -1,0 +1,177 @@
+/** Manifests of reward epochs, and the proofs that payees have of their payouts. */
+import { blake3 } from "@noble/hashes/blake3.js";
+import { bytesToHex, hexToBytes } from "@noble/hashes/utils.js";
+import { VerificationError } from "../errors.js";
+import { type Json, Members, bigEndian, canonical, canonicalObject, concat, fromB64url, jsonObject, utf8 } from "./encoding.js";
+import { ed25519 } from "./note.js";
+
+const VERSION = 1;
+const AMOUNT_END = 2n ** 128n;
+
+export interface PayoutsRoot {
+  readonly root: string;
+  readonly count: number;
+  readonly total: bigint;
+}
+
+/** A signed manifest: what an epoch pays. */
+export interface Manifest {
+  readonly tenant: string;
+  readonly epochId: string;
+  /** The epoch that this one corrects. */
+  readonly adjusts: string | undefined;
+  readonly asset: string;
+  readonly poolAccount: string;
+  readonly residualOwner: string;
+  readonly pool: bigint;
+  readonly payout: bigint;
+  readonly residual: bigint;
+  readonly recipients: number;
+  /** Absent for a quarantined epoch, which pays nothing. */
+  readonly payouts: PayoutsRoot | undefined;
+  readonly commitment: string;
+}
+
+/** A proven row of an epoch's payout table. */
+export interface Payout {
+  readonly account: string;
+  readonly amount: bigint;
+  readonly index: number;
+  /** The total of the epoch, to which the proven amounts add up. */
+  readonly total: bigint;
+}
+
+/**
+ * Checks `run.json` against `run.sig.json` and the public key of manifests, given as in `verifiers.json`
+ * (`<key version>=<base64url>`), or without the name of the key version.
+ */
+export function verifyManifest(manifest: Uint8Array, signature: Uint8Array, publicKey: string): Manifest {
+  const value = canonicalObject(manifest, "the manifest");
+  const at = publicKey.lastIndexOf("=");
+  const signed = new Members(jsonObject(signature, "the signature"), "the signature");
+  if (signed.text("alg") !== "ed25519") throw new VerificationError("the signature of the manifest is not one of Ed25519");
+  if (signed.text("key") !== publicKey.slice(0, Math.max(at, 0)) && at >= 0) {
+    throw new VerificationError("the manifest was signed by another key version than the one that is trusted");
+  }
+  const made = fromB64url(signed.text("value"), "the signature of the manifest");
+  const receipt = signed.optionalObject("receipt");
+  receipt?.text("log");
+  receipt?.whole("index");
+  receipt?.end();
+  signed.end();
+  const commitment = commitmentOf(value);
+  const message = concat(utf8("ron-kms/v1/digest\0blake3\0"), commitment);
+  if (!ed25519(fromB64url(publicKey.slice(at + 1), "the public key"), message, made)) {
+    throw new VerificationError("the signature of the manifest is wrong");
+  }
+  const found = read(new Members(value, "the manifest"));
+  if (found.commitment !== `b3:${bytesToHex(commitment)}`) {
+    throw new VerificationError("the commitment of the manifest is not that of its content");
+  }
+  return found;
+}
+
+/** Checks a payee's proof against a verified manifest. */
+export function verifyPayout(proof: Uint8Array, manifest: Manifest): Payout {
+  const parsed = new Members(jsonObject(proof, "the proof"), "the proof");
+  const [tenant, epoch, commitment] = [parsed.text("tenant"), parsed.text("epoch_id"), parsed.text("commitment")];
+  if (tenant !== manifest.tenant || epoch !== manifest.epochId || commitment !== manifest.commitment) {
+    throw new VerificationError("the proof belongs to another epoch or manifest");
+  }
+  const root = payoutsRoot(parsed.object("payouts"));
+  const signed = manifest.payouts;
+  if (signed === undefined || root.root !== signed.root || root.count !== signed.count || root.total !== signed.total) {
+    throw new VerificationError("the proof leads to another root than that of the manifest");
+  }
+  const row = parsed.object("payout");
+  const [account, amount, index] = [row.text("account"), row.amount("amount_minor"), row.whole("index")];
+  row.end();
+  const path = parsed.list("path").map((step) => new Members(step, "a step of the proof"));
+  parsed.end();
+  const name = utf8(account);
+  let found = b3(utf8("ron-rewarder/v1/leaf\0"), bigEndian(index, 8), bigEndian(name.length, 4), name, bigEndian(amount, 16));
+  let total = amount;
+  // Index and count fix the side of each sibling, so a path of another shape is refused.
+  let [at, width] = [index, root.count];
+  if (at >= width) throw new VerificationError("the proof is about a row that the table does not have");
+  const up = (): void => {
+    at = Math.floor(at / 2);
+    width = Math.ceil(width / 2);
+  };
+  const alone = (): boolean => width > 1 && at % 2 === 0 && at === width - 1;
+  for (const step of path) {
+    while (alone()) up();
+    const [side, other, sum] = [step.text("side"), hash(step.text("hash")), step.amount("sum_minor")];
+    step.end();
+    const left = at % 2 === 1;
+    if (width <= 1 || side !== (left ? "left" : "right")) {
+      throw new VerificationError("the proof has another shape than the place of its row demands");
+    }
+    const pair = [other, bigEndian(sum, 16)];
+    const own = [found, bigEndian(total, 16)];
+    found = b3(utf8("ron-rewarder/v1/node\0"), ...(left ? [...pair, ...own] : [...own, ...pair]));
+    total += sum;
+    if (total >= AMOUNT_END) throw new VerificationError("the amounts of the proof do not add up to 128 bits");
+    up();
+  }
+  while (alone()) up();
+  if (width !== 1) throw new VerificationError("the proof is too short");
+  const top = b3(utf8("ron-rewarder/v1/root\0"), bigEndian(root.count, 8), bigEndian(total, 16), found);
+  if (total !== root.total || `b3:${bytesToHex(top)}` !== root.root) {
+    throw new VerificationError("the proof does not lead to the root and total of the manifest");
+  }
+  return { account, amount, index, total };
+}
+
+function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {
+  const covered = Object.entries(value).filter(([name]) => name !== "status" && name !== "commitment");
+  return b3(utf8("ron-rewarder/v1/commitment\0"), utf8(canonical(Object.fromEntries(covered))));
+}
+
+function read(members: Members): Manifest {
+  if (members.whole("version") !== VERSION) {
+    throw new VerificationError("the manifest has a format that this version of the package does not know");
+  }
+  const [totals, payouts, inputs] = [members.object("totals"), members.optionalObject("payouts"), members.object("inputs")];
+  for (const name of ["snapshot", "policy_id", "policy_hash"]) inputs.text(name);
+  for (const name of ["accounts", "policy_version"]) inputs.whole(name);
+  inputs.end();
+  for (const name of ["run_key", "rule_set"]) members.text(name);
+  const found = {
+    tenant: members.text("tenant"),
+    epochId: members.text("epoch_id"),
+    adjusts: members.optionalText("adjusts"),
+    asset: members.text("asset"),
+    poolAccount: members.text("pool_account"),
+    residualOwner: members.text("residual_owner"),
+    pool: totals.amount("pool_minor"),
+    payout: totals.amount("payout_minor"),
+    residual: totals.amount("residual_minor"),
+    recipients: totals.whole("recipients"),
+    payouts: payouts === undefined ? undefined : payoutsRoot(payouts),
+    commitment: members.text("commitment"),
+  };
+  totals.end();
+  const status = members.text("status");
+  members.end();
+  if (status !== (found.payouts === undefined ? "quarantined" : "ok")) {
+    throw new VerificationError("the status of the manifest does not fit its payouts");
+  }
+  if (found.payouts !== undefined && found.payout + found.residual !== found.pool) {
+    throw new VerificationError("payouts and residual of the manifest do not add up to the pool");
+  }
+  return found;
+}
+
+function payoutsRoot(members: Members): PayoutsRoot {
+  const root = { root: members.text("root"), count: members.whole("count"), total: members.amount("total_minor") };
+  members.end();
+  return root;
+}
+
+function hash(text: string): Uint8Array {
+  if (!/^b3:[0-9a-f]{64}$/.test(text)) throw new VerificationError("a hash is not b3: and 64 lower-case hexadecimal digits");
+  return hexToBytes(text.slice(3));
+}
+
+const b3 = (...parts: readonly Uint8Array[]): Uint8Array => blake3(concat(...parts));

@@ -1,0 +1,310 @@
+/** svc-wallet: money for holders of a passport. */
+import { OutcomeUnknown, Refused, UnexpectedAnswer, said } from "./errors.js";
+import { Fields, Service, segment } from "./service.js";
+
+export const AMOUNT_MAX = 2n ** 128n - 1n;
+
+/** Creates money in `to`. */
+export interface Issue {
+  readonly op: "issue";
+  readonly to: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  readonly memo?: string;
+}
+
+/** Moves money. `nonce`, where it is given, must be the next one of `from`. */
+export interface Transfer {
+  readonly op: "transfer";
+  readonly from: string;
+  readonly to: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  readonly nonce?: number;
+  readonly memo?: string;
+}
+
+/** Destroys money of `from`. */
+export interface Burn {
+  readonly op: "burn";
+  readonly from: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  readonly nonce?: number;
+  readonly memo?: string;
+}
+
+/** Reserves money of `from` until `expiresAt` (RFC 3339, UTC, milliseconds). */
+export interface Hold {
+  readonly op: "hold";
+  readonly from: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  readonly expiresAt: string;
+  readonly nonce?: number;
+  readonly memo?: string;
+}
+
+/** Pays `amount` out of a hold; the rest stays reserved. */
+export interface Capture {
+  readonly op: "capture";
+  readonly hold: string;
+  readonly to: string;
+  readonly amount: bigint;
+  readonly memo?: string;
+}
+
+/** Ends a hold; the rest becomes available again. */
+export interface Release {
+  readonly op: "release";
+  readonly hold: string;
+}
+
+/** An operation that `Wallet.submit` sends. */
+export type Operation = Issue | Transfer | Burn | Hold | Capture | Release;
+/** An operation that may be an item of a batch. */
+export type Item = Issue | Transfer | Burn;
+
+/** What the ledger recorded. It never changes. */
+export interface Receipt {
+  readonly txid: string;
+  readonly op: string;
+  readonly seq: number;
+  readonly ts: string;
+  readonly receiptHash: string;
+  readonly from?: string;
+  readonly to?: string;
+  readonly asset?: string;
+  readonly amount?: bigint;
+  /** The JSON that it was read from, with members that this version of the package does not name. */
+  readonly raw: Readonly<Record<string, unknown>>;
+}
+
+/** A write that took effect. */
+export interface Done {
+  /** The idempotency key it was sent with. */
+  readonly key: string;
+  readonly receipt: Receipt;
+  /** True when an earlier request with this key had taken effect already. */
+  readonly replayed: boolean;
+}
+
+export type ItemResult =
+  | { readonly outcome: "done"; readonly receipt: Receipt }
+  | { readonly outcome: "refused"; readonly code: string; readonly expected?: number };
+
+/** A batch that was decided. */
+export interface BatchDone {
+  readonly key: string;
+  readonly results: readonly ItemResult[];
+  readonly replayed: boolean;
+}
+
+/** What is known of a key. */
+export type Outcome = ItemResult | { readonly outcome: "batch"; readonly results: readonly ItemResult[] } | { readonly outcome: "open" };
+
+export interface Balance {
+  readonly account: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  /** `amount` less what is held. */
+  readonly available: bigint;
+  /** The last nonce that was used. */
+  readonly nonce: number;
+  readonly asOf: string;
+  readonly asOfSeq: number;
+  readonly staleMs: number;
+}
+
+export interface HoldState {
+  readonly hold: string;
+  readonly from: string;
+  readonly asset: string;
+  readonly amount: bigint;
+  readonly remaining: bigint;
+  readonly expiresAt: string;
+  readonly state: string;
+}
+
+export interface HistoryPage {
+  readonly account: string;
+  /** The entries as the service describes them (HistoryEntry of the API). */
+  readonly entries: readonly Readonly<Record<string, unknown>>[];
+  readonly head: number;
+  readonly next: number;
+}
+
+export interface Submit {
+  /** The idempotency key; generated when absent. Store it with what the write is for, before the write is sent. */
+  readonly key?: string;
+  /** Replace a nonce that is not the account's next one by that one, under the same key. */
+  readonly renumber?: boolean;
+}
+
+/** A fresh idempotency key. */
+export const newKey = (): string => crypto.randomUUID();
+
+/**
+ * Calls of svc-wallet. Every write has an idempotency key, given or generated. It happens at most once, however often
+ * it is sent.
+ */
+export class Wallet extends Service {
+  /**
+   * Sends an operation until its outcome is known or the deadline passes. Throws Refused when nothing changed, and
+   * OutcomeUnknown when the deadline passed first.
+   */
+  async submit(operation: Operation, { key = newKey(), renumber = false }: Submit = {}): Promise<Done> {
+    const body = bodyOf(operation);
+    const repair = (refusal: Refused): unknown => {
+      if (!renumber || refusal.code !== "nonce_conflict" || refusal.expected === undefined) return undefined;
+      return { ...body, nonce: refusal.expected };
+    };
+    const answer = await this.write({ method: "POST", path: pathOf(operation), body, key, headers: { "Idempotency-Key": key }, repair });
+    return { key, receipt: readReceipt(new Fields(answer.json())), replayed: answer.header("idempotency-replayed") === "true" };
+  }
+
+  /** Sends up to 1,000 operations under one key; with `linked` all of them take effect, or none. */
+  async batch(items: readonly Item[], { key = newKey(), linked = false }: { key?: string; linked?: boolean } = {}): Promise<BatchDone> {
+    const body = { items: items.map((item) => ({ op: item.op, ...bodyOf(item) })), linked };
+    const answer = await this.write({ method: "POST", path: "/v1/batch", body, key, headers: { "Idempotency-Key": key } });
+    return { key, results: results(new Fields(answer.json())), replayed: answer.header("idempotency-replayed") === "true" };
+  }
+
+  /**
+   * What became of the caller's write with this key; `undefined` when no request with it is known. That is no promise:
+   * a request that is still on its way may arrive later.
+   */
+  async operation(key: string): Promise<Outcome | undefined> {
+    try {
+      const found = new Fields((await this.read(`/v1/ops/${segment(key)}`)).json());
+      const outcome = found.text("outcome");
+      if (outcome === "batch") return { outcome, results: results(found) };
+      return outcome === "open" ? { outcome } : itemResult(found);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      if (error.status === 404) return undefined;
+      if (error.code === "in_flight") return { outcome: "open" };
+      throw error;
+    }
+  }
+
+  async balance(account: string, asset: string): Promise<Balance> {
+    const raw = new Fields((await this.read("/v1/balance", { account, asset })).json());
+    return {
+      account: raw.text("account"),
+      asset: raw.text("asset"),
+      amount: raw.amount("amount_minor"),
+      available: raw.amount("available_minor"),
+      nonce: raw.number("nonce"),
+      asOf: raw.text("as_of"),
+      asOfSeq: raw.number("as_of_seq"),
+      staleMs: raw.number("stale_ms"),
+    };
+  }
+
+  async hold(hold: string): Promise<HoldState> {
+    const raw = new Fields((await this.read(`/v1/hold/${segment(hold)}`)).json());
+    return {
+      hold: raw.text("hold"),
+      from: raw.text("from"),
+      asset: raw.text("asset"),
+      amount: raw.amount("amount_minor"),
+      remaining: raw.amount("remaining_minor"),
+      expiresAt: raw.text("expires_at"),
+      state: raw.text("state"),
+    };
+  }
+
+  async transaction(txid: string): Promise<Receipt> {
+    return readReceipt(new Fields((await this.read(`/v1/tx/${segment(txid)}`)).json()));
+  }
+
+  /** The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1). */
+  async proof(txid: string): Promise<string> {
+    return (await this.read(`/v1/tx/${segment(txid)}/proof`)).text();
+  }
+
+  async history(account: string, { after, limit }: { after?: number; limit?: number } = {}): Promise<HistoryPage> {
+    const raw = new Fields((await this.read(`/v1/account/${segment(account)}/history`, { after, limit })).json());
+    return {
+      account: raw.text("account"),
+      entries: raw.list("entries").map((entry) => entry.raw),
+      head: raw.number("head"),
+      next: raw.number("next"),
+    };
+  }
+
+  protected override async confirm(key: string, doubt: string, refusal: Refused): Promise<void> {
+    const known = await this.operation(key).catch((error: unknown) => {
+      throw new OutcomeUnknown(key, `${doubt}; then ${refusal.code}; then ${said(error)}`);
+    });
+    if (known?.outcome === "refused") {
+      throw new Refused(refusal.status, known.code, refusal.detail, false, refusal.details, refusal.requestId, key);
+    }
+    if (known === undefined) await super.confirm(key, doubt, refusal);
+    // Done, decided as a batch, or open: the same request gets the answer.
+  }
+}
+
+function minor(amount: bigint): string {
+  if (typeof amount !== "bigint" || amount < 0n || amount > AMOUNT_MAX) {
+    throw new RangeError(`an amount is a bigint of minor units from 0 to 2^128-1, not ${String(amount)}`);
+  }
+  return amount.toString();
+}
+
+/** The body of a request; JSON leaves out what is undefined. */
+function bodyOf(operation: Operation): Record<string, unknown> {
+  switch (operation.op) {
+    case "issue":
+    case "transfer":
+    case "burn": {
+      const { op: _, amount, ...rest } = operation;
+      return { ...rest, amount_minor: minor(amount) };
+    }
+    case "hold": {
+      const { op: _, amount, expiresAt, ...rest } = operation;
+      return { ...rest, amount_minor: minor(amount), expires_at: expiresAt };
+    }
+    case "capture": {
+      const { op: _, hold: __, amount, ...rest } = operation;
+      return { ...rest, amount_minor: minor(amount) };
+    }
+    case "release":
+      return {};
+  }
+}
+
+function pathOf(operation: Operation): string {
+  const { op } = operation;
+  return op === "capture" || op === "release" ? `/v1/hold/${segment(operation.hold)}/${op}` : `/v1/${op}`;
+}
+
+function readReceipt(raw: Fields): Receipt {
+  return {
+    txid: raw.text("txid"),
+    op: raw.text("op"),
+    seq: raw.number("seq"),
+    ts: raw.text("ts"),
+    receiptHash: raw.text("receipt_hash"),
+    ...(raw.has("from") ? { from: raw.text("from") } : {}),
+    ...(raw.has("to") ? { to: raw.text("to") } : {}),
+    ...(raw.has("asset") ? { asset: raw.text("asset") } : {}),
+    ...(raw.has("amount_minor") ? { amount: raw.amount("amount_minor") } : {}),
+    raw: raw.raw,
+  };
+}
+
+function itemResult(raw: Fields): ItemResult {
+  const outcome = raw.text("outcome");
+  switch (outcome) {
+    case "done":
+      return { outcome, receipt: readReceipt(raw.object("receipt")) };
+    case "refused":
+      return { outcome, code: raw.text("code"), ...(raw.has("expected") ? { expected: raw.number("expected") } : {}) };
+    default:
+      throw new UnexpectedAnswer(`not an outcome: ${outcome}`);
+  }
+}
+
+const results = (raw: Fields): ItemResult[] => raw.list("results").map(itemResult);

@@ -1,0 +1,234 @@
+// Offline verification: what a fleet proved verifies, and nothing that was altered does.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { ed25519 } from "@noble/curves/ed25519.js";
+import { sha256 } from "@noble/hashes/sha2.js";
+import { examine, type Given } from "../../verify-page/src/examine.js";
+import { bigEndian, canonical, concat, fromB64, type Json, toB64, utf8 } from "../src/verify/encoding.js";
+import { Policy, TlogProof, VerificationError, recordsSignature, verifyAudit, verifyManifest, verifyPayout } from "../src/verify/index.js";
+import { checkInclusion, leafHash } from "../src/verify/tlog.js";
+
+// Files of a fleet, as `tests/e2e/sdk.rs` collects them.
+const VECTORS = process.env["RON_SDK_VECTORS"] ?? fileURLToPath(new URL("../../../../vectors", import.meta.url));
+const vector = (name: string): Uint8Array => new Uint8Array(readFileSync(join(VECTORS, name)));
+const text = (raw: Uint8Array): string => new TextDecoder().decode(raw);
+const KEYS = JSON.parse(text(vector("verifiers.json"))) as Record<"audit_vkey" | "ledger_vkey" | "manifest_public_key" | "policy_public_key", string>;
+const POLICY = Policy.parse(text(vector("policy")));
+
+function refuse(call: () => unknown, words = ""): void {
+  assert.throws(call, (error) => error instanceof VerificationError && error.message.includes(words));
+}
+
+/**
+ * Refuses a text with another byte at each place; the Python SDK's tests try three bits of each byte. `hints` are
+ * members of the file that nothing authenticates.
+ */
+function refuseAltered(name: string, check: (raw: Uint8Array) => unknown, hints: readonly string[] = []): void {
+  const raw = vector(name);
+  check(raw);
+  for (const [at, byte] of raw.entries()) {
+    const changed = raw.slice();
+    changed[at] = byte ^ ([0x01, 0x20, 0x80][at % 3] ?? 0);
+    try {
+      check(changed);
+    } catch (error) {
+      assert.ok(error instanceof VerificationError, String(error));
+      continue;
+    }
+    assert.ok(hints.length > 0, `${name} is accepted as ${text(changed)}`);
+    const read = (bytes: Uint8Array): object => ({ ...(JSON.parse(text(bytes)) as object), ...Object.fromEntries(hints.map((hint) => [hint, 0])) });
+    assert.deepEqual(read(changed), read(raw));
+  }
+}
+
+test("an audit entry is verified with its cosigned checkpoint", () => {
+  const found = verifyAudit(vector("entry.json"), text(vector("entry.tlog-proof")), POLICY);
+  assert.deepEqual([found.op, found.result, found.checkpoint.cosignedBy], ["sign", "ok", ["w"]]);
+  const signed = JSON.parse(text(vector("signed.json"))) as { message: string; signature: string };
+  const signature = fromB64(signed.signature, "the signature");
+  assert.ok(recordsSignature(found, utf8(signed.message), [signature]));
+  assert.ok(!recordsSignature(found, utf8(`${signed.message}0`), [signature]));
+});
+
+test("every altered byte of an audit entry or its proof is refused", () => {
+  const [entry, proof] = [vector("entry.json"), text(vector("entry.tlog-proof"))];
+  refuseAltered("entry.json", (raw) => verifyAudit(raw, proof, POLICY));
+  refuseAltered("entry.tlog-proof", (raw) => verifyAudit(entry, text(raw), POLICY));
+});
+
+test("a policy fails closed", () => {
+  const [entry, proof] = [vector("entry.json"), text(vector("entry.tlog-proof"))];
+  verifyAudit(entry, proof, new Policy(KEYS.audit_vkey));
+  refuse(() => verifyAudit(entry, proof, new Policy()), "no known key");
+  refuse(() => verifyAudit(entry, proof, new Policy(KEYS.ledger_vkey)), "no known key");
+  const other = signer("other.example/witness", 4);
+  const both = text(vector("policy")).replace("quorum w", `witness o ${other.vkey}\ngroup g all w o\nquorum g`);
+  refuse(() => verifyAudit(entry, proof, Policy.parse(both)), "too few witnesses");
+  verifyAudit(entry, proof, Policy.parse(both.replace("group g all", "group g any")));
+  const alone = proof.split("\n").filter((line) => !line.includes("witness")).join("\n");
+  verifyAudit(entry, alone, new Policy(KEYS.audit_vkey));
+  refuse(() => verifyAudit(entry, alone, POLICY), "too few witnesses");
+});
+
+interface Signer {
+  readonly vkey: string;
+  readonly line: (note: string) => string;
+  readonly cosign: (note: string, time?: bigint) => string;
+  readonly proof: (entry: Uint8Array, more?: string) => string;
+}
+
+/** A log or witness of the tests. */
+function signer(name: string, kind: number): Signer {
+  const secret = sha256(utf8(name));
+  const raw = concat(Uint8Array.of(kind), ed25519.getPublicKey(secret));
+  const id = sha256(concat(utf8(`${name}\n`), raw)).slice(0, 4);
+  const hex = [...id].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const row = (...parts: Uint8Array[]): string => `\u2014 ${name} ${toB64(concat(id, ...parts))}\n`;
+  const sign = (message: string): Uint8Array => ed25519.sign(utf8(message), secret);
+  const line = (note: string): string => row(sign(note));
+  return {
+    vkey: `${name}+${hex}+${toB64(raw)}`,
+    line,
+    cosign: (note, time = 1_700_000_000n) => row(bigEndian(time, 8), sign(`cosignature/v1\ntime ${time}\n${note}`)),
+    proof: (entry, more = "") => {
+      const note = `${name}\n1\n${toB64(leafHash(entry))}\n`;
+      return `c2sp.org/tlog-proof@v1\nindex 0\n\n${note}\n${line(note)}${more}`;
+    },
+  };
+}
+
+const noteOf = (proof: string): string => `${proof.split("\n\n")[1] ?? ""}\n`;
+const E = utf8("e");
+
+test("signatures of known keys must hold, and must be of this log", () => {
+  const [log, other] = [signer("log.example", 1), signer("other.example", 1)];
+  const proof = log.proof(E, other.line("another text\n"));
+  TlogProof.parse(proof).check(E, new Policy(log.vkey));
+  refuse(() => TlogProof.parse(proof).check(E, new Policy(log.vkey, other.vkey)), "is wrong");
+  const note = noteOf(log.proof(E));
+  const forged = log.proof(E).replace(log.line(note), other.line(note));
+  refuse(() => TlogProof.parse(forged).check(E, new Policy(log.vkey, other.vkey)), "no known key");
+});
+
+test("cosignatures without a time do not count", () => {
+  const [log, witness] = [signer("log.example", 1), signer("w.example", 4)];
+  const policy = Policy.parse(`log ${log.vkey}\nwitness w ${witness.vkey}\nquorum w\n`);
+  const note = noteOf(log.proof(E));
+  TlogProof.parse(log.proof(E, witness.cosign(note))).check(E, policy);
+  for (const line of [witness.cosign(note, 0n), witness.cosign(note, 2n ** 63n), witness.line(note), witness.cosign("x\n")]) {
+    refuse(() => TlogProof.parse(log.proof(E, line)).check(E, policy), "too few witnesses");
+  }
+});
+
+test("odd policies, keys and proofs are refused", () => {
+  const [log, a, b] = [signer("log.example", 1), signer("a.example", 4), signer("b.example", 4)];
+  const start = `log ${log.vkey}\nwitness a ${a.vkey}\nwitness b ${b.vkey}\n`;
+  Policy.parse(`# comment\n\n${start}group g 2 a b\nquorum g\n`);
+  for (const wrong of [
+    "", start, `${start}quorum c\n`, `${start}group g 3 a b\nquorum g\n`, `${start}group g 0 a b\nquorum g\n`,
+    `${start}group g all\nquorum g\n`, `${start}group g any a a\nquorum g\n`, `${start}quorum a\nquorum none\n`,
+    `${start}group g any h\ngroup h any a\nquorum g\n`, `${start}witness c ${a.vkey}\nquorum a\n`,
+    `${start}witness a ${signer("c", 4).vkey}\nquorum a\n`, `${start}log ${log.vkey}\nquorum a\n`,
+    `log ${a.vkey}\nquorum none\n`, `witness l ${log.vkey}\nquorum none\n`, "rule x\nquorum none\n",
+  ]) refuse(() => Policy.parse(wrong));
+  const [name = "", id = "", key = ""] = log.vkey.split("+");
+  for (const vkey of ["", name, `${name}+${id}`, `+${id}+${key}`, `${name}+00000000+${key}`, `x${log.vkey}`, `${name}+${id}+${key.slice(0, -1)}`, signer("log.example", 6).vkey]) {
+    refuse(() => new Policy(vkey));
+  }
+  const good = log.proof(E);
+  for (const wrong of [
+    good.replace("@v1", "@v2"), good.replace("index 0", "index 00"), good.replace("index 0\n", ""), good.replace("index 0", "index -1"),
+    good.replace("index 0", "extra !\nindex 0"), good.replace("index 0", `index ${"9".repeat(5000)}`), good.replace("\n\n", "\nAAAA\n\n"),
+    good.trimEnd(), good.replace("\u2014", "-"), "", good.replace("\n1\n", "\n2\n"),
+  ]) refuse(() => TlogProof.parse(wrong).check(E, new Policy(log.vkey)));
+  for (const entry of ['{"v":1}', '{"a":1, "v":1}', "\ufffe", "[]", '{"v":1.5}', '{"v":1,"v":1}', '{"v":"\\ud800"}']) {
+    refuse(() => verifyAudit(utf8(entry), log.proof(utf8(entry)), new Policy(log.vkey)));
+  }
+});
+
+test("every entry of small trees is proven at its place only", () => {
+  const leaves = Array.from({ length: 20 }, (_, n) => leafHash(Uint8Array.of(n)));
+  const node = (left: Uint8Array, right: Uint8Array): Uint8Array => sha256(concat(Uint8Array.of(1), left, right));
+  const split = (n: number): number => 2 ** (Math.ceil(Math.log2(n)) - 1);
+  // By the recursive definitions of RFC 6962, which the verifier does not use.
+  const root = (part: readonly Uint8Array[]): Uint8Array => {
+    const [only] = part;
+    if (part.length === 1 && only !== undefined) return only;
+    return node(root(part.slice(0, split(part.length))), root(part.slice(split(part.length))));
+  };
+  const path = (at: number, part: readonly Uint8Array[]): Uint8Array[] => {
+    if (part.length === 1) return [];
+    const k = split(part.length);
+    return at < k ? [...path(at, part.slice(0, k)), root(part.slice(k))] : [...path(at - k, part.slice(k)), root(part.slice(0, k))];
+  };
+  for (let size = 1; size <= leaves.length; size += 1) {
+    const tree = leaves.slice(0, size);
+    for (const [at, leaf] of tree.entries()) {
+      const good = path(at, tree);
+      const check = (index: number, hashes: readonly Uint8Array[]): void => checkInclusion(leaf, BigInt(index), BigInt(size), hashes, root(tree));
+      check(at, good);
+      if (good.length > 0) refuse(() => check(at, good.slice(0, -1)));
+      if (good.length > 1) refuse(() => check(at, good.toReversed()));
+      refuse(() => check(at, [...good, leaf]));
+      for (let index = 0; index < size + 2; index += 1) if (index !== at) refuse(() => check(index, good));
+    }
+  }
+});
+
+const signedManifest = (): ReturnType<typeof verifyManifest> => verifyManifest(vector("run.json"), vector("run.sig.json"), KEYS.manifest_public_key);
+
+test("a payout is proven down from the signed manifest", () => {
+  const manifest = signedManifest();
+  const payout = verifyPayout(vector("payout.json"), manifest);
+  assert.deepEqual([payout.account, payout.amount, payout.total], ["acct:bob", 2_209_737_827_715_355_805n, manifest.payouts?.total]);
+  const by = (key: string): unknown => verifyManifest(vector("run.json"), vector("run.sig.json"), key);
+  const [name = "", alone = ""] = KEYS.manifest_public_key.split("=");
+  const other = KEYS.policy_public_key.split("=")[1] ?? "";
+  by(alone);
+  refuse(() => by(other), "is wrong");
+  refuse(() => by(`${name}=${other}`), "is wrong");
+  refuse(() => by(`${name}0=${alone}`), "another key version");
+  for (const key of ["", "AAAA", `${KEYS.manifest_public_key}=`, ` ${KEYS.manifest_public_key}`, ` ${alone}`, `=${alone}`]) refuse(() => by(key));
+});
+
+test("every altered byte of a manifest, its signature or a payout's proof is refused", () => {
+  const [run, signature] = [vector("run.json"), vector("run.sig.json")];
+  refuseAltered("run.json", (raw) => verifyManifest(raw, signature, KEYS.manifest_public_key));
+  // The receipt helps to find the audit entry of the signature; nothing signs it.
+  refuseAltered("run.sig.json", (raw) => verifyManifest(run, raw, KEYS.manifest_public_key), ["receipt"]);
+  const manifest = signedManifest();
+  refuseAltered("payout.json", (raw) => verifyPayout(raw, manifest));
+});
+
+test("a payout's proof of another shape is refused", () => {
+  const manifest = signedManifest();
+  const proof = JSON.parse(text(vector("payout.json"))) as { payout: { index: number }; path: { side: string }[] };
+  const refused = (changes: object): void => refuse(() => verifyPayout(utf8(canonical({ ...proof, ...changes } as unknown as Json)), manifest));
+  const [first, ...rest] = proof.path;
+  refused({ path: proof.path.slice(0, -1) });
+  refused({ path: [...proof.path, first] });
+  refused({ path: [{ ...first, side: first?.side === "left" ? "right" : "left" }, ...rest] });
+  refused({ path: [{ ...first, sum_minor: (2n ** 128n - 1n).toString() }, ...rest] });
+  refused({ extra: 1 });
+  for (let index = 0; index < 5; index += 1) if (index !== proof.payout.index) refused({ payout: { ...proof.payout, index } });
+});
+
+test("the page says of files what the functions say, and what is missing", () => {
+  const file = (name: string): Given => ({ name, bytes: vector(name) });
+  const trust = { logs: text(vector("policy")), manifestKey: KEYS.manifest_public_key };
+  const all = ["entry.json", "entry.tlog-proof", "run.json", "run.sig.json", "payout.json"].map(file);
+  const verdicts = (files: readonly Given[], trusted = trust): string[] => examine(files, trusted).map((finding) => finding.verdict);
+  assert.deepEqual(verdicts(all), ["verified", "verified", "verified"]);
+  assert.deepEqual(verdicts(all, { logs: "", manifestKey: "" }), ["refused", "refused", "refused"]);
+  for (const { name } of all) assert.ok(verdicts(all.filter((other) => other.name !== name)).length < 4);
+  for (const one of all) assert.deepEqual(verdicts([one]), ["open"], one.name);
+  for (const [at, one] of all.entries()) {
+    const bytes = one.bytes.slice();
+    bytes[bytes.length - 5] = (bytes.at(-5) ?? 0) ^ 1;
+    assert.ok(verdicts(all.with(at, { ...one, bytes })).some((verdict) => verdict !== "verified"), one.name);
+  }
+  assert.deepEqual(examine([], trust), []);
+});

@@ -1,0 +1,258 @@
+//! The SDKs for Python and TypeScript against a fleet that a witness watches, and the verification page in a real browser:
+//! a payment, an audit entry and a payout are proven with each of the three.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use ron_tests::tools::{Process, run_in};
+use ron_tests::witness::WitnessHome;
+use ron_tests::{Fleet, ok, python, read_json, ron_on, workspace};
+use ron_tlog::note::VerifierKey;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// What proves an operation of each kind, as `sdk/vectors` has it too.
+const VECTORS: [&str; 8] = [
+    "verifiers.json",
+    "policy",
+    "entry.json",
+    "entry.tlog-proof",
+    "signed.json",
+    "run.json",
+    "run.sig.json",
+    "payout.json",
+];
+
+/// A fleet whose logs a witness cosigns, and a directory for what is proven.
+struct Place {
+    fleet: Fleet,
+    _witness: (WitnessHome, Process),
+    out: TempDir,
+}
+
+impl Place {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        ok(&ron_on(dir.path(), &["init"]));
+        let verifiers = read_json(&dir.path().join("verifiers.json"));
+        let vkey = |name: &str| VerifierKey::parse(verifiers[name].as_str().unwrap()).unwrap();
+        let logs = [vkey("audit_vkey"), vkey("ledger_vkey")];
+        let logs: Vec<&VerifierKey> = logs.iter().collect();
+        let witness = WitnessHome::new("w.example/witness", &logs);
+        let out = tempfile::tempdir().unwrap();
+        let policy = witness.policy(&logs, dir.path());
+        for service in ["ron-kms", "ron-ledger"] {
+            let path = dir.path().join(service).join("config.toml");
+            let config = fs::read_to_string(&path).unwrap();
+            assert!(!config.contains("[witness]"), "{config}");
+            let config = format!("{config}\n[witness]\npolicy_file = \"{policy}\"\n");
+            fs::write(&path, config).unwrap();
+        }
+        let running = witness.start();
+        let fleet = Fleet::start_in(Arc::new(dir));
+        let place = Self {
+            fleet,
+            _witness: (witness, running),
+            out,
+        };
+        for (name, from) in [
+            ("verifiers.json", "verifiers.json"),
+            ("policy", "witness.policy"),
+        ] {
+            fs::copy(place.fleet.dir().join(from), place.file(name)).unwrap();
+        }
+        place
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.out.path().join(name)
+    }
+
+    /// Runs a program with the data directory and the directory of what is proven.
+    fn run(&self, program: &mut Command) -> String {
+        let args = [self.fleet.dir(), self.out.path()];
+        let said = ok(&program.args(args).output().unwrap());
+        println!("{said}");
+        said
+    }
+
+    /// A key that signs messages.
+    fn signing_key(&self) {
+        let body = json!({
+            "tenant": "ron", "purpose": "app", "alg": "ed25519", "payload": "any",
+            "op_id": "018f3c4e-0000-7000-9000-000000000000"
+        });
+        let made = self.fleet.kms("keys", &body, 201);
+        fs::write(self.file("signing-key"), made["key"].as_str().unwrap()).unwrap();
+    }
+
+    /// An epoch with thirty payees, paid, and what proves it.
+    fn epoch(&self) {
+        let (out, data) = (self.out.path(), self.fleet.dir().display().to_string());
+        let policy = self.fleet.dir().join("policy/reward.json");
+        let pool = read_json(&policy);
+        let body = json!({
+            "to": pool["pool"]["account"], "asset": pool["asset"], "amount_minor": pool["pool"]["amount_minor"]
+        });
+        let token = self.fleet.token("svc-wallet", None);
+        let url = format!("{}/v1/issue", self.fleet.api("svc-wallet"));
+        let key = [("Idempotency-Key", "pool-1")];
+        let reply = self.fleet.post(&url, Some(&token), &body.to_string(), &key);
+        assert_eq!(reply.status, 200);
+        let row = |n| format!("acct:p{n:02},smoothing_pool,{}\n", 30 + n);
+        let usage: String = (0..29).map(row).collect();
+        let usage = format!("account,metric,amount\nacct:bob,smoothing_pool,59\n{usage}");
+        fs::write(out.join("usage.csv"), usage).unwrap();
+        let ron = |line: &str| {
+            let args: Vec<&str> = line.split(' ').collect();
+            ok(&run_in(
+                out,
+                ron_tests::ron_binary().to_str().unwrap(),
+                &args,
+            ))
+        };
+        ron("rewarder import usage.csv --period 2026-11 --out usage.sealed");
+        let policy = policy.display();
+        let compute = format!("rewarder compute sdk:1 --snapshot usage.sealed --policy {policy}");
+        let run = ron(&format!("{compute} --data-dir {data} --json"));
+        let run: Value = serde_json::from_str(&run).unwrap();
+        assert_eq!(run["state"], "settled", "{run}");
+        let dir = "svc-rewarder/data/runs/tenant-default/epoch-sdk:1";
+        let signature = self.fleet.dir().join(dir).join("run.sig.json");
+        fs::copy(signature, self.file("run.sig.json")).unwrap();
+    }
+}
+
+/// Builds the TypeScript SDK.
+fn build_typescript() {
+    let dir = workspace().join("sdk/typescript");
+    assert!(
+        dir.join("node_modules").exists(),
+        "sdk/typescript/node_modules is missing: run scripts/setup.sh"
+    );
+    ok(&run_in(&dir, "npm", &["run", "--silent", "build"]));
+}
+
+fn python_with_sdk() -> Command {
+    let mut command = Command::new(python());
+    command.env("PYTHONPATH", workspace().join("sdk/python/src"));
+    command
+}
+
+/// What the page says about files, in the order of its findings.
+fn page(by: &str, files: &[PathBuf]) -> Vec<(String, String)> {
+    let root = workspace();
+    let shot = root.join("target/test-artifacts");
+    fs::create_dir_all(&shot).unwrap();
+    let said = Command::new("node")
+        .arg(root.join("tests/browser/verify.mjs"))
+        .arg("--page")
+        .arg(root.join("sdk/verify-page/verify.html"))
+        .args(["--by", by, "--shot"])
+        .arg(shot.join(format!("verify-{by}.png")))
+        .args(files)
+        .output()
+        .expect("node is installed by scripts/setup.sh");
+    let findings: Value = serde_json::from_str(&ok(&said)).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = findings.as_array().unwrap().iter();
+    let findings = findings.map(|found| (text(&found["verdict"]), text(&found["text"])));
+    findings.collect()
+}
+
+/// The SDKs' own tests of verification, with other files than `sdk/vectors`.
+fn own_tests(vectors: &Path) -> [Output; 2] {
+    let sdk = workspace().join("sdk");
+    let python = python_with_sdk()
+        .args(["-m", "unittest", "-q", "tests.test_verify"])
+        .current_dir(sdk.join("python"))
+        .env("RON_SDK_VECTORS", vectors)
+        .output();
+    let typescript = Command::new("npm")
+        .args(["run", "--silent", "test"])
+        .current_dir(sdk.join("typescript"))
+        .env("RON_SDK_VECTORS", vectors)
+        .output();
+    [python.unwrap(), typescript.unwrap()]
+}
+
+#[test]
+fn python_typescript_and_the_page_prove_what_a_fleet_did() {
+    build_typescript();
+    let place = Place::start();
+    place.signing_key();
+    place.epoch();
+    let root = workspace();
+    place.run(python_with_sdk().arg(root.join("tests/sdk/flow.py")));
+    place.run(Command::new("node").arg(root.join("tests/sdk/flow.mjs")));
+    for tests in own_tests(place.out.path()) {
+        ok(&tests);
+    }
+
+    // Dropped or chosen, the page verifies them; with a changed byte it refuses.
+    let files: Vec<PathBuf> = VECTORS
+        .iter()
+        .filter(|name| **name != "signed.json")
+        .map(|name| place.file(name))
+        .collect();
+    for by in ["drop", "input"] {
+        let findings = page(by, &files);
+        assert!(
+            findings.len() == 3 && findings.iter().all(|(verdict, _)| verdict == "verified"),
+            "{findings:?}"
+        );
+    }
+    for name in [
+        "entry.json",
+        "entry.tlog-proof",
+        "run.json",
+        "run.sig.json",
+        "payout.json",
+    ] {
+        let path = place.file(name);
+        let good = fs::read(&path).unwrap();
+        let mut changed = good.clone();
+        let at = changed.len() - 5;
+        changed[at] ^= 1;
+        fs::write(&path, changed).unwrap();
+        let findings = page("drop", &files);
+        assert!(
+            findings.iter().any(|(verdict, _)| verdict == "refused"),
+            "{name}: {findings:?}"
+        );
+        fs::write(&path, good).unwrap();
+    }
+
+    // The files of `sdk/vectors` are those of one such run.
+    if std::env::var_os("RON_UPDATE_VECTORS").is_some() {
+        for name in VECTORS {
+            fs::copy(place.file(name), root.join("sdk/vectors").join(name)).unwrap();
+        }
+    }
+}
+
+/// The Python of docs/sdk.md.
+#[test]
+fn the_page_about_the_sdks_does_what_it_says() {
+    let fleet = Fleet::start();
+    let page = fs::read_to_string(workspace().join("docs/sdk.md")).unwrap();
+    let blocks = page.split("```python\n").skip(1);
+    let said: Vec<String> = blocks
+        .map(|block| {
+            let program = block.split("```").next().unwrap();
+            let mut python = python_with_sdk();
+            python.args(["-c", program]).current_dir(workspace());
+            ok(&python.env("RON_DATA", fleet.dir()).output().unwrap())
+        })
+        .collect();
+    let [paid, verified] = said.as_slice() else {
+        panic!("{said:?}")
+    };
+    assert!(
+        paid.starts_with("tx_") && paid.ends_with(" 250\n"),
+        "{paid}"
+    );
+    assert_eq!(verified, "sign ok ('w',)\n");
+}

@@ -1,0 +1,103 @@
+// The TypeScript SDK against a running fleet: every call and every outcome, as flow.py does with the Python SDK.
+//
+//   node flow.mjs DATA_DIR OUT     (DATA_DIR of a running `ron up`; OUT holds what flow.py wrote)
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Kms, OutcomeUnknown, Refused, Rewarder, Unreachable, Wallet, newKey, staticToken } from "../../sdk/typescript/dist/index.js";
+import { clientFromFile, connect, overSocket } from "../../sdk/typescript/dist/node.js";
+import { Policy, TlogProof, recordsSignature, verifyAudit, verifyManifest, verifyPayout } from "../../sdk/typescript/dist/verify/index.js";
+
+const [data, out] = process.argv.slice(2);
+const json = (path) => JSON.parse(readFileSync(join(data, path), "utf8"));
+const { services } = json("run/endpoints.json");
+const socket = (name) => services.find((s) => s.service === name).api_socket;
+const port = (name) => services.find((s) => s.service === name).api;
+const verifiers = json("verifiers.json");
+const refused = (code, call) => assert.rejects(call, (error) => error instanceof Refused && error.code === code);
+
+async function eventually(call) {
+  for (let left = 100; ; left -= 1) {
+    try {
+      return await call();
+    } catch (error) {
+      if (left === 0 || ![404, 409].includes(error.status)) throw error;
+    }
+    await new Promise((done) => setTimeout(done, 100));
+  }
+}
+
+const client = (asked) => clientFromFile(socket("svc-passport"), join(data, "clients/operator.json"), { audience: "svc-wallet", ...asked });
+const token = client({});
+const wallet = new Wallet(connect(socket("svc-wallet")), token);
+const other = new Wallet(port("svc-wallet"), token);
+
+const [payer, payee, asset] = ["acct:ts-payer", "acct:ts-payee", "ron"];
+const issued = await wallet.submit({ op: "issue", to: payer, asset, amount: 10_000n });
+assert.deepEqual([issued.receipt.op, issued.receipt.amount, issued.replayed], ["issue", 10_000n, false]);
+const key = newKey();
+const pay = { op: "transfer", from: payer, to: payee, asset, amount: 250n, memo: "order 17", nonce: 1 };
+const paid = await wallet.submit(pay, { key });
+const again = await other.submit(pay, { key });
+assert.ok(again.replayed);
+assert.deepEqual(again.receipt, paid.receipt);
+await refused("idempotency_mismatch", () => wallet.submit({ ...pay, amount: 251n }, { key }));
+const short = await wallet.submit({ ...pay, amount: 10n ** 9n, nonce: 2 }).catch((error) => error);
+assert.equal(short.code, "insufficient_funds");
+assert.deepEqual(await wallet.operation(short.key), { outcome: "refused", code: "insufficient_funds" });
+assert.deepEqual((await wallet.operation(key)).receipt, paid.receipt);
+assert.equal(await wallet.operation(newKey()), undefined);
+
+const expiresAt = new Date(Date.now() + 3_600_000).toISOString();
+const hold = (await wallet.submit({ op: "hold", from: payer, asset, amount: 600n, expiresAt, nonce: 2 })).receipt.txid;
+await wallet.submit({ op: "capture", hold, to: payee, amount: 200n });
+assert.deepEqual([(await wallet.hold(hold)).remaining, (await wallet.hold(hold)).state], [400n, "open"]);
+await wallet.submit({ op: "release", hold });
+assert.equal((await wallet.hold(hold)).state, "ended");
+await wallet.submit({ op: "burn", from: payer, asset, amount: 50n, nonce: 3 });
+
+const move = (to, amount, nonce) => ({ op: "transfer", from: payer, to, asset, amount, nonce });
+const whole = await wallet.batch([move(payee, 1n, 4), move("acct:ts-fee", 2n, 5)], { linked: true });
+assert.deepEqual(whole.results.map((item) => item.receipt.amount), [1n, 2n]);
+const apart = await wallet.batch([{ op: "issue", to: payer, asset, amount: 1n }, move(payee, 10n ** 9n, 6)]);
+assert.deepEqual([apart.results[0].outcome, apart.results[1].code], ["done", "insufficient_funds"]);
+
+const mine = await wallet.balance(payer, asset);
+assert.deepEqual([mine.amount, mine.available], [9_498n, 9_498n]);
+assert.deepEqual((await wallet.transaction(paid.receipt.txid)).raw, paid.receipt.raw);
+let entries = [];
+while (!entries.some((entry) => entry.seq === paid.receipt.seq)) ({ entries } = await wallet.history(payee));
+
+const narrow = new Wallet(overSocket(socket("svc-wallet")), client({ scope: "wallet:read" }));
+assert.equal((await narrow.balance(payee, asset)).amount, 451n);
+await refused("forbidden", () => narrow.submit({ op: "issue", to: payer, asset, amount: 1n }));
+await refused("unauthorized", () => new Wallet(port("svc-wallet"), staticToken("wrong")).balance(payer, asset));
+const nowhere = new Wallet(overSocket(join(out, "nowhere.sock")), token, { deadlineMs: 200 });
+await assert.rejects(() => nowhere.submit({ op: "issue", to: payer, asset, amount: 1n }), Unreachable);
+const proof = await eventually(() => wallet.proof(paid.receipt.txid));
+assert.equal(TlogProof.parse(proof).index, BigInt(paid.receipt.seq));
+
+const kms = new Kms(connect(socket("ron-kms")), staticToken(readFileSync(join(data, "clients/operator.kms.token"), "utf8").trim()));
+const signingKey = readFileSync(join(out, "signing-key"), "utf8");
+const message = new TextEncoder().encode("invoice 17: 250 minor units");
+const signed = await kms.sign(signingKey, message, { wait: 5 });
+assert.ok(await kms.verify(signingKey, message, signed.signatures));
+assert.ok(!(await kms.verify(signingKey, message.slice(1), signed.signatures)));
+assert.equal(await kms.auditVkey(), verifiers.audit_vkey);
+const entry = await kms.auditEntry(signed.receipt.index);
+const found = verifyAudit(entry, signed.proof ?? (await eventually(() => kms.auditProof(signed.receipt.index))), new Policy(verifiers.audit_vkey));
+assert.deepEqual([found.index, found.opId], [BigInt(signed.receipt.index), signed.opId]);
+assert.ok(recordsSignature(found, message, signed.signatures.map((s) => s.signature)));
+const unknown = new Kms(connect(socket("ron-kms")), staticToken("wrong"));
+await assert.rejects(() => unknown.sign(signingKey, message), (error) => error instanceof Refused && !(error instanceof OutcomeUnknown) && error.status === 401);
+
+const asked = { audience: "svc-rewarder", scope: "rewarder:read" };
+const rewarder = new Rewarder(connect(socket("svc-rewarder")), client(asked));
+assert.equal((await rewarder.epoch("sdk:1")).state, "settled");
+const signature = new Uint8Array(readFileSync(join(out, "run.sig.json")));
+const manifest = verifyManifest(await rewarder.manifest("sdk:1"), signature, verifiers.manifest_public_key);
+const payout = verifyPayout(await rewarder.proof("sdk:1", "acct:bob"), manifest);
+assert.equal(payout.amount, (await wallet.balance("acct:bob", manifest.asset)).amount);
+await refused("not_found", () => rewarder.proof("sdk:1", "acct:nobody"));
+console.log("typescript: everything as expected");

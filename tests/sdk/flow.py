@@ -1,0 +1,156 @@
+"""The Python SDK against a running fleet: every call, every outcome, and the files that prove what happened.
+
+usage: flow.py DATA_DIR OUT     (DATA_DIR of a running `ron up`; files are written to OUT)
+"""
+
+import base64
+import json
+import pathlib
+import sys
+import time
+
+from ron_sdk import (
+    Burn, Capture, ClientCredentials, Hold, Issue, Kms, OutcomeUnknown, Refused, Release, Rewarder, StaticToken, Transfer,
+    Unreachable, VerificationError, Wallet, new_key,
+)
+from ron_sdk.verify import Policy, TlogProof, verify_audit, verify_manifest, verify_payout
+
+data, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+services = json.loads((data / "run/endpoints.json").read_text())["services"]
+sockets = {service["service"]: service["api_socket"] for service in services}
+ports = {service["service"]: service["api"] for service in services}
+verifiers = json.loads((data / "verifiers.json").read_text())
+
+
+def refused(code, call):
+    try:
+        call()
+    except Refused as refusal:
+        assert refusal.code == code, refusal
+        return refusal
+    raise AssertionError(f"not refused with {code}")
+
+
+def eventually(call):
+    for _ in range(100):
+        try:
+            return call()
+        except VerificationError:
+            pass  # The witness has not seen it yet.
+        except Refused as refusal:
+            if refusal.status not in (404, 409):
+                raise
+        time.sleep(0.1)
+    return call()
+
+
+def in_an_hour():
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(time.time() + 3600))
+
+
+# A token by the client's secret, for the wallet on its socket and on its port.
+token = ClientCredentials.from_file(
+    sockets["svc-passport"], data / "clients/operator.json", audience="svc-wallet"
+)
+wallet = Wallet(sockets["svc-wallet"], token)
+other = Wallet(ports["svc-wallet"], token)
+
+payer, payee = "acct:py-payer", "acct:py-payee"
+issued = wallet.submit(Issue(payer, "ron", 10_000), key=new_key())
+assert (issued.receipt.op, issued.receipt.amount, issued.replayed) == ("issue", 10_000, False)
+key = new_key()
+pay = Transfer(payer, payee, "ron", 250, memo="order 17", nonce=1)
+paid = wallet.submit(pay, key=key)
+again = other.submit(pay, key=key)
+assert again.replayed and again.receipt == paid.receipt, "a repetition is the same payment"
+refused("idempotency_mismatch", lambda: wallet.submit(Transfer(payer, payee, "ron", 251, nonce=1), key=key))
+short = refused("insufficient_funds", lambda: wallet.submit(Transfer(payer, payee, "ron", 10**9, nonce=2)))
+known = wallet.operation(short.key)
+assert known.outcome == "refused" and known.code == "insufficient_funds"
+assert wallet.operation(key).receipt == paid.receipt
+assert wallet.operation(new_key()) is None
+
+hold = wallet.submit(Hold(payer, "ron", 600, in_an_hour(), nonce=2)).receipt.txid
+wallet.submit(Capture(hold, payee, 200))
+assert (wallet.hold(hold).remaining, wallet.hold(hold).state) == (400, "open")
+wallet.submit(Release(hold))
+assert wallet.hold(hold).state == "ended"
+wallet.submit(Burn(payer, "ron", 50, nonce=3))
+
+whole = wallet.batch(
+    [Transfer(payer, payee, "ron", 1, nonce=4), Transfer(payer, "acct:py-fee", "ron", 2, nonce=5)], linked=True
+)
+assert [item.receipt.amount for item in whole.results] == [1, 2]
+apart = wallet.batch([Issue(payer, "ron", 1), Transfer(payer, payee, "ron", 10**9, nonce=6)])
+assert apart.results[0].receipt is not None and apart.results[1].code == "insufficient_funds"
+
+mine = wallet.balance(payer, "ron")
+assert (mine.amount, mine.available) == (10_000 - 250 - 200 - 50 - 3 + 1,) * 2, mine
+assert wallet.transaction(paid.receipt.txid).raw == paid.receipt.raw
+entries = []
+while not any(entry["seq"] == paid.receipt.seq for entry in entries):
+    entries = wallet.history(payee).entries
+
+# Callers without a right, and services that are not there.
+narrow = ClientCredentials.from_file(
+    sockets["svc-passport"], data / "clients/operator.json", audience="svc-wallet", scope="wallet:read"
+)
+assert Wallet(sockets["svc-wallet"], narrow).balance(payee, "ron").amount == 451
+refused("forbidden", lambda: Wallet(sockets["svc-wallet"], narrow).submit(Issue(payer, "ron", 1)))
+refused("unauthorized", lambda: Wallet(sockets["svc-wallet"], StaticToken("wrong")).balance(payer, "ron"))
+try:
+    Wallet(f"unix:{out}/nowhere.sock", token, deadline=0.2).submit(Issue(payer, "ron", 1))
+except Unreachable:
+    pass
+
+# The proof of the payment's entry in the ledger's log is public; the policy refuses another log's.
+proof = eventually(lambda: wallet.proof(paid.receipt.txid))
+assert TlogProof.parse(proof).index == paid.receipt.seq
+
+# A signature, its audit entry and the proof of it.
+kms = Kms(sockets["ron-kms"], StaticToken.from_file(data / "clients/operator.kms.token"))
+signing_key = (out / "signing-key").read_text()
+message = b"invoice 17: 250 minor units"
+signed = kms.sign(signing_key, message, wait=5)
+assert kms.verify(signing_key, message, signed.signatures)
+assert not kms.verify(signing_key, message + b"0", signed.signatures)
+assert kms.audit_vkey() == verifiers["audit_vkey"]
+entry = kms.audit_entry(signed.receipt.index)
+policy = Policy.parse((out / "policy").read_text())
+
+
+def cosigned():
+    text = kms.audit_proof(signed.receipt.index)
+    return text, verify_audit(entry, text, policy)
+
+
+audit_proof, found = eventually(cosigned)
+assert found.index == signed.receipt.index and found.op_id == signed.op_id
+assert found.records_signature(message, [s.signature for s in signed.signatures])
+try:
+    Kms(sockets["ron-kms"], StaticToken("wrong"), deadline=1).sign(signing_key, message)
+    raise AssertionError("signed for a caller without a credential")
+except Refused as refusal:
+    assert refusal.status == 401
+except OutcomeUnknown as unknown:
+    raise AssertionError("a refusal was taken for an unknown outcome") from unknown
+
+# A payee's payout, and the epoch's manifest; its signature stands beside it in the run's directory.
+rewarder = Rewarder(sockets["svc-rewarder"], ClientCredentials.from_file(
+    sockets["svc-passport"], data / "clients/operator.json", audience="svc-rewarder", scope="rewarder:read"
+))
+assert rewarder.epoch("sdk:1").state == "settled"
+run, payout = rewarder.manifest("sdk:1"), rewarder.proof("sdk:1", "acct:bob")
+manifest = verify_manifest(run, (out / "run.sig.json").read_bytes(), verifiers["manifest_public_key"])
+assert verify_payout(payout, manifest).amount == wallet.balance("acct:bob", manifest.asset).amount
+refused("not_found", lambda: rewarder.proof("sdk:1", "acct:nobody"))
+
+(out / "run.json").write_bytes(run)
+(out / "payout.json").write_bytes(payout)
+(out / "signed.json").write_text(json.dumps({
+    "message": message.decode(), "signature": base64.b64encode(signed.signatures[0].signature).decode(),
+}) + "\n")
+(out / "entry.json").write_bytes(entry)
+(out / "entry.tlog-proof").write_text(audit_proof)
+(out / "payment").write_text(paid.receipt.txid)
+print("python: everything as expected")
