@@ -40,12 +40,22 @@ export class Service {
   }
 
   /** A GET; returns its answer of status 200 and throws Refused for any other one. */
-  protected async read(path: string, query: Readonly<Record<string, string | number | undefined>> = {}): Promise<Answer> {
+  protected read(path: string, query: Readonly<Record<string, string | number | undefined>> = {}): Promise<Answer> {
     const asked = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
-    const target = asked.size > 0 ? `${path}?${asked.toString()}` : path;
-    const once = async (): Promise<Answer> =>
-      repeat(this.transport, { method: "GET", path: target, headers: await this.#headers() }, this.#deadline);
+    return this.#repeat({ method: "GET", path: asked.size > 0 ? `${path}?${asked.toString()}` : path });
+  }
+
+  /** A POST that changes nothing, such as a verification. */
+  protected async ask(path: string, body: unknown): Promise<unknown> {
+    return (await this.#repeat({ method: "POST", path, body: JSON.stringify(body) })).json();
+  }
+
+  async #repeat(call: { readonly method: string; readonly path: string; readonly body?: string }): Promise<Answer> {
+    const once = async (): Promise<Answer> => {
+      const headers = await this.#headers(call.body === undefined ? {} : { "Content-Type": "application/json" });
+      return repeat(this.transport, { ...call, headers }, this.#deadline);
+    };
     let answer = await once();
     if (answer.status === 401 && this.#credential !== undefined) {
       this.#credential.renew();
@@ -53,14 +63,6 @@ export class Service {
     }
     if (answer.status !== 200) throw answer.refusal();
     return answer;
-  }
-
-  /** A POST that changes nothing, such as a verification. */
-  protected async ask(path: string, body: unknown): Promise<unknown> {
-    const headers = await this.#headers({ "Content-Type": "application/json" });
-    const answer = await repeat(this.transport, { method: "POST", path, headers, body: JSON.stringify(body) }, this.#deadline);
-    if (answer.status !== 200) throw answer.refusal();
-    return answer.json();
   }
 
   /**

@@ -280,7 +280,9 @@ function pathOf(operation: Operation): string {
   return op === "capture" || op === "release" ? `/v1/hold/${segment(operation.hold)}/${op}` : `/v1/${op}`;
 }
 
-function readReceipt(raw: Fields): Receipt {
+function readReceipt(answer: Fields): Receipt {
+  // Alone, or in a transaction, which has what only its maker sees beside it.
+  const raw = answer.has("receipt") ? answer.object("receipt") : answer;
   return {
     txid: raw.text("txid"),
     op: raw.text("op"),
@@ -299,7 +301,7 @@ function itemResult(raw: Fields): ItemResult {
   const outcome = raw.text("outcome");
   switch (outcome) {
     case "done":
-      return { outcome, receipt: readReceipt(raw.object("receipt")) };
+      return { outcome, receipt: readReceipt(raw) };
     case "refused":
       return { outcome, code: raw.text("code"), ...(raw.has("expected") ? { expected: raw.number("expected") } : {}) };
     default:

@@ -47,24 +47,26 @@ class Service:
         ``wait`` is the time that the service itself was asked to wait, which comes on top of the deadline.
         """
         asked = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        target = path + ("?" + urlencode(asked) if asked else "")
-        deadline = self._deadline + wait
-        answer = self.http.repeat("GET", target, headers=self._headers(), deadline=deadline)
-        if answer.status == 401 and self._credential is not None:
-            self._credential.renew()
-            answer = self.http.repeat("GET", target, headers=self._headers(), deadline=deadline)
-        if answer.status != 200:
-            raise answer.refusal()
-        return answer
+        return self._repeat("GET", path + ("?" + urlencode(asked) if asked else ""), None, wait)
 
     def _ask(self, path: str, body: Any) -> Any:
         """A POST that changes nothing, such as a verification."""
-        sent = json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        answer = self.http.repeat("POST", path, headers=self._headers(headers), body=sent, deadline=self._deadline)
+        return self._repeat("POST", path, json.dumps(body).encode(), 0.0).json()
+
+    def _repeat(self, method: str, path: str, body: bytes | None, wait: float) -> Answer:
+        more = {} if body is None else {"Content-Type": "application/json"}
+
+        def once() -> Answer:
+            deadline = self._deadline + wait
+            return self.http.repeat(method, path, headers=self._headers(more), body=body, deadline=deadline)
+
+        answer = once()
+        if answer.status == 401 and self._credential is not None:
+            self._credential.renew()
+            answer = once()
         if answer.status != 200:
             raise answer.refusal()
-        return answer.json()
+        return answer
 
     def _write(
         self,
@@ -74,7 +76,6 @@ class Service:
         *,
         key: str,
         headers: Mapping[str, str] | None = None,
-        good: tuple[int, ...] = (200,),
         repair: Callable[[Refused], Any] | None = None,
     ) -> Answer:
         """Sends the same bytes under the same key until the outcome is known or the deadline passes.
@@ -103,7 +104,7 @@ class Service:
                     raise OutcomeUnknown(key, f"{doubt}; then no token: {error}") from error
                 raise
             else:
-                if answer.status in good:
+                if answer.status == 200:
                     return answer
                 refusal = answer.refusal(key)
                 reason = f"{refusal.code} ({refusal.status})"

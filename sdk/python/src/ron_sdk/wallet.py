@@ -135,6 +135,8 @@ class Receipt:
     @classmethod
     def read(cls, raw: Any) -> "Receipt":
         try:
+            # Alone, or in a transaction, which has what only its maker sees beside it.
+            raw = raw.get("receipt", raw)
             amount = raw.get("amount_minor")
             return cls(
                 txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
