@@ -47,6 +47,7 @@ mod runbooks;
 mod separate;
 mod series;
 mod taken_port;
+mod tenant_walk;
 mod tenants;
 mod transit;
 mod value_loop;
