@@ -32,9 +32,9 @@ import uuid
 
 # Scopes of a service's caller.
 SCOPES = {
-    "ron-kms": "kms:read kms:sign kms:verify kms:create kms:rotate kms:wrap kms:unwrap kms:admin",
-    "svc-passport": "passport:issue passport:revoke passport:introspect",
-    "ron-ledger": "ledger:read ledger:commit ledger:settle",
+    "ron-kms": "kms:read kms:sign kms:verify kms:create kms:rotate kms:wrap kms:unwrap kms:audit kms:admin",
+    "svc-passport": "passport:issue passport:revoke passport:introspect passport:admin",
+    "ron-ledger": "ledger:read ledger:commit ledger:settle ledger:audit",
     "svc-wallet": "wallet:read wallet:issue wallet:transfer wallet:burn wallet:hold wallet:admin",
     "svc-rewarder": "rewarder:read rewarder:run",
     "svc-admin": "admin:view admin:operate admin:admin",
@@ -59,7 +59,9 @@ def prepare(ron, directory):
         text = path.read_text()
         if service == "svc-admin":
             text = "read_only = false\n" + text.replace("[auth]\n", '[auth]\nmode = "passport"\n')
-        block = f'\n[[auth.principals]]\nname = "{name}"\nsha256 = "{digest}"\nscopes = {json.dumps(scopes.split())}\n'
+        # Only the installation's own services write the ledger.
+        tenant = "ron" if service == "ron-ledger" else "default"
+        block = f'\n[[auth.principals]]\nname = "{name}"\ntenant = "{tenant}"\nsha256 = "{digest}"\nscopes = {json.dumps(scopes.split())}\n'
         # The fuzzer knows no Unix sockets.
         path.write_text("insecure_loopback = true\n" + text + block)
     return tokens

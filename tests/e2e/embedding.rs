@@ -153,7 +153,7 @@ fn a_passport_is_judged_offline() {
     altered[at] = if altered[at] == b'A' { b'B' } else { b'A' };
     refused(&String::from_utf8(altered).unwrap(), &good, "signature");
 
-    let admin = fleet.token("svc-passport", Some("passport:revoke"));
+    let admin = fleet.token("svc-passport", Some("passport:admin"));
     let payload = URL_SAFE_NO_PAD
         .decode(token.split('.').nth(1).unwrap())
         .unwrap();

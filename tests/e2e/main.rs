@@ -48,6 +48,7 @@ mod sdk;
 mod separate;
 mod series;
 mod taken_port;
+mod tenant_walk;
 mod tenants;
 mod transit;
 mod value_loop;

@@ -223,7 +223,7 @@ fn acknowledged_revocations_survive_a_loop_of_kills() {
     let mut acknowledged = BTreeSet::new();
     let mut epoch = 1;
     for round in 0..4 {
-        let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+        let revoker = fleet.token("svc-passport", Some("passport:admin"));
         let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
         let pid = fleet.pid();
         let killer = std::thread::spawn(move || {

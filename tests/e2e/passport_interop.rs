@@ -247,7 +247,7 @@ fn nginx_protects_a_page_with_our_introspection() {
 fn without_its_kms_the_issuer_verifies_and_revokes_and_reports_what_fails() {
     let mut fleet = Fleet::start();
     let token = fleet.token("svc-wallet", None);
-    let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+    let revoker = fleet.token("svc-passport", Some("passport:admin"));
     assert_eq!(fleet.stop(), Some(0));
     let addrs = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
     let [api_socket, health_socket] = own_sockets(&fleet.dir().join("run"), "svc-passport");

@@ -84,7 +84,7 @@ fn spoilt(token: &str) -> String {
 #[test]
 fn ml_dsa_and_hybrid_tokens_verify_elsewhere_and_in_the_wallet() {
     let (fleet, key) = with_pq("mirror", "and");
-    let credential = fleet.token("svc-passport", Some("passport:issue passport:revoke"));
+    let credential = fleet.token("svc-passport", Some("passport:issue passport:admin"));
     until("the ML-DSA key", || {
         ask(&fleet, &credential, &["ML-DSA-65"]).status == 200
     });

@@ -76,7 +76,7 @@ impl Rig {
         let start = |service| Beside::start(&fleet, &line, service);
         let watched: Vec<Beside> = WATCHED.into_iter().map(start).collect();
         let source = Source::of(&fleet);
-        let revoker = fleet.token("svc-passport", Some("passport:revoke"));
+        let revoker = fleet.token("svc-passport", Some("passport:admin"));
         let rig = Self {
             fleet,
             line,

@@ -10,7 +10,7 @@ use ron_client::encode;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
 use ron_proto::b64;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 pub const ACCESS: &str = "urn:ietf:params:oauth:token-type:access_token";
@@ -232,4 +232,21 @@ pub fn bare(args: &[&str]) -> String {
 
 pub fn text(reply: &Reply, field: &str) -> String {
     json(reply, 200)[field].as_str().unwrap().to_owned()
+}
+
+/// A passport with these claims, signed with the issuer's key: what the holder of the issuer's
+/// credential can make, whatever the policy says.
+pub fn minted(fleet: &Fleet, audience: &str, changes: &Value) -> String {
+    let good = fleet.token(audience, None);
+    let header = good.split('.').next().unwrap();
+    let mut claims = claims(&good);
+    for (name, value) in changes.as_object().unwrap() {
+        claims[name] = value.clone();
+    }
+    let signed = format!("{header}.{}", part(&claims));
+    let body =
+        json!({"key": fleet.bootstrap()["issuer_key"], "message": b64::url(signed.as_bytes())});
+    let answer = fleet.kms("sign", &body, 200);
+    let signature = answer["signatures"][0]["signature"].as_str().unwrap();
+    format!("{signed}.{signature}")
 }

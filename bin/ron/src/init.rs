@@ -65,7 +65,7 @@ pub const CALLS: [(&str, &str, &str, &str); 9] = [
 
 /// Scopes of the operator's own service token at the KMS.
 const OPERATOR_SCOPES: &str =
-    "kms:create,kms:read,kms:sign,kms:rotate,kms:verify,kms:wrap,kms:unwrap,kms:admin";
+    "kms:create,kms:read,kms:sign,kms:rotate,kms:verify,kms:wrap,kms:unwrap,kms:audit,kms:admin";
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Make a data directory: configuration files, tokens, keys, signed policies.

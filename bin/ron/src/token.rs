@@ -334,7 +334,7 @@ fn revoke(args: &RevokeArgs) -> Result<(), String> {
     let layout = Layout::new(args.place.data_dir.as_deref())?;
     let ask = TokenAsk {
         audience: "svc-passport",
-        scope: Some("passport:revoke"),
+        scope: Some("passport:admin"),
         ttl_s: Some(60),
         caveats: &[],
     };

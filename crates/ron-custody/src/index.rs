@@ -243,14 +243,13 @@ impl KeyIndex {
 /// log.
 pub const SYSTEM: &str = "ron";
 
-/// Checks that the caller may act on the installation itself. No passport may, whatever its tenant: passports are signed
-/// with a key of this installation, so a holder of the issuer's credential could escalate with one.
+/// Checks that the caller may act on the installation itself.
 pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
     let whole = caller
         .key_prefixes
         .as_deref()
         .is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix_covers(prefix, SYSTEM)));
-    if caller.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Service && whole {
+    if caller.is_installation() && whole {
         return Ok(());
     }
     Err(Refusal::new(

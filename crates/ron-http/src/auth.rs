@@ -61,6 +61,13 @@ impl Principal {
     pub fn has_scope(&self, scope: &str) -> bool {
         self.scopes.iter().any(|held| held == scope)
     }
+
+    /// True for the installation's own services and its operator: service tokens, certificates and
+    /// user ids of tenant `ron`. No passport is: passports are signed with a key of this
+    /// installation, so a holder of the issuer's credential could escalate with one.
+    pub fn is_installation(&self) -> bool {
+        self.kind == PrincipalKind::Service && self.tenant == Tenant::system()
+    }
 }
 
 /// Decides on the identity of a caller and whether it meets the route's need. Called on a worker,

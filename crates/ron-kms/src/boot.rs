@@ -75,7 +75,7 @@ impl Service for RonKms {
             let host = LogHost {
                 reader,
                 keys: engine.keys,
-                entries_scope: scope::KMS_READ,
+                entries_scope: scope::KMS_AUDIT,
                 cosigned: engine.cosigned,
             };
             router = router.add_all(log_host::routes(Base::Audit, &host));

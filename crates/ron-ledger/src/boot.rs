@@ -65,7 +65,7 @@ impl Service for RonLedger {
         let host = LogHost {
             reader,
             keys,
-            entries_scope: scope::LEDGER_READ,
+            entries_scope: scope::LEDGER_AUDIT,
             cosigned,
         };
         let with = WriterParts {

@@ -6,9 +6,11 @@ use std::time::Duration;
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, Receiver, Recv, RecvEither, SendError, Sender, ThreadCtx};
 use ron_proto::Problem;
+use ron_proto::ledger::EventPage;
 
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::reader::Reader;
 
 /// Default and maximum events of one page; with their receipts they stay well under 1 MiB.
 pub const PAGE: u64 = 500;
@@ -23,19 +25,50 @@ pub enum FeedMessage {
 
 pub struct Poll {
     pub responder: Responder,
+    /// Determines which entries the answer has.
+    pub reader: Reader,
     pub after: u64,
     pub limit: u64,
     /// When to answer with an empty page.
     pub until: Deadline,
 }
 
-/// Reads one page and renders the response, without waiting.
-pub fn page(ledger: &Ledger, after: u64, limit: u64) -> Result<Response, Problem> {
-    let page = ledger.events(after, limit).map_err(|e| {
-        tracing::error!(event = "log_read_failed", error = %e);
-        Problem::internal("the log cannot be read")
-    })?;
-    Ok(Response::json(200, &page))
+impl Poll {
+    /// Answers, or returns the poll when there is nothing to answer yet: no entry that the reader
+    /// sees up to the head, and time left. Reads one page at most.
+    pub fn answer_or_wait(mut self, ledger: &Ledger) -> Option<Self> {
+        match self.page(ledger) {
+            Ok(page)
+                if page.events.is_empty()
+                    && page.next == page.head
+                    && page.next >= self.after
+                    && !self.until.expired() =>
+            {
+                self.after = page.next;
+                return Some(self);
+            }
+            Ok(page) => self.responder.send(Response::json(200, &page)),
+            Err(problem) => self.responder.send(problem),
+        }
+        None
+    }
+
+    fn answer(self, ledger: &Ledger) {
+        match self.page(ledger) {
+            Ok(page) => self.responder.send(Response::json(200, &page)),
+            Err(problem) => self.responder.send(problem),
+        }
+    }
+
+    /// The entries of one page of the log that the reader sees.
+    fn page(&self, ledger: &Ledger) -> Result<EventPage, Problem> {
+        let mut page = ledger.events(self.after, self.limit).map_err(|e| {
+            tracing::error!(event = "log_read_failed", error = %e);
+            Problem::internal("the log cannot be read")
+        })?;
+        page.events.retain(|event| self.reader.sees(&event.entry));
+        Ok(page)
+    }
 }
 
 /// The handlers' side of the feed: parks polls.
@@ -93,7 +126,7 @@ pub fn run(
         take(ask, &mut waiting);
     }
     for poll in waiting {
-        answer(poll, ledger);
+        poll.answer(ledger);
     }
 }
 
@@ -113,22 +146,14 @@ fn earliest_deadline(waiting: &[Poll]) -> Deadline {
 /// Answers the polls that have new entries or whose deadline is reached; returns the others.
 fn answer_due(waiting: Vec<Poll>, ledger: &Ledger) -> Vec<Poll> {
     let head = ledger.head_seq();
-    let mut rest = Vec::with_capacity(waiting.len());
-    for poll in waiting {
+    let still_waits = |poll: Poll| {
         if head > poll.after || poll.until.expired() {
-            answer(poll, ledger);
+            poll.answer_or_wait(ledger)
         } else {
-            rest.push(poll);
+            Some(poll)
         }
-    }
-    rest
-}
-
-fn answer(poll: Poll, ledger: &Ledger) {
-    match page(ledger, poll.after, poll.limit) {
-        Ok(response) => poll.responder.send(response),
-        Err(problem) => poll.responder.send(problem),
-    }
+    };
+    waiting.into_iter().filter_map(still_waits).collect()
 }
 
 /// Waits for new entries, at most `at_most`; true at shutdown. Used by the projection.

@@ -45,6 +45,7 @@ pub mod ledger;
 pub mod metrics;
 mod note_key;
 mod projection;
+mod reader;
 pub mod replay;
 mod settings;
 mod store;

@@ -12,7 +12,7 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Read keys, their public keys and audit entries; request attestation.
+    /// Read keys, their public keys and the leaves about them; request attestation.
     KMS_READ = "kms:read";
     /// Sign and make MACs.
     KMS_SIGN = "kms:sign";
@@ -26,14 +26,18 @@ scopes! {
     KMS_WRAP = "kms:wrap";
     /// Unwrap.
     KMS_UNWRAP = "kms:unwrap";
+    /// Read the whole audit log, with the leaves of all tenants.
+    KMS_AUDIT = "kms:audit";
     /// Retire, destroy, import and export keys.
     KMS_ADMIN = "kms:admin";
     /// Issue passports.
     PASSPORT_ISSUE = "passport:issue";
-    /// Revoke passports and raise epochs.
+    /// Revoke passports of the caller's tenant by presenting them.
     PASSPORT_REVOKE = "passport:revoke";
     /// Introspect tokens.
     PASSPORT_INTROSPECT = "passport:introspect";
+    /// Revoke passports, subjects and keys of all tenants by name, and raise the epoch.
+    PASSPORT_ADMIN = "passport:admin";
     /// Read balances, holds and receipts.
     WALLET_READ = "wallet:read";
     /// Create money.
@@ -46,12 +50,14 @@ scopes! {
     WALLET_HOLD = "wallet:hold";
     /// Freeze accounts and change limits.
     WALLET_ADMIN = "wallet:admin";
-    /// Read entries, balances and proofs.
+    /// Read the entries, epochs and pools of the caller's tenant.
     LEDGER_READ = "ledger:read";
     /// Commit issue, transfer, burn and hold entries.
     LEDGER_COMMIT = "ledger:commit";
     /// Open, pay out and close reward epochs.
     LEDGER_SETTLE = "ledger:settle";
+    /// Read the whole ledger, with the entries of all tenants.
+    LEDGER_AUDIT = "ledger:audit";
     /// Read runs, manifests and proofs.
     REWARDER_READ = "rewarder:read";
     /// Upload usage, compute and settle epochs.

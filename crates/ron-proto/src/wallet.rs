@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{EntryKind, Memo, Receipt, RefusalCode, TxId};
-use crate::values::{Account, Amount, Asset, Timestamp};
+use crate::values::{Account, Amount, Asset, Tenant, Timestamp};
 
 /// Maximum number of items in one batch.
 pub const MAX_BATCH: usize = 1_000;
@@ -317,7 +317,7 @@ pub enum Operation {
 pub struct WalletPolicy {
     /// Increases with every change; an older version is rejected.
     pub version: u64,
-    /// Rules; the first that matches principal, action, account and asset decides.
+    /// Rules; the first that matches tenant, principal, action, account and asset decides.
     pub rules: Vec<WalletRule>,
 }
 
@@ -325,6 +325,9 @@ pub struct WalletPolicy {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WalletRule {
+    /// Tenant of the callers that the rule is for; `default` when absent.
+    #[serde(default)]
+    pub tenant: Tenant,
     /// Subject of the token: exact, or a prefix ending in `*`.
     pub principal: String,
     /// Allowed actions.

@@ -44,7 +44,7 @@ fn rig() -> Rig {
     let host = LogHost {
         reader: log.reader(),
         keys,
-        entries_scope: ron_proto::scope::KMS_READ,
+        entries_scope: ron_proto::scope::KMS_AUDIT,
         cosigned: CosignedView::default(),
     };
     Rig {
@@ -184,7 +184,7 @@ fn bundles_need_their_scope_and_nothing_else_does() {
         let router = ron_http::Router::new(info).add_all(routes(base, &rig.host));
         for (_, pattern, need, summary) in router.routes() {
             let wanted = if pattern.contains("/tile/entries/") {
-                Need::Scope("kms:read")
+                Need::Scope("kms:audit")
             } else {
                 Need::Public
             };

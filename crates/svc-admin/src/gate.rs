@@ -29,8 +29,9 @@ pub struct Gate {
 }
 
 /// Reasons of refusals beside those of passports, in `auth_failures_total` and in the log.
-const REASONS: [&str; 5] = [
+const REASONS: [&str; 6] = [
     NO_IDENTITY,
+    OTHER_TENANT,
     "proxy_peer",
     "proxy_missing",
     "proxy_repeated",
@@ -38,6 +39,8 @@ const REASONS: [&str; 5] = [
 ];
 /// The reason for refusing a change by a caller that nothing identifies, in mode `none`.
 pub const NO_IDENTITY: &str = "no_identity";
+/// The reason for refusing a passport of another tenant than the console's.
+const OTHER_TENANT: &str = "other_tenant";
 
 impl Gate {
     pub fn new(passports: Arc<RonAuthorizer>, settings: Arc<Snapshot<Settings>>) -> Self {
@@ -63,7 +66,7 @@ impl Gate {
     fn decide(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         // The health port's paths.
         if head.path.starts_with("/api/v1/") {
-            return self.passports.authorize(head, need);
+            return self.passport(head, need);
         }
         let settings = self.settings.load();
         match settings.auth {
@@ -77,11 +80,26 @@ impl Gate {
                 // An explicit header wins over the cookie: a program that sends one does not mean a
                 // browser's session.
                 Some(token) if !head.headers.contains("authorization") => {
-                    self.passports.authorize(&with_bearer(head, &token), need)
+                    self.passport(&with_bearer(head, &token), need)
                 }
-                _ => self.passports.authorize(head, need),
+                _ => self.passport(head, need),
             },
         }
+    }
+
+    /// A passport of the console's own tenant, or a service token.
+    fn passport(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
+        let caller = self.passports.authorize(head, need)?;
+        let own = caller.tenant == self.settings.load().tenant;
+        if own || caller.kind == PrincipalKind::Service {
+            return Ok(caller);
+        }
+        let peer = Peer::of(head.peer, head.transport);
+        self.passports
+            .refused(OTHER_TENANT, peer, &head.request_id, None);
+        Err(Problem::forbidden(
+            "the console is for passports of the tenant in its auth.tenant",
+        ))
     }
 }
 

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_proto::Tenant;
 use ron_proto::caveat::IpBlock;
 use ron_service::config::{AuthKeys, Blocks, ByteSize};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
@@ -94,6 +95,8 @@ ron_service::settings! {
         /// Who may view the console: none admits every local caller (loopback only), ingress trusts
         /// a listed proxy's headers, passport requires admin:view.
         "auth.mode" => auth_mode: AuthMode = "none", restart(Trust);
+        /// Tenant whose passports may use the console; it shows and operates the whole fleet.
+        "auth.tenant" => auth_tenant: Tenant = "default", restart(Trust);
         /// Address blocks, as in 10.0.0.0/8, of the proxies whose headers are trusted.
         "ingress.proxies" => ingress_proxies: Vec<IpBlock>, reloadable;
         /// Header with the user's name.
@@ -212,6 +215,8 @@ pub struct Settings {
     pub sampling: Sampling,
     pub discovery: Discovery,
     pub auth: AuthMode,
+    /// Passports of other tenants are refused.
+    pub tenant: Tenant,
     pub ingress: Ingress,
     pub actions: Actions,
     /// Lower case, without ports.
@@ -262,6 +267,7 @@ impl ServiceSettings for Settings {
                 interval: keys.discovery_interval,
             },
             auth: keys.auth_mode,
+            tenant: keys.auth_tenant.clone(),
             ingress: ingress(&keys),
             actions,
             allowed_hosts,

@@ -1,12 +1,13 @@
-//! Access decisions: which principal may do what with which account. Pure; the signed wallet policy
+//! Access decisions: which principal of which tenant may do what with which account. Pure; the signed wallet policy
 //! is the only input.
 
 use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
-use ron_proto::{Account, Amount, Asset, Problem};
+use ron_proto::{Account, Amount, Asset, Problem, Tenant};
 
 /// The operation to decide on.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyRequest<'a> {
+    pub tenant: &'a Tenant,
     pub principal: &'a str,
     pub action: WalletAction,
     /// The debited account; credited for an issue, read for a read.
@@ -49,7 +50,8 @@ pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
 }
 
 fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
-    matches(&rule.principal, ask.principal)
+    rule.tenant == *ask.tenant
+        && matches(&rule.principal, ask.principal)
         && rule.actions.contains(&ask.action)
         && rule
             .accounts
@@ -76,6 +78,7 @@ mod tests {
     fn policy() -> WalletPolicy {
         let rule =
             |principal: &str, actions: &[WalletAction], accounts: &[&str], per_op| WalletRule {
+                tenant: Tenant::default(),
                 principal: principal.to_owned(),
                 actions: actions.to_vec(),
                 accounts: accounts.iter().map(|s| (*s).to_owned()).collect(),
@@ -111,7 +114,9 @@ mod tests {
                      amount: u128,
                      want: Result<(), &str>| {
             let (account, asset) = (account.parse().unwrap(), asset.parse().unwrap());
+            let (here, elsewhere) = (Tenant::default(), "elsewhere".parse().unwrap());
             let ask = PolicyRequest {
+                tenant: &here,
                 principal,
                 action,
                 account: &account,
@@ -122,6 +127,16 @@ mod tests {
                 .map(|_| ())
                 .map_err(|p| p.code);
             assert_eq!(got, want, "{ask:?}");
+            let namesake = PolicyRequest {
+                tenant: &elsewhere,
+                ..ask
+            };
+            let got = decide(&policy(), &namesake, Amount(1_000)).map_err(|p| p.code);
+            assert_eq!(
+                got,
+                Err("forbidden"),
+                "a rule is for its tenant alone: {ask:?}"
+            );
         };
         check(
             "alice",

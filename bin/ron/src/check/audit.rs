@@ -81,7 +81,7 @@ struct AuditPlace {
     /// Read the log over HTTP instead, as in http://127.0.0.1:7440/audit/v1.
     #[arg(long)]
     url: Option<String>,
-    /// File with a service token of scope kms:read, mode 0600; for --url.
+    /// File with a service token of scope kms:audit, mode 0600; for --url.
     #[arg(long, requires = "url")]
     token_file: Option<PathBuf>,
     /// Verifier key of the log (name+id+key), instead of the one in verifiers.json.
@@ -300,7 +300,7 @@ impl Source {
             200 => Ok(Some(reply.body)),
             404 => Ok(None),
             401 | 403 => Err(format!(
-                "{url}: entries need --token-file with the scope kms:read"
+                "{url}: entries need --token-file with the scope kms:audit"
             )),
             status => Err(format!("{url}: status {status}")),
         }

@@ -1,8 +1,8 @@
 //! The policies of a new data directory.
 
 use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_MAX};
-use ron_proto::scope;
 use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
+use ron_proto::{Tenant, scope};
 use serde_json::Value;
 
 /// The reward policy of the example epochs.
@@ -18,14 +18,17 @@ pub fn all() -> Result<[(&'static str, Value); 3], String> {
     ])
 }
 
+/// The ledger accepts these from service tokens only.
+const WRITES_THE_LEDGER: [&str; 2] = [scope::LEDGER_COMMIT, scope::LEDGER_SETTLE];
+
 /// Policy of the issuer: the operator may have tokens for every service, with every scope of that
-/// service.
+/// service that a passport may have.
 fn issuer() -> IssuerPolicy {
     let audience = |service: &str, prefix: &str| AudienceRule {
         audience: service.to_owned(),
         scopes: scope::ALL
             .iter()
-            .filter(|s| s.starts_with(prefix))
+            .filter(|s| s.starts_with(prefix) && !WRITES_THE_LEDGER.contains(s))
             .map(|s| (*s).to_owned())
             .collect(),
         alg: None,
@@ -41,7 +44,7 @@ fn issuer() -> IssuerPolicy {
             audiences: vec![
                 audience("ron-kms", "kms:"),
                 audience("svc-passport", "passport:"),
-                audience("ron-ledger", "ledger:read"),
+                audience("ron-ledger", "ledger:"),
                 audience("svc-wallet", "wallet:"),
                 audience("svc-rewarder", "rewarder:"),
                 audience("svc-admin", "admin:"),
@@ -59,6 +62,7 @@ fn wallet() -> WalletPolicy {
     WalletPolicy {
         version: 1,
         rules: vec![WalletRule {
+            tenant: Tenant::default(),
             principal: "operator".to_owned(),
             actions: vec![
                 WalletAction::Read,

@@ -2,6 +2,7 @@
 
 mod attest;
 mod batch;
+mod entries;
 mod envelope;
 mod keys;
 mod sign;
@@ -44,6 +45,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     };
     Router::new(info)
         .add_all(keys::routes(kms))
+        .add_all(entries::routes(kms))
         .add_all(transfer::routes(kms))
         .add_all(attest::routes(kms))
         .add_all(sign::routes(kms))

@@ -27,6 +27,13 @@ macro_rules! operations {
                 }
             }
 
+            fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$op),)*
+                    _ => None,
+                }
+            }
+
             /// Whether the operation, when done, increments the store version.
             pub const fn changes_store(self) -> bool {
                 match self {
@@ -85,6 +92,14 @@ operations! {
     ReserveUses = "reserve_uses" true,
     /// A device attested that it holds a key.
     Attest = "attest" false,
+}
+
+impl std::str::FromStr for Op {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::from_name(name).ok_or_else(|| "it is no operation of the audit log".to_owned())
+    }
 }
 
 impl Op {

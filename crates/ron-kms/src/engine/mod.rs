@@ -307,7 +307,7 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
     LogHost {
         reader: opened.reader.clone(),
         keys: keys.clone(),
-        entries_scope: scope::KMS_READ,
+        entries_scope: scope::KMS_AUDIT,
         cosigned: cosigned.clone(),
     }
 }

@@ -25,7 +25,7 @@ use crate::topology::TOPOLOGY;
 const ALL: &str = "\"kms:sign\", \"kms:verify\", \"kms:read\", \"kms:create\", \"kms:rotate\"";
 
 /// A service and a client of it.
-struct Served {
+pub(super) struct Served {
     running: Running,
     client: HttpClient,
     token: String,
@@ -34,7 +34,7 @@ struct Served {
 }
 
 /// The token of the principal `name`, made from its name.
-fn token(name: &str) -> String {
+pub(super) fn token(name: &str) -> String {
     service_token::generate(name, &ron_crypto::hash::sha256(name.as_bytes()))
 }
 
@@ -46,7 +46,7 @@ fn principal(name: &str, tenant: &str, scopes: &str, more: &str) -> String {
 }
 
 impl Served {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("run/api.sock");
         let text = [
@@ -54,6 +54,7 @@ impl Served {
             format!("uds_path = \"{}\"\n", socket.display()),
             principal("admin", "ron", ALL, ""),
             principal("reader", "ron", "\"kms:read\"", ""),
+            principal("auditor", "default", "\"kms:audit\"", ""),
             principal("outsider", "default", ALL, ""),
             principal("issuer", "ron", ALL, "key_prefixes = [\"ron/issuer/\"]"),
         ]
@@ -89,7 +90,7 @@ impl Served {
         self.get_as(&self.token, path)
     }
 
-    fn get_as(&self, token: &str, path: &str) -> Reply {
+    pub(super) fn get_as(&self, token: &str, path: &str) -> Reply {
         let url = format!("{}{path}", self.running.api_url());
         self.call(
             Call::get(&url, Deadline::within(Duration::from_secs(5))),
@@ -97,7 +98,7 @@ impl Served {
         )
     }
 
-    fn post_as(&self, token: &str, path: &str, body: &[u8]) -> Reply {
+    pub(super) fn post_as(&self, token: &str, path: &str, body: &[u8]) -> Reply {
         let url = format!("{}{path}", self.running.api_url());
         let call = Call::post_json(
             &url,
@@ -107,11 +108,11 @@ impl Served {
         self.call(call, token)
     }
 
-    fn post(&self, path: &str, body: &impl Serialize) -> Reply {
+    pub(super) fn post(&self, path: &str, body: &impl Serialize) -> Reply {
         self.post_as(&self.token, path, &serde_json::to_vec(body).expect("json"))
     }
 
-    fn create(&self, purpose: &str, payload: PayloadPolicy, op: u128) -> KeyDoc {
+    pub(super) fn create(&self, purpose: &str, payload: PayloadPolicy, op: u128) -> KeyDoc {
         let reply = self.post(
             "/v1/kms/keys",
             &create_request(purpose, Alg::Ed25519, payload, op),
@@ -125,13 +126,13 @@ impl Served {
         reply.json().expect("a key document")
     }
 
-    fn drain(mut self) {
+    pub(super) fn drain(mut self) {
         let report = self.running.drain(Duration::from_secs(5));
         assert_eq!((report.stragglers, self.running.fatal()), (vec![], None));
     }
 }
 
-fn code(reply: &Reply) -> (u16, String) {
+pub(super) fn code(reply: &Reply) -> (u16, String) {
     let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     (reply.status, body["code"].as_str().unwrap_or("").to_owned())
 }
@@ -427,12 +428,14 @@ fn third_parties_can_check_the_log() {
     assert!(proof.starts_with("c2sp.org/tlog-proof@v1"), "{proof}");
     let checkpoint = String::from_utf8(public("/audit/v1/checkpoint").body).expect("text");
     assert_eq!(checkpoint.lines().next(), Some(signed.receipt.log.as_str()));
+    let bundle = "/audit/v1/tile/entries/000.p/1";
+    assert_eq!(public(bundle).status, 401, "entries carry names");
     assert_eq!(
-        public("/audit/v1/tile/entries/000.p/1").status,
-        401,
-        "entries carry names"
+        served.get(bundle).status,
+        403,
+        "also those of other tenants"
     );
-    assert_eq!(served.get("/audit/v1/tile/entries/000.p/1").status, 200);
+    assert_eq!(served.get_as(&token("auditor"), bundle).status, 200);
     assert_eq!(public("/audit/v1/tile/0/000.p/1").status, 200);
     served.drain();
 }

@@ -5,6 +5,7 @@ mod attest;
 mod audit;
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
 mod devices;
+mod entries;
 mod envelope;
 mod gate;
 mod lifecycle;

@@ -19,7 +19,7 @@ pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
 }
 
 pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
-    let body = req.json::<RequestKey>();
+    let body = by_installation(req).and_then(|()| req.json::<RequestKey>());
     let op = match body.and_then(|key| Ok(resolution_of(key)?)) {
         Ok(op) => op,
         Err(problem) => return res.send(problem),
@@ -34,7 +34,18 @@ pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
     });
 }
 
+/// An entry may name any account and any tenant, so only the installation's own services write.
+fn by_installation(req: &HttpRequest) -> Result<(), Problem> {
+    if req.principal.is_installation() {
+        return Ok(());
+    }
+    Err(Problem::forbidden(
+        "only service tokens of tenant ron write entries, passports do not: move money with svc-wallet, settle epochs with svc-rewarder",
+    ))
+}
+
 fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
+    by_installation(req)?;
     let body: CommitRequest = req.json()?;
     if body.entries.is_empty() || body.entries.len() > MAX_ENTRIES {
         return Err(Problem::bad_request(format!(

@@ -41,13 +41,14 @@ pub fn router(api: &Arc<Api>) -> Router {
         .add_all(entry_routes(api))
 }
 
+/// Without `ledger:audit`, a caller that is not a service of the installation sees only what belongs to its tenant.
 const READ: Need = Need::Scope(scope::LEDGER_READ);
 
 fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     let (a, b) = (Arc::clone(api), Arc::clone(api));
     [
         Route::new(Method::POST, "/v1/ledger/commit", Need::Identity, move |req, res| commits::commit(&a, &req, res))
-            .summary("Commit up to 1,000 entries; settlement kinds need ledger:settle, all others ledger:commit")
+            .summary("Commit up to 1,000 entries; for service tokens of tenant ron only, settlement kinds with ledger:settle, all others with ledger:commit")
             .body::<CommitRequest>()
             .returns::<CommitAnswer>(200)
             .errors(&[400, 403, 429, 503, 504])
@@ -56,10 +57,10 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
         Route::new(Method::POST, "/v1/ledger/resolve", Need::Scope(scope::LEDGER_COMMIT), move |req, res| {
             commits::resolve(&b, &req, res);
         })
-        .summary("Outcome of an idempotency key; a key without an entry is permanently abandoned")
+        .summary("Outcome of an idempotency key; a key without an entry is permanently abandoned; for service tokens of tenant ron only")
         .body::<RequestKey>()
         .returns::<EntryAnswer>(200)
-        .errors(&[400, 429, 503, 504])
+        .errors(&[400, 403, 429, 503, 504])
         .while_draining(),
     ]
 }
@@ -70,14 +71,14 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
             reads::account(&a, req)
         })
-        .summary("Balances, nonce and open holds of an account")
+        .summary("Balances, nonce and open holds of an account; with ledger:audit of any account, else of a pool of the caller's tenant")
         .returns::<AccountDoc>(200)
-        .errors(&[400])
+        .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/accounts/{account}/history", READ, move |req| {
             reads::history(&b, req)
         })
-        .summary("Entries of an account, oldest first")
+        .summary("Entries of an account, oldest first; without ledger:audit those of the caller's tenant")
         .query_as::<u64>("after", false, "Return only entries after this sequence")
         .query_as::<u64>(
             "limit",
@@ -129,7 +130,7 @@ fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
             reads::events(&c, &req, res);
         })
         .summary(
-            "Entries after a sequence, in order and without gaps; wait=S makes it a long poll",
+            "Entries after a sequence, in order; with ledger:audit all of them without gaps, else those of the caller's tenant; wait=S makes it a long poll",
         )
         .query_as::<u64>(
             "after",
@@ -141,7 +142,7 @@ fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
             false,
             "Maximum seconds to wait for an entry when there is none yet, up to 30",
         )
-        .query_as::<u64>("limit", false, "Maximum number of entries to return, 1 to 500; 500 by default")
+        .query_as::<u64>("limit", false, "Maximum number of entries to read, 1 to 500; 500 by default")
         .returns::<EventPage>(200)
         .errors(&[400, 429, 503])
         .long_poll(),

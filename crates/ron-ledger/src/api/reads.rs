@@ -10,7 +10,8 @@ use ron_proto::{Problem, ValueError};
 use ron_tlog::ReadError;
 
 use super::Api;
-use crate::feed::{PAGE, Poll, page};
+use crate::feed::{PAGE, Poll};
+use crate::reader::Reader;
 
 type Answer = Result<Response, Problem>;
 
@@ -21,8 +22,9 @@ fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, P
         .map_err(|e: ValueError| Problem::bad_request(e.to_string()))
 }
 
-fn found(event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
-    match event {
+fn found(req: &Request, event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
+    let reader = Reader::new(&req.principal);
+    match event.map(|event| event.filter(|e| reader.sees(&e.entry))) {
         Ok(Some(event)) => Ok(Response::json(200, &event)),
         Ok(None) => Err(Problem::not_found(format!(
             "there is no entry with this {what}"
@@ -38,10 +40,13 @@ fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
 
 pub(super) fn account(api: &Api, req: &Request) -> Answer {
     req.query_only(&[])?;
-    Ok(Response::json(
-        200,
-        &api.ledger.account(&param(req, "account")?),
-    ))
+    let account = param(req, "account")?;
+    if !Reader::new(&req.principal).sees_account(&account) {
+        return Err(Problem::not_found(
+            "the account is not a pool of the caller's tenant; svc-wallet shows balances of other accounts, and the scope ledger:audit shows all accounts here",
+        ));
+    }
+    Ok(Response::json(200, &api.ledger.account(&account)))
 }
 
 pub(super) fn history(api: &Api, req: &Request) -> Answer {
@@ -67,6 +72,8 @@ pub(super) fn history(api: &Api, req: &Request) -> Answer {
         .last()
         .filter(|_| full)
         .map_or(applied.max(after), |e: &Event| e.seq);
+    let reader = Reader::new(&req.principal);
+    events.retain(|e| reader.sees(&e.entry));
     Ok(Response::json(
         200,
         &EventPage {
@@ -79,17 +86,21 @@ pub(super) fn history(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn hold(api: &Api, req: &Request) -> Answer {
     let id: TxId = param(req, "hold")?;
-    match api.ledger.hold(id) {
+    let made = api.ledger.tx(id).map_err(|e| log_read_failed(&e))?;
+    let reader = Reader::new(&req.principal);
+    match made
+        .filter(|made| reader.sees(&made.entry))
+        .and_then(|_| api.ledger.hold(id))
+    {
         Some(doc) => Ok(Response::json(200, &doc)),
         None => Err(Problem::not_found("there is no open hold with this id")),
     }
 }
 
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
-    match api
-        .ledger
-        .epoch(&param(req, "tenant")?, &param(req, "epoch")?)
-    {
+    let tenant = param(req, "tenant")?;
+    let found = api.ledger.epoch(&tenant, &param(req, "epoch")?);
+    match found.filter(|_| Reader::new(&req.principal).is_of(&tenant)) {
         Some(doc) => Ok(Response::json(200, &doc)),
         None => Err(Problem::not_found("the epoch was never opened")),
     }
@@ -105,29 +116,27 @@ pub(super) fn by_key(api: &Api, req: &Request) -> Answer {
         principal: param(req, "principal")?,
         key: param(req, "key")?,
     };
-    found(api.ledger.by_key(key), "key")
+    found(req, api.ledger.by_key(key), "key")
 }
 
 pub(super) fn tx(api: &Api, req: &Request) -> Answer {
-    found(api.ledger.tx(param(req, "txid")?), "id")
+    found(req, api.ledger.tx(param(req, "txid")?), "id")
 }
 
 pub(super) fn events(api: &Api, req: &Request, res: Responder) {
     match poll_query(req) {
         Err(problem) => res.send(problem),
-        Ok((after, limit, wait)) if wait.is_zero() || api.ledger.head_seq() != after => {
-            match page(&api.ledger, after, limit) {
-                Ok(response) => res.send(response),
-                Err(problem) => res.send(problem),
-            }
-        }
         Ok((after, limit, wait)) => {
-            api.feed.park(Poll {
+            let poll = Poll {
                 responder: res,
+                reader: Reader::new(&req.principal),
                 after,
                 limit,
                 until: Deadline::within(wait),
-            });
+            };
+            if let Some(waiting) = poll.answer_or_wait(&api.ledger) {
+                api.feed.park(waiting);
+            }
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::verify::{Fault, verify_dir};
 struct Rig {
     running: Running,
     client: HttpClient,
-    tokens: [(&'static str, String); 3],
+    tokens: [(&'static str, String); 6],
 }
 
 fn soon() -> Deadline {
@@ -34,13 +34,17 @@ fn rig(dir: &Path) -> Rig {
 
 fn rig_with(dir: &Path, more: &str) -> Rig {
     let tokens = [
-        ("wallet", "ledger:commit,ledger:read"),
-        ("rewarder", "ledger:settle,ledger:read"),
-        ("reader", "ledger:read"),
+        ("wallet", "ron", "ledger:commit,ledger:read"),
+        ("rewarder", "ron", "ledger:settle,ledger:read"),
+        ("reader", "ron", "ledger:read"),
+        ("of-t", "t", "ledger:read"),
+        ("of-u", "u", "ledger:read,ledger:commit,ledger:settle"),
+        ("auditor", "u", "ledger:read,ledger:audit"),
     ]
-    .map(|(name, scopes)| {
+    .map(|(name, tenant, scopes)| {
         (
             name,
+            tenant,
             scopes,
             service_token::generate(name, &[name.len() as u8; 32]),
         )
@@ -50,10 +54,10 @@ fn rig_with(dir: &Path, more: &str) -> Rig {
         dir.display(),
         dir.join("run/api.sock").display()
     );
-    for (name, scopes, token) in &tokens {
+    for (name, tenant, scopes, token) in &tokens {
         let scopes: Vec<String> = scopes.split(',').map(|s| format!("\"{s}\"")).collect();
         toml.push_str(&format!(
-            "[[auth.principals]]\nname = \"{name}\"\nscopes = [{}]\nsha256 = \"{}\"\n",
+            "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nscopes = [{}]\nsha256 = \"{}\"\n",
             scopes.join(","),
             service_token::hash(token)
         ));
@@ -72,7 +76,7 @@ fn rig_with(dir: &Path, more: &str) -> Rig {
     Rig {
         running,
         client: HttpClient::new(ClientConfig::default()),
-        tokens: tokens.map(|(n, _, t)| (n, t)),
+        tokens: tokens.map(|(n, _, _, t)| (n, t)),
     }
 }
 
@@ -201,6 +205,131 @@ fn commits_reads_feed_history_and_proofs() {
             .unwrap()
             .starts_with("c2sp.org/tlog-proof@v1\n")
     );
+}
+
+#[test]
+fn a_tenant_reads_what_belongs_to_it_and_writes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    let got = rig.commit(vec![
+        issue("i", "pool:t/x", 100),
+        issue("j", "acc", 100),
+        hold("h", "acc", 5, 1, 4_000_000_000_000),
+    ]);
+    let settle = vec![epoch_open("e", "pool:t/x", 10, 1, 1)];
+    rig.commit_as("rewarder", settle).unwrap();
+    let of_u = ron_proto::ledger::Entry::Issue {
+        tenant: "u".parse().unwrap(),
+        principal: "p".parse().unwrap(),
+        key: "u".parse().unwrap(),
+        to: "acc".parse().unwrap(),
+        asset: "ron".parse().unwrap(),
+        amount_minor: ron_proto::Amount(7),
+        memo: None,
+        reference: None,
+        daily_ceiling: None,
+    };
+    rig.commit(vec![of_u]);
+    let hold = got[2].receipt().unwrap().txid;
+    let seqs = |who: &str, path: &str| {
+        let (status, body) = rig.send(who, path, None);
+        assert_eq!(status, 200, "{who}: {path}");
+        let page: EventPage = serde_json::from_slice(&body).unwrap();
+        assert_eq!(page.next, 5, "{who}: {path}");
+        page.events.iter().map(|e| e.seq).collect::<Vec<_>>()
+    };
+    let limit = soon();
+    let history = "/v1/ledger/accounts/acc/history";
+    while serde_json::from_slice::<EventPage>(&rig.send("reader", history, None).1)
+        .map_or(true, |page| page.next < 5)
+    {
+        assert!(!limit.expired(), "the projection did not catch up");
+    }
+    for (who, events, of_account) in [
+        ("reader", vec![1, 2, 3, 4, 5], vec![2, 3, 5]),
+        ("auditor", vec![1, 2, 3, 4, 5], vec![2, 3, 5]),
+        ("of-t", vec![1, 2, 3, 4], vec![2, 3]),
+        ("of-u", vec![5], vec![5]),
+    ] {
+        assert_eq!(seqs(who, "/v1/ledger/events?after=0"), events, "{who}");
+        assert_eq!(seqs(who, history), of_account, "{who}");
+        let status = |path: &str| rig.send(who, path, None).0;
+        let reads = |yes: bool| if yes { 200 } else { 404 };
+        let (all, of_t) = (["reader", "auditor"].contains(&who), who != "of-u");
+        assert_eq!(
+            status(&format!("/v1/ledger/tx/{hold}")),
+            reads(of_t),
+            "{who}"
+        );
+        assert_eq!(
+            status(&format!("/v1/ledger/holds/{hold}")),
+            reads(of_t),
+            "{who}"
+        );
+        assert_eq!(status("/v1/ledger/by-key/t/p/h"), reads(of_t), "{who}");
+        assert_eq!(
+            status("/v1/ledger/by-key/u/p/u"),
+            reads(who != "of-t"),
+            "{who}"
+        );
+        assert_eq!(status("/v1/ledger/epochs/t/e"), reads(of_t), "{who}");
+        assert_eq!(
+            status("/v1/ledger/accounts/pool%3At%2Fx"),
+            reads(of_t),
+            "{who}"
+        );
+        assert_eq!(status("/v1/ledger/accounts/acc"), reads(all), "{who}");
+        let audits = if who == "auditor" { 200 } else { 403 };
+        assert_eq!(status("/log/v1/tile/entries/000.p/1"), audits, "{who}");
+    }
+    let refused = |path: &str, body: &str| {
+        let (status, body) = rig.send("of-u", path, Some(body.to_owned()));
+        let text = String::from_utf8(body).unwrap();
+        assert!(
+            status == 403 && text.contains("tenant ron"),
+            "{status} {text}"
+        );
+    };
+    let entry = serde_json::to_string(&transfer("k", "acc", "b", 1, 2)).unwrap();
+    refused("/v1/ledger/commit", &format!("{{\"entries\":[{entry}]}}"));
+    let open = serde_json::to_string(&epoch_open("f", "pool:t/x", 10, 1, 1)).unwrap();
+    refused("/v1/ledger/commit", &format!("{{\"entries\":[{open}]}}"));
+    let key = r#"{"tenant":"t","principal":"p","key":"next"}"#;
+    refused("/v1/ledger/resolve", key);
+    assert_eq!(
+        rig.get::<Head>("/v1/ledger/head").seq,
+        5,
+        "nothing was written"
+    );
+}
+
+#[test]
+fn a_tenants_long_poll_waits_for_an_entry_of_the_tenant() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    rig.commit(vec![issue("i", "a", 1)]);
+    let pause = || {
+        let (_keep, never) = ron_kernel::Shutdown::pair();
+        never.wait(Deadline::within(Duration::from_millis(300)));
+    };
+    let pages = ron_kernel::scoped(2, |i| {
+        if i == 0 {
+            let (status, body) = rig.send("of-u", "/v1/ledger/events?after=0&wait=2", None);
+            assert_eq!(status, 200);
+            return Some(serde_json::from_slice::<EventPage>(&body).unwrap());
+        }
+        for key in ["j", "k"] {
+            pause();
+            rig.commit(vec![issue(key, "a", 1)]);
+        }
+        None
+    });
+    let page = pages[0].as_ref().unwrap();
+    assert_eq!((page.events.len(), page.next, page.head), (0, 3, 3));
+    // Also a page that ends before the head is answered at once: the caller continues from there.
+    let (_, body) = rig.send("of-u", "/v1/ledger/events?after=0&limit=1&wait=30", None);
+    let page: EventPage = serde_json::from_slice(&body).unwrap();
+    assert_eq!((page.events.len(), page.next, page.head), (0, 1, 3));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! or the query.
 
 mod attest;
+mod audit;
 mod batch;
 mod bytes;
 mod envelope;
@@ -18,6 +19,7 @@ mod verify;
 mod verify_raw;
 
 pub use attest::*;
+pub use audit::*;
 pub use batch::*;
 pub use bytes::*;
 pub use envelope::*;

@@ -241,6 +241,26 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// The tenant of its principal, and of the epoch that a settlement entry names; absent where the
+    /// ledger itself made the entry.
+    pub const fn tenant(&self) -> Option<&Tenant> {
+        match self {
+            Self::Issue { tenant, .. }
+            | Self::Transfer { tenant, .. }
+            | Self::Burn { tenant, .. }
+            | Self::Hold { tenant, .. }
+            | Self::Capture { tenant, .. }
+            | Self::Release { tenant, .. }
+            | Self::Freeze { tenant, .. }
+            | Self::Unfreeze { tenant, .. }
+            | Self::EpochOpen { tenant, .. }
+            | Self::Payout { tenant, .. }
+            | Self::EpochClose { tenant, .. }
+            | Self::Abandon { tenant, .. } => Some(tenant),
+            Self::Expire { .. } => None,
+        }
+    }
+
     /// The kind of the entry.
     pub const fn kind(&self) -> EntryKind {
         match self {

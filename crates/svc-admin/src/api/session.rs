@@ -42,7 +42,6 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
     let head = with_bearer(&head_of(request), token);
     let judged = console
         .gate
-        .passports
         .authorize(&head, &Need::Scope(scope::ADMIN_VIEW));
     let me = views::whoami(console, &judged?);
     let mut caller = Caller::of(request, AuthMode::Passport);

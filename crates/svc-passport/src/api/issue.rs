@@ -46,7 +46,7 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
         return Err(Problem::bad_request("proof is reserved: leave it out"));
     }
     let caveats: Vec<String> = body.caveats.into_iter().map(|caveat| caveat.0).collect();
-    api.decide(&TokenRequest {
+    let grant = api.decide(&TokenRequest {
         client_id: &req.principal.name,
         subject: Some(&body.subject_ref),
         audience: Some(&body.audience),
@@ -57,5 +57,12 @@ fn grant(api: &Api, req: &Request) -> Result<Grant, Problem> {
         jkt: None,
         x5t: None,
         pq_ready: api.keys.pq_ready(),
-    })
+    })?;
+    // A token's subject may have the name of another tenant's client.
+    if grant.tenant != req.principal.tenant {
+        return Err(Problem::forbidden(
+            "the issuer policy has no client of this name in the caller's tenant",
+        ));
+    }
+    Ok(grant)
 }

@@ -18,10 +18,10 @@ pub fn route(api: &Arc<Api>) -> Route {
     Route::new(
         Method::POST,
         "/v1/passport/revoke",
-        Need::Scope(scope::PASSPORT_REVOKE),
+        Need::Scope(scope::PASSPORT_ADMIN),
         move |req, responder| handle(&api, &req, responder),
     )
-    .summary("Revoke a token, a subject, a key, or every older epoch; durable when answered.")
+    .summary("Revoke a token, a subject, a key, or every older epoch, of all tenants; durable when answered.")
     .body::<RevokeRequest>()
     .returns::<RevokeAnswer>(200)
     .errors(&[400, 409, 429, 503])

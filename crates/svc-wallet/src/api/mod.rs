@@ -93,6 +93,7 @@ impl Api {
     ) -> Result<Allowed, Problem> {
         let principal = &req.principal;
         let ask = PolicyRequest {
+            tenant: &principal.tenant,
             principal: &principal.name,
             action,
             account,
@@ -123,6 +124,7 @@ impl Api {
 
     fn may_read(&self, principal: &Principal, account: &Account) -> bool {
         let ask = PolicyRequest {
+            tenant: &principal.tenant,
             principal: &principal.name,
             action: WalletAction::Read,
             account,

@@ -33,7 +33,7 @@ fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
         form.required("token")?
     };
     if let Caller::Client(id) = caller(api, req, &form, scope::PASSPORT_INTROSPECT)?
-        && !may(api, &id, scope::PASSPORT_INTROSPECT)
+        && may(api, &id, scope::PASSPORT_INTROSPECT).is_none()
     {
         return Err(Problem::forbidden(
             "the issuer policy does not give this client passport:introspect at svc-passport",

@@ -9,10 +9,10 @@ mod token;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{Authorizer as _, Need, Peer, Request, RequestHead, Route};
+use ron_http::{Authorizer as _, Need, Peer, Principal, Request, RequestHead, Route};
 use ron_kernel::{Deadline, reply};
-use ron_proto::passport::{JWT_BEARER, OauthError};
-use ron_proto::{Problem, b64};
+use ron_proto::passport::{ClientRule, JWT_BEARER, OauthError};
+use ron_proto::{Problem, Tenant, b64};
 
 use super::Api;
 use crate::clients::ClientReject;
@@ -65,12 +65,12 @@ fn as_oauth(mut problem: Problem) -> Problem {
 }
 
 /// The caller of an OAuth endpoint.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Caller {
     /// A client of the configuration.
     Client(String),
     /// The bearer of a passport or service token with the scope that the endpoint requires.
-    Scoped,
+    Scoped(Principal),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
     };
     api.auth
         .authorize(&head, &Need::Scope(scope))
-        .map(|_| Caller::Scoped)
+        .map(Caller::Scoped)
         .map_err(|problem| match problem.status {
             401 => problem.with_oauth("invalid_token"),
             403 => problem.with_oauth("insufficient_scope"),
@@ -261,16 +261,19 @@ impl Api {
     }
 }
 
-/// Whether the policy gives a client this scope at this service. A client may do directly what its own tokens could do.
-fn may(api: &Api, client: &str, scope: &str) -> bool {
+/// The tenant of a client to which the policy gives this scope at this service. A client may do directly what its own
+/// tokens could do.
+fn may(api: &Api, client: &str, scope: &str) -> Option<Tenant> {
     api.policy.with(|in_force| {
-        let rules = in_force
-            .iter()
-            .flat_map(|in_force| &in_force.policy.clients);
-        rules
-            .filter(|rule| rule.client_id == client)
-            .flat_map(|rule| &rule.audiences)
-            .any(|a| a.audience == super::SERVICE && a.scopes.iter().any(|s| s == scope))
+        let gives = |rule: &&ClientRule| {
+            let here = rule
+                .audiences
+                .iter()
+                .filter(|a| a.audience == super::SERVICE);
+            rule.client_id == client && here.flat_map(|a| &a.scopes).any(|s| s == scope)
+        };
+        let rules = in_force.iter().flat_map(|one| &one.policy.clients);
+        rules.filter(gives).map(|rule| rule.tenant.clone()).next()
     })
 }
 

@@ -1,5 +1,5 @@
 //! `POST /oauth2/revoke` (RFC 7009): a client revokes a token that was issued to it; a caller with `passport:revoke`
-//! revokes any token. Answered when the revocation is durable. An invalid or expired token is answered with 200.
+//! revokes any token of its tenant, one with `passport:admin` any token. Answered when the revocation is durable. An invalid or expired token is answered with 200.
 
 use std::sync::Arc;
 
@@ -48,11 +48,18 @@ fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem
     let Ok(good) = judge::judge(api, token) else {
         return Ok(None);
     };
+    let tenant = &good.claims.tenant;
     let actor = match caller {
-        Caller::Scoped => "bearer of passport:revoke".to_owned(),
+        Caller::Scoped(bearer) => {
+            if bearer.tenant != *tenant && !bearer.has_scope(scope::PASSPORT_ADMIN) {
+                return Err(Problem::forbidden("the token belongs to another tenant"));
+            }
+            "bearer of passport:revoke".to_owned()
+        }
         Caller::Client(id) => {
             let own = good.claims.client_id.as_deref() == Some(id.as_str());
-            if !own && !may(api, &id, scope::PASSPORT_REVOKE) {
+            let of_tenant = may(api, &id, scope::PASSPORT_REVOKE).as_ref() == Some(tenant);
+            if !own && !of_tenant && may(api, &id, scope::PASSPORT_ADMIN).is_none() {
                 return Err(Problem::forbidden("the token was issued to another client"));
             }
             id
