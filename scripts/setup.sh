@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx,
+# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy,
 # slowhttptest, shellcheck, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,6 +17,7 @@ need curl curl
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
+need /usr/sbin/haproxy haproxy
 need slowhttptest slowhttptest
 need shellcheck shellcheck
 need softhsm2-util softhsm2

@@ -207,4 +207,14 @@ fn a_wrong_date_at_the_start_waits_for_an_operator() {
         dir.path(),
         &["kms", "sign", key.as_str().unwrap(), "--message", "x"],
     ));
+    let tail = ok(&ron_on(dir.path(), &["audit", "tail", "-n", "100"]));
+    let mut leaves = tail
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let accepted = leaves.find(|leaf| leaf["op"] == "accept_date");
+    let accepted = accepted.expect("a leaf about the date");
+    assert_eq!(accepted["actor"], "svc-admin");
+    // 40 days in milliseconds, without what the test took.
+    let context = accepted["context"].as_str().unwrap();
+    assert!(context.contains(" is 345"), "{context}");
 }

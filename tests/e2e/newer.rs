@@ -352,6 +352,32 @@ fn is_of(pattern: &str, path: &str) -> bool {
     }
 }
 
+/// Files for auditors: the ledger's verifier key, and what an epoch is recomputed from.
+fn is_public(path: &str) -> bool {
+    let below = |dir: &str| path.starts_with(&format!("svc-rewarder/data/{dir}/"));
+    path.ends_with("/log.vkey") || below("runs") || below("snapshots")
+}
+
+#[test]
+fn files_of_services_are_for_their_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = current();
+    let (mut seen, mut open) = (0, Vec::new());
+    for path in files(dir.path()).keys() {
+        let shown = path.strip_prefix(dir.path()).unwrap().display().to_string();
+        if !shown.contains("/data/") || is_public(&shown) {
+            continue;
+        }
+        let mode = fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            open.push(format!("{shown} {mode:04o}"));
+        }
+        seen += 1;
+    }
+    assert_eq!(open, [""; 0]);
+    assert!(seen > 15, "{seen}");
+}
+
 #[test]
 fn every_file_of_a_data_directory_says_its_version_or_need_not() {
     let dir = current();

@@ -8,10 +8,36 @@ use ron_tests::issuer::*;
 use ron_tests::json;
 use serde_json::{Value, json};
 
+/// The same signature with the order of the group added to its second half.
+fn malleable(signature: &str) -> String {
+    const ORDER: [u8; 32] = [
+        0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde,
+        0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+    ];
+    let mut bytes = b64::from_url(signature).unwrap();
+    let mut carry = 0;
+    for (byte, more) in bytes[32..].iter_mut().zip(ORDER) {
+        let sum = u16::from(*byte) + u16::from(more) + carry;
+        *byte = sum as u8;
+        carry = sum >> 8;
+    }
+    assert_eq!(carry, 0, "it still fits");
+    b64::url(&bytes)
+}
+
+/// The same signature with a bit set that its last character does not need.
+fn trailing_bits(signature: &str) -> String {
+    const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (front, last) = signature.split_at(signature.len() - 1);
+    let at = ALPHABET.find(last).unwrap();
+    format!("{front}{}", &ALPHABET[at + 1..at + 2])
+}
+
 #[test]
 fn the_attack_table_is_refused_by_issuer_and_wallet() {
     let rig = Rig::start();
     let good = rig.fleet.token("svc-wallet", None);
+    let other = rig.fleet.token("svc-wallet", Some("wallet:read"));
     let (header, rest) = good.split_once('.').unwrap();
     let payload = rest.split('.').next().unwrap();
     let said: Value = serde_json::from_slice(&b64::from_url(header).unwrap()).unwrap();
@@ -48,6 +74,12 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
         ]
         .concat(),
     );
+    let (signed, signature) = good.rsplit_once('.').unwrap();
+    let without = |name: &str| {
+        let mut header = said.clone();
+        header.as_object_mut().unwrap().remove(name);
+        part(&header)
+    };
     let table: Vec<(&str, String)> = vec![
         (
             "alg none",
@@ -101,6 +133,47 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
             ),
         ),
         (
+            "x5u",
+            forged(
+                &head(&[("x5u", json!("http://127.0.0.1:1/cert.pem"))]),
+                payload,
+            ),
+        ),
+        ("x5c", forged(&head(&[("x5c", json!(["MIIB"]))]), payload)),
+        ("no alg", format!("{}.{rest}", without("alg"))),
+        (
+            "alg in lower case",
+            format!("{}.{rest}", head(&[("alg", json!("eddsa"))])),
+        ),
+        (
+            "another alg",
+            format!("{}.{rest}", head(&[("alg", json!("ES256"))])),
+        ),
+        ("no kid", forged(&without("kid"), payload)),
+        (
+            "a list of kids",
+            forged(&head(&[("kid", json!([said["kid"]]))]), payload),
+        ),
+        ("no typ", format!("{}.{rest}", without("typ"))),
+        (
+            "the order of the curve added to the signature",
+            format!("{signed}.{}", malleable(signature)),
+        ),
+        (
+            "unused bits set in the signature",
+            format!("{signed}.{}", trailing_bits(signature)),
+        ),
+        ("padding", format!("{good}==")),
+        ("a fourth part", format!("{good}.AAAA")),
+        ("no signature", format!("{signed}.")),
+        ("two parts", signed.to_owned()),
+        ("a space inside", format!("{header} .{rest}")),
+        ("an empty narrowing statement", format!("{good}~")),
+        (
+            "the signature of another token",
+            format!("{header}.{}.{signature}", other.split('.').nth(1).unwrap()),
+        ),
+        (
             "duplicated claims",
             format!("{header}.{doubled}.{}", good.rsplit('.').next().unwrap()),
         ),
@@ -139,6 +212,7 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
             format!("{good}~{}", forged(header, payload)),
         ),
     ];
+    assert!(table.len() >= 28, "{}", table.len());
     assert_eq!(rig.balance(&good).status, 200);
     assert_eq!(
         rig.balance(&rig.stolen("at+jwt", |_| {})).status,

@@ -13,6 +13,6 @@ mod bystanders;
 mod cases;
 mod flood;
 mod hostile;
-mod nginx;
+mod proxies;
 mod sound;
 mod wire;

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use ron_http::{
     Authorizer, Call, ClientConfig, ClientTls, ClientTlsFiles, Failure, HttpClient, Limits, Listen,
@@ -253,12 +254,22 @@ impl Pki {
     }
 
     fn issue(&self, file: &str, names: &[&str]) -> TlsIdentity {
+        self.issue_as(file, names, |_| ())
+    }
+
+    fn issue_as(
+        &self,
+        file: &str,
+        names: &[&str],
+        edit: fn(&mut CertificateParams),
+    ) -> TlsIdentity {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(names).expect("names");
         // Not the authority's name, or the certificate would look self-signed.
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, file);
+        edit(&mut params);
         let cert = params.signed_by(&key, &self.ca).expect("signed");
         TlsIdentity {
             cert: self.write(&format!("{file}.pem"), &cert.pem()),
@@ -412,13 +423,25 @@ fn client_certificates_are_asked_for_checked_and_named() {
         let error = pki.client(None).call(call).expect_err("no certificate");
         assert_eq!(error.kind, Failure::NotSent, "{error}");
     }
-    let other = Pki::new();
-    let unknown = other.issue("unknown", &["node-7.example"]);
-    let refused = pki
-        .client(Some(&unknown))
-        .call(Call::get(&url, soon()))
-        .expect_err("another authority's");
-    assert_eq!(refused.kind, Failure::NotSent, "{refused}");
+    let (other, names) = (Pki::new(), &["node-7.example"]);
+    let unknown = other.issue("unknown", names);
+    let expired = pki.issue_as("expired", names, |cert| {
+        cert.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    });
+    let servers = pki.issue_as("servers", names, |cert| {
+        cert.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    for (what, identity) in [
+        ("another authority's", unknown),
+        ("expired", expired),
+        ("for servers only", servers),
+    ] {
+        let refused = pki
+            .client(Some(&identity))
+            .call(Call::get(&url, soon()))
+            .expect_err(what);
+        assert_eq!(refused.kind, Failure::NotSent, "{what}: {refused}");
+    }
     assert_eq!(String::from_utf8_lossy(&pki.curl(&served, &[]).stdout), "");
     let (cert, key) = (
         node.cert.display().to_string(),

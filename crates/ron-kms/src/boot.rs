@@ -12,7 +12,7 @@ use ron_service::{Boot, Running, Service, StartError, Table};
 use crate::api;
 use crate::api::VaultTokens;
 use crate::audit::LogRing;
-use crate::audit::leaf::Op;
+use crate::audit::leaf::{Draft, Op};
 use crate::engine::{Engine, EngineParts};
 use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
@@ -67,9 +67,11 @@ impl Service for RonKms {
         let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
         chassis.on_reload(move |_: Settings| {
             backends.nudge();
-            kms.log_service(Op::Reload, "configuration reloaded")
+            kms.log_service(Draft::service(Op::Reload, "configuration reloaded"))
                 .map_err(|e| e.to_string())
         });
+        let kms = engine.kms.clone();
+        chassis.on_date_accepted(move |accepted| kms.log_date(accepted.by, accepted.alarm));
         let mut router = api::router(&engine.kms);
         if let Some(reader) = engine.reader {
             let host = LogHost {

@@ -141,9 +141,15 @@ impl Custody {
         ron_service::readiness(&self.ready, &self.sup)
     }
 
-    /// Believes the machine's date from now on, when `clock` is among the missing or degraded parts.
-    pub fn accept_date(&self) {
-        self.sup.clock().accept_date();
+    /// Believes the machine's date from now on, when `clock` is among the missing or degraded parts. That is a leaf of the
+    /// log.
+    pub fn accept_date(&self) -> Result<(), Problem> {
+        let clock = self.sup.clock();
+        if let Some(alarm) = clock.alarm() {
+            self.engine.kms.log_date(&self.caller, alarm)?;
+        }
+        clock.accept_date();
+        Ok(())
     }
 
     /// All metrics, in the Prometheus text format.

@@ -29,7 +29,7 @@ pub mod topology;
 mod vitals;
 
 pub use boot::{Boot, Descriptor, Service, start};
-pub use chassis::{Chassis, Parts, ReloadError, Running, client_config};
+pub use chassis::{Chassis, DateAccepted, Parts, ReloadError, Running, client_config};
 pub use config::{
     ChassisSettings, Config, ConfigProblem, Key, Kind, ServiceSettings, Settings, Table,
 };

@@ -57,6 +57,27 @@ pub enum StoreError {
     Sqlite(#[from] rusqlite::Error),
 }
 
+impl StoreError {
+    /// Names the file in which SQLite met damage: its own messages do not.
+    #[must_use]
+    fn in_file(self, path: &Path) -> Self {
+        let damage = match &self {
+            Self::Sqlite(error) => error.sqlite_error().filter(|error| {
+                use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+                matches!(error.code, DatabaseCorrupt | NotADatabase)
+            }),
+            _ => None,
+        };
+        match damage {
+            Some(error) => Self::Damaged {
+                path: path.display().to_string(),
+                why: error.to_string(),
+            },
+            None => self,
+        }
+    }
+}
+
 /// Shared flag that a store no longer accepts writes; readiness reports it.
 #[derive(Clone, Debug, Default)]
 pub struct Poison(Arc<AtomicBool>);
@@ -82,6 +103,10 @@ impl Store {
     /// Opens or creates the file and migrates its schema. The caller must hold the lock of the
     /// directory.
     pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
+        Self::open_unnamed(path, migrations).map_err(|error| error.in_file(path))
+    }
+
+    fn open_unnamed(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
         let conn = open_private(path)?;
         // WAL commits are durable only with FULL; NORMAL may lose the last ones in a power cut.
         let mode: String =

@@ -17,7 +17,7 @@ use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
 use crate::balances::Balances;
-use crate::errors::in_flight;
+use crate::errors::{in_flight, retry_later};
 use crate::inflight::{FinishedRequest, InFlightTable, Waiter};
 use crate::metrics::Metrics;
 use crate::render::{self, AnswerOptions, Shape};
@@ -86,30 +86,37 @@ impl Committer {
     /// The thread's loop: ends when shut down and its queue is empty.
     pub fn run(&self, ctx: &ThreadCtx, queue: &Receiver<CommitJob>) {
         let mut drained = Vec::with_capacity(CALL_ENTRIES);
-        let mut waiting: VecDeque<CommitJob> = VecDeque::new();
+        let mut taken = TakenJobs {
+            committer: self,
+            sending: Vec::new(),
+            waiting: VecDeque::new(),
+        };
         loop {
             #[cfg(mutant = "leave")] // returns at once, whatever is queued
             if ron_kernel::mutant("leave") && ctx.shutdown.is_set() {
                 return;
             }
-            if waiting.is_empty() {
+            if taken.waiting.is_empty() {
                 match queue.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
-                    Recv::Item(job) => waiting.push_back(job),
+                    Recv::Item(job) => taken.waiting.push_back(job),
                     Recv::Timeout => continue,
                     Recv::Shutdown | Recv::Closed => match queue.try_recv() {
-                        Some(job) => waiting.push_back(job),
+                        Some(job) => taken.waiting.push_back(job),
                         None => return,
                     },
                 }
             }
-            queue.drain_into(&mut drained, CALL_ENTRIES.saturating_sub(waiting.len()));
-            waiting.extend(drained.drain(..));
-            self.tick(ctx.index, next_call(&mut waiting));
+            let room = CALL_ENTRIES.saturating_sub(taken.waiting.len());
+            queue.drain_into(&mut drained, room);
+            taken.waiting.extend(drained.drain(..));
+            taken.sending = next_call(&mut taken.waiting);
+            self.tick(ctx.index, &mut taken.sending);
+            taken.sending.clear();
         }
     }
 
     /// Sends one ledger call and answers its jobs.
-    fn tick(&self, slot: usize, mut jobs: Vec<CommitJob>) {
+    fn tick(&self, slot: usize, jobs: &mut Vec<CommitJob>) {
         let keys: Vec<&RequestKey> = jobs.iter().map(|j| &j.key).collect();
         let wanted = self.in_flight.send(&keys);
         let mut it = wanted.into_iter();
@@ -128,14 +135,14 @@ impl Committer {
             batch: first.shape == Shape::Batch { linked: false },
         };
         match self.upstream.commit(slot, &request) {
-            Committed::Answered(answer) => self.answer_jobs(slot, &jobs, &answer.results),
+            Committed::Answered(answer) => self.answer_jobs(slot, jobs, &answer.results),
             Committed::NotDone(why) => {
                 log_failed_call(&why.detail);
-                self.not_done(&jobs, &why);
+                self.not_done(jobs, &why);
             }
             Committed::Unknown(why) => {
                 log_failed_call(&why);
-                self.unknown(&jobs);
+                self.unknown(jobs);
             }
         }
     }
@@ -262,6 +269,25 @@ impl Committer {
         self.metrics
             .observe_answer(waiter.op, waiter.since, &self.clock);
         waiter.responder.send(response);
+    }
+}
+
+/// The jobs that a committer has taken from its queue. When the thread panics, they are still here: without an end, their keys
+/// would stay in flight for ever, and every repetition would wait for an answer that never comes.
+struct TakenJobs<'a> {
+    committer: &'a Committer,
+    /// In the ledger call that is being made.
+    sending: Vec<CommitJob>,
+    waiting: VecDeque<CommitJob>,
+}
+
+impl Drop for TakenJobs<'_> {
+    fn drop(&mut self) {
+        // The ledger may have them.
+        self.committer.unknown(&self.sending);
+        let waiting = self.waiting.make_contiguous();
+        let why = "a fault stopped the thread that would have sent the write; nothing was done";
+        self.committer.not_done(waiting, &retry_later(why));
     }
 }
 

@@ -2,9 +2,9 @@
 //! informed, and the ledger resolves them on the next lookup; the wallet never guesses.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::ops::Bound;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use ron_http::Responder;
@@ -15,6 +15,8 @@ use ron_service::{Migration, Store, StoreError};
 use crate::errors::unknown;
 use crate::topology::UNRESOLVED;
 
+/// Name of the file in the data directory.
+const FILE: &str = "unresolved.sqlite";
 /// How long a committer waits for space in the queue.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 /// Maximum changes written in one transaction.
@@ -112,36 +114,38 @@ impl UnresolvedKeys {
 /// Opens the file; without a directory the records do not survive the process.
 pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
-        Some(dir) => Store::open(&dir.join("unresolved.sqlite"), &MIGRATIONS)?,
+        Some(dir) => Store::open(&dir.join(FILE), &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
     };
     let keys = store.read(|db| {
         let mut q = db.prepare("SELECT tenant, principal, key FROM unresolved")?;
-        let key = |r: &rusqlite::Row<'_>| {
-            Ok(RequestKey {
-                tenant: parsed(r, 0)?,
-                principal: parsed(r, 1)?,
-                key: parsed(r, 2)?,
-            })
-        };
-        let rows = q.query_map([], key)?;
-        rows.collect::<Result<_, _>>().map_err(StoreError::from)
+        let mut rows = q.query([])?;
+        let mut keys = BTreeSet::new();
+        let mut number = 0;
+        while let Some(row) = rows.next()? {
+            number += 1;
+            // A row that cannot be read stops the start: its key would be forgotten.
+            let key = parsed(row).map_err(|why| StoreError::Damaged {
+                path: dir
+                    .unwrap_or(Path::new(""))
+                    .join(FILE)
+                    .display()
+                    .to_string(),
+                why: format!("row {number} of table unresolved: {why}"),
+            })?;
+            keys.insert(key);
+        }
+        Ok::<_, StoreError>(keys)
     })?;
     Ok((store, keys))
 }
 
-/// A column of a row. A name that cannot be read stops the start: its key would be forgotten.
-fn parsed<T>(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<T>
-where
-    T: FromStr<Err: std::error::Error + Send + Sync + 'static>,
-{
-    let text: String = row.get(column)?;
-    text.parse().map_err(|why| {
-        rusqlite::Error::FromSqlConversionFailure(
-            column,
-            rusqlite::types::Type::Text,
-            Box::new(why),
-        )
+fn parsed(row: &rusqlite::Row<'_>) -> Result<RequestKey, Box<dyn Error>> {
+    let text = |column: usize| row.get::<_, String>(column);
+    Ok(RequestKey {
+        tenant: text(0)?.parse()?,
+        principal: text(1)?.parse()?,
+        key: text(2)?.parse()?,
     })
 }
 
@@ -295,11 +299,40 @@ mod tests {
         };
         store.write(odd).unwrap();
         drop(store);
-        assert!(matches!(
-            open(Some(dir.path())),
-            Err(StoreError::Sqlite(
-                rusqlite::Error::FromSqlConversionFailure(2, ..)
-            ))
-        ));
+        let why = open(Some(dir.path())).unwrap_err().to_string();
+        let file = dir.path().join(FILE);
+        assert!(why.contains(file.to_str().unwrap()), "{why}");
+        assert!(why.contains("row 1 of table unresolved"), "{why}");
+    }
+
+    #[test]
+    fn damage_anywhere_in_the_file_stops_the_start_or_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(Some(dir.path())).unwrap();
+        let all: Vec<_> = (0..400).map(|n| request(&format!("k{n:03}"))).collect();
+        let adds = all.iter().map(|key| Change::Add(key.clone(), Vec::new()));
+        write(&store, &adds.collect::<Vec<_>>()).unwrap();
+        drop(store);
+        let file = dir.path().join(FILE);
+        let bytes = std::fs::read(&file).unwrap();
+        let (mut refused, mut read) = (0, 0);
+        for page in 0..bytes.len() / 4096 {
+            let mut bad = bytes.clone();
+            bad[page * 4096..][..4096].fill(0xa5);
+            std::fs::write(&file, &bad).unwrap();
+            match open(Some(dir.path())) {
+                Err(why) => {
+                    refused += 1;
+                    let why = why.to_string();
+                    assert!(why.contains(file.to_str().unwrap()), "{why}");
+                }
+                Ok((_, before)) => {
+                    read += 1;
+                    assert_eq!(before.into_iter().collect::<Vec<_>>(), all);
+                }
+            }
+        }
+        println!("{refused} damaged pages refused, {read} without effect");
+        assert!(refused > read);
     }
 }

@@ -51,6 +51,8 @@ operations! {
     Stop = "stop" false,
     /// A configuration was loaded while running.
     Reload = "reload" false,
+    /// An operator had the service believe the machine's date; `context` says how far it was from the service's own.
+    AcceptDate = "accept_date" false,
     /// A key was made.
     Create = "create" true,
     /// A key was imported.

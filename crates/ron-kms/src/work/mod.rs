@@ -28,9 +28,10 @@ use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
 use ron_kernel::{
-    Credit, Credits, Deadline, Receiver, Recv, ReplySender, SendError, Sender, SharedClock,
-    SharedRandom, Snapshot, ThreadCtx,
+    ClockAlarm, Credit, Credits, Deadline, Receiver, Recv, ReplySender, SendError, Sender,
+    SharedClock, SharedRandom, Snapshot, ThreadCtx,
 };
+use ron_proto::Problem;
 use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
@@ -310,15 +311,26 @@ impl Kms {
     }
 
     /// Queues a leaf about the service itself; waits up to `audit.reserve_wait` for room.
-    pub fn log_service(&self, op: Op, context: &str) -> Result<(), Refusal> {
+    pub fn log_service(&self, draft: Draft) -> Result<(), Refusal> {
         let credit = self
             .credits
             .acquire(Deadline::within(self.settings.keys.reserve_wait));
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
-        let drafts = Items::from_buf([Draft::service(op, context)]);
+        let drafts = Items::from_buf([draft]);
         let credits = Items::from_buf([credit]);
         self.enter(Entry::new(drafts, NoCaller, credits));
         Ok(())
+    }
+
+    /// Queues the leaf about a date that `by` accepts. Its time is still that of the service's own date.
+    pub fn log_date(&self, by: &Principal, alarm: ClockAlarm) -> Result<(), Problem> {
+        let context = format!("the machine's date is {} ms ahead", alarm.ahead_ms);
+        let draft = Draft {
+            context: Some(context),
+            ..Draft::new(Op::AcceptDate, &by.name, by.tenant.as_str())
+        };
+        self.health.check().map_err(problem)?;
+        self.log_service(draft).map_err(problem)
     }
 
     /// How many batches may reserve credits at the same time.

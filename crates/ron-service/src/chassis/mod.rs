@@ -30,9 +30,9 @@ use ron_http::{
 };
 use ron_kernel::net::SharedListener;
 use ron_kernel::{
-    ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex, Registry,
-    SharedClock, SharedNet, SharedRandom, Shutdown, ShutdownTrigger, Snapshot, Supervisor,
-    TokenBuckets, Topology,
+    ClockAlarm, ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex,
+    Registry, SharedClock, SharedNet, SharedRandom, Shutdown, ShutdownTrigger, Snapshot,
+    Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
 use std::net::SocketAddr;
@@ -57,11 +57,21 @@ const RATE_CALLERS: usize = 16_384;
 
 type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), ReloadError> + Send + Sync>;
 type DrainedHook = Box<dyn FnOnce() + Send>;
+type DateHook = Arc<dyn Fn(&DateAccepted<'_>) -> Result<(), Problem> + Send + Sync>;
 
 #[derive(Default)]
 struct Hooks {
     reload: Vec<ReloadHook>,
     drained: Vec<DrainedHook>,
+    date: Vec<DateHook>,
+}
+
+/// An operator is about to have the service believe the machine's date.
+#[derive(Debug)]
+pub struct DateAccepted<'a> {
+    pub by: &'a Principal,
+    /// How the machine's date differs from the service's own.
+    pub alarm: ClockAlarm,
 }
 
 /// State shared by the modules of the chassis and the running service.
@@ -250,6 +260,15 @@ impl Chassis {
     pub(crate) fn authorize_with(&mut self, auth: Arc<RonAuthorizer>) {
         self.authorizer = auth.clone();
         self.auth = Some(auth);
+    }
+
+    /// Registers a hook that records that an operator accepts the machine's date, before the service believes it. An error
+    /// refuses the acceptance.
+    pub fn on_date_accepted(
+        &self,
+        hook: impl Fn(&DateAccepted<'_>) -> Result<(), Problem> + Send + Sync + 'static,
+    ) {
+        self.shared.hooks.lock().date.push(Arc::new(hook));
     }
 
     /// Registers a hook for the end of the drain, after every thread has ended; hooks run in the
@@ -464,6 +483,10 @@ impl Shared {
     /// A copy of the reload hooks; they are called without the lock.
     fn reload_hooks(&self) -> Vec<ReloadHook> {
         self.hooks.lock().reload.clone()
+    }
+    /// A copy of the hooks of an accepted date; they are called without the lock.
+    fn date_hooks(&self) -> Vec<DateHook> {
+        self.hooks.lock().date.clone()
     }
     fn take_drained_hooks(&self) -> Vec<DrainedHook> {
         std::mem::take(&mut self.hooks.lock().drained)

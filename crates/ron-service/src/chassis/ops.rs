@@ -11,7 +11,7 @@ use ron_proto::{Problem, scope};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ReloadError, Shared};
+use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
 use crate::ready::{CLOCK, disk_problem, readiness, show};
 
@@ -107,7 +107,7 @@ fn actions(shared: &Arc<Shared>) -> [Route; 3] {
         })
         .summary(summary)
         .returns::<ActionDoc>(200)
-        .errors(&[403, 409])
+        .errors(&[403, 409, 429, 503])
         .while_draining()
     };
     [
@@ -120,7 +120,7 @@ fn actions(shared: &Arc<Shared>) -> [Route; 3] {
         post(
             "/api/v1/clock/accept",
             "Believe the machine's date, which differs from the service's own",
-            |shared, request| Ok(accept_date(shared, request)),
+            accept_date,
         ),
     ]
 }
@@ -345,17 +345,23 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     }
 }
 
-fn accept_date(shared: &Shared, request: &Request) -> Response {
+fn accept_date(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     let alarm = shared.clock.alarm();
+    if let Some(alarm) = alarm {
+        let by = &request.principal;
+        for hook in shared.date_hooks() {
+            hook(&DateAccepted { by, alarm })?;
+        }
+    }
     shared.clock.accept_date();
     tracing::warn!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id, alarm = alarm.map(|alarm| alarm.to_string()));
-    Response::json(
+    Ok(Response::json(
         200,
         &ActionDoc {
             result: alarm.map_or("unchanged", |_| "accepted").to_owned(),
             changes: alarm.iter().map(ToString::to_string).collect(),
         },
-    )
+    ))
 }
 
 fn shutdown(shared: &Shared, request: &Request) -> Result<Response, Problem> {

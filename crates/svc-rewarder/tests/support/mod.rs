@@ -10,7 +10,7 @@ use ron_auth::service_token;
 use ron_client::{Credential, RewarderClient};
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, OsNet, SharedNet};
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ComputeRequest, POLICY_KIND, SignedPolicy, SnapshotInfo};
 use ron_proto::{b64, jcs};
@@ -32,6 +32,11 @@ pub fn by() -> Deadline {
 
 /// A ready service with these lines at the top of its configuration, and a caller of it.
 pub fn start(top: &str) -> (Running, Caller) {
+    start_on(top, OsNet::shared())
+}
+
+/// The same, with these sockets.
+pub fn start_on(top: &str, net: SharedNet) -> (Running, Caller) {
     let token = service_token::generate("tester", &SEED);
     // On a RAM disk: the socket is a file.
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -45,7 +50,8 @@ pub fn start(top: &str) -> (Running, Caller) {
     );
     let file = Some((Path::new("test.toml"), text.as_str()));
     let config = Config::load(&TABLE, file, &|_| None, &[]).expect("a good configuration");
-    let parts = Parts::ephemeral("svc-rewarder").expect("parts");
+    let mut parts = Parts::ephemeral("svc-rewarder").expect("parts");
+    parts.net = net;
     let running = ron_service::start::<SvcRewarder>(config, parts).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
     let caller = Caller {
@@ -124,6 +130,12 @@ impl Caller {
         let text = String::from_utf8_lossy(&reply.body).into_owned();
         assert_eq!(reply.status, status, "{text}");
         serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// The answer of `/readyz`.
+    pub fn readyz(&self) -> Reply {
+        let url = format!("{}/readyz", self.health);
+        self.http.call(Call::get(&url, by())).expect("an answer")
     }
 
     /// The text of the metrics page.

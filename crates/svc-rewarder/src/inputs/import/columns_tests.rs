@@ -375,6 +375,25 @@ fn patch(bytes: &mut [u8], before: &[u8], value: &[u8]) {
 }
 
 #[test]
+fn an_index_that_claims_billions_of_booleans_is_refused_at_once() {
+    let rows = rows(10);
+    let amounts = Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.2)));
+    let good = parquet_of(&plain(&rows, amounts), WriterProperties::default());
+    assert!(parquet(good.clone()).is_ok());
+    // A field that the format does not have, in front of the end of the index: a list of 2^31 - 1 booleans.
+    let (front, end) = good.split_at(good.len() - 9);
+    let length = u32::from_le_bytes(end[1..5].try_into().expect("four bytes"));
+    let field = [0x89, 0xf1, 0xff, 0xff, 0xff, 0xff, 0x07];
+    let length = (length + field.len() as u32).to_le_bytes();
+    let bad = [front, &field, &[0], &length, b"PAR1"].concat();
+    let why = parquet(bad).expect_err("hostile").to_string();
+    assert!(
+        why.contains("index at the end of the file is malformed"),
+        "{why}"
+    );
+}
+
+#[test]
 fn declared_sizes_beyond_the_maximum_are_refused_before_allocation() {
     let rows = rows(500);
     let form = &forms(&rows)[0];

@@ -38,7 +38,8 @@ fn refuse(why: impl Into<String>) -> ImportError {
 /// Reads every row group into `rows`.
 pub(super) fn read(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), ImportError> {
     let length = source.size()?;
-    check_end(&*source, length)?;
+    let index = check_end(&*source, length)?;
+    check_index(&*source, length, index)?;
     let chunks = Chunks { source, length };
     let builder = guarded(|| {
         let options = ArrowReaderOptions::new()
@@ -91,8 +92,8 @@ fn outer(error: &ImportError) -> ParquetError {
     ParquetError::General(error.to_string())
 }
 
-/// Checks the last eight bytes: the index's length and the magic.
-fn check_end(source: &dyn Positioned, length: u64) -> Result<(), ImportError> {
+/// Checks the last eight bytes: the index's length, which is returned, and the magic.
+fn check_end(source: &dyn Positioned, length: u64) -> Result<u64, ImportError> {
     let mut end = [0; 8];
     if length < 12 {
         return Err(refuse("not a Parquet file: it is too short"));
@@ -116,7 +117,14 @@ fn check_end(source: &dyn Positioned, length: u64) -> Result<(), ImportError> {
             "the index at the end claims {index} bytes, more than the file has"
         )));
     }
-    Ok(())
+    Ok(index)
+}
+
+/// Checks the types in the index, before the library reads it.
+fn check_index(source: &dyn Positioned, length: u64, index: u64) -> Result<(), ImportError> {
+    let mut bytes = vec![0; index as usize];
+    read_exact(source, length - 8 - index, &mut bytes)?;
+    thrift::check_index(&bytes).map_err(|_| refuse("the index at the end of the file is malformed"))
 }
 
 /// Walks over the headers of all pages and refuses a page that claims more than its maximum size.
