@@ -154,7 +154,7 @@ pub fn start(binary: &Path, dir: &Path, more: &str) -> Result<Kms, String> {
     for (tenant, sha256) in TENANTS {
         write!(
             text,
-            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:sign\", \"kms:verify\"]\n"
+            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:rotate\", \"kms:sign\", \"kms:verify\"]\n"
         )
         .expect("a String takes all");
     }

@@ -3,6 +3,7 @@
 //! it, if a module is given.
 
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -17,6 +18,12 @@ pub struct KmsArgs {
     /// Seconds per figure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Ed25519 keys that the store is given before its starts are measured.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=100_000))]
+    keys: u64,
+    /// Versions of each of them.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    versions: u64,
     /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -38,6 +45,8 @@ const TEXT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 const HEADER: &str = "| figure | clients | per second | p50 ms | p99 ms | max ms | refused | p95 ms |\n|---|--:|--:|--:|--:|--:|--:|--:|";
 /// Items of a batch.
 const BATCH: usize = 100;
+/// Threads that make keys before the measurement.
+const FILLERS: u64 = 8;
 /// Clients of the figures under load.
 const MANY: usize = 64;
 
@@ -71,7 +80,7 @@ pub fn run(args: &KmsArgs) -> Result<(), String> {
         "- {} s per figure, every answer durable (fdatasync)\n",
         args.seconds
     );
-    drop(start(&binary, &dir, &more)?); // makes the store
+    fill(&start(&binary, &dir, &more)?, args.keys, args.versions)?;
     let mut took = Vec::new();
     for _ in 0..5 {
         let begin = Instant::now();
@@ -96,6 +105,40 @@ pub fn run(args: &KmsArgs) -> Result<(), String> {
         bench.resident()?
     );
     Ok(())
+}
+
+/// Makes the keys, several at a time. A store that has them already stays as it is.
+fn fill(kms: &Kms, keys: u64, versions: u64) -> Result<(), String> {
+    let ask = |path: &str, body: &Value| {
+        let (status, text) = client::once(&kms.host, &post(&kms.host, "quiet", path, body))?;
+        if (200..300).contains(&status) {
+            return serde_json::from_str::<Value>(&text).map_err(|e| e.to_string());
+        }
+        Err(format!("{path}: {status} {text}"))
+    };
+    let op_id = |key: u64, version: u64| format!("{key:08x}-0000-4000-8000-{version:012x}");
+    let make = |key: u64| {
+        let body = json!({
+            "tenant": "quiet", "purpose": "fill", "alg": "ed25519", "op_id": op_id(key, 1),
+        });
+        let made = ask("/v1/kms/keys", &body)?;
+        let name = made["key"].as_str().ok_or("the answer names no key")?;
+        for version in 2..=versions {
+            let path = format!("/v1/kms/keys/{name}/rotate");
+            ask(&path, &json!({ "op_id": op_id(key, version) }))?;
+        }
+        Ok::<(), String>(())
+    };
+    thread::scope(|scope| {
+        let makers = (0..FILLERS).map(|n| (n..keys).step_by(FILLERS as usize));
+        let makers: Vec<_> = makers
+            .map(|mut numbers| scope.spawn(move || numbers.try_for_each(make)))
+            .collect();
+        makers.into_iter().try_for_each(|maker| {
+            let done = maker.join();
+            done.map_err(|_| "a thread that makes keys panicked")?
+        })
+    })
 }
 
 impl Bench {

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::Arc;
 
 use ron_tests::tools::{fed, signal};
-use ron_tests::{Fleet, SERVICES, json, ron_on};
+use ron_tests::{Fleet, SERVICES, json, ok, ron_on};
 
 /// Threads of features that are not configured here: witnesses of the KMS, a token, a TPM, another
 /// KMS.
@@ -16,6 +17,30 @@ const UNCONFIGURED: [&str; 5] = [
     "kms-keep-rem",
     "kms-attest",
 ];
+
+#[test]
+fn a_data_dir_elsewhere_is_refused_and_a_moved_directory_is_not() {
+    let (first, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let old = first.path().join("old");
+    ok(&ron_on(&old, &["init"]));
+    std::fs::rename(&old, dir.path()).unwrap();
+    let dir = Arc::new(dir);
+    drop(Fleet::start_in(dir.clone()));
+    let file = dir.path().join("ron-ledger/config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let changed = text.lines().map(|line| match line.split_once(" = ") {
+        Some(("data_dir", _)) => "data_dir = \"/srv/ledger\"",
+        _ => line,
+    });
+    std::fs::write(&file, changed.collect::<Vec<_>>().join("\n")).unwrap();
+    let out = ron_on(dir.path(), &["up", "--base-port", "0"]);
+    let why = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{why}");
+    assert!(
+        why.contains("data_dir of ron-ledger is /srv/ledger"),
+        "{why}"
+    );
+}
 
 #[test]
 fn every_service_reports_its_state_and_its_threads_match_its_table() {

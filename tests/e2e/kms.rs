@@ -19,12 +19,12 @@ use ron_http::{Call, HttpClient};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::Alg;
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, ImportKey, KeyDoc, KeyState, PayloadPolicy, SignBatch, SignItem,
-    SignRequest,
+    Bytes, CreateKey, DestroyKey, ImportKey, KeyDoc, KeyState, PayloadPolicy, RotateRequest,
+    SignBatch, SignItem, SignRequest,
 };
 use ron_proto::values::{Kid, OpId};
-use ron_tests::tools::{Process, openssl, service};
-use ron_tests::{free_port, http_client, ron_binary, until};
+use ron_tests::tools::{Process, openssl, service, signal};
+use ron_tests::{free_port, http_client, metric, ron_binary, until};
 use tempfile::TempDir;
 
 fn soon() -> Deadline {
@@ -41,6 +41,7 @@ struct Kms {
     dir: TempDir,
     child: Process,
     url: String,
+    health: String,
     http: Arc<HttpClient>,
 }
 
@@ -74,10 +75,11 @@ impl Kms {
         let kms = Self {
             child: Process::start(command.stderr(Stdio::null())),
             url: format!("unix:{}/run/api.sock", dir.path().display()),
+            health: format!("http://127.0.0.1:{health}"),
             dir,
             http: Arc::new(http_client()),
         };
-        let ready = format!("http://127.0.0.1:{health}/readyz");
+        let ready = format!("{}/readyz", kms.health);
         until("it is ready", || {
             let reply = kms.http.call(Call::get(&ready, soon()));
             reply.is_ok_and(|reply| reply.status == 200)
@@ -423,6 +425,81 @@ fn ends_on_the_command_line(kms: &Kms, key: &str) {
         "quiet/cli/ed25519/0190f0a0-0000-7000-8000-000000000000",
     ]);
     assert!(why.contains("not_found"), "{why}");
+}
+
+/// Every deadline, interval and limit that a reload may change, in one configuration.
+const RELOADED: &str = r#"
+sign_deadline = "10s"
+audit.reserve_wait = "100ms"
+audit.checkpoint_ops = 100
+audit.checkpoint_interval = "500ms"
+audit.scrub_interval = "2h"
+audit.log_key_overlap = "24h"
+nonces.block = 16
+nonces.cap = 1000
+rotation.prepublish = "10m"
+rotation.jitter_percent = 0
+destroy.delay = "72h"
+destroy.delay_min = "48h"
+backends.probe_every = "5s"
+verify_cache.soft_ttl = "1m"
+verify_cache.hard_ttl = "10m"
+attest.require = "required"
+attest.refresh_every = "1m"
+witness.deadline = "1s"
+witness.late = "5s"
+"#;
+
+#[test]
+fn a_reload_changes_what_its_row_says() {
+    let kms = Kms::start();
+    let client = kms.client("quiet");
+    let key = kms.create("quiet", Alg::Ed25519);
+    let text = || SignRequest::message(key.clone(), b"text");
+    client.sign(&text(), soon()).unwrap();
+    let file = kms.dir.path().join("ron-kms.toml");
+    let old = std::fs::read_to_string(&file).unwrap();
+    let kept = old.lines().filter(|line| {
+        let key = line.split(" = ").next().unwrap_or_default();
+        !RELOADED
+            .lines()
+            .any(|new| new.starts_with(&format!("{key} = ")))
+    });
+    let kept: Vec<&str> = kept.collect();
+    std::fs::write(&file, format!("{RELOADED}{}\n", kept.join("\n"))).unwrap();
+    signal(kms.child.id(), "-HUP");
+    let reloads = "ron_kms_config_reloads_total{result=\"ok\"}";
+    until("the configuration is reloaded", || {
+        metric(&kms.http, &kms.health, reloads).as_deref() == Some("1")
+    });
+    let refused = client.sign(&text(), soon()).unwrap_err().to_string();
+    assert!(refused.contains("attestation_missing"), "{refused}");
+    let delay = ["destroy", &key.to_string(), "--delay", "24h"];
+    let why = kms.refused(&delay);
+    assert!(why.contains("at least 172800s"), "{why}");
+}
+
+#[test]
+fn many_versions_are_listed_and_shown_on_the_command_line() {
+    let kms = Kms::start();
+    let client = kms.client("quiet");
+    let keys = [(); 3].map(|()| kms.create("quiet", Alg::MlDsa65));
+    for key in &keys {
+        for _ in 0..173 {
+            let request = RotateRequest::default();
+            client.rotate(key, &request, soon()).unwrap();
+        }
+    }
+    let listed = kms.said(&["list"]);
+    assert_eq!(listed.matches("  head 174  ").count(), 3, "{listed}");
+    let key = keys[0].to_string();
+    let shown = kms.said(&["get", &key]);
+    let versions = shown.lines().filter(|line| line.starts_with("version "));
+    assert_eq!(versions.count(), 174, "{shown}");
+    let old = ["get", &key, "--public", "pem", "--version", "100"];
+    assert!(kms.said(&old).starts_with("-----BEGIN PUBLIC KEY-----"));
+    let none = ["get", &key, "--public", "pem", "--version", "175"];
+    assert!(kms.refused(&none).contains("no version 175"));
 }
 
 #[test]

@@ -62,7 +62,8 @@ fn about(route: &str, key: &str) -> Means {
             json!({"tenant": "ron", "purpose": "policy", "alg": "ed25519", "wrapping_key": op_id,
             "wrapped": text, "op_id": op_id}),
         ),
-        "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}" => Means::Refused(Value::Null),
+        "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}"
+        | "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/versions" => Means::Refused(Value::Null),
         "PATCH /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}" => {
             Means::Refused(json!({"min_verify_version": 1}))
         }

@@ -170,6 +170,7 @@ impl Fleet {
         let (mut ports, mut services) = (Vec::new(), Vec::new());
         let uid = rustix::process::geteuid().as_raw();
         for name in NAMES {
+            refuse_other_data(layout, name)?;
             let config = load(layout, name, &places(layout, name))?;
             let bound = bind(name, &config, base_port)?;
             let addr =
@@ -366,6 +367,24 @@ pub fn lines(problems: Vec<ConfigProblem>) -> String {
 }
 
 type Flags = Vec<(String, String)>;
+
+/// Refuses a configuration that puts the service's data elsewhere than below the data directory, where every command looks
+/// for it. The place that `ron init` wrote is accepted below another directory too: the whole was moved.
+fn refuse_other_data(layout: &Layout, name: &str) -> Result<(), String> {
+    let (here, config) = (layout.data(name), load(layout, name, &[])?);
+    let usual = here.strip_prefix(&layout.root).unwrap_or(&here);
+    match &config.chassis().data_dir {
+        Some(dir) if !dir.ends_with(usual) => Err(format!(
+            "data_dir of {name} is {}, but the data of all services is below {}: remove data_dir from {} and its \
+             variables, and mount or link {} there, or run {name} as a service of its own",
+            dir.display(),
+            layout.root.display(),
+            layout.config(name).display(),
+            here.display(),
+        )),
+        _ => Ok(()),
+    }
+}
 
 /// Flags that point to this data directory wherever it lies now: files, and the sockets of this
 /// service and of its peers.

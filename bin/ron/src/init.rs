@@ -334,12 +334,9 @@ fn key(
 ) -> Result<KeyDoc, String> {
     let fail = |e: ron_client::ClientError| format!("ron-kms: {e}");
     let listed = kms.keys(None, Deadline::within(WAIT)).map_err(fail)?;
-    if let Some(found) = listed
-        .keys
-        .into_iter()
-        .find(|k| k.key.purpose.as_str() == purpose)
-    {
-        return Ok(found);
+    let mut of_purpose = listed.keys.iter();
+    if let Some(found) = of_purpose.find(|k| k.key.purpose.as_str() == purpose) {
+        return kms.key(&found.key, Deadline::within(WAIT)).map_err(fail);
     }
     let bad = |e: ron_proto::ValueError| e.to_string();
     let request = CreateKey {

@@ -182,14 +182,12 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
 fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, String> {
     let unknown = |e: String| format!("cannot be asked: {e}");
     let client = kms::client(data_dir, None, None).map_err(unknown)?;
-    let listed = kms::explain(client.keys(None, kms::deadline())).map_err(unknown)?;
-    let held: Vec<[u8; 32]> = listed
-        .keys
-        .iter()
-        .filter(|doc| doc.key.purpose.as_str() == "note")
-        .flat_map(|doc| &doc.versions)
-        .filter_map(|version| version.public_key.as_slice().try_into().ok())
-        .collect();
+    let mut held: Vec<[u8; 32]> = Vec::new();
+    for doc in kms::all_keys(&client, "purpose=note").map_err(unknown)? {
+        let versions = kms::all_versions(&client, &doc.key).map_err(unknown)?;
+        let raw = versions.iter().map(|version| version.public_key.as_slice());
+        held.extend(raw.filter_map(|raw| <[u8; 32]>::try_from(raw).ok()));
+    }
     Ok(signers.iter().all(|key| held.contains(key.public())))
 }
 

@@ -1,14 +1,15 @@
 //! Client of ron-kms.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
-    KeyChanged, KeyDoc, KeyList, RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer,
-    RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer,
-    VerifyRequest, WrappingKeyDoc,
+    KeyChanged, KeyDoc, KeyList, KeyVersionDoc, KeyVersions, RetireKey, RotateAnswer, RotateLogKey,
+    RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest,
+    UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -17,6 +18,9 @@ use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, encode};
 use crate::credential::Credential;
+
+/// Versions on a page: the maximum that the service gives.
+const PAGE: u32 = 200;
 
 #[derive(Debug, Clone)]
 pub struct KmsClient(Caller);
@@ -42,6 +46,36 @@ impl KmsClient {
 
     pub fn key(&self, kid: &Kid, deadline: Deadline) -> Result<KeyDoc, ClientError> {
         self.0.get(&path(kid), deadline)
+    }
+
+    /// One page of the key's versions: at most `limit`, above `after`.
+    pub fn versions(
+        &self,
+        kid: &Kid,
+        (after, limit): (u32, u32),
+        deadline: Deadline,
+    ) -> Result<KeyVersions, ClientError> {
+        let query = format!("after={after}&limit={limit}");
+        self.0
+            .get(&format!("{}/versions?{query}", path(kid)), deadline)
+    }
+
+    /// Every version above `after`, read page by page; each page may take as long as `within`.
+    pub fn versions_above(
+        &self,
+        kid: &Kid,
+        mut after: u32,
+        within: Duration,
+    ) -> Result<Vec<KeyVersionDoc>, ClientError> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.versions(kid, (after, PAGE), Deadline::within(within))?;
+            all.extend(page.versions);
+            match page.next.filter(|next| *next > after) {
+                Some(next) => after = next,
+                None => return Ok(all),
+            }
+        }
     }
 
     /// One page of keys, after the given one.

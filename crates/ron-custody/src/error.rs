@@ -2,7 +2,6 @@
 
 use ron_files::NoRoom;
 use ron_kernel::ClockAlarm;
-use ron_proto::values::Kid;
 
 /// The result of an operation that was done, in leaves and metrics.
 pub const OK: &str = "ok";
@@ -75,6 +74,8 @@ causes! {
     StoreUnavailable = "store_unavailable",
     /// The stored record of the version is damaged.
     Quarantined = "quarantined",
+    /// The device that holds the key no longer has it.
+    KeyMissing = "key_missing",
     /// The configuration requires a recent attestation of where the key is held, and there is none.
     AttestationMissing = "attestation_missing",
     /// The deadline passed before work on the job began.
@@ -125,9 +126,9 @@ impl Refusal {
     }
 
     /// The record of this version is damaged.
-    pub fn quarantined(kid: &Kid, version: u32) -> Self {
+    pub fn quarantined(key: &impl std::fmt::Display, version: u32) -> Self {
         let detail = format!(
-            "the stored record of {kid}#v{version} is damaged: the version verifies, and does nothing else until the key store \
+            "the stored record of {key}#v{version} is damaged: the version verifies, and does nothing else until the key store \
              is restored from a backup; a rotation makes a new version"
         );
         Self::new(Cause::Quarantined, detail)

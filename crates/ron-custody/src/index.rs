@@ -2,7 +2,7 @@
 //! never combines one version's number with another version's key.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::Tenant;
@@ -15,7 +15,7 @@ use ron_proto::values::{Kid, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::AttestGate;
-use crate::backend::{Attestation, Custody};
+use crate::backend::{Attestation, Custody, SecretHalf};
 use crate::keys::PublicKey;
 use crate::{Cause, Refusal};
 
@@ -27,12 +27,32 @@ pub struct Version {
     /// When it was made.
     pub created: Timestamp,
     pub public: PublicKey,
-    /// RFC 7638 thumbprint of the public key.
-    pub thumbprint: Arc<str>,
     /// Index of the audit leaf that records its making.
     pub birth: u64,
     /// Whether its sealed record is damaged: it verifies, and does nothing else.
     pub damaged: bool,
+    thumbprint: OnceLock<Box<str>>,
+}
+
+impl Version {
+    /// A version whose record is sound.
+    pub fn new(number: u32, created: Timestamp, public: PublicKey, birth: u64) -> Self {
+        Self {
+            number,
+            created,
+            public,
+            birth,
+            damaged: false,
+            thumbprint: OnceLock::new(),
+        }
+    }
+
+    /// RFC 7638 thumbprint of the public key.
+    pub fn thumbprint(&self) -> &str {
+        // Computed once, and not at start: most versions are never asked for it.
+        let thumbprint = || self.public.thumbprint().into();
+        self.thumbprint.get_or_init(thumbprint)
+    }
 }
 
 /// Schedule of automatic rotation.
@@ -77,16 +97,16 @@ pub struct Key {
     /// The version that signs.
     pub head: u32,
     /// All versions; `versions[n].number == n + 1`. Never empty.
-    pub versions: Vec<Version>,
+    pub versions: Vec<Arc<Version>>,
     /// The private key of the head, or its handle; `None` once it is destroyed.
-    pub secret: Option<Arc<Custody>>,
+    pub secret: Option<Arc<SecretHalf>>,
     /// The backend that holds the key.
     pub backend: KeyBackend,
     /// The attestation class of that backend.
     pub attestation: Attestation,
     /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for signing keys, whose
     /// old versions only verify.
-    pub secrets: BTreeMap<u32, Arc<Custody>>,
+    pub secrets: BTreeMap<u32, Arc<SecretHalf>>,
 }
 
 impl Key {
@@ -110,7 +130,7 @@ impl Key {
     /// The private key of the head, while the key is active.
     pub fn active_secret(&self) -> Result<&Custody, Refusal> {
         match (self.state, &self.secret) {
-            (KeyState::Active, Some(secret)) => Ok(secret),
+            (KeyState::Active, Some(secret)) => secret.open(),
             (KeyState::Active, None) => Err(Refusal::quarantined(&self.kid, self.head)),
             (state, _) => Err(not_active(state)),
         }
@@ -119,7 +139,7 @@ impl Key {
     /// The version with this number.
     pub fn version(&self, number: u32) -> Option<&Version> {
         let at = usize::try_from(number.checked_sub(1)?).ok()?;
-        self.versions.get(at)
+        self.versions.get(at).map(|version| &**version)
     }
 
     /// The head; a refusal when the caller requires another version.
@@ -134,15 +154,23 @@ impl Key {
             }
             Some(_) => Err(Refusal::new(
                 Cause::VersionNotHead,
-                "only the head version signs; read the key and pin its head",
+                "only the head version signs and encrypts; read the key and pin its head",
             )
             .with_head(head.number)),
         }
     }
 
-    /// The key as the API shows it. `log` is the origin of the audit log.
+    /// The key as the API shows it, with its head and the version that waits. `log` is the origin of the audit log.
     pub fn to_doc(&self, log: &str) -> KeyDoc {
-        let version = |v: &Version| KeyVersionDoc {
+        KeyDoc {
+            versions: self.version_docs(log, self.head - 1, self.versions.len()),
+            ..self.summary()
+        }
+    }
+
+    /// At most `limit` versions above `after`, as the API shows them.
+    pub fn version_docs(&self, log: &str, after: u32, limit: usize) -> Vec<KeyVersionDoc> {
+        let doc = |v: &Arc<Version>| KeyVersionDoc {
             version: v.number,
             created: v.created,
             public_key: Bytes(v.public.raw().to_vec()),
@@ -154,6 +182,12 @@ impl Key {
             },
             damaged: v.damaged,
         };
+        let above = self.versions.iter().skip(after as usize);
+        above.take(limit).map(doc).collect()
+    }
+
+    /// The key as lists show it, without versions.
+    pub fn summary(&self) -> KeyDoc {
         KeyDoc {
             key: self.kid.clone(),
             payload: self.payload.clone(),
@@ -174,7 +208,7 @@ impl Key {
                 signs_from: waiting.signs_from,
             }),
             destroy_at: self.destroy_at,
-            versions: self.versions.iter().map(version).collect(),
+            versions: Vec::new(),
             receipt: None,
         }
     }
@@ -223,7 +257,7 @@ impl KeyIndex {
         self.keys
             .values()
             .filter(|key| key.kid.tenant == *tenant && signs_for(key))
-            .any(|key| key.versions.iter().any(|v| &*v.thumbprint == thumbprint))
+            .any(|key| key.versions.iter().any(|v| v.thumbprint() == thumbprint))
     }
 
     /// A copy with `key` inserted or replaced, at `store_version`.

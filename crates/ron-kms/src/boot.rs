@@ -45,6 +45,7 @@ impl Service for RonKms {
         } = boot;
         let witness = WitnessSettings::load(&chassis.config.load(), &settings.keys.witness)
             .map_err(|problem| vec![problem])?;
+        let times = witness.as_ref().map(|witness| witness.times.clone());
         chassis.ready.declare(&CAUSES);
         chassis.authorizer = Arc::new(VaultTokens(auth));
         chassis.capabilities(&capabilities(&settings));
@@ -64,11 +65,16 @@ impl Service for RonKms {
             },
         )
         .map_err(StartError::failed)?;
-        let (kms, backends) = (engine.kms.clone(), engine.backends.clone());
-        chassis.on_reload(move |_: Settings| {
-            backends.nudge();
+        let kms = engine.kms.clone();
+        chassis.on_reload(move |new: Settings| {
+            // The leaf first: without it the old configuration stays in force.
             kms.log_service(Draft::service(Op::Reload, "configuration reloaded"))
-                .map_err(|e| e.to_string())
+                .map_err(|e| e.to_string())?;
+            if let Some(times) = &times {
+                new.keys.witness.change(times);
+            }
+            kms.adopt(new);
+            Ok(())
         });
         let kms = engine.kms.clone();
         chassis.on_date_accepted(move |accepted| kms.log_date(accepted.by, accepted.alarm));
@@ -81,7 +87,7 @@ impl Service for RonKms {
                 cosigned: engine.cosigned,
             };
             router = router.add_all(log_host::routes(Base::Audit, &host));
-            if engine.kms.settings.keys.ml_dsa {
+            if engine.kms.settings.load().keys.ml_dsa {
                 router = router.add(second_vkey_route(engine.kms.ring.clone()));
             }
         }

@@ -37,6 +37,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
         Cause::StoreUnavailable => unavailable("The key store is not available"),
         Cause::Quarantined => own(503, "The version's record is damaged").retryable(false),
+        Cause::KeyMissing => own(503, "The device no longer has the key").retryable(false),
         Cause::AttestationMissing => unavailable("The key has no recent attestation"),
         Cause::DeadlineExceeded => Problem::deadline_exceeded(detail),
         Cause::Draining => Problem::draining(retry_after_s),
@@ -73,7 +74,7 @@ mod tests {
                 problem.retryable,
                 match cause {
                     Cause::InFlight => true,
-                    Cause::AuditTampered | Cause::Quarantined => false,
+                    Cause::AuditTampered | Cause::Quarantined | Cause::KeyMissing => false,
                     _ => matches!(problem.status, 429 | 503 | 504),
                 }
             );

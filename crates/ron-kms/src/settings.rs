@@ -2,8 +2,10 @@
 
 use ron_proto::kms::KeyBackend;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ron_kernel::{Deadline, Shutdown, Snapshot};
 use ron_proto::values::Alg;
 use ron_service::config::{ByteSize, NoteName};
 use ron_service::log_host::asker::WitnessKeys;
@@ -18,15 +20,15 @@ ron_service::settings! {
     pub struct LifecycleSettings {
         /// How long the next public key of a key with rotate_every is published before it signs
         /// (half of rotate_every where that is shorter).
-        "rotation.prepublish" => prepublish: Duration = "1h", range("1s", "720h"), restart(Threads);
+        "rotation.prepublish" => prepublish: Duration = "1h", range("1s", "720h"), reloadable;
         /// Scheduled rotations come up to this much of rotate_every early, at random, so that keys
         /// made together are not rotated together.
-        "rotation.jitter_percent" => jitter_percent: u64 = "10", range("0", "50"), restart(Threads);
+        "rotation.jitter_percent" => jitter_percent: u64 = "10", range("0", "50"), reloadable;
         /// Time between the order to destroy a key and its destruction, when the order names none.
-        "destroy.delay" => destroy_delay: Duration = "168h", range("1s", "8784h"), restart(Threads);
+        "destroy.delay" => destroy_delay: Duration = "168h", range("1s", "8784h"), reloadable;
         /// The shortest such time that an order may name. Danger: with a short one a mistake cannot
         /// be cancelled in time.
-        "destroy.delay_min" => destroy_delay_min: Duration = "24h", range("1s", "8784h"), restart(Threads);
+        "destroy.delay_min" => destroy_delay_min: Duration = "24h", range("1s", "8784h"), reloadable;
     }
 }
 
@@ -56,16 +58,16 @@ ron_service::settings! {
         "queues.sign" => sign_queue: usize = "512", range("1", "65536"), restart(Queues);
         /// Changes of keys that wait for the store thread; full means 429.
         "queues.store" => store_queue: usize = "64", range("1", "4096"), restart(Queues);
-        /// SignOutput results waiting for their leaf; at least 1000 for a full batch.
+        /// Results waiting for their leaf; at least 1000 for a full batch.
         "queues.audit" => audit_queue: usize = "2048", range("1000", "65536"), restart(Queues);
         /// Longest time a sign request may take, queueing included.
-        "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m"), restart(Threads);
+        "sign_deadline" => sign_deadline: Duration = "2s", range("10ms", "1m"), reloadable;
         /// Longest wait for room in the audit queue before a 429.
-        "audit.reserve_wait" => reserve_wait: Duration = "200ms", range("1ms", "5s"), restart(Threads);
+        "audit.reserve_wait" => reserve_wait: Duration = "200ms", range("1ms", "5s"), reloadable;
         /// Leaves after which a checkpoint is signed at once.
-        "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000"), restart(Threads);
+        "audit.checkpoint_ops" => checkpoint_ops: u64 = "5000", range("1", "1000000"), reloadable;
         /// Longest time a leaf waits for its checkpoint.
-        "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m"), restart(Threads);
+        "audit.checkpoint_interval" => checkpoint_interval: Duration = "1s", range("10ms", "1m"), reloadable;
         /// Directory for a second copy of the newest checkpoint, a file with mode 0600; compared at
         /// start to detect a rollback of data_dir.
         "audit.anchor_dir" => anchor_dir: Option<PathBuf>, restart(Files);
@@ -73,7 +75,7 @@ ron_service::settings! {
         /// afterwards.
         "audit.origin" => origin: Option<NoteName>, range("0", "200"), restart(Documents);
         /// How often the whole audit log is verified in the background.
-        "audit.scrub_interval" => scrub_interval: Duration = "1h", range("1s", "720h"), restart(Threads);
+        "audit.scrub_interval" => scrub_interval: Duration = "1h", range("1s", "720h"), reloadable;
         /// Maximum number of leaves in one durable append.
         "audit.batch_leaves" => batch_leaves: usize = "2048", range("1000", "65536"), restart(Memory);
         /// Sign checkpoints a second time with ML-DSA-44; its verifier key is at
@@ -81,13 +83,13 @@ ron_service::settings! {
         "audit.ml_dsa" => ml_dsa: bool = "false", restart(Documents);
         /// How long an old key of the log keeps signing checkpoints after its rotation, for
         /// verifiers that pin it.
-        "audit.log_key_overlap" => log_key_overlap: Duration = "720h", range("0s", "8760h"), restart(Threads);
+        "audit.log_key_overlap" => log_key_overlap: Duration = "720h", range("0s", "8760h"), reloadable;
         /// Uses of an aes256-gcm version reserved in the store at once; a crash wastes the rest of
         /// a block.
-        "nonces.block" => nonce_block: u32 = "65536", range("1", "16777216"), restart(Threads);
+        "nonces.block" => nonce_block: u32 = "65536", range("1", "16777216"), reloadable;
         /// Maximum uses of one aes256-gcm version; after that the key must be rotated. Below 2^32,
         /// the limit of NIST SP 800-38D.
-        "nonces.cap" => nonce_cap: u32 = "4294967295", range("1", "4294967295"), restart(Threads);
+        "nonces.cap" => nonce_cap: u32 = "4294967295", range("1", "4294967295"), reloadable;
         /// Signatures and envelope operations remembered by op_id for 24 hours, also across a
         /// restart; beyond this number the oldest are forgotten early.
         "replay.capacity" => replay_capacity: usize = "131072", range("16", "10000000"), restart(Memory);
@@ -109,6 +111,28 @@ pub static TABLE: Table = Table {
     ],
     keys: Keys::GROUPS,
 };
+
+/// The configuration in force; a reload replaces it.
+pub type InForce = Arc<Snapshot<Settings>>;
+
+/// How soon a pausing thread notices a reload.
+pub const NOTICE: Duration = Duration::from_secs(1);
+
+/// Pauses for `pause`, read again every second, because a reload may change it. True at shutdown.
+pub fn pause_while(shutdown: &Shutdown, pause: impl Fn() -> Duration) -> bool {
+    let mut paused = Duration::ZERO;
+    loop {
+        let left = pause().saturating_sub(paused);
+        if left.is_zero() {
+            return shutdown.is_set();
+        }
+        let step = left.min(NOTICE);
+        if shutdown.wait(Deadline::within(step)) {
+            return true;
+        }
+        paused += step;
+    }
+}
 
 /// The configuration keys, and what follows from several of them.
 #[derive(Clone, Debug)]

@@ -86,8 +86,12 @@ impl Service for RonLedger {
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
         let reloaded = Arc::clone(&prefixes);
+        let times = asked.map(|witness| witness.times);
         chassis.on_reload(move |new: Settings| {
             reloaded.store(new.prefixes());
+            if let Some(times) = &times {
+                new.witness.change(times);
+            }
             Ok(())
         });
         chassis.on_drained(move || checkpoints.finish());

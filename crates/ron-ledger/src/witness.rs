@@ -83,7 +83,7 @@ pub fn spawn(
         ready: chassis.ready.clone(),
         metrics: WitnessMetrics::new(&chassis.registry),
         clock: chassis.clock.clone(),
-        late: settings.late,
+        times: settings.times.clone(),
         since_ms: None,
         last_checkpoint,
     };

@@ -1,5 +1,6 @@
 //! The issuer's signing keys: read from the KMS by one thread, published as one snapshot.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,8 @@ pub struct IssuerKeys {
     pub pq_json: Arc<[u8]>,
     /// Both sets, parsed for this service's own verification.
     pub verify: JwksSnapshot,
+    /// The newest version of each key whose last token has expired: the next read begins after it.
+    expired: BTreeMap<Kid, u32>,
 }
 
 /// Seconds that a superseded key is published longer, for differences between clocks.
@@ -250,7 +253,16 @@ impl KeyKeeper {
                 key,
             });
         }
-        for (validity, jwk) in verifying(&doc, self.clock.unix_ms() / 1000) {
+        let expired = old.expired.get(kid).copied().unwrap_or(0);
+        let after = expired.max(doc.min_verify_version.saturating_sub(1));
+        let versions = self
+            .kms
+            .versions_above(kid, after, self.timeout)
+            .map_err(|e| format!("the KMS cannot be read: {e}"))?;
+        let read = verifying(&versions, self.clock.unix_ms() / 1000);
+        new.expired
+            .insert(kid.clone(), read.expired.unwrap_or(expired));
+        for (validity, jwk) in read.live {
             new.validity.push(validity);
             published.push(jwk);
         }
@@ -276,24 +288,34 @@ impl Validity {
     }
 }
 
-/// The versions to publish: from the KMS's minimum version on, until their last token has expired.
-fn verifying(doc: &KeyDoc, now_s: u64) -> Vec<(Validity, Jwk)> {
-    let versions = doc
-        .versions
-        .iter()
-        .filter(|v| v.version >= doc.min_verify_version);
-    let of = |v: &KeyVersionDoc| {
-        let jwk = v.jwk.clone()?;
+/// The versions of a key, by whether a token that they signed may still be valid.
+#[derive(Debug, Default)]
+struct Verifying {
+    live: Vec<(Validity, Jwk)>,
+    /// The newest version whose last token has expired.
+    expired: Option<u32>,
+}
+
+/// The versions to publish: each until its last token has expired.
+fn verifying(versions: &[KeyVersionDoc], now_s: u64) -> Verifying {
+    let mut read = Verifying::default();
+    for (at, version) in versions.iter().enumerate() {
+        let Some(jwk) = version.jwk.clone() else {
+            continue;
+        };
         let validity = Validity {
             kid: jwk.kid.clone(),
             alg: jwk.alg.clone(),
-            created_s: v.created.0 / 1000,
-            superseded_s: doc.version(v.version + 1).map(|next| next.created.0 / 1000),
+            created_s: version.created.0 / 1000,
+            superseded_s: versions.get(at + 1).map(|next| next.created.0 / 1000),
         };
-        let live = validity.end_s().is_none_or(|end| now_s < end);
-        live.then_some((validity, jwk))
-    };
-    versions.filter_map(of).collect()
+        if validity.end_s().is_none_or(|end| now_s < end) {
+            read.live.push((validity, jwk));
+        } else {
+            read.expired = Some(version.version);
+        }
+    }
+    read
 }
 
 fn head(doc: &KeyDoc) -> Option<SigningKey> {
@@ -339,8 +361,8 @@ mod tests {
     use ron_proto::values::Timestamp;
     use serde_json::json;
 
-    /// A key with versions made at these seconds.
-    fn doc(created_s: &[u64], min_verify_version: u32) -> KeyDoc {
+    /// Versions made at these seconds.
+    fn versions(created_s: &[u64]) -> Vec<KeyVersionDoc> {
         let version = |(at, created_s): (usize, &u64)| {
             json!({
                 "version": at + 1, "created": Timestamp(created_s * 1000),
@@ -348,32 +370,21 @@ mod tests {
                 "receipt": {"log": "l", "index": at}
             })
         };
-        let versions: Vec<_> = created_s.iter().enumerate().map(version).collect();
-        serde_json::from_value(json!({
-            "key": "ron/issuer/ed25519/01a202c1-c416-721c-8188-77b626a0f639", "payload": "any",
-            "head": versions.len(), "min_verify_version": min_verify_version, "state": "active",
-            "backend": "file", "attestation": "none", "exportable": false, "created": Timestamp(created_s[0] * 1000),
-            "versions": versions
-        }))
-        .expect("a key as the KMS shows it")
-    }
-
-    fn kids(doc: &KeyDoc, now_s: u64) -> Vec<String> {
-        let live = verifying(doc, now_s);
-        live.into_iter().map(|(validity, _)| validity.kid).collect()
+        let versions = created_s.iter().enumerate().map(version).collect();
+        serde_json::from_value(versions).expect("versions as the KMS shows them")
     }
 
     #[test]
     fn a_key_leaves_the_set_when_the_last_of_its_tokens_has_ended() {
-        let doc = doc(&[1_000, 2_000, 3_000], 1);
+        let versions = versions(&[1_000, 2_000, 3_000]);
+        let check = |now_s: u64, kids: &[&str], expired: Option<u32>| {
+            let read = verifying(&versions, now_s);
+            let live: Vec<_> = read.live.iter().map(|(v, _)| v.kid.as_str()).collect();
+            assert_eq!((live.as_slice(), read.expired), (kids, expired), "{now_s}");
+        };
         let end = 2_000 + TTL_S_MAX + GRACE_S;
-        assert_eq!(kids(&doc, end - 1), ["k1", "k2", "k3"]);
-        assert_eq!(kids(&doc, end), ["k2", "k3"]);
-        assert_eq!(kids(&doc, u64::MAX), ["k3"], "the newest stays");
-    }
-
-    #[test]
-    fn a_key_that_may_not_verify_leaves_at_once() {
-        assert_eq!(kids(&doc(&[1_000, 2_000, 3_000], 3), 3_000), ["k3"]);
+        check(end - 1, &["k1", "k2", "k3"], None);
+        check(end, &["k2", "k3"], Some(1));
+        check(u64::MAX, &["k3"], Some(2)); // the newest stays
     }
 }

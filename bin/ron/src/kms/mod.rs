@@ -14,9 +14,9 @@ use ron_client::{ClientError, Credential, KmsClient};
 use ron_crypto::hash::Sha256;
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, MESSAGE_BYTES_MAX, PayloadPolicy,
-    Period, RetireKey, RotateEvery, RotateRequest, SignRequest, Signature, UpdateKey, VerifyMode,
-    VerifyRequest,
+    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyDoc, KeyVersionDoc,
+    MESSAGE_BYTES_MAX, PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, SignRequest,
+    Signature, UpdateKey, VerifyMode, VerifyRequest,
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
@@ -273,7 +273,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     match command {
         Command::Create(new) => create(&kms, new, json),
         Command::List(list) => list_keys(&kms, &list, json),
-        Command::Get(get) => show::get(&explain(kms.key(&get.key, deadline()))?, &get, json),
+        Command::Get(ask) => get(&kms, &ask, json),
         Command::Rotate(ask) => {
             let request = RotateRequest {
                 expected_head: ask.once.expected_head,
@@ -366,30 +366,61 @@ fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
 }
 
 fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String> {
-    let encode = |text: &str| text.replace('+', "%2B");
-    let mut filter = String::from("limit=200");
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            filter = format!("{filter}&{name}={}", encode(&value));
-        }
-    };
-    add("purpose", list.purpose.as_ref().map(ToString::to_string));
-    add("alg", list.alg.map(|alg| alg.to_string()));
-    add("state", list.state.clone());
-    let mut keys = Vec::new();
-    let mut after: Option<String> = None;
+    let fields = [
+        ("purpose", list.purpose.as_ref().map(ToString::to_string)),
+        ("alg", list.alg.map(|alg| alg.to_string())),
+        ("state", list.state.clone()),
+    ];
+    let given = fields.into_iter().filter_map(|(name, value)| {
+        let value = value?;
+        Some(format!("{name}={}", encode(&value)))
+    });
+    let filter: Vec<String> = given.collect();
+    show::list(&all_keys(kms, &filter.join("&"))?, json)
+}
+
+/// A value of a query; `+` is the only character of names that has another meaning there.
+fn encode(text: &str) -> String {
+    text.replace('+', "%2B")
+}
+
+/// All keys that pass the filter, which is a query, without their versions.
+pub fn all_keys(kms: &KmsClient, filter: &str) -> Result<Vec<KeyDoc>, String> {
+    let mut keys: Vec<KeyDoc> = Vec::new();
+    let mut after = String::new();
     loop {
-        let query = match &after {
-            None => filter.clone(),
-            Some(key) => format!("{filter}&after={}", encode(key)),
-        };
-        let page = explain(kms.keys_where(&query, deadline()))?;
+        let query = format!("limit=200&{filter}{after}");
+        let page = explain(kms.keys_where(query.trim_end_matches('&'), deadline()))?;
         keys.extend(page.keys);
-        after = page.next;
-        if after.is_none() {
-            return show::list(&keys, json);
+        match page.next {
+            Some(key) => after = format!("&after={}", encode(&key)),
+            None => return Ok(keys),
         }
     }
+}
+
+/// All versions of a key.
+pub fn all_versions(kms: &KmsClient, key: &Kid) -> Result<Vec<KeyVersionDoc>, String> {
+    explain(kms.versions_above(key, 0, WAIT))
+}
+
+/// Shows one key, or one of its public keys.
+fn get(kms: &KmsClient, ask: &GetArgs, json: bool) -> Result<(), String> {
+    let document = || explain(kms.key(&ask.key, deadline()));
+    let Some(form) = ask.public.as_deref() else {
+        return match json {
+            true => show::as_json(&document()?),
+            false => show::key(&document()?, &all_versions(kms, &ask.key)?),
+        };
+    };
+    let number = ask
+        .version
+        .map_or_else(|| document().map(|doc| doc.head), Ok)?;
+    let one = (number.saturating_sub(1), 1);
+    let page = explain(kms.versions(&ask.key, one, deadline()))?;
+    let version = page.versions.iter().find(|v| v.version == number);
+    let version = version.ok_or_else(|| format!("the key has no version {number}"))?;
+    show::public(version, ask.key.alg, form)
 }
 
 impl Message {

@@ -1,9 +1,8 @@
 //! Output of the KMS's responses, for people and for programs.
 
-use ron_proto::kms::{KeyChanged, KeyDoc, SignAnswer, VerifyAnswer};
+use ron_proto::kms::{KeyChanged, KeyDoc, KeyVersionDoc, SignAnswer, VerifyAnswer};
+use ron_proto::values::Alg;
 use serde::Serialize;
-
-use super::GetArgs;
 
 /// Prints a response as JSON.
 pub fn as_json(value: &impl Serialize) -> Result<(), String> {
@@ -38,20 +37,16 @@ pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints one key, or one of its public keys.
-pub fn get(doc: &KeyDoc, args: &GetArgs, json: bool) -> Result<(), String> {
-    let Some(form) = args.public.as_deref() else {
-        if json {
-            return as_json(doc);
-        }
-        fields(doc);
-        return Ok(());
-    };
-    let number = args.version.unwrap_or(doc.head);
-    let version = doc
-        .version(number)
-        .ok_or_else(|| format!("the key has no version {number}"))?;
-    let none = || format!("keys of {} have no public key in this form", doc.key.alg);
+/// Prints one key with its versions.
+pub fn key(doc: &KeyDoc, versions: &[KeyVersionDoc]) -> Result<(), String> {
+    fields(doc);
+    rows(versions);
+    Ok(())
+}
+
+/// Prints the public key of a version.
+pub fn public(version: &KeyVersionDoc, alg: Alg, form: &str) -> Result<(), String> {
+    let none = || format!("keys of {alg} have no public key in this form");
     match form {
         "pem" if !version.public_key_pem.is_empty() => print!("{}", version.public_key_pem),
         "jwk" => return as_json(version.jwk.as_ref().ok_or_else(none)?),
@@ -95,12 +90,13 @@ fn fields(doc: &KeyDoc) {
     if let Some(at) = &doc.destroy_at {
         row("destroyed", format!("at {at}"));
     }
-    for version in &doc.versions {
+}
+
+fn rows(versions: &[KeyVersionDoc]) {
+    for version in versions {
         let leaf = version.receipt.index;
-        row(
-            &format!("version {}", version.version),
-            format!("{}  leaf {leaf}", version.created),
-        );
+        let name = format!("version {}", version.version);
+        println!("{name:<12} {}  leaf {leaf}", version.created);
     }
 }
 
@@ -110,6 +106,7 @@ pub fn changed(answer: &KeyChanged, json: bool) -> Result<(), String> {
         return as_json(answer);
     }
     fields(&answer.document);
+    rows(&answer.document.versions);
     println!("{:<12} {}", "leaf", answer.receipt.index);
     Ok(())
 }

@@ -88,6 +88,9 @@ pub enum DeviceError {
     /// The device does not support the operation.
     #[error("the device does not support this: {0}")]
     Unsupported(String),
+    /// The device answers, and no longer has the key.
+    #[error("the device no longer has this key ({0})")]
+    KeyMissing(String),
     /// The device answered with an error.
     #[error("the device refused: {0}")]
     Refused(String),
@@ -108,6 +111,13 @@ impl From<DeviceError> for Refusal {
                 format!("{detail}; a result that it may still produce is discarded"),
             ),
             DeviceError::Mismatch => envelope::refused(),
+            DeviceError::KeyMissing(_) => Self::new(
+                Cause::KeyMissing,
+                format!(
+                    "{detail}: it was deleted with other tools. The version verifies, and does nothing else; a rotation makes \
+                     a new version"
+                ),
+            ),
             DeviceError::Unsupported(_) => Self::new(Cause::Unsupported, detail),
             DeviceError::Refused(_) => Self::new(Cause::Internal, detail),
         }
@@ -125,8 +135,9 @@ pub trait Presence {
     /// Maximum calls at the same time.
     fn sessions(&self) -> usize;
 
-    /// Probes the device soon, also after a refused login; called after a reload of the configuration.
-    fn nudge(&self);
+    /// Probes the device soon, also after a refused login, and then at this interval; called after a reload of the
+    /// configuration.
+    fn adopt(&self, probe_every: Duration);
 }
 
 /// A device that holds keys. Its methods block, at most until 50 ms after the deadline, so only threads that may block
@@ -236,7 +247,7 @@ impl Presence for Absent {
         1
     }
 
-    fn nudge(&self) {}
+    fn adopt(&self, _: Duration) {}
 }
 
 impl Device for Absent {

@@ -12,20 +12,16 @@ use crate::{Cause, Refusal};
 /// One flag per backend; set by the refresher thread, read by signers.
 #[derive(Debug, Default)]
 pub struct AttestGate {
-    required: bool,
+    required: AtomicBool,
     fresh: [AtomicBool; KeyBackend::ALL.len()],
     /// Time of the last attestation, in Unix milliseconds; 0 for never.
     confirmed_ms: [AtomicU64; KeyBackend::ALL.len()],
 }
 
 impl AttestGate {
-    /// With `required`, a gate that is closed until the device attests; otherwise one that is always open.
-    pub fn new(required: bool) -> Self {
-        Self {
-            required,
-            fresh: Default::default(),
-            confirmed_ms: Default::default(),
-        }
+    /// With `required`, the gate is closed while the device does not attest; otherwise it is open.
+    pub fn require(&self, required: bool) {
+        self.required.store(required, Ordering::SeqCst);
     }
 
     /// Records whether the last attestation succeeded.
@@ -55,7 +51,7 @@ impl AttestGate {
 
     /// Refuses when a key of this backend may not sign.
     pub fn check(&self, backend: KeyBackend, class: Attestation) -> Result<(), Refusal> {
-        if !self.required {
+        if !self.required.load(Ordering::SeqCst) {
             return Ok(());
         }
         if class == Attestation::None {

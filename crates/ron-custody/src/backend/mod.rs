@@ -22,6 +22,7 @@ mod pkcs11_wrap;
 mod pooled;
 mod probe;
 mod remote;
+mod secret_half;
 mod session_pool;
 mod settings;
 mod start;
@@ -45,6 +46,7 @@ pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
 pub use gate::AttestGate;
 pub use metrics::DeviceMetrics;
 pub use probe::probe_devices;
+pub use secret_half::SecretHalf;
 pub use session_pool::DeviceHandles;
 pub use settings::{DeviceKeys, DeviceSettings};
 pub use start::start;
@@ -104,14 +106,6 @@ impl Backends {
         }
     }
 
-    /// With `required`, keys sign only while their device attests them.
-    pub fn attest_required(self, required: bool) -> Self {
-        Self {
-            gate: Arc::new(AttestGate::new(required)),
-            ..self
-        }
-    }
-
     /// The gate that signatures pass.
     pub fn gate(&self) -> &Arc<AttestGate> {
         &self.gate
@@ -131,10 +125,11 @@ impl Backends {
         self.devices.iter().find(|device| device.kind() == kind)
     }
 
-    /// Has every device probed soon; called after a reload of the configuration.
-    pub fn nudge(&self) {
+    /// Takes what a reloaded configuration may change, and has every device probed soon.
+    pub fn adopt(&self, settings: &DeviceSettings) {
+        self.gate.require(settings.attest_required);
         for device in self.devices.iter() {
-            device.presence().nudge();
+            device.presence().adopt(settings.probe_every);
         }
     }
 

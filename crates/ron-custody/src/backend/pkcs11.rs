@@ -175,9 +175,11 @@ pub(super) fn fault(error: Error) -> Fault {
         | RvError::SessionCount
         | RvError::UserNotLoggedIn
         | RvError::CryptokiNotInitialized
-        | RvError::GeneralError
-        | RvError::KeyHandleInvalid
-        | RvError::ObjectHandleInvalid => Fault::Gone(why),
+        | RvError::GeneralError => Fault::Gone(why),
+        RvError::KeyHandleInvalid
+        | RvError::ObjectHandleInvalid
+        | RvError::WrappingKeyHandleInvalid
+        | RvError::UnwrappingKeyHandleInvalid => Fault::Missing(why),
         RvError::MechanismInvalid
         | RvError::FunctionNotSupported
         | RvError::CurveNotSupported
@@ -250,15 +252,18 @@ impl Session for TokenSession {
             objects.remove(id);
             let found = raw.find_objects(&[Attribute::Id(id.clone())]);
             for object in found.map_err(fault)? {
-                raw.destroy_object(object).map_err(fault)?;
+                match raw.destroy_object(object).map_err(fault) {
+                    // Another program has destroyed it since.
+                    Ok(()) | Err(Fault::Missing(_)) => {}
+                    Err(fault) => return Err(fault),
+                }
             }
             Ok(())
         })
     }
 
     fn sign(&mut self, alg: Alg, handle: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
-        self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::PRIVATE_KEY, &handle.0)?;
+        self.with_key(ObjectClass::PRIVATE_KEY, handle, |raw, key| {
             let signature = match alg {
                 Alg::Ed25519 => {
                     let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
@@ -307,6 +312,31 @@ impl TokenSession {
             Some(raw) => work(raw, &mut self.objects),
             None => Err(Fault::Gone("the session is closed".into())),
         }
+    }
+
+    /// Runs `work` with the key of this handle. The token's handle of its object is remembered; if the token no longer
+    /// knows it, the object is looked up once more.
+    pub(super) fn with_key<R>(
+        &mut self,
+        class: ObjectClass,
+        Handle(id): &Handle,
+        work: impl Fn(&Raw, ObjectHandle) -> Result<R, Fault>,
+    ) -> Result<R, Fault> {
+        let driver = self.driver.clone();
+        self.inside(|raw, objects| {
+            let remembered = objects.contains_key(id);
+            let mut done = find(raw, objects, class, id).and_then(|key| work(raw, key));
+            if remembered && matches!(done, Err(Fault::Missing(_))) {
+                objects.remove(id);
+                done = find(raw, objects, class, id).and_then(|key| work(raw, key));
+            }
+            if matches!(done, Err(Fault::Missing(_))) {
+                objects.remove(id);
+                // A token that was removed has no objects either.
+                driver.find_slot(driver.module()?)?;
+            }
+            done
+        })
     }
 
     /// Makes a key pair that cannot leave the token; returns the public key.
@@ -389,7 +419,7 @@ fn generate(
 }
 
 /// The private or secret key with this id.
-pub(super) fn find(
+fn find(
     raw: &Raw,
     objects: &mut BTreeMap<Vec<u8>, ObjectHandle>,
     class: ObjectClass,
@@ -400,12 +430,16 @@ pub(super) fn find(
     }
     let template = [Attribute::Class(class), Attribute::Id(id.to_vec())];
     let found = raw.find_objects(&template).map_err(fault)?;
-    let [key] = found[..] else {
-        return Err(Fault::Refused(format!(
-            "the token has {} keys with the id {}; was the token exchanged?",
-            found.len(),
-            hex::encode(id)
-        )));
+    let key = match found[..] {
+        [key] => key,
+        [] => return Err(Fault::Missing(format!("id {}", hex::encode(id)))),
+        _ => {
+            return Err(Fault::Refused(format!(
+                "the token has {} keys with the id {}",
+                found.len(),
+                hex::encode(id)
+            )));
+        }
     };
     // Only a cache: each key is found again by its id.
     if objects.len() >= OBJECTS_MAX {

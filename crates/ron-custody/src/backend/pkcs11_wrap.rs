@@ -15,7 +15,7 @@ use ron_proto::values::Alg;
 use zeroize::Zeroizing;
 
 use super::Handle;
-use super::pkcs11::{TokenSession, check_protected, fault, find};
+use super::pkcs11::{TokenSession, check_protected, fault};
 use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_unwrapped};
 use crate::keys::PublicKey;
 
@@ -58,8 +58,7 @@ impl TokenSession {
         handle: &Handle,
         plaintext: &[u8],
     ) -> Result<Vec<u8>, Fault> {
-        self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::SECRET_KEY, &handle.0)?;
+        self.with_key(ObjectClass::SECRET_KEY, handle, |raw, key| {
             let mut template = session_secret().to_vec();
             template.push(Attribute::Value(framed(plaintext)));
             let made = raw.create_object(&template);
@@ -79,8 +78,7 @@ impl TokenSession {
         handle: &Handle,
         wrapped: &[u8],
     ) -> Result<SecretBytes, Fault> {
-        let opened = self.inside(|raw, objects| {
-            let key = find(raw, objects, ObjectClass::SECRET_KEY, &handle.0)?;
+        let opened = self.with_key(ObjectClass::SECRET_KEY, handle, |raw, key| {
             let object = raw.unwrap_key(&Mechanism::AesKeyWrapPad, key, wrapped, &session_secret());
             let object = match object {
                 Ok(object) => object,

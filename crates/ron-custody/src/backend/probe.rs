@@ -78,6 +78,7 @@ fn described(fault: Fault) -> String {
         Fault::Unsupported(why) => format!("it cannot do this: {why}"),
         Fault::Busy { .. } => "it is overloaded".into(),
         Fault::TimedOut => "it does not answer in time".into(),
+        Fault::Missing(why) => format!("it does not know the key that it made ({why})"),
         Fault::Mismatch => "it does not unwrap what it wrapped".into(),
     }
 }

@@ -50,6 +50,8 @@ pub enum Fault {
     Denied(String),
     /// The device answered with an error.
     Refused(String),
+    /// The device no longer has the key.
+    Missing(String),
     /// The device does not support the operation.
     Unsupported(String),
     /// The ciphertext to unwrap does not decrypt.
@@ -181,6 +183,8 @@ struct State {
     login_refused: AtomicBool,
     /// A reload requested a probe.
     nudged: AtomicBool,
+    /// Milliseconds between two probes.
+    probe_every_ms: AtomicU64,
     /// The device has answered at least once; later recoveries count as reconnections.
     connected_before: AtomicBool,
 }
@@ -191,6 +195,18 @@ struct Inner<S: Session> {
     state: State,
     handles: DeviceHandles,
     sessions: usize,
+}
+
+impl State {
+    // Relaxed: a pause, with which no other data is published.
+    fn probe_every(&self) -> Duration {
+        Duration::from_millis(self.probe_every_ms.load(Ordering::Relaxed))
+    }
+
+    fn set_probe_every(&self, every: Duration) {
+        let ms = every.as_millis() as u64;
+        self.probe_every_ms.store(ms, Ordering::Relaxed);
+    }
 }
 
 impl<S: Session> Inner<S> {
@@ -225,7 +241,8 @@ impl<S: Session> Presence for SessionPool<S> {
         self.0.sessions
     }
 
-    fn nudge(&self) {
+    fn adopt(&self, probe_every: Duration) {
+        self.0.state.set_probe_every(probe_every);
         // Cleared before the probe is requested. In the other order the keeper could probe with a refused PIN and set the
         // flag, and this store would clear it: one more attempt than the reload allows.
         self.0.state.login_refused.store(false, Ordering::SeqCst);
@@ -266,6 +283,7 @@ impl<S: Session> SessionPool<S> {
                 seen_ms: AtomicU64::new(0),
                 login_refused: AtomicBool::new(false),
                 nudged: AtomicBool::new(false),
+                probe_every_ms: AtomicU64::new(parts.probe_every.as_millis() as u64),
                 connected_before: AtomicBool::new(false),
             },
             handles,
@@ -274,9 +292,9 @@ impl<S: Session> SessionPool<S> {
         pool.export_state();
         // The first probe runs here, so that an available device can be used by the first request.
         pool.probe_once();
-        let (keeper, every) = (pool.clone(), parts.probe_every);
+        let keeper = pool.clone();
         let sup = pool.0.handles.sup.clone();
-        sup.spawn(parts.keeper, move |ctx| keeper.keep(ctx, every));
+        sup.spawn(parts.keeper, move |ctx| keeper.keep(ctx));
         pool
     }
 
@@ -322,6 +340,10 @@ impl<S: Session> SessionPool<S> {
             Ok(Err(Fault::Refused(why))) => {
                 self.answered();
                 Err(DeviceError::Refused(why))
+            }
+            Ok(Err(Fault::Missing(why))) => {
+                self.answered();
+                Err(DeviceError::KeyMissing(why))
             }
             Ok(Err(Fault::Unsupported(why))) => Err(DeviceError::Unsupported(why)),
             Ok(Err(Fault::Mismatch)) => {
@@ -410,11 +432,11 @@ impl<S: Session> SessionPool<S> {
         }
     }
 
-    fn keep(&self, ctx: &ThreadCtx, every: Duration) {
+    fn keep(&self, ctx: &ThreadCtx) {
         let base = Duration::from_millis(100);
         let seed = self.0.handles.clock.unix_ms();
         let mut backoff = Backoff::new(base, Duration::from_secs(2), base, seed);
-        let mut next = Deadline::within(every);
+        let mut next = Deadline::within(self.0.state.probe_every());
         let mut was_down = self.unavailable().is_some();
         while !ctx.shutdown.wait(Deadline::within(CHECK_EVERY)) {
             let state = &self.0.state;
@@ -436,7 +458,7 @@ impl<S: Session> SessionPool<S> {
                 backoff.next_pause()
             } else {
                 backoff.reset();
-                every
+                state.probe_every()
             };
             next = Deadline::within(pause);
         }

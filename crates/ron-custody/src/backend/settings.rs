@@ -56,18 +56,18 @@ ron_service::settings! {
         /// instead of seal.key_file.
         "seal.tpm_file" => seal_tpm_file: Option<PathBuf>, restart(Files);
         /// Pause between two probes of a device that answers.
-        "backends.probe_every" => probe_every: Duration = "2s", range("100ms", "1m"), restart(Threads);
+        "backends.probe_every" => probe_every: Duration = "2s", range("100ms", "1m"), reloadable;
         /// After this time without an answer of the device, verifications with its keys are counted
         /// in verify_cache_expired_total.
-        "verify_cache.soft_ttl" => soft_ttl: Duration = "5m", range("1s", "24h"), restart(Memory);
+        "verify_cache.soft_ttl" => soft_ttl: Duration = "5m", range("1s", "24h"), reloadable;
         /// After this time without an answer of the device, verifications with its keys are refused
         /// with 503.
-        "verify_cache.hard_ttl" => hard_ttl: Duration = "1h", range("1s", "720h"), restart(Memory);
+        "verify_cache.hard_ttl" => hard_ttl: Duration = "1h", range("1s", "720h"), reloadable;
         /// Whether keys sign while their device does not attest them: `required` refuses; the
         /// others only report it.
-        "attest.require" => attest_require: AttestRequire = "if-available", restart(Threads);
+        "attest.require" => attest_require: AttestRequire = "if-available", reloadable;
         /// How often devices have to attest their keys; a failure is retried after 5 s.
-        "attest.refresh_every" => attest_every: Duration = "10m", range("200ms", "24h"), restart(Threads);
+        "attest.refresh_every" => attest_every: Duration = "10m", range("200ms", "24h"), reloadable;
     }
 }
 

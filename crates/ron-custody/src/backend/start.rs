@@ -29,7 +29,9 @@ pub fn start(
         remote(settings, handles, random, http),
     ];
     let devices = devices.into_iter().flatten().collect();
-    Backends::new(local, devices, handles.clock.clone()).attest_required(settings.attest_required)
+    let backends = Backends::new(local, devices, handles.clock.clone());
+    backends.gate().require(settings.attest_required);
+    backends
 }
 
 fn remote(

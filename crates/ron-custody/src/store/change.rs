@@ -166,8 +166,9 @@ impl KeyStore {
     /// Whether this version is the device's key with this handle.
     pub fn has_version(&self, kid: &Kid, number: u32, handle: &Handle) -> bool {
         let found = self.secret(kid, number);
-        found
-            .is_some_and(|secret| matches!(&*secret, Custody::Device(key) if key.handle == *handle))
+        found.is_some_and(
+            |secret| matches!(secret.open(), Ok(Custody::Device(key)) if key.handle == *handle),
+        )
     }
 
     fn seal_version(

@@ -43,7 +43,7 @@ use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
 use log_key::record_name as log_key_name;
-use record::{Record, load_records, refuse_moved};
+use record::{Record, load_records};
 use seal::Sealer;
 
 pub use change::{Change, Order, PlanError};
@@ -69,16 +69,16 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
       seal_check BLOB NOT NULL, log_origin TEXT NOT NULL, log_key BLOB NOT NULL,
       log_key_created INTEGER NOT NULL, mac BLOB NOT NULL, tpm_counter INTEGER
     ) STRICT;
-    CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT;
+    CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE versions (
-      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL,
-      sealed BLOB NOT NULL, sealed_sha256 BLOB NOT NULL, public BLOB NOT NULL, birth INTEGER,
+      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL, birth INTEGER,
+      sealed_sha256 BLOB NOT NULL, public BLOB NOT NULL, sealed BLOB NOT NULL,
       PRIMARY KEY (kid, number)
-    ) STRICT;
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE ops (
       tenant TEXT NOT NULL, op_id TEXT NOT NULL, body BLOB NOT NULL, created INTEGER NOT NULL,
       answer TEXT, PRIMARY KEY (tenant, op_id)
-    ) STRICT;
+    ) STRICT, WITHOUT ROWID;
     CREATE INDEX ops_created ON ops (created);
     CREATE TABLE outbox (
       id INTEGER PRIMARY KEY CHECK (id = 1), tenant TEXT NOT NULL, op_id TEXT NOT NULL,
@@ -168,7 +168,7 @@ impl Db {
 /// The open store; owned by one thread.
 pub struct KeyStore {
     db: Db,
-    sealer: Sealer,
+    sealer: Arc<Sealer>,
     backends: Backends,
     random: SharedRandom,
     records: BTreeMap<Kid, Record>,
@@ -188,8 +188,8 @@ impl KeyStore {
         self.db.0.watch_disk(watch, DiskRoom::unlimited());
     }
 
-    /// Opens the store, or makes a new one. Every sealed record is opened and every
-    /// MAC is checked before anything is served. A damaged record takes only its own version out of use; anything else
+    /// Opens the store, or makes a new one. Every sealed record is compared with its hash and every
+    /// MAC is checked before anything is served; records are opened when they are first used. A damaged record takes only its own version out of use; anything else
     /// that does not match refuses the store.
     pub fn open(
         settings: &StoreSettings,
@@ -223,7 +223,7 @@ impl KeyStore {
         random.fill(&mut store_id);
         random.fill(&mut salt);
         let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref(), &backends)?;
-        let sealer = Sealer::new(&seal_key, store_id);
+        let sealer = Arc::new(Sealer::new(&seal_key, store_id));
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref());
         let public = key.public();
         let name = log_key_name(1, now);
@@ -276,7 +276,7 @@ impl KeyStore {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key =
             source::seal_key(&settings.seal, &row.salt, false, random.as_ref(), &backends)?;
-        let sealer = Sealer::new(&seal_key, row.store_id);
+        let sealer = Arc::new(Sealer::new(&seal_key, row.store_id));
         // First, because with a wrong key every record would look tampered with.
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
             return Err(StoreError::WrongSealKey);
@@ -290,8 +290,7 @@ impl KeyStore {
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
         let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
         log_key::load(&db, &sealer, &mut log)?;
-        let mut records = load_records(&db, &sealer, &backends)?;
-        refuse_moved(&mut records)?;
+        let records = load_records(&db, &sealer, &backends)?;
         let store = Self {
             db,
             sealer,
@@ -394,10 +393,9 @@ impl KeyStore {
     /// decrypted with them.
     pub fn damaged(&self) -> Vec<String> {
         let damaged = |(kid, record): (&Kid, &Record)| {
-            let of = (1_u32..)
-                .zip(&record.versions)
-                .filter(|(_, row)| row.damaged);
-            of.map(|(number, _)| format!("{kid}#v{number}"))
+            let versions = record.versions.iter().map(|row| &row.version);
+            let of = versions.filter(|version| version.damaged);
+            of.map(|version| format!("{kid}#v{}", version.number))
                 .collect::<Vec<_>>()
         };
         self.records.iter().flat_map(damaged).collect()
@@ -413,11 +411,7 @@ impl KeyStore {
         all.extend_from_slice(self.log.digest());
         for (kid, record) in records {
             all.extend_from_slice(kid.to_string().as_bytes());
-            all.extend_from_slice(&record.mac);
-            for version in &record.versions {
-                all.extend_from_slice(&version.sealed_sha256);
-                all.extend_from_slice(&sha256(version.public.raw()));
-            }
+            all.extend_from_slice(&record.digest);
         }
         // Left out in stores that never counted, so that their MAC stays valid.
         if let Some(counter) = self.tpm_counter {

@@ -1,19 +1,20 @@
 //! One key as the store holds it: metadata under a MAC, sealed versions, and the conversion of both into the
 //! [`Key`] that readers get.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_crypto::ct;
-use ron_crypto::hash::sha256;
+use ron_crypto::hash::{Sha256, sha256};
 use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
 use ron_proto::values::{Kid, Timestamp};
 use ron_proto::{jcs, strict};
 use serde::{Deserialize, Serialize};
 
-use super::seal::{RecordName, SealError, Sealer};
+use super::seal::{RecordName, SealError, Sealer, refuse};
 use super::{Db, StoreError};
-use crate::backend::{Backends, Custody, Device, DeviceKey, Handle};
+use crate::Refusal;
+use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
 use crate::index::{Rotation, Waiting};
 use crate::keys::PublicKey;
@@ -119,15 +120,12 @@ pub struct NewVersion {
 /// One version as the store holds it.
 #[derive(Clone)]
 pub(super) struct VersionRow {
-    pub(super) created: Timestamp,
-    pub(super) public: PublicKey,
+    /// What snapshots show; its `birth` is set once the version is born.
+    pub(super) version: Arc<Version>,
+    /// Whether its leaf is durable.
+    pub(super) born: bool,
     /// Of the record that was written.
     pub(super) sealed_sha256: [u8; 32],
-    pub(super) birth: Option<u64>,
-    /// Whether the stored record is another one than was written.
-    pub(super) damaged: bool,
-    /// Hash of the stored record, until the store is loaded; only of a damaged one.
-    found_sha256: Option<[u8; 32]>,
 }
 
 /// A key as the store holds it.
@@ -137,7 +135,9 @@ pub(super) struct Record {
     pub(super) mac: [u8; 32],
     pub(super) versions: Vec<VersionRow>,
     /// Private keys by number; only those that a snapshot needs stay loaded.
-    pub(super) secrets: BTreeMap<u32, Arc<Custody>>,
+    pub(super) secrets: BTreeMap<u32, Arc<SecretHalf>>,
+    /// Of everything that the MAC of the store covers.
+    pub(super) digest: [u8; 32],
 }
 
 impl Record {
@@ -148,21 +148,42 @@ impl Record {
             mac: [0; 32],
             versions: Vec::new(),
             secrets: BTreeMap::new(),
+            digest: [0; 32],
         }
+    }
+
+    /// Sets the MAC of the metadata, and the digest of the whole record.
+    pub(super) fn set_mac(&mut self, mac: [u8; 32]) {
+        self.mac = mac;
+        let mut hash = Sha256::new();
+        hash.update(&mac);
+        for row in &self.versions {
+            hash.update(&row.sealed_sha256);
+            // All public keys of an algorithm have the same length.
+            hash.update(row.version.public.raw());
+        }
+        self.digest = hash.finish();
     }
 
     /// Adds a version whose leaf is not durable yet; returns its row's time and sealed record.
     pub(super) fn push(&mut self, new: NewVersion) -> (Timestamp, Vec<u8>) {
         self.versions.push(VersionRow {
-            created: new.created,
-            public: new.public,
+            version: Arc::new(Version::new(new.number, new.created, new.public, 0)),
+            born: false,
             sealed_sha256: sha256(&new.sealed),
-            birth: None,
-            damaged: false,
-            found_sha256: None,
         });
-        self.secrets.insert(new.number, Arc::new(new.secret));
+        let secret = SecretHalf::opened(new.secret);
+        self.secrets.insert(new.number, Arc::new(secret));
         (new.created, new.sealed)
+    }
+
+    /// Records the leaf of a version.
+    pub(super) fn set_birth(&mut self, number: u32, birth: u64) {
+        let at = (number as usize).checked_sub(1);
+        if let Some(row) = at.and_then(|at| self.versions.get_mut(at)) {
+            row.born = true;
+            Arc::make_mut(&mut row.version).birth = birth;
+        }
     }
 
     /// Drops private keys that are no longer used: old versions of a signing key only verify. Old versions of other
@@ -174,20 +195,9 @@ impl Record {
 
     /// The key as readers see it, with the versions whose leaf is durable; `None` before the first one is.
     pub(super) fn visible(&self, kid: &Kid, backends: &Backends) -> Option<Key> {
-        let versions: Vec<Version> = (1_u32..)
-            .zip(&self.versions)
-            // Versions become visible in order: only the last one can be without its leaf.
-            .map_while(|(number, row)| {
-                Some(Version {
-                    number,
-                    created: row.created,
-                    public: row.public.clone(),
-                    thumbprint: row.public.thumbprint().into(),
-                    birth: row.birth?,
-                    damaged: row.damaged,
-                })
-            })
-            .collect();
+        // Versions become visible in order: only the last one can be without its leaf.
+        let born = self.versions.iter().take_while(|row| row.born);
+        let versions: Vec<Arc<Version>> = born.map(|row| row.version.clone()).collect();
         let meta = &self.meta;
         // While a rotation waits for its leaf, the metadata is ahead of the visible versions.
         let head = meta.head.min(versions.last()?.number);
@@ -226,30 +236,9 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
     if kid.alg.signs() { head } else { 1 }
 }
 
-/// The secret half of a version: a local key, or the handle of a key inside `device`.
-fn open_custody(
-    sealer: &Sealer,
-    name: &RecordName,
-    sealed: &[u8],
-    device: Option<&Arc<dyn Device>>,
-) -> Result<(Custody, PublicKey), SealError> {
-    let Some(device) = device else {
-        let (secret, public) = sealer.open(name, sealed)?;
-        return Ok((Custody::Local(secret), public));
-    };
-    let (handle, public) = sealer.open_bytes(name, sealed)?;
-    let key = DeviceKey {
-        device: device.clone(),
-        handle: Handle(handle.expose().to_vec()),
-        alg: name.alg,
-        public: public.clone(),
-    };
-    Ok((Custody::Device(key), public))
-}
-
 pub(super) fn load_records(
     db: &Db,
-    sealer: &Sealer,
+    sealer: &Arc<Sealer>,
     backends: &Backends,
 ) -> Result<BTreeMap<Kid, Record>, StoreError> {
     let rows = db.read(|c| {
@@ -263,7 +252,7 @@ pub(super) fn load_records(
         })?;
         rows.collect::<rusqlite::Result<Vec<_>>>()
     })?;
-    let mut records = BTreeMap::new();
+    let mut keys = Vec::with_capacity(rows.len());
     for (name, meta, mac) in rows {
         let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
         let kid: Kid = name
@@ -275,107 +264,172 @@ pub(super) fn load_records(
         }
         // Parsed only after its MAC is right, so only bytes that this store has written.
         let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        let device = meta.backend.map(|kind| backends.holder(kind));
-        let (versions, secrets) = load_versions(db, sealer, &kid, &meta, device.as_ref())?;
-        if versions.len() != meta.versions() as usize {
-            return Err(tampered());
+        keys.push((
+            name,
+            kid,
+            Record {
+                mac,
+                ..Record::new(meta)
+            },
+        ));
+    }
+    let mut damaged = Vec::new();
+    db.read(|c| {
+        let mut query = c.prepare(
+            "SELECT kid, number, created, birth, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
+        )?;
+        let mut rows = query.query([])?;
+        let mut loader = Loader { sealer, backends, damaged: &mut damaged };
+        let mut left = keys.iter_mut().peekable();
+        while let Some(row) = rows.next()? {
+            let name = row.get_ref(0)?.as_str()?;
+            // Both are sorted by name, so a version belongs to this key or to a later one.
+            while left.next_if(|(known, ..)| known.as_str() < name).is_some() {}
+            let added = match left.peek_mut() {
+                Some((known, kid, record)) if known.as_str() == name => loader.add(kid, record, row)?,
+                _ => Err(StoreError::Tampered("a version belongs to no key".into())),
+            };
+            if added.is_err() {
+                return Ok(added);
+            }
         }
-        let record = Record {
-            meta,
-            mac,
-            versions,
-            secrets,
-        };
+        Ok(Ok(()))
+    })??;
+    refuse_moved(db, &damaged)?;
+    let mut records = BTreeMap::new();
+    for (name, kid, mut record) in keys {
+        if record.versions.len() != record.meta.versions() as usize {
+            return Err(StoreError::Tampered(format!("metadata of key {name}")));
+        }
+        record.set_mac(record.mac);
         records.insert(kid, record);
     }
     Ok(records)
 }
 
+/// A version whose stored record is another one than was written.
+struct Damaged {
+    name: String,
+    /// Hash of the stored record.
+    found_sha256: [u8; 32],
+}
+
 /// Refuses a store in which the record of one version stands in the place of another: no damage does that.
-pub(super) fn refuse_moved(records: &mut BTreeMap<Kid, Record>) -> Result<(), StoreError> {
-    let rows = records.values().flat_map(|record| &record.versions);
-    let written: BTreeSet<[u8; 32]> = rows.map(|row| row.sealed_sha256).collect();
-    for (kid, record) in records {
-        for (number, row) in (1_u32..).zip(&mut record.versions) {
-            let found = row.found_sha256.take();
-            if found.is_some_and(|found| written.contains(&found)) {
-                let why = format!("{kid}#v{number} holds the record of another version");
-                return Err(StoreError::Tampered(why));
-            }
+fn refuse_moved(db: &Db, damaged: &[Damaged]) -> Result<(), StoreError> {
+    for one in damaged {
+        let written = db.read(|c| {
+            let sql = "SELECT EXISTS (SELECT 1 FROM versions WHERE sealed_sha256 = ?1)";
+            c.query_row(sql, [&one.found_sha256[..]], |r| r.get::<_, bool>(0))
+        })?;
+        if written {
+            let why = format!("{} holds the record of another version", one.name);
+            return Err(StoreError::Tampered(why));
         }
     }
     Ok(())
 }
 
-struct StoredVersion {
-    number: u32,
-    created: Timestamp,
-    sealed: Vec<u8>,
-    sealed_sha256: [u8; 32],
-    public: Vec<u8>,
-    birth: Option<u64>,
+/// A sealed record that was compared with its hash. Opening it fails only when this program should not have written it.
+struct SealedVersion {
+    sealer: Arc<Sealer>,
+    name: RecordName,
+    public: PublicKey,
+    /// The device that holds the key, for a key in a device.
+    device: Option<Arc<dyn Device>>,
+    record: Box<[u8]>,
 }
 
-type LoadedVersions = (Vec<VersionRow>, BTreeMap<u32, Arc<Custody>>);
-
-fn load_versions(
-    db: &Db,
-    sealer: &Sealer,
-    kid: &Kid,
-    meta: &Meta,
-    device: Option<&Arc<dyn Device>>,
-) -> Result<LoadedVersions, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT number, created, sealed, sealed_sha256, public, birth FROM versions WHERE kid = ?1 ORDER BY number",
-        )?;
-        let rows = query.query_map([kid.to_string()], |r| {
-            Ok(StoredVersion {
-                number: r.get(0)?,
-                created: Timestamp(r.get::<_, i64>(1)?.cast_unsigned()),
-                sealed: r.get(2)?,
-                sealed_sha256: r.get(3)?,
-                public: r.get(4)?,
-                birth: r.get::<_, Option<i64>>(5)?.map(i64::cast_unsigned),
-            })
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    let mut versions = Vec::with_capacity(rows.len());
-    let mut secrets = BTreeMap::new();
-    // The version below the head too: while the head's leaf is missing, that version still signs.
-    let keep_from = oldest_needed(kid, meta.head.saturating_sub(1));
-    for (at, row) in rows.into_iter().enumerate() {
-        let number = row.number;
-        if number as usize != at + 1 {
-            return Err(StoreError::Tampered(format!("versions of key {kid}")));
-        }
-        let name = RecordName::of(kid, number, row.created);
-        let found = sha256(&row.sealed);
-        // The hash and the public key are covered by the MAC of the store, which is checked when all rows are loaded.
-        let damaged = found != row.sealed_sha256;
-        let public = if damaged {
-            Sealer::refuse_newer(&name, &row.sealed)?;
-            PublicKey::from_raw(kid.alg, &row.public)
-                .ok_or_else(|| StoreError::Tampered(format!("public key of {kid}#v{number}")))?
-        } else if meta.destroyed {
-            sealer.public_of(&name, &row.sealed)?
-        } else {
-            // Old versions only verify: their records are opened as a check, and the private keys dropped.
-            let (secret, public) = open_custody(sealer, &name, &row.sealed, device)?;
-            if number >= keep_from {
-                secrets.insert(number, Arc::new(secret));
-            }
-            public
-        };
-        versions.push(VersionRow {
-            created: row.created,
-            public,
-            sealed_sha256: row.sealed_sha256,
-            birth: row.birth,
-            damaged,
-            found_sha256: damaged.then_some(found),
-        });
+impl SealedVersion {
+    fn open(&self) -> Result<Custody, Refusal> {
+        self.custody().map_err(|error| {
+            tracing::error!(event = "key_record_refused", %error);
+            Refusal::quarantined(&self.name.key, self.name.version)
+        })
     }
-    Ok((versions, secrets))
+
+    /// The local key, or the handle of a key inside the device.
+    fn custody(&self) -> Result<Custody, SealError> {
+        let Some(device) = &self.device else {
+            let (secret, public) = self.sealer.open(&self.name, &self.record)?;
+            self.same(&public)?;
+            return Ok(Custody::Local(secret));
+        };
+        let (handle, public) = self.sealer.open_bytes(&self.name, &self.record)?;
+        self.same(&public)?;
+        Ok(Custody::Device(DeviceKey {
+            device: device.clone(),
+            handle: Handle(handle.expose().to_vec()),
+            alg: self.name.alg,
+            public,
+        }))
+    }
+
+    fn same(&self, public: &PublicKey) -> Result<(), SealError> {
+        if *public == self.public {
+            return Ok(());
+        }
+        Err(refuse(&self.name, "its public key is not the stored one"))
+    }
+}
+
+/// Reads the rows of versions.
+struct Loader<'a> {
+    sealer: &'a Arc<Sealer>,
+    backends: &'a Backends,
+    damaged: &'a mut Vec<Damaged>,
+}
+
+impl Loader<'_> {
+    /// Adds the version in this row to its key. Its record is compared with its hash and not opened; hash and public key
+    /// are covered by the MAC of the store, which is checked when all rows are loaded.
+    fn add(
+        &mut self,
+        kid: &Kid,
+        record: &mut Record,
+        row: &rusqlite::Row<'_>,
+    ) -> rusqlite::Result<Result<(), StoreError>> {
+        let number: u32 = row.get(1)?;
+        if number as usize != record.versions.len() + 1 {
+            let why = format!("versions of key {kid}");
+            return Ok(Err(StoreError::Tampered(why)));
+        }
+        let created = Timestamp(row.get::<_, i64>(2)?.cast_unsigned());
+        let birth = row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
+        let sealed_sha256: [u8; 32] = row.get(4)?;
+        let Some(public) = PublicKey::from_raw(kid.alg, row.get_ref(5)?.as_blob()?) else {
+            let why = format!("public key of {kid}#v{number}");
+            return Ok(Err(StoreError::Tampered(why)));
+        };
+        let sealed = row.get_ref(6)?.as_blob()?;
+        if let Err(newer) = Sealer::refuse_newer((kid, number), sealed) {
+            return Ok(Err(newer.into()));
+        }
+        let found_sha256 = sha256(sealed);
+        let mut version = Version::new(number, created, public, birth.unwrap_or(0));
+        version.damaged = found_sha256 != sealed_sha256;
+        if version.damaged {
+            let name = format!("{kid}#v{number}");
+            self.damaged.push(Damaged { name, found_sha256 });
+        }
+        let meta = &record.meta;
+        // The version below the head too: while the head's leaf is missing, that version still signs.
+        let needed = number >= oldest_needed(kid, meta.head.saturating_sub(1));
+        if needed && !version.damaged && !meta.destroyed {
+            let sealed = SealedVersion {
+                sealer: self.sealer.clone(),
+                name: RecordName::of(kid, number, created),
+                public: version.public.clone(),
+                device: meta.backend.map(|kind| self.backends.holder(kind)),
+                record: sealed.into(),
+            };
+            let secret = SecretHalf::sealed(sealed.device.clone(), move || sealed.open());
+            record.secrets.insert(number, Arc::new(secret));
+        }
+        record.versions.push(VersionRow {
+            version: Arc::new(version),
+            born: birth.is_some(),
+            sealed_sha256,
+        });
+        Ok(Ok(()))
+    }
 }

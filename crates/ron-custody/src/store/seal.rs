@@ -61,7 +61,7 @@ pub struct SealError {
     pub why: String,
 }
 
-fn refuse(name: &RecordName, why: &'static str) -> SealError {
+pub(super) fn refuse(name: &RecordName, why: &'static str) -> SealError {
     SealError {
         name: format!("{}#v{}", name.key, name.version),
         why: format!("{why}. Restore the store from a backup made with this seal key"),
@@ -69,9 +69,9 @@ fn refuse(name: &RecordName, why: &'static str) -> SealError {
 }
 
 /// The refusal of a newer format. Corruption can cause it too; the record is not used in either case.
-fn newer(name: &RecordName, found: u8) -> SealError {
+fn newer(name: String, found: u8) -> SealError {
     SealError {
-        name: format!("{}#v{}", name.key, name.version),
+        name,
         why: format!(
             "its record in keys.db is of format {found}, this program knows up to {FORMAT}; use a newer program, or restore the store from a backup"
         ),
@@ -173,30 +173,20 @@ impl Sealer {
         self.header(name, public.raw())
     }
 
-    /// The public key in a record that [`Sealer::erased`] made.
-    pub fn public_of(&self, name: &RecordName, erased: &[u8]) -> Result<PublicKey, SealError> {
-        let (header, public) = self.split(name, erased)?;
-        if header != erased.len() {
-            return Err(refuse(
-                name,
-                "the key was destroyed, but its record is complete",
-            ));
-        }
-        PublicKey::from_raw(name.alg, public)
-            .ok_or_else(|| refuse(name, "it does not hold a public key of its algorithm"))
-    }
-
-    /// The length of the header of `record` (the nonce follows), and the public key in it.
     /// Refuses a record of a newer program.
-    pub fn refuse_newer(name: &RecordName, record: &[u8]) -> Result<(), SealError> {
+    pub fn refuse_newer(
+        (key, version): (&dyn std::fmt::Display, u32),
+        record: &[u8],
+    ) -> Result<(), SealError> {
         match record.get(MAGIC.len()) {
             Some(&format) if record.starts_with(MAGIC) && format > FORMAT => {
-                Err(newer(name, format))
+                Err(newer(format!("{key}#v{version}"), format))
             }
             _ => Ok(()),
         }
     }
 
+    /// The length of the header of `record` (the nonce follows), and the public key in it.
     fn split<'a>(
         &self,
         name: &RecordName,
@@ -207,7 +197,7 @@ impl Sealer {
         let public = record
             .get(at..end)
             .ok_or_else(|| refuse(name, "the record is cut short"))?;
-        Self::refuse_newer(name, record)?;
+        Self::refuse_newer((&name.key, name.version), record)?;
         // The whole header must match, so that a record cannot be moved to another name, version or store.
         if record[..end] != self.header(name, public)[..] {
             return Err(refuse(

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use ron_proto::values::Kid;
 
 use super::{KeyStore, StoreError};
-use crate::backend::Custody;
+use crate::backend::SecretHalf;
 
 impl KeyStore {
     /// The secret half of a version, if it is kept in memory.
-    pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<Custody>> {
+    pub fn secret(&self, kid: &Kid, number: u32) -> Option<Arc<SecretHalf>> {
         self.records.get(kid)?.secrets.get(&number).cloned()
     }
 

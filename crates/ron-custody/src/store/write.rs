@@ -1,6 +1,8 @@
 //! Changes of the store. Each is one transaction: sealed record, metadata, version counter, MAC,
 //! operation id and the leaf that still has to reach the audit log.
 
+use std::sync::Arc;
+
 use ron_crypto::SecretBytes;
 use ron_crypto::hash::sha256;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
@@ -168,11 +170,14 @@ impl KeyStore {
     fn erased(&self, kid: &Kid, record: &mut Record) -> Vec<Vec<u8>> {
         record.secrets.clear();
         let mut headers = Vec::with_capacity(record.versions.len());
-        for (number, row) in (1_u32..).zip(&mut record.versions) {
-            let name = RecordName::of(kid, number, row.created);
-            let header = self.sealer.erased(&name, &row.public);
+        for row in &mut record.versions {
+            let version = &row.version;
+            let name = RecordName::of(kid, version.number, version.created);
+            let header = self.sealer.erased(&name, &version.public);
             row.sealed_sha256 = sha256(&header);
-            row.damaged = false;
+            if version.damaged {
+                Arc::make_mut(&mut row.version).damaged = false;
+            }
             headers.push(header);
         }
         headers
@@ -215,8 +220,8 @@ impl KeyStore {
     ) -> Result<(), StoreError> {
         let name = kid.to_string();
         let meta = record.meta.to_bytes();
-        record.mac = self.sealer.mac(&name, &meta);
-        let key_mac = record.mac;
+        let key_mac = self.sealer.mac(&name, &meta);
+        record.set_mac(key_mac);
         // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
         let old = self.records.insert(kid.clone(), record);
         let version = self.version + 1;
@@ -278,10 +283,7 @@ impl KeyStore {
         let Some(record) = self.records.get_mut(&pending.kid) else {
             return;
         };
-        let at = (pending.number as usize).checked_sub(1);
-        if let Some(row) = at.and_then(|at| record.versions.get_mut(at)) {
-            row.birth = Some(birth);
-        }
+        record.set_birth(pending.number, birth);
         record.drop_old_secrets(&pending.kid);
     }
 

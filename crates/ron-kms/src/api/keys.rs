@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ron_custody::index::{Key, may_use};
 use ron_http::{Method, Principal, Request, Response, Route};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, RetireKey, RotateLogKey,
-    RotateLogKeyAnswer, RotateRequest, UpdateKey,
+    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions, RetireKey,
+    RotateLogKey, RotateLogKeyAnswer, RotateRequest, UpdateKey,
 };
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -25,13 +25,14 @@ const PAGE_MAX: usize = 200;
 
 const KEYS: &str = "/v1/kms/keys";
 const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
+const VERSIONS: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/versions";
 const ROTATE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate";
 const RETIRE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire";
 const DESTROY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy";
 const CANCEL: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel";
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 10] {
     [
         store_route(kms, KEYS, scope::KMS_CREATE, |call, body: CreateKey| {
             StoreJob::Create(call, Box::new(body))
@@ -39,7 +40,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
         .summary("Make a key; idempotent by op_id for 24 hours")
         .returns::<KeyDoc>(201),
         route(kms, (Method::GET, KEYS), scope::KMS_READ, list)
-            .summary("The caller's keys, ordered by name")
+            .summary("The caller's keys, ordered by name, without their versions")
             .query("purpose", false, "only keys of this purpose")
             .query("alg", false, "only keys of this algorithm")
             .query(
@@ -52,8 +53,14 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
             .returns::<KeyList>(200)
             .errors(&[400, 401, 403, 429, 500, 503, 504]),
         route(kms, (Method::GET, KEY), scope::KMS_READ, read)
-            .summary("One key: versions and public keys")
+            .summary("One key, with its head and the version that waits")
             .returns::<KeyDoc>(200)
+            .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
+        route(kms, (Method::GET, VERSIONS), scope::KMS_READ, versions)
+            .summary("The versions of a key with their public keys, oldest first")
+            .query("after", false, "continue after this version")
+            .query("limit", false, "1 to 200 versions, 50 by default")
+            .returns::<KeyVersions>(200)
             .errors(&[400, 401, 403, 404, 429, 500, 503, 504]),
         change::<RotateRequest>(kms, (Method::POST, ROTATE), scope::KMS_ROTATE, |call, kid, body| {
             StoreJob::Change(call, kid, KeyRequest::Rotate(body))
@@ -108,14 +115,34 @@ fn list(kms: &Kms, request: &Request) -> Result<Action, Problem> {
         state: request.query_as("state")?,
     };
     let after: Option<Kid> = request.query_as("after")?;
-    let limit = request.query_as::<usize>("limit")?.unwrap_or(PAGE_DEFAULT);
-    if !(1..=PAGE_MAX).contains(&limit) {
-        return Err(Problem::bad_request(format!(
-            "`limit` must be 1..={PAGE_MAX}"
-        )));
-    }
-    let page = page(kms, &request.principal, &wanted, after, limit);
+    let page = page(kms, &request.principal, &wanted, after, limit(request)?);
     Ok(Action::Respond(Response::json(200, &page)))
+}
+
+fn versions(kms: &Kms, request: &Request) -> Result<Action, Problem> {
+    request.query_only(&["after", "limit"])?;
+    let after = request.query_as::<u32>("after")?.unwrap_or(0);
+    let limit = limit(request)?;
+    let index = kms.index.load();
+    let key = index.find(&request.principal, &kid(request)?);
+    let key = key.map_err(problem)?;
+    let versions = key.version_docs(&kms.origin, after, limit);
+    let last = versions.last().map(|last| last.version);
+    let page = KeyVersions {
+        versions,
+        next: last.filter(|last| (*last as usize) < key.versions.len()),
+    };
+    Ok(Action::Respond(Response::json(200, &page)))
+}
+
+/// The number of items on a page.
+fn limit(request: &Request) -> Result<usize, Problem> {
+    let limit = request.query_as::<usize>("limit")?.unwrap_or(PAGE_DEFAULT);
+    if (1..=PAGE_MAX).contains(&limit) {
+        return Ok(limit);
+    }
+    let detail = format!("`limit` must be 1..={PAGE_MAX}");
+    Err(Problem::bad_request(detail))
 }
 
 /// Filters of the list.
@@ -150,7 +177,7 @@ fn page(
     let keys: Vec<KeyDoc> = visible
         .by_ref()
         .take(limit)
-        .map(|key| key.to_doc(&kms.origin))
+        .map(|key| key.summary())
         .collect();
     let next = visible
         .next()

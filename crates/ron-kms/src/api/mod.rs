@@ -154,7 +154,7 @@ fn call_context(kms: &Kms, request: Request, responder: Responder) -> CallContex
         responder,
         deadline: request
             .deadline
-            .earlier(Deadline::within(kms.settings.keys.sign_deadline)),
+            .earlier(Deadline::within(kms.sign_deadline())),
         since: kms.clock.now(),
     }
 }

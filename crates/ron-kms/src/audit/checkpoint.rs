@@ -21,6 +21,7 @@ use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
 use super::ring::LogRing;
 use crate::metrics::Metrics;
+use crate::settings::{InForce, NOTICE, Settings};
 
 /// How much later than its interval a checkpoint may be before it counts as late.
 const LATE_AFTER: Duration = Duration::from_secs(1);
@@ -47,8 +48,7 @@ pub struct Signal {
     many_sent: AtomicBool,
     /// When the oldest uncovered leaf was appended, as [`Signal::now_ms`]; 0 when all are covered.
     uncovered_since_ms: AtomicU64,
-    many: u64,
-    late_ms: u64,
+    settings: InForce,
     wake: Sender<Wake>,
     reader: LogReader,
     clock: SharedClock,
@@ -56,22 +56,20 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Sends a wake-up for the first leaf while the checkpoint thread is idle, and another after `many` uncovered leaves.
+    /// Sends a wake-up for the first leaf while the checkpoint thread is idle, and another after `audit.checkpoint_ops`
+    /// uncovered leaves.
     pub fn new(
-        many: u64,
-        interval: Duration,
+        settings: InForce,
         wake: Sender<Wake>,
         reader: LogReader,
         clock: SharedClock,
     ) -> Self {
-        let late_ms = (interval + LATE_AFTER).as_millis() as u64;
         let started = clock.now();
         Self {
             idle: AtomicBool::new(false),
             many_sent: AtomicBool::new(false),
             uncovered_since_ms: AtomicU64::new(0),
-            many,
-            late_ms,
+            settings,
             wake,
             reader,
             clock,
@@ -103,7 +101,8 @@ impl Signal {
             .reader
             .size_durable()
             .saturating_sub(self.reader.checkpoint_size());
-        if uncovered >= self.many && !self.many_sent.swap(true, Ordering::SeqCst) {
+        let many = self.settings.with(|settings| settings.keys.checkpoint_ops);
+        if uncovered >= many && !self.many_sent.swap(true, Ordering::SeqCst) {
             self.send(Wake::Many);
         }
     }
@@ -130,6 +129,12 @@ impl Signal {
         }
     }
 
+    /// Time from the first uncovered leaf to the checkpoint.
+    fn interval(&self) -> Duration {
+        let keys = |settings: &Settings| settings.keys.checkpoint_interval;
+        self.settings.with(keys)
+    }
+
     /// How long the oldest uncovered leaf has waited.
     pub fn age(&self) -> Duration {
         match self.uncovered_since_ms.load(Ordering::SeqCst) {
@@ -143,7 +148,7 @@ impl Signal {
     pub fn watch(&self, metrics: &Metrics, ready: &ReadyBoard) {
         let age = self.age();
         metrics.checkpoint_age.set(age.as_secs().cast_signed());
-        if age.as_millis() as u64 > self.late_ms {
+        if age > self.interval() + LATE_AFTER {
             ready.missing(
                 "checkpoint",
                 "the last checkpoint of the audit log is overdue",
@@ -160,8 +165,6 @@ pub struct CheckpointThread {
     /// Shared with the appender.
     pub signal: Arc<Signal>,
     pub wakes: Receiver<Wake>,
-    /// Time from the first uncovered leaf to the checkpoint.
-    pub interval: Duration,
     /// Notices writes that hang.
     pub disk: DiskWatch,
     /// Directories and names of the copies of the newest checkpoint.
@@ -188,12 +191,16 @@ impl CheckpointThread {
             if !self.wait_for_leaf(ctx) {
                 continue;
             }
-            let due = Deadline::within(self.interval);
+            let mut due = Deadline::within(self.signal.interval());
             loop {
-                match self.wakes.recv(&ctx.shutdown, due) {
+                let noticed = Deadline::within(NOTICE);
+                match self.wakes.recv(&ctx.shutdown, due.earlier(noticed)) {
                     Recv::Item(Wake::NewLeaf) => {} // the interval runs already
                     Recv::Item(Wake::Cosigned(text, lines)) => self.cosign(&text, &lines),
-                    Recv::Item(Wake::Many) | Recv::Timeout => break self.publish(),
+                    Recv::Item(Wake::Many) => break self.publish(),
+                    Recv::Timeout if due.expired() => break self.publish(),
+                    // A reload may have made the interval shorter.
+                    Recv::Timeout => due = due.capped(self.signal.interval()),
                     Recv::Shutdown | Recv::Closed => break,
                 }
             }
@@ -253,7 +260,7 @@ impl CheckpointThread {
                 let age = self.signal.age();
                 self.signal
                     .covered(begun_ms, || self.checkpointer.uncovered() > 0);
-                if age > self.interval + LATE_AFTER {
+                if age > self.signal.interval() + LATE_AFTER {
                     self.metrics.checkpoint_late.inc();
                 }
                 self.ready.present("checkpoint");

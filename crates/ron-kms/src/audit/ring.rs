@@ -6,7 +6,6 @@
 //! signed by someone who has only an old key.
 
 use std::path::Path;
-use std::time::Duration;
 
 use ron_custody::store::{LogIdentity, LogKey};
 use ron_custody::store::{LogSigner, SecondSigner};
@@ -17,6 +16,8 @@ use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{CHAIN_BYTES_MAX, KeyChain};
 
+use crate::settings::InForce;
+
 /// Maximum keys that sign at a time: a note has room for 64 lines, which witnesses need too.
 pub const SIGNING_MAX: usize = 8;
 
@@ -24,25 +25,25 @@ pub const SIGNING_MAX: usize = 8;
 pub struct LogRing {
     identity: Snapshot<LogIdentity>,
     view: KeyView,
-    overlap: Duration,
+    settings: InForce,
     second: bool,
     clock: SharedClock,
 }
 
 impl LogRing {
-    /// Signs with the keys of `identity`, each until `overlap` after its successor was made; `second` adds ML-DSA-44 lines.
+    /// Signs with the keys of `identity`, each until `audit.log_key_overlap` after its successor was made; `audit.ml_dsa` adds
+    /// ML-DSA-44 lines.
     pub fn new(
         identity: LogIdentity,
-        overlap: Duration,
-        second: bool,
+        settings: InForce,
         clock: SharedClock,
     ) -> Result<Self, String> {
         let view = KeyView::new(identity.chain()?);
         Ok(Self {
             identity: Snapshot::new(identity),
             view,
-            overlap,
-            second,
+            second: settings.with(|settings| settings.keys.ml_dsa),
+            settings,
             clock,
         })
     }
@@ -63,7 +64,8 @@ impl LogRing {
     /// The keys that sign now: the newest first, then those in their overlap.
     pub fn signing(&self) -> Vec<LogKey> {
         let now = self.clock.unix_ms();
-        let overlap = u64::try_from(self.overlap.as_millis()).unwrap_or(u64::MAX);
+        let overlap = self.settings.with(|settings| settings.keys.log_key_overlap);
+        let overlap = u64::try_from(overlap.as_millis()).unwrap_or(u64::MAX);
         self.identity.with(|identity| {
             let keys = &identity.keys;
             let signs = |at: usize| {

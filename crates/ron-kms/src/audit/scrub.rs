@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Disk;
-use ron_kernel::{Deadline, ThreadCtx};
+use ron_kernel::ThreadCtx;
 use ron_service::log_host::KeyView;
 
 use super::health::{AuditHealth, Fault};
 use super::verify::verify_on;
+use crate::settings::{InForce, pause_while};
 
 /// Delay of the first verification, so that it does not compete with the start.
 const FIRST_AFTER: Duration = Duration::from_secs(2);
@@ -24,20 +25,20 @@ pub struct Scrub {
     /// Directory of the log.
     pub dir: PathBuf,
     pub keys: KeyView,
-    /// Pause between two verifications.
-    pub interval: Duration,
+    pub settings: InForce,
     /// Set to failed by a finding.
     pub health: AuditHealth,
 }
 
 impl Scrub {
     pub fn run(&self, ctx: &ThreadCtx) {
-        let mut pause = FIRST_AFTER.min(self.interval);
-        while !ctx.shutdown.wait(Deadline::within(pause)) {
-            pause = if self.once(ctx) {
-                self.interval
+        let interval = || self.settings.with(|settings| settings.keys.scrub_interval);
+        let mut most = FIRST_AFTER;
+        while !pause_while(&ctx.shutdown, || interval().min(most)) {
+            most = if self.once(ctx) {
+                Duration::MAX
             } else {
-                UNREAD_AGAIN.min(self.interval)
+                UNREAD_AGAIN
             };
         }
     }

@@ -284,7 +284,7 @@ fn complete_pending(
     let since = (pending.log_size, pending.version_before);
     let receipt = born(writer, reader, store, since, draft)?;
     let leaf = receipt.index;
-    complete_change(store, &pending, op, receipt).map_err(|e| failure(e.to_string()))?;
+    complete_change(store, &pending, op, &receipt).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_change_settled", leaf);
     Ok(())
 }

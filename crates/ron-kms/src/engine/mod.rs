@@ -7,9 +7,8 @@ pub mod threads;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use ron_custody::backend::{self, Backends, DeviceHandles};
+use ron_custody::backend::{self, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
 use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
@@ -34,7 +33,7 @@ use crate::audit::scrub::Scrub;
 use crate::audit::{self, AuditHealth, LogRing};
 use crate::metrics::Metrics;
 use crate::replay::{Bounds, Journal, JournalError, Replay};
-use crate::settings::Settings;
+use crate::settings::{InForce, Settings};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };
@@ -100,7 +99,6 @@ pub struct Engine {
     pub keys: KeyView,
     /// The newest checkpoint that witnesses have cosigned.
     pub cosigned: CosignedView,
-    pub backends: Backends,
 }
 
 impl Engine {
@@ -126,7 +124,10 @@ impl Engine {
         )?;
         store.watch_disk(parts.sup.watch_disk("store"));
         report_damage(&store, &parts.ready);
-        let ring = log_ring(&settings, &parts, &store)?;
+        let in_force: InForce = Arc::new(Snapshot::new(settings));
+        let settings = in_force.load();
+        let ring = LogRing::new(store.log().clone(), in_force.clone(), parts.clock.clone());
+        let ring = ring.map_err(EngineError::LogKey)?;
         let keys = ring.view().clone();
         let witness = parts.witness.as_ref();
         let witnesses = witness.map(|w| w.witnesses(keys.clone(), parts.http.clone()));
@@ -158,7 +159,7 @@ impl Engine {
         }
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
         let shared = (log, ring, replay);
-        let (kms, queues) = assemble(settings, &parts, metrics, &store, shared)?;
+        let (kms, queues) = assemble(in_force, &parts, metrics, &store, shared)?;
         let EngineParts {
             sup,
             km,
@@ -175,7 +176,7 @@ impl Engine {
                     disk,
                     dir,
                     keys: keys.clone(),
-                    interval: kms.settings.keys.scrub_interval,
+                    settings: kms.settings.clone(),
                     health: kms.health.clone(),
                 };
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
@@ -184,8 +185,7 @@ impl Engine {
                     opened,
                     entries: queues.audit,
                     proofs: queues.proofs,
-                    witnesses,
-                    witness_late: witness.map_or(Duration::ZERO, |w| w.late),
+                    witnesses: witnesses.zip(witness.map(|w| w.times)),
                     journal,
                 };
                 audit.spawn(&sup, &km, &kms, &ready);
@@ -208,7 +208,6 @@ impl Engine {
             kms,
             keys,
             cosigned,
-            backends,
         })
     }
 }
@@ -280,7 +279,11 @@ fn spawn_signers(
     sup.spawn(&SCHEDULER, move |ctx| schedule::run(&timed, ctx));
     let signing = kms.clone();
     let run = move |ctx: &ThreadCtx| signer::run(&signing, &turns, ctx);
-    sup.spawn_pool(&SIGNERS, sup.pool_size(kms.settings.keys.signers, 64), run);
+    sup.spawn_pool(
+        &SIGNERS,
+        sup.pool_size(kms.settings.load().keys.signers, 64),
+        run,
+    );
     device_jobs::spawn(sup, kms, devices);
 }
 
@@ -312,17 +315,6 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
     }
 }
 
-/// The keys that sign checkpoints.
-fn log_ring(
-    settings: &Settings,
-    parts: &EngineParts,
-    store: &KeyStore,
-) -> Result<LogRing, EngineError> {
-    let (overlap, second) = (settings.keys.log_key_overlap, settings.keys.ml_dsa);
-    LogRing::new(store.log().clone(), overlap, second, parts.clock.clone())
-        .map_err(EngineError::LogKey)
-}
-
 /// Opens the journal of answers to operations with an `op_id`.
 fn replay(
     settings: &Settings,
@@ -344,12 +336,13 @@ fn replay(
 
 /// Builds the shared state and the queues between the threads.
 fn assemble(
-    settings: Settings,
+    in_force: InForce,
     parts: &EngineParts,
     metrics: Metrics,
     store: &KeyStore,
     (log, ring, replay): (Option<LogReader>, LogRing, Arc<Replay>),
 ) -> Result<(Arc<Kms>, Queues), EngineError> {
+    let settings = in_force.load();
     let (turns_tx, turns) = queue(&SIGN_QUEUE, settings.keys.sign_queue, &parts.km);
     let (store_tx, store_rx) = queue(&STORE_QUEUE, settings.keys.store_queue, &parts.km);
     let (audit_tx, audit) = queue(&AUDIT_QUEUE, settings.keys.audit_queue, &parts.km);
@@ -382,7 +375,7 @@ fn assemble(
         proof_tx,
         log,
         ring: Arc::new(ring),
-        settings,
+        settings: in_force,
     };
     let queues = Queues {
         turns,

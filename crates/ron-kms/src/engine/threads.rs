@@ -1,7 +1,6 @@
 //! Builds and starts the threads of the log: appender, checkpoints, cosignatures, proofs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_kernel::{
     KernelMetrics, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, ThreadSpec, queue,
@@ -9,7 +8,7 @@ use ron_kernel::{
 use ron_service::ReadyBoard;
 use ron_service::log_host::LogHost;
 use ron_service::log_host::asker::Published;
-use ron_service::log_host::cosign::Witnesses;
+use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
 
 use super::log::{OpenedLog, anchors};
 use crate::audit::AuditHealth;
@@ -30,9 +29,7 @@ pub struct Audit {
     pub entries: Receiver<Entry>,
     /// Answers that wait for their proofs.
     pub proofs: Receiver<ProofJob>,
-    pub witnesses: Option<Witnesses>,
-    /// Time without a cosignature after which readiness reports it.
-    pub witness_late: Duration,
+    pub witnesses: Option<(Witnesses, WitnessTimes)>,
     pub host: LogHost,
     /// Records the answers of operations with an `op_id`.
     pub journal: Journal,
@@ -65,16 +62,14 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         entries,
         proofs,
         witnesses,
-        witness_late,
         host,
         journal,
     } = audit;
     let (sup, kms) = (handles.sup, handles.kms);
-    let settings = &kms.settings;
+    let settings = kms.settings.load();
     let (wake, wakes) = queue(&CHECKPOINT_QUEUE, CHECKPOINT_QUEUE.capacity, handles.km);
     let signal = Arc::new(Signal::new(
-        settings.keys.checkpoint_ops,
-        settings.keys.checkpoint_interval,
+        kms.settings.clone(),
         wake.clone(),
         opened.reader,
         kms.clock.clone(),
@@ -85,16 +80,9 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
     let (last_published, last_checkpoint) = Shutdown::pair();
     let witnessed = witnesses
         .as_ref()
-        .is_some_and(|w| w.policy().needs_witnesses());
-    let witness = witnesses.map(|witnesses| {
-        ask_witnesses(
-            handles,
-            (witnesses, witness_late),
-            &host,
-            wake,
-            last_checkpoint.clone(),
-        )
-    });
+        .is_some_and(|(w, _)| w.policy().needs_witnesses());
+    let witness = witnesses
+        .map(|witnesses| ask_witnesses(handles, witnesses, &host, wake, last_checkpoint.clone()));
     let proving = ProofThread {
         jobs: proofs,
         host,
@@ -108,9 +96,8 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         ring: kms.ring.clone(),
         signal: signal.clone(),
         wakes,
-        interval: settings.keys.checkpoint_interval,
         disk: sup.watch_disk("checkpoint"),
-        anchors: anchors(settings, &kms.origin),
+        anchors: anchors(&settings, &kms.origin),
         health: kms.health.clone(),
         ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),
@@ -161,7 +148,7 @@ fn spawn_writer<T: Send + 'static>(
 /// Starts the thread that requests cosignatures; the sender notifies it of published checkpoints.
 fn ask_witnesses(
     handles: &Handles<'_>,
-    (witnesses, late): (Witnesses, Duration),
+    (witnesses, times): (Witnesses, WitnessTimes),
     host: &LogHost,
     store: Sender<Wake>,
     last_checkpoint: Shutdown,
@@ -182,7 +169,7 @@ fn ask_witnesses(
         ready: handles.ready.clone(),
         metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
-        late,
+        times,
         since_ms: None,
         last_checkpoint,
     };

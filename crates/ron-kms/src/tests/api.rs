@@ -9,7 +9,7 @@ use ron_auth::service_token;
 use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::kms::{
-    CreateKey, JwtPolicy, KeyDoc, KeyList, PayloadPolicy, RotateAnswer, SignAnswer,
+    CreateKey, JwtPolicy, KeyDoc, KeyList, KeyVersions, PayloadPolicy, RotateAnswer, SignAnswer,
     SignBatchAnswer, SignRequest, VerifyAnswer, VerifyMode, VerifyRequest,
 };
 use ron_proto::status::TopologyDoc;
@@ -221,6 +221,49 @@ fn a_list_comes_in_pages() {
     }
     assert_eq!(names.len(), 4);
     assert!(names.is_sorted());
+    served.drain();
+}
+
+#[test]
+fn versions_come_in_pages_and_nowhere_else() {
+    let served = Served::start();
+    let doc = served.create("app", PayloadPolicy::Any, 1);
+    let path = format!("/v1/kms/keys/{}", doc.key);
+    for head in 2..=7 {
+        let rotated: RotateAnswer = served
+            .post(&format!("{path}/rotate"), &json!({}))
+            .json()
+            .expect("an answer");
+        let numbers = |doc: &KeyDoc| doc.versions.iter().map(|v| v.version).collect::<Vec<_>>();
+        assert_eq!(numbers(&rotated.document), [head]);
+        let read: KeyDoc = served.get(&path).json().expect("a document");
+        assert_eq!((read.head, numbers(&read)), (head, vec![head]));
+    }
+    let listed: KeyList = served
+        .get("/v1/kms/keys?purpose=app")
+        .json()
+        .expect("a page");
+    assert_eq!((listed.keys[0].head, listed.keys[0].versions.len()), (7, 0));
+    let (mut numbers, mut after) = (Vec::new(), 0);
+    loop {
+        let query = format!("{path}/versions?limit=3&after={after}");
+        let page: KeyVersions = served.get(&query).json().expect("a page");
+        assert!(page.versions.len() <= 3);
+        numbers.extend(page.versions.iter().map(|v| v.version));
+        let Some(next) = page.next else { break };
+        after = next;
+    }
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+    let beyond = format!("{path}/versions?after=4000000000");
+    let none: KeyVersions = served.get(&beyond).json().expect("a page");
+    assert_eq!((none.versions, none.next), (vec![], None));
+    for bad in ["limit=0", "limit=201", "after=-1", "after=x", "version=1"] {
+        assert_eq!(
+            served.get(&format!("{path}/versions?{bad}")).status,
+            400,
+            "{bad}"
+        );
+    }
     served.drain();
 }
 

@@ -198,7 +198,7 @@ fn a_scheduled_version_is_shown_before_it_signs() {
     timed.pass(30);
     eventually("it signs", || rig.doc(&key).head == 2);
     let now = rig.doc(&key);
-    assert_eq!(now.versions[1].public_key, shown.versions[1].public_key);
+    assert_eq!(now.versions[0], shown.versions[1]);
     assert!(now.waiting.is_none());
     assert!(now.rotation.expect("goes on").next.0 > planned + 3_000_000);
     let newer = signed(&rig.sign(SignRequest::message(key.clone(), *b"m")));
@@ -232,8 +232,8 @@ fn a_rotation_by_hand_uses_the_version_that_waits() {
     eventually("shown", || rig.doc(&key).waiting.is_some());
     let shown = rig.doc(&key);
     let rotated = rig.rotated(&key).document;
-    assert_eq!((rotated.head, rotated.versions.len()), (2, 2));
-    assert_eq!(rotated.versions, shown.versions);
+    assert_eq!((rotated.head, rotated.versions.len()), (2, 1));
+    assert_eq!(rotated.versions[0], shown.versions[1]);
     assert_eq!(rig.rotated(&key).document.head, 3, "then a fresh one");
     assert_eq!(rig.change(&key, set(Some(RotateEvery::Never))).status, 200);
     timed.pass(10_000);
@@ -458,6 +458,46 @@ fn op_ids_of_changes_hold_across_a_restart() {
     repeat(&rig);
     let now = rig.engine.reader.as_ref().expect("log").size_durable();
     assert_eq!(now, size + 2, "only the stop and the start are new");
+    rig.stop();
+}
+
+/// The store keeps of an answer what later changes can change; the rest is read from the key again.
+#[test]
+fn a_repeated_answer_is_that_of_its_time() {
+    let dir = tempfile::tempdir().expect("dir");
+    let rig = Rig::file(dir.path()).expect("starts");
+    let mut ask = create_request("p", Alg::Ed25519, PayloadPolicy::Digest, 1);
+    ask.exportable = true;
+    ask.rotate_every = Some(RotateEvery::Every(seconds(3600)));
+    let create = |rig: &Rig| rig.create_as(&rig.caller, ask.clone()).body;
+    let made = create(&rig);
+    let key = serde_json::from_slice::<KeyDoc>(&made)
+        .expect("a document")
+        .key;
+    let rotate = |rig: &Rig| {
+        let request = RotateRequest {
+            expected_head: Some(1),
+            op_id: Some(op_id(2)),
+        };
+        rig.rotate(&key, request).body
+    };
+    let rotated = rotate(&rig);
+    rig.rotated(&key);
+    let all = update(UpdateKey {
+        min_verify_version: Some(3),
+        rotate_every: Some(RotateEvery::Never),
+        exportable: Some(false),
+        ..UpdateKey::default()
+    });
+    assert_eq!(rig.change(&key, all).status, 200);
+    assert_eq!(rig.change(&key, destroy(100_000)).status, 200);
+    let rig = {
+        rig.stop();
+        Rig::file(dir.path()).expect("starts again")
+    };
+    let text = |body: Vec<u8>| String::from_utf8(body).expect("JSON");
+    assert_eq!(text(create(&rig)), text(made));
+    assert_eq!(text(rotate(&rig)), text(rotated));
     rig.stop();
 }
 

@@ -13,6 +13,7 @@ mod log_key;
 mod notes;
 mod pipeline;
 mod race;
+mod reload;
 mod store;
 mod transfer;
 

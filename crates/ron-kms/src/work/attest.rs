@@ -168,7 +168,8 @@ fn device_evidence(
     statement: &Statement,
     deadline: Deadline,
 ) -> Result<Option<TpmEvidence>, Refusal> {
-    let Some(Custody::Device(held)) = key.secret.as_deref() else {
+    let secret = key.secret.as_ref();
+    let Some(secret) = secret.filter(|secret| secret.device().is_some()) else {
         return Ok(None);
     };
     if version.number != key.head().number {
@@ -178,6 +179,9 @@ fn device_evidence(
         )
         .with_head(key.head().number));
     }
+    let Custody::Device(held) = secret.open()? else {
+        return Ok(None);
+    };
     // A TPM attests slowly; the cap keeps its one thread from being occupied for a whole request deadline.
     let until = deadline.capped(ATTEST_WAIT);
     let nonce = tpm_nonce(statement);

@@ -337,7 +337,7 @@ fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     }
     let secret = key.secrets.get(&version);
     let secret = secret.filter(|_| version <= key.head().number);
-    Ok(&**secret.ok_or_else(envelope::refused)?)
+    secret.ok_or_else(envelope::refused)?.open()
 }
 
 fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {

@@ -129,9 +129,9 @@ impl Lifecycle {
     fn show_log_keys(&mut self) -> Result<(), Refusal> {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
-            if self.kms.settings.data_dir.is_some()
-                && let Err(error) =
-                    keep_chain(&audit::dir(self.kms.settings.data_dir.as_deref()), &chain)
+            let settings = self.kms.settings.load();
+            if settings.data_dir.is_some()
+                && let Err(error) = keep_chain(&audit::dir(settings.data_dir.as_deref()), &chain)
             {
                 // Not fatal: the file is a copy of what the store holds, and the next start writes it.
                 tracing::error!(event = "log_keys_not_kept", %error);

@@ -43,7 +43,7 @@ use crate::audit::{AuditHealth, LogRing};
 use crate::errors::problem;
 use crate::metrics::Metrics;
 use crate::replay::Replay;
-use crate::settings::Settings;
+use crate::settings::{InForce, Settings};
 use fair::{FairQueue, PushError};
 use jobs::{DeviceJob, KeyMadeJob};
 use key_request::KeyRequest;
@@ -58,7 +58,8 @@ const SELF: &str = "ron-kms";
 
 /// The state that the threads of the service share.
 pub struct Kms {
-    pub settings: Settings,
+    /// The configuration in force.
+    pub settings: InForce,
     pub backends: Backends,
     /// All keys, as one snapshot; the store thread replaces it.
     pub index: Snapshot<KeyIndex>,
@@ -153,10 +154,26 @@ pub enum StoreJob {
 }
 
 impl Kms {
+    /// Takes a reloaded configuration.
+    pub fn adopt(&self, settings: Settings) {
+        self.backends.adopt(&settings.devices);
+        self.settings.store(settings);
+    }
+
+    /// Maximum time of a request.
+    pub fn sign_deadline(&self) -> Duration {
+        self.settings.with(|settings| settings.keys.sign_deadline)
+    }
+
+    /// Maximum wait for room in the audit queue.
+    fn reserve_wait(&self) -> Duration {
+        self.settings.with(|settings| settings.keys.reserve_wait)
+    }
+
     /// The context of an operation that the service does by itself, for a key of `tenant`. The answer goes
     /// nowhere.
     pub fn internal_call(&self, tenant: &Tenant) -> CallContext {
-        let deadline = Deadline::within(self.settings.keys.sign_deadline);
+        let deadline = Deadline::within(self.sign_deadline());
         let (responder, _) = Responder::detached(deadline);
         CallContext {
             caller: Principal {
@@ -262,9 +279,7 @@ impl Kms {
     /// `leaves` leaves, which is reserved here. If one fails, nothing is done and nothing is logged.
     pub fn admit(&self, call: &CallContext, leaves: usize) -> Result<Items<Credit>, Refusal> {
         self.may_begin(call)?;
-        let until = call
-            .deadline
-            .earlier(Deadline::within(self.settings.keys.reserve_wait));
+        let until = call.deadline.earlier(Deadline::within(self.reserve_wait()));
         let busy = || {
             self.metrics
                 .rejects
@@ -312,9 +327,7 @@ impl Kms {
 
     /// Queues a leaf about the service itself; waits up to `audit.reserve_wait` for room.
     pub fn log_service(&self, draft: Draft) -> Result<(), Refusal> {
-        let credit = self
-            .credits
-            .acquire(Deadline::within(self.settings.keys.reserve_wait));
+        let credit = self.credits.acquire(Deadline::within(self.reserve_wait()));
         let credit = credit.ok_or_else(|| Refusal::busy(self.audit_tx.retry_after_s()))?;
         let drafts = Items::from_buf([draft]);
         let credits = Items::from_buf([credit]);

@@ -10,6 +10,7 @@ use ron_service::ReadyBoard;
 
 use super::Kms;
 use crate::attest::tpm_format;
+use crate::settings::pause_while;
 
 /// Maximum time for a device to attest.
 pub const ATTEST_WAIT: Duration = Duration::from_secs(3);
@@ -25,14 +26,18 @@ pub struct Refresher {
 
 impl Refresher {
     pub fn run(&self, ctx: &ThreadCtx) {
-        let every = self.kms.settings.devices.attest_every;
         loop {
-            let pause = if self.attest_all() {
-                every
+            let most = if self.attest_all() {
+                Duration::MAX
             } else {
-                SOON.min(every)
+                SOON
             };
-            if ctx.shutdown.wait(Deadline::within(pause)) {
+            let every = || {
+                self.kms
+                    .settings
+                    .with(|settings| settings.devices.attest_every)
+            };
+            if pause_while(&ctx.shutdown, || every().min(most)) {
                 return;
             }
         }
@@ -75,13 +80,13 @@ impl Refresher {
     /// Has the device attest one of its keys; `None` when it has none.
     fn attest_one(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
-        let held = index
-            .keys
-            .values()
-            .find_map(|key| match key.secret.as_deref()? {
-                Custody::Device(held) if held.device.kind() == device.kind() => Some(held),
-                _ => None,
-            })?;
+        let mut keys = index.keys.values();
+        let key = keys.find(|key| key.held_by() == Some(device.kind()))?;
+        let held = match key.secret.as_ref()?.open() {
+            Ok(Custody::Device(held)) => held,
+            Ok(Custody::Local(_)) => return None,
+            Err(refusal) => return Some(Err(refusal.detail)),
+        };
         let mut nonce = [0_u8; 32];
         self.kms.random.fill(&mut nonce);
         Some(check_evidence(device, held, nonce))

@@ -31,9 +31,9 @@ impl Kms {
         if !self.health.is_ok() || self.clock.alarm().is_some() {
             return;
         }
-        let index = self.index.load();
+        let (index, settings) = (self.index.load(), self.settings.load());
         for key in index.keys.values() {
-            if due(&Schedule::from(&**key), &self.settings.keys.lifecycle, now).is_none() {
+            if due(&Schedule::from(&**key), &settings.keys.lifecycle, now).is_none() {
                 continue;
             }
             let job = StoreJob::Due(key.kid.clone());

@@ -138,7 +138,7 @@ impl Operation for SignTask {
         draft.version = Some(head.number);
         let about = Head {
             alg: key.kid.alg,
-            thumbprint: &head.thumbprint,
+            thumbprint: head.thumbprint(),
         };
         vouched(at.index, key, payload)?;
         let now_s = at.kms.clock.unix_ms() / 1000;

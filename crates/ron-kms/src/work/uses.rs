@@ -46,9 +46,8 @@ impl Kms {
         let until = deadline.earlier(Deadline::within(BLOCK_WAIT));
         loop {
             if let Some(number) = key.use_numbers.take() {
-                if key.use_numbers.left() < self.settings.keys.nonce_block / 4
-                    && key.use_numbers.claim_request()
-                {
+                let block = self.settings.with(|settings| settings.keys.nonce_block);
+                if key.use_numbers.left() < block / 4 && key.use_numbers.claim_request() {
                     self.ask_ahead(kid, version, key);
                 }
                 return Ok(number);
@@ -115,8 +114,14 @@ impl Lifecycle {
         }
         let gone = || Refusal::new(Cause::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
-        let numbers = &secret.local()?.symmetric().ok_or_else(gone)?.use_numbers;
-        let block = self.kms.settings.keys.nonce_block;
+        let numbers = &secret
+            .open()?
+            .local()?
+            .symmetric()
+            .ok_or_else(gone)?
+            .use_numbers;
+        let settings = self.kms.settings.load();
+        let (block, cap) = (settings.keys.nonce_block, settings.keys.nonce_cap);
         // Several signers may have queued a job for the same shortage; one block serves them all.
         if numbers.left() >= block / 4 && numbers.left() > 0 {
             return Ok(());
@@ -125,9 +130,8 @@ impl Lifecycle {
         let credit = self
             .kms
             .credits
-            .acquire(Deadline::within(self.kms.settings.keys.reserve_wait))
+            .acquire(Deadline::within(settings.keys.reserve_wait))
             .ok_or_else(|| Refusal::busy(self.kms.audit_tx.retry_after_s()))?;
-        let cap = self.kms.settings.keys.nonce_cap;
         let Some((from, to)) = self
             .store
             .reserve_uses(&job.kid, job.version, block, cap)

@@ -88,7 +88,8 @@ impl Kms {
             return Ok(None);
         }
         let age = device.presence().silent_for();
-        let limits = &self.settings.devices;
+        let limits = self.settings.load();
+        let limits = &limits.devices;
         let over = |limit: Duration| age > limit;
         self.metrics
             .verify_cache_age
@@ -115,6 +116,7 @@ fn versions(key: &Key, wanted: Option<u32>) -> Result<Vec<&Version>, Refusal> {
         return Ok(key
             .versions
             .iter()
+            .map(|version| &**version)
             .rev()
             .filter(|v| v.number >= key.min_verify)
             .collect());

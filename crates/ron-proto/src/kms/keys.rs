@@ -158,8 +158,9 @@ pub struct KeyDoc {
     /// When its secrets will be or were destroyed; absent unless destruction was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
-    /// Every version, oldest first; `versions[n].version == n + 1`. The last one is above the head
-    /// while it waits to be used.
+    /// The head, and the version above it while it waits to be used; absent in lists.
+    /// `GET /keys/{tenant}/{purpose}/{alg}/{id}/versions` pages through all versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub versions: Vec<KeyVersionDoc>,
     /// Leaf of the audit log that records the creation of the key; only in the response to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,14 +168,16 @@ pub struct KeyDoc {
 }
 
 impl KeyDoc {
-    /// The given version's document, if there is one.
-    pub fn version(&self, version: u32) -> Option<&KeyVersionDoc> {
-        self.versions.iter().find(|v| v.version == version)
+    /// The head version's document; `None` in lists.
+    pub fn head_version(&self) -> Option<&KeyVersionDoc> {
+        self.versions.iter().find(|v| v.version == self.head)
     }
 
-    /// The head version's document.
-    pub fn head_version(&self) -> Option<&KeyVersionDoc> {
-        self.version(self.head)
+    /// The newest version: the one that waits, or the head.
+    pub fn newest(&self) -> u32 {
+        self.waiting
+            .as_ref()
+            .map_or(self.head, |waiting| waiting.version)
     }
 }
 
@@ -237,11 +240,23 @@ pub struct Jwk {
     pub usage: String,
 }
 
+/// Response of `GET /keys/{tenant}/{purpose}/{alg}/{id}/versions`, ordered by version.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyVersions {
+    /// One page of the key's versions, oldest first. The last one is above the head while it waits
+    /// to be used.
+    pub versions: Vec<KeyVersionDoc>,
+    /// Value of `after` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u32>,
+}
+
 /// Response of `GET /keys`, ordered by key name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyList {
-    /// One page of keys of the caller's tenant.
+    /// One page of keys of the caller's tenant, without their versions.
     pub keys: Vec<KeyDoc>,
     /// Value of `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -15,7 +15,7 @@ use ron_tlog::append::LogReader;
 use ron_tlog::note::{Note, NoteSignature};
 use ron_tlog::policy::Policy;
 
-use super::cosign::{CosignedNote, Witnesses};
+use super::cosign::{CosignedNote, WitnessTimes, Witnesses};
 use super::{CosignedView, KeyView};
 use crate::ReadyBoard;
 use crate::config::{Config, ConfigProblem};
@@ -34,9 +34,9 @@ crate::settings! {
         /// Empty means no witnesses.
         "witness.policy_file" => policy_file: Option<PathBuf>, restart(Trust);
         /// Maximum time for one witness to answer.
-        "witness.deadline" => deadline: Duration = "2s", range("10ms", "30s"), restart(Threads);
+        "witness.deadline" => deadline: Duration = "2s", range("10ms", "30s"), reloadable;
         /// When no quorum has cosigned a checkpoint for this long, readiness reports degraded.
-        "witness.late" => late: Duration = "10s", range("100ms", "24h"), restart(Threads);
+        "witness.late" => late: Duration = "10s", range("100ms", "24h"), reloadable;
     }
 }
 
@@ -44,10 +44,18 @@ crate::settings! {
 pub struct WitnessSettings {
     /// Contents of the tlog-policy file.
     pub policy: Vec<u8>,
-    /// Maximum time for one witness to answer.
-    pub deadline: Duration,
-    /// Time without a quorum after which the service reports degraded.
-    pub late: Duration,
+    pub times: WitnessTimes,
+}
+
+impl WitnessKeys {
+    fn times(&self) -> WitnessTimes {
+        WitnessTimes::new(self.deadline, self.late)
+    }
+
+    /// Has the witness thread use the times of a reloaded configuration.
+    pub fn change(&self, times: &WitnessTimes) {
+        times.change(self.deadline, self.late);
+    }
 }
 
 impl WitnessSettings {
@@ -69,14 +77,13 @@ impl WitnessSettings {
         }
         Ok(Some(Self {
             policy,
-            deadline: keys.deadline,
-            late: keys.late,
+            times: keys.times(),
         }))
     }
 
     /// The witnesses of the log with these keys.
     pub fn witnesses(&self, keys: KeyView, http: Arc<HttpClient>) -> Result<Witnesses, String> {
-        Witnesses::new(&self.policy, keys, http, self.deadline)
+        Witnesses::new(&self.policy, keys, http, self.times.clone())
     }
 }
 
@@ -133,8 +140,7 @@ pub struct Asker<L> {
     pub ready: ReadyBoard,
     pub metrics: WitnessMetrics,
     pub clock: SharedClock,
-    /// Time without a quorum after which the service reports degraded.
-    pub late: Duration,
+    pub times: WitnessTimes,
     /// When the oldest checkpoint without its quorum was first seen, Unix milliseconds.
     pub since_ms: Option<u64>,
     /// Fires after the last checkpoint; already fired at the start when the last round need not
@@ -188,7 +194,7 @@ impl<L: Witnessed> Asker<L> {
             self.ready.clear("witness");
             return round.failures.is_empty();
         }
-        let late_ms = u64::try_from(self.late.as_millis()).unwrap_or(u64::MAX);
+        let late_ms = u64::try_from(self.times.late().as_millis()).unwrap_or(u64::MAX);
         if self.clock.unix_ms().saturating_sub(since_ms) > late_ms {
             let why = format!(
                 "no quorum of witnesses has cosigned a checkpoint for {} s: {}",

@@ -56,6 +56,37 @@ impl CosignedView {
     }
 }
 
+/// The times of the witness thread; clones share them.
+#[derive(Clone, Debug)]
+pub struct WitnessTimes(Arc<Snapshot<Times>>);
+
+#[derive(Debug)]
+struct Times {
+    deadline: Duration,
+    late: Duration,
+}
+
+impl WitnessTimes {
+    /// `deadline` is the maximum time for one witness to answer, `late` the time without a quorum after which the service
+    /// reports degraded.
+    pub fn new(deadline: Duration, late: Duration) -> Self {
+        Self(Arc::new(Snapshot::new(Times { deadline, late })))
+    }
+
+    /// Replaces both.
+    pub(super) fn change(&self, deadline: Duration, late: Duration) {
+        self.0.store(Times { deadline, late });
+    }
+
+    fn deadline(&self) -> Duration {
+        self.0.with(|times| times.deadline)
+    }
+
+    pub(super) fn late(&self) -> Duration {
+        self.0.with(|times| times.late)
+    }
+}
+
 /// The result of asking every witness once.
 #[derive(Debug, Default)]
 pub struct Round {
@@ -83,7 +114,7 @@ pub struct Witnesses {
     peers: Vec<Peer>,
     keys: KeyView,
     http: Arc<HttpClient>,
-    deadline: Duration,
+    times: WitnessTimes,
 }
 
 enum Answer {
@@ -97,12 +128,12 @@ enum Answer {
 
 impl Witnesses {
     /// The witnesses of a tlog-policy file that have a URL. `keys` are this log's; a policy that
-    /// names logs must name one of them. `deadline` applies to one witness in one round.
+    /// names logs must name one of them. The deadline applies to one witness in one round.
     pub fn new(
         policy: &[u8],
         keys: KeyView,
         http: Arc<HttpClient>,
-        deadline: Duration,
+        times: WitnessTimes,
     ) -> Result<Self, String> {
         let policy = Policy::parse(policy).map_err(|e| e.to_string())?;
         let chain = keys.chain();
@@ -132,7 +163,7 @@ impl Witnesses {
             peers,
             keys,
             http,
-            deadline,
+            times,
         })
     }
 
@@ -169,7 +200,7 @@ impl Witnesses {
                 checkpoint: &checkpoint,
                 keys: &self.keys,
                 reader,
-                deadline: Deadline::within(self.deadline),
+                deadline: Deadline::within(self.times.deadline()),
             };
             match request.until_answered(peer, &witness.key) {
                 Ok(Answer::Cosigned(line)) => round.lines.push(line),

@@ -370,7 +370,8 @@ impl Publisher {
         let (signature, version) = self
             .sign(&request, until)
             .map_err(|e| kms_unavailable(&e))?;
-        let public = doc.version(version).map(|v| v.public_key.as_slice());
+        let head = doc.head_version().filter(|head| head.version == version);
+        let public = head.map(|head| head.public_key.as_slice());
         let public: [u8; 32] = public
             .unwrap_or_default()
             .try_into()

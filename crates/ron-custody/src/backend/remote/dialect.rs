@@ -113,6 +113,7 @@ impl Dialect {
                 };
                 let path = "/v1/kms/wrap";
                 let reply = link.call(Method::POST, path, Some(text(&request)), false, deadline)?;
+                key_is_there(&reply)?;
                 let answer: WrapAnswer = read(&reply)?;
                 Ok(answer.ciphertext.0)
             }
@@ -123,6 +124,7 @@ impl Dialect {
                 });
                 let path = format!("/encrypt/{name}");
                 let reply = link.call(Method::POST, &path, Some(text(&body)), false, deadline)?;
+                key_is_there(&reply)?;
                 Ok(data(&reply, "ciphertext")?.into_bytes())
             }
         }
@@ -148,6 +150,7 @@ impl Dialect {
                 };
                 let path = "/v1/kms/unwrap";
                 let reply = link.call(Method::POST, path, Some(text(&request)), false, deadline)?;
+                key_is_there(&reply)?;
                 let code = reply.problem().map(|p| p.code);
                 if code.as_deref() == Some("ciphertext_refused") {
                     return Err(Fault::Mismatch);
@@ -164,6 +167,7 @@ impl Dialect {
                 });
                 let path = format!("/decrypt/{name}");
                 let reply = link.call(Method::POST, &path, Some(text(&body)), false, deadline)?;
+                key_is_there(&reply)?;
                 if reply.status == 400 {
                     return Err(Fault::Mismatch);
                 }
@@ -201,6 +205,14 @@ fn op_id(what: &str, name: &str) -> OpId {
     let digest = sha256(format!("ron-kms/v1/remote\0{what}\0{name}").as_bytes());
     let bytes = *digest.first_chunk().expect("16 of 32 bytes");
     OpId(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+/// Whether the other service knows the key that a call has named.
+fn key_is_there(reply: &Reply) -> Result<(), Fault> {
+    match reply.status {
+        404 => Err(Fault::Missing("it answers 404".into())),
+        _ => Ok(()),
+    }
 }
 
 /// `ron-<id>-v<N>` of `tenant/purpose/alg/id#vN`.

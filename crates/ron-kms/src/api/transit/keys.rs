@@ -6,10 +6,10 @@ use ron_crypto::hash::sha256;
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
-use ron_proto::kms::{CreateKey, KeyDoc, RotateRequest, UpdateKey};
+use ron_proto::kms::{CreateKey, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
-use ron_proto::values::{Alg, OpId};
+use ron_proto::values::{Alg, Kid, OpId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -18,6 +18,9 @@ use super::{bad, body, find, form, json_of, key_for_use, names, purpose, route, 
 use crate::api::Action;
 use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
+
+/// Maximum versions in an answer, which Vault's format does not page.
+const SHOWN_MAX: usize = 500;
 
 /// The body of `keys/{name}`.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -102,13 +105,12 @@ fn list(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 
 fn read_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let key = find(&kms.index.load(), &request.principal, request.param("name"))?;
-    Ok(answer(kms, request, &key))
+    Ok(answer(request, &key))
 }
 
 /// The key as it is.
-fn answer(kms: &Kms, request: &Request, key: &Key) -> Action {
-    let document = key.to_doc(&kms.origin);
-    Action::Respond(form::data(&shown(request.param("name"), &document)))
+fn answer(request: &Request, key: &Key) -> Action {
+    Action::Respond(form::data(&shown(request.param("name"), key)))
 }
 
 /// The native algorithm of a Vault key type.
@@ -178,7 +180,7 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     }
     let alg = alg_of(&wanted)?;
     match find(&kms.index.load(), &request.principal, name) {
-        Ok(key) => return Ok(answer(kms, request, &key)),
+        Ok(key) => return Ok(answer(request, &key)),
         Err(refusal) if refusal.cause == Cause::NotFound => {}
         Err(refusal) => return Err(refusal),
     }
@@ -203,18 +205,17 @@ fn op_id(tenant: &str, name: &str) -> OpId {
     OpId::from_random(hash[..16].try_into().expect("16 of 32 bytes"))
 }
 
-/// Converts the key document of a native answer, alone or inside the answer of a change, into Vault's format.
-pub fn show_document(name: &str, response: Response) -> Response {
-    let Some(mut value) = json_of(&response) else {
+/// The key that a native answer is about, alone or inside the answer of a change, in Vault's format.
+pub fn show_changed(kms: &Kms, name: &str, response: Response) -> Response {
+    let Some(value) = json_of(&response) else {
         return response;
     };
-    let document = match value.get_mut("document") {
-        Some(inner) => inner.take(),
-        None => value,
-    };
-    match serde_json::from_value::<KeyDoc>(document) {
-        Ok(document) => form::data(&shown(name, &document)),
-        Err(_) => Problem::internal("the key document is not readable").into(),
+    let document = value.get("document").unwrap_or(&value);
+    let kid = document["key"].as_str().map(str::parse::<Kid>);
+    let index = kms.index.load();
+    match kid.and_then(|kid| index.keys.get(&kid.ok()?)) {
+        Some(key) => form::data(&shown(name, key)),
+        None => Problem::internal("the key document is not readable").into(),
     }
 }
 
@@ -227,7 +228,7 @@ fn rotate(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 fn configure(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let key = key_for_use(kms, request)?;
     let Some(update) = update(&key, request)? else {
-        return Ok(answer(kms, request, &key));
+        return Ok(answer(request, &key));
     };
     let (kid, update) = (key.kid.clone(), KeyRequest::Update(update));
     Ok(Action::store(|call| StoreJob::Change(call, kid, update)))
@@ -273,31 +274,32 @@ fn kind_of(alg: Alg) -> &'static str {
     }
 }
 
-/// A key document in Vault's format.
-fn shown(name: &str, document: &KeyDoc) -> Value {
-    let alg = document.key.alg;
+/// A key in Vault's format, with the versions that verify or decrypt, as Vault shows them: the newest `SHOWN_MAX`.
+fn shown(name: &str, key: &Key) -> Value {
+    let alg = key.kid.alg;
     let mut versions = Map::new();
-    for version in &document.versions {
-        let created = version.created;
+    let below = (key.versions.len().saturating_sub(SHOWN_MAX)).max(key.min_verify as usize - 1);
+    for version in &key.versions[below..] {
+        let (created, public) = (version.created, &version.public);
         let entry = match alg {
-            _ if version.public_key.0.is_empty() => json!(created.0 / 1000),
+            _ if public.raw().is_empty() => json!(created.0 / 1000),
             Alg::EcdsaP256 => json!({
-                "creation_time": created, "name": "P-256", "public_key": version.public_key_pem,
+                "creation_time": created, "name": "P-256", "public_key": public.pem(),
             }),
             _ => json!({
                 "creation_time": created, "name": kind_of(alg),
-                "public_key": ron_proto::b64::std(&version.public_key.0),
+                "public_key": ron_proto::b64::std(public.raw()),
             }),
         };
-        versions.insert(version.version.to_string(), entry);
+        versions.insert(version.number.to_string(), entry);
     }
     json!({
         "name": name,
         "type": kind_of(alg),
         "keys": versions,
-        "latest_version": document.head,
+        "latest_version": key.head,
         "min_available_version": 0,
-        "min_decryption_version": document.min_verify_version,
+        "min_decryption_version": key.min_verify,
         "min_encryption_version": 0,
         "deletion_allowed": false,
         "derived": false,
@@ -308,7 +310,7 @@ fn shown(name: &str, document: &KeyDoc) -> Value {
         "supports_decryption": alg.wraps(),
         "supports_signing": alg.signs(),
         "supports_derivation": false,
-        "ron_key": document.key,
+        "ron_key": key.kid,
     })
 }
 

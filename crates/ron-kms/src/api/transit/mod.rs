@@ -67,8 +67,9 @@ fn route(
         match handler(&kms, &request) {
             // The store thread answers with key documents.
             Ok(action @ Action::Store(_)) => {
-                let name = request.param("name").to_owned();
-                let responder = responder.map(move |answer| keys::show_document(&name, answer));
+                let (name, shared) = (request.param("name").to_owned(), kms.clone());
+                let shown = move |answer| keys::show_changed(&shared, &name, answer);
+                let responder = responder.map(shown);
                 action.perform(&kms, request, responder);
             }
             Ok(action) => action.perform(&kms, request, responder),

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ron_custody::Cause;
 use ron_proto::kms::{KeyBackend, PayloadPolicy, SignRequest};
 use ron_proto::values::Alg;
 
+use super::super::envelope::{one, why, wrap};
 use super::super::{Rig, settings, signed};
 use super::{in_backend, in_child, openssl_agrees, run, until, var};
 
@@ -303,6 +305,57 @@ fn a_token_that_is_away_is_refused_at_once_and_found_again() {
 }
 
 #[test]
+fn a_key_that_was_deleted_in_the_token_is_an_error_of_that_key_alone() {
+    let dir = tempfile::tempdir().expect("dir");
+    let name = "tests::devices::softhsm::a_key_that_was_deleted_in_the_token_is_an_error_of_that_key_alone";
+    if !in_child(name, || token(dir.path())) {
+        return;
+    }
+    let dir = home();
+    let rig = rig(&dir, MODULE);
+    let make = |alg, op| rig.create_in(KeyBackend::Pkcs11, alg, op);
+    let [gone, other] = [(Alg::Ed25519, 1), (Alg::EcdsaP256, 2)].map(|(alg, op)| make(alg, op));
+    let wraps = make(Alg::Aes256Kwp, 3);
+    // Both sessions have used the keys, so that their handles are remembered.
+    for doc in [&gone, &other, &gone, &other] {
+        signed(&rig.sign_text(doc, b"before"));
+    }
+    let listed = tool(&dir, &["--login", "--pin", PIN, "--list-objects"]);
+    for (doc, kind) in [(&gone, "privkey"), (&wraps, "secrkey")] {
+        let (_, after) = listed
+            .split_once(&format!("{}#v1", doc.key))
+            .expect("labelled");
+        let id = after
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("ID:"));
+        let which = ["--type", kind, "--id", id.expect("an id").trim()];
+        let delete = ["--login", "--pin", PIN, "--delete-object"];
+        tool(&dir, &[&delete[..], &which].concat());
+    }
+    for _ in 0..4 {
+        let got = rig.sign_text(&gone, b"after");
+        assert_eq!((got.status, got.code().as_str()), (503, "key_missing"));
+        assert_eq!(rig.retry_after(&gone), None, "no retry helps");
+        signed(&rig.sign_text(&other, b"after"));
+        let wrapped = one(&rig, wrap(&wraps.key, None, b"secret"));
+        assert_eq!(why(wrapped), Some(Cause::KeyMissing));
+    }
+    assert_eq!(rig.ready.snapshot().degraded, Vec::<String>::new());
+    rig.rotated(&gone.key);
+    assert_eq!(signed(&rig.sign_text(&gone, b"again")).version, 2);
+    // Without the whole token, it is the device that is unavailable.
+    std::fs::rename(dir.join("tokens"), dir.join("away")).expect("moved");
+    for doc in [&gone, &other] {
+        assert_eq!(rig.sign_text(doc, b"x").code(), "store_unavailable");
+    }
+    std::fs::rename(dir.join("away"), dir.join("tokens")).expect("moved back");
+    until("it signs again", || {
+        rig.sign_text(&other, b"x").status == 200
+    });
+    rig.stop();
+}
+
+#[test]
 fn a_wrong_pin_is_tried_once() {
     let dir = tempfile::tempdir().expect("dir");
     let name = "tests::devices::softhsm::a_wrong_pin_is_tried_once";
@@ -325,8 +378,8 @@ fn a_wrong_pin_is_tried_once() {
         "store_unavailable",
         "nothing is tried before a reload"
     );
-    for device in rig.engine.backends.devices() {
-        device.presence().nudge();
+    for device in rig.engine.kms.backends.devices() {
+        device.presence().adopt(Duration::from_millis(200));
     }
     until("it is up after a reload", || {
         rig.engine

@@ -1,13 +1,18 @@
 //! Completion of a change: its leaf is durable, so the version becomes visible and its answer is stored.
 
+use ron_custody::Refusal;
+use ron_custody::index::Key;
 use ron_custody::store::Pending;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
-use ron_proto::kms::KeyChanged;
+use ron_proto::kms::{KeyChanged, KeyDoc, KeyState, RotationDoc, WaitingDoc};
 use ron_proto::receipt::LogReceipt;
-use serde::Serialize;
+use ron_proto::strict;
+use ron_proto::values::{Kid, OpId, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::audit::leaf::Op;
+use crate::replay::unreadable_answer;
 use crate::work::CallContext;
 
 /// The answer of a finished change.
@@ -34,9 +39,82 @@ pub const fn makes_key(op: Op) -> bool {
     matches!(op, Op::Create | Op::Import)
 }
 
-/// The HTTP status of the operation's answer.
-pub const fn status_of(op: Op) -> u16 {
-    if makes_key(op) { 201 } else { 200 }
+/// What the store keeps of an answer: the fields of the key's document that later changes can change. The others are
+/// read from the key when the answer is repeated.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeptAnswer {
+    key: Kid,
+    head: u32,
+    min_verify_version: u32,
+    state: KeyState,
+    exportable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rotation: Option<RotationDoc>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    waiting: Option<WaitingDoc>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    destroy_at: Option<Timestamp>,
+    /// Index of the leaf.
+    leaf: u64,
+}
+
+impl KeptAnswer {
+    fn of(key: &Key, leaf: u64) -> Self {
+        let document = key.summary();
+        Self {
+            key: document.key,
+            head: document.head,
+            min_verify_version: document.min_verify_version,
+            state: document.state,
+            exportable: document.exportable,
+            rotation: document.rotation,
+            waiting: document.waiting,
+            destroy_at: document.destroy_at,
+            leaf,
+        }
+    }
+
+    /// The whole answer. `key` is the key at any later time, and `log` the origin of the audit log.
+    fn answer(self, (op, op_id): (Op, OpId), key: &Key, log: &str) -> Answer {
+        let shown = KeyDoc {
+            head: self.head,
+            min_verify_version: self.min_verify_version,
+            state: self.state,
+            exportable: self.exportable,
+            rotation: self.rotation,
+            waiting: self.waiting,
+            destroy_at: self.destroy_at,
+            ..key.summary()
+        };
+        let versions = (shown.newest() - shown.head + 1) as usize;
+        let mut document = KeyDoc {
+            versions: key.version_docs(log, shown.head - 1, versions),
+            ..shown
+        };
+        let receipt = LogReceipt {
+            log: log.to_owned(),
+            index: self.leaf,
+        };
+        if makes_key(op) {
+            document.receipt = Some(receipt);
+            return Answer {
+                status: 201,
+                json: to_json(&document),
+                location: Some(format!("/v1/kms/keys/{}", document.key)),
+            };
+        }
+        let changed = KeyChanged {
+            op_id,
+            document,
+            receipt,
+        };
+        Answer {
+            status: 200,
+            json: to_json(&changed),
+            location: None,
+        }
+    }
 }
 
 /// Completes a change whose leaf is durable: makes it visible, stores its answer and
@@ -45,27 +123,36 @@ pub fn complete_change(
     store: &mut KeyStore,
     pending: &Pending,
     op: Op,
-    receipt: LogReceipt,
-) -> Result<String, StoreError> {
+    receipt: &LogReceipt,
+) -> Result<Answer, StoreError> {
     // In memory first: the answer shows the version, and both are then written in one transaction.
     let birth = receipt.index;
     store.mark_born(pending, birth);
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let mut document = key.to_doc(&receipt.log);
-    let json = if makes_key(op) {
-        document.receipt = Some(receipt);
-        to_json(&document)
-    } else {
-        to_json(&KeyChanged {
-            op_id: pending.op_id,
-            document,
-            receipt,
-        })
-    };
-    store.complete(pending, birth, &json)?;
-    Ok(json)
+    let kept = KeptAnswer::of(&key, birth);
+    store.complete(pending, birth, &to_json(&kept))?;
+    Ok(kept.answer((op, pending.op_id), &key, &receipt.log))
+}
+
+/// The answer of an operation that was done before, from what [`complete_change`] or
+/// [`complete_log_key`](crate::work::log_key::complete_log_key) has kept.
+pub fn repeated_answer(
+    store: &KeyStore,
+    (op, op_id): (Op, OpId),
+    kept: String,
+) -> Result<Answer, Refusal> {
+    if op == Op::RotateLogKey {
+        return Ok(Answer {
+            status: 200,
+            json: kept,
+            location: None,
+        });
+    }
+    let kept: KeptAnswer = strict::from_slice(kept.as_bytes()).map_err(|_| unreadable_answer())?;
+    let key = store.key(&kept.key).ok_or_else(unreadable_answer)?;
+    Ok(kept.answer((op, op_id), &key, &store.log().origin))
 }
 
 /// An answer as JSON.

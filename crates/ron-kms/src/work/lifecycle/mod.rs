@@ -37,7 +37,7 @@ use super::{CallContext, Kms, StoreJob, each_job};
 use crate::audit::entry::{Entry, Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
-use complete::{Answer, complete_change, makes_key, status_of};
+use complete::{Answer, complete_change, makes_key, repeated_answer};
 use plan::{Plan, Planner};
 
 /// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
@@ -227,7 +227,7 @@ impl Lifecycle {
     fn planner(&self) -> Planner<'_> {
         Planner {
             store: &self.store,
-            settings: &self.kms.settings.keys.lifecycle,
+            settings: self.kms.settings.with(|settings| settings.keys.lifecycle),
             random: self.kms.random.as_ref(),
             now: Timestamp(self.kms.clock.unix_ms()),
         }
@@ -272,11 +272,9 @@ impl Lifecycle {
                 "this op_id was used with another body within 24 hours; use a new one",
             )),
             Some(seen) => match seen.answer {
-                Some(json) => Ok(Some(Answer {
-                    status: status_of(change.op),
-                    json,
-                    location: None,
-                })),
+                Some(kept) => {
+                    repeated_answer(&self.store, (change.op, change.op_id), kept).map(Some)
+                }
                 None => Err(Refusal::new(
                     Cause::InFlight,
                     "the operation with this op_id is not finished",
@@ -293,7 +291,11 @@ impl Lifecycle {
         policy: &PayloadPolicy,
     ) -> Result<(), Refusal> {
         may_use(&call.caller, kid)?;
-        if !self.kms.settings.keys.algs.contains(&kid.alg) {
+        if !self
+            .kms
+            .settings
+            .with(|settings| settings.keys.algs.contains(&kid.alg))
+        {
             return Err(Refusal::new(
                 Cause::Unsupported,
                 "no configured backend makes keys of this algorithm, or `algs` leaves it out",
@@ -381,15 +383,10 @@ impl Lifecycle {
             );
             return Err(Refusal::audit_down());
         };
-        let json = complete_change(&mut self.store, &pending, change.op, receipt)
+        let answer = complete_change(&mut self.store, &pending, change.op, &receipt)
             .map_err(|e| self.store_failed(&e))?;
         self.publish(&pending.kid);
-        let location = makes_key(change.op).then(|| format!("/v1/kms/keys/{}", pending.kid));
-        Ok(Answer {
-            status: status_of(change.op),
-            json,
-            location,
-        })
+        Ok(answer)
     }
 
     /// Replaces the key in the snapshot that all threads read.

@@ -36,7 +36,7 @@ impl Plan {
 /// The inputs of a decision.
 pub struct Planner<'a> {
     pub store: &'a KeyStore,
-    pub settings: &'a LifecycleSettings,
+    pub settings: LifecycleSettings,
     pub random: &'a dyn Random,
     pub now: Timestamp,
 }
@@ -208,7 +208,7 @@ impl Planner<'_> {
     /// Decides the scheduled change that is due for the key now; `None` when there is none.
     pub fn automatic(&self, kid: &Kid) -> Result<Option<(Op, Plan)>, PlanError> {
         let mut meta = self.store.known(kid)?.clone();
-        let plan = match due(&Schedule::from(&meta), self.settings, self.now) {
+        let plan = match due(&Schedule::from(&meta), &self.settings, self.now) {
             None => return Ok(None),
             Some(Due::Publish { signs_from }) => {
                 let new = self.store.version_above_head(kid, self.now)?;
