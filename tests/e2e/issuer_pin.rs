@@ -14,6 +14,9 @@ use ron_proto::b64;
 use ron_tests::issuer::{now_s, part};
 use ron_tests::tools::{Process, service, signal, wait_listening};
 use ron_tests::{CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, until};
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::Ed25519NoteSigner;
+use ron_tlog::tree::Frontier;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -110,7 +113,7 @@ struct Beside {
     config: PathBuf,
     sets: Vec<String>,
     process: Option<Process>,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl Beside {
@@ -143,7 +146,7 @@ impl Beside {
             config: fleet.dir().join(name).join("config.toml"),
             sets,
             process: None,
-            _data: data,
+            data,
         }
     }
 
@@ -153,6 +156,13 @@ impl Beside {
         let mut command = service(self.name, &self.config, sets.chain(more.iter().copied()));
         self.process = Some(Process::start(&mut command));
         wait_listening(("127.0.0.1", self.api));
+    }
+
+    /// Removes its record of what it has seen of the issuer.
+    fn forget(&mut self) {
+        self.process = None;
+        let data = self.data.path().join(format!("{}-data", self.name));
+        std::fs::remove_file(data.join("issuer-notes.json")).unwrap();
     }
 
     fn status(&self, fleet: &Fleet, token: &str) -> u16 {
@@ -207,15 +217,27 @@ fn forged(issuer: &str) -> (String, impl Fn(&str, &str) -> String + use<>) {
     (json!({ "keys": [jwk] }).to_string(), passport)
 }
 
-const NOTHING_REVOKED: &str = r#"{"events":[],"next":0,"current_epoch":1}"#;
+/// A feed without events, under a checkpoint that another key has signed.
+fn nothing_revoked(issuer: &str) -> String {
+    let head = Checkpoint {
+        origin: format!("{issuer}/revocations"),
+        size: 0,
+        root: Frontier::new().root(),
+    };
+    let key = Ed25519NoteSigner::new(&head.origin, Ed25519Key::from_seed(&[66; 32])).unwrap();
+    let checkpoint = head.sign(&[&key]).unwrap();
+    json!({"events": [], "next": 0, "current_epoch": 1, "checkpoint": checkpoint}).to_string()
+}
 
 #[test]
 fn a_program_on_the_issuers_port_makes_no_passports() {
     let fleet = Fleet::start();
-    let (keys, passport) = forged(fleet.bootstrap()["issuer"].as_str().unwrap());
+    let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
+    let (keys, passport) = forged(&issuer);
+    let nothing_revoked = nothing_revoked(&issuer);
     let true_issuer = fleet.api("svc-passport");
     let port = Port::before(&true_issuer);
-    port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, NOTHING_REVOKED)]);
+    port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, &nothing_revoked)]);
     let mut services = SERVICES.map(|(name, read, _)| Beside::new(&fleet, &port, name, read));
     for service in &mut services {
         service.start(&[]);
@@ -248,7 +270,8 @@ fn a_program_on_the_issuers_port_makes_no_passports() {
 
     // Without the pin this passport would be accepted: nothing else about it is wrong.
     let wallet = &mut services[0];
-    port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, NOTHING_REVOKED)]);
+    port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, &nothing_revoked)]);
+    wallet.forget(); // that the true issuer has revocations
     wallet.start(&["auth.note_vkey=", "auth.unpinned=true"]);
     let token = passport("svc-wallet", "wallet:read");
     until("an unpinned wallet believes it", || {
@@ -264,7 +287,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
         let reply = fleet.get(&format!("{true_issuer}{path}"), None);
         String::from_utf8(reply.body).unwrap()
     };
-    let (old_keys, old_note) = (read(KEYS), read(NOTE));
+    let (old_keys, old_note, old_feed) = (read(KEYS), read(NOTE), read(EVENTS));
     let revoked = fleet.token("svc-wallet", Some("wallet:read"));
     ok(&fleet.ron(&[
         "token",
@@ -283,21 +306,23 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     until(name, || wallet.status(&fleet, &token) == 200);
     until("it is revoked", || wallet.status(&fleet, &revoked) == 401);
 
+    // The earlier feed, while the wallet runs.
+    port.serve(&[(EVENTS, &old_feed)]);
+    wallet.says(&fleet, "known revocations stay in force");
+    assert_eq!(wallet.status(&fleet, &revoked), 401);
+    assert_eq!(wallet.status(&fleet, &token), 200);
+
     // The earlier note and the earlier feed, both of which were public.
-    port.serve(&[
-        (KEYS, &old_keys),
-        (NOTE, &old_note),
-        (EVENTS, NOTHING_REVOKED),
-    ]);
+    port.serve(&[(KEYS, &old_keys), (NOTE, &old_note), (EVENTS, &old_feed)]);
     wallet.start(&[]);
-    wallet.says(&fleet, "which this service has seen");
+    wallet.says(&fleet, "it was rolled back");
     assert_eq!(wallet.status(&fleet, &token), 503);
 
     // The newest note with the earlier feed: revocations that the feed lacks would be undone.
-    port.serve(&[(EVENTS, NOTHING_REVOKED)]);
+    port.serve(&[(EVENTS, &old_feed)]);
     let before = wallet.reads();
     until("it reads the keys", || wallet.reads() > before);
-    wallet.says(&fleet, "the feed ends at event 0");
+    wallet.says(&fleet, "it was rolled back");
     assert_eq!(wallet.status(&fleet, &revoked), 503);
 
     port.serve(&[]);
@@ -359,7 +384,7 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     // The issuer is older than what the wallet has seen, as after a restore.
     let seen = fleet.dir().join("svc-wallet/data/issuer-notes.json");
     let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
-    let text = json!({"format": 1, "versions": {issuer: 1_000_000}}).to_string();
+    let text = json!({"format": 1, "issuers": {issuer: {"note": 1_000_000}}}).to_string();
     std::fs::write(&seen, text).unwrap();
     signal(fleet.pid(), "-HUP");
     until("the wallet refuses the note", || {

@@ -39,6 +39,7 @@ mod passport_chaos;
 mod passport_clients;
 mod passport_faults;
 mod passport_interop;
+mod passport_log;
 mod passport_mtls;
 mod passport_pq;
 mod passport_revocation;

@@ -173,6 +173,12 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
         ["passport.db", "99", "up to 1", "newer program"],
     ),
     (
+        "svc-passport",
+        "svc-passport/data/revocations/log.meta",
+        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
+        ["log.meta", "99", "up to 1", "newer program"],
+    ),
+    (
         "ron-ledger",
         "ron-ledger/data/log/log.meta",
         |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
@@ -193,7 +199,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     (
         "svc-wallet",
         "svc-wallet/data/issuer-notes.json",
-        |f| fs::write(f, "{\"format\":99,\"versions\":{}}").unwrap(),
+        |f| fs::write(f, "{\"format\":99,\"issuers\":{}}").unwrap(),
         ["issuer-notes.json", "99", "1", "newer program"],
     ),
     (

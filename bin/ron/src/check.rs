@@ -1,4 +1,4 @@
-//! Offline checks: `ron audit`, `ron ledger verify`, `ron rewarder verify | prove`. They need a
+//! Offline checks: `ron audit`, `ron ledger verify`, `ron revocations verify`, `ron rewarder verify | prove`. They need a
 //! directory and public keys and no service; they take no lock, so they also work beside running
 //! services. The module also holds the one change that concerns auditors: a new key of the audit
 //! log.
@@ -20,7 +20,7 @@ use svc_rewarder::manifest::verify::{Pins, verify_run_dir};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// A log, and the key it is checked with.
+/// Verify a log.
 #[derive(Args)]
 pub struct LogArgs {
     #[command(subcommand)]
@@ -88,6 +88,14 @@ pub fn ledger(args: LogArgs) -> Result<(), String> {
     let LogCommand::Verify(place) = args.command;
     let (dir, vkey) = place.resolve("ron-ledger/data/log", |v| v.ledger_vkey)?;
     println!("{}", ledger_dir(&dir, &vkey)?);
+    Ok(())
+}
+
+pub fn revocations(args: LogArgs) -> Result<(), String> {
+    let LogCommand::Verify(place) = args.command;
+    let below = format!("svc-passport/data/{}", svc_passport::LOG_DIR);
+    let (dir, vkey) = place.resolve(&below, |v| v.revocations_vkey)?;
+    println!("{}", revocations_dir(&dir, &vkey)?);
     Ok(())
 }
 
@@ -190,6 +198,23 @@ pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
         report.accounts,
         report.keys,
         report.assets.len()
+    ))
+}
+
+/// Verifies the revocation log in a directory, and the database beside it; returns the line to print.
+pub fn revocations_dir(dir: &Path, vkey: &str) -> Result<String, String> {
+    let bar = bar("revocations");
+    let vkey = VerifierKey::parse(vkey).map_err(|e| format!("the verifier key: {e}"))?;
+    let result = svc_passport::verify(dir, &vkey, &mut |done, total| show(&bar, done, total));
+    bar.finish_and_clear();
+    let found = result.map_err(|e| format!("revocation log {}: {e}", dir.display()))?;
+    let rows = match found.rows {
+        Some(rows) => format!("{rows} rows of passport.db agree with it"),
+        None => "no passport.db is beside it".to_owned(),
+    };
+    Ok(format!(
+        "revocation log verified: {} leaves, {} of them under a signed checkpoint, {rows}",
+        found.leaves, found.checkpoint_size
     ))
 }
 

@@ -50,6 +50,8 @@ enum Command {
     Audit(check::audit::AuditArgs),
     Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
+    /// Verify the issuer's revocation log.
+    Revocations(check::LogArgs),
     Wallet(wallet::WalletArgs),
     Witness(witness::WitnessArgs),
     Rewarder(rewarder::RewarderArgs),
@@ -85,6 +87,7 @@ impl Cli {
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),
             Command::Ledger(args) => ledger::run(args),
+            Command::Revocations(args) => check::revocations(args),
             Command::Wallet(args) => wallet::run(args),
             Command::Witness(args) => witness::run(&args),
             Command::Rewarder(args) => rewarder::run(args),

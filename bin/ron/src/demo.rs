@@ -299,6 +299,11 @@ fn checks(layout: &Layout) -> Result<(), String> {
         "{}",
         check::ledger_dir(&layout.data("ron-ledger").join("log"), &keys.ledger_vkey)?
     );
+    let revocations = layout.data("svc-passport").join(svc_passport::LOG_DIR);
+    eprintln!(
+        "{}",
+        check::revocations_dir(&revocations, &keys.revocations_vkey)?
+    );
     let pins = check::kept_pins(layout)?;
     for dir in check::run_dirs(layout)? {
         eprintln!("{}", check::run_dir(&dir, &pins)?);

@@ -12,12 +12,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use ron_auth::{policy_note, service_token};
+use ron_auth::{policy_note, revocation_log, service_token};
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
+use ron_service::log_host::note_key;
 use ron_tlog::note::VerifierKey;
 
 use ron_services::NAMES;
@@ -153,9 +154,12 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
         write_if_absent(layout, service, &log_keeper(service, None))?;
     }
     let issuer = format!("http://127.0.0.1:{}", api_port(base_port, "svc-passport"));
-    let ledger_vkey = during(layout, "ron-ledger", ledger_vkey)?;
+    let logs = LogKeys {
+        ledger: during(layout, "ron-ledger", ledger_vkey)?,
+        revocations: revocations_vkey(layout, &issuer)?,
+    };
     let bootstrap = during(layout, "ron-kms", |url| {
-        keys_and_policies(layout, url, &issuer, ledger_vkey)
+        keys_and_policies(layout, url, &issuer, logs)
     })?;
     for service in NAMES
         .iter()
@@ -186,6 +190,20 @@ fn during<T>(
     let answer = answer?;
     stopped?;
     Ok(answer)
+}
+
+/// Verifier key lines of logs whose services hold the keys themselves.
+struct LogKeys {
+    ledger: String,
+    revocations: String,
+}
+
+/// Makes the key of the revocation log, so that it can be pinned before the issuer's first start.
+fn revocations_vkey(layout: &Layout, issuer: &str) -> Result<String, String> {
+    let origin = revocation_log::origin(issuer);
+    let data = layout.data("svc-passport");
+    let signer = note_key::load_or_make(&data, &origin, &OsRandom, true)?;
+    Ok(signer.verifier().to_string())
 }
 
 fn ledger_vkey(url: &str) -> Result<String, String> {
@@ -279,7 +297,7 @@ fn keys_and_policies(
     layout: &Layout,
     kms_url: &str,
     issuer: &str,
-    ledger_vkey: String,
+    logs: LogKeys,
 ) -> Result<Bootstrap, String> {
     let http = net::client();
     let kms = KmsClient::new(
@@ -321,7 +339,8 @@ fn keys_and_policies(
         note_vkey: note_vkey(&note_key, issuer)?,
         note_key: note_key.key.to_string(),
         audit_vkey: audit_vkey.trim().to_owned(),
-        ledger_vkey,
+        ledger_vkey: logs.ledger,
+        revocations_vkey: logs.revocations,
     })
 }
 

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_auth::{NoteRefused, PolicyNote, policy_note, read_versions, write_versions};
+use ron_auth::{NoteRefused, PolicyNote, RevocationView, Seen, policy_note, read_seen, write_seen};
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
+use ron_proto::passport::RevocationPage;
+use ron_proto::strict;
 use ron_tlog::note::VerifierKey;
 
 use ron_services::NAMES;
@@ -40,8 +42,8 @@ enum Command {
 #[derive(Args)]
 #[command(
     after_help = "Services trust an issuer's keys only if its policy note lists them. The note must be signed by a key that is pinned\n\
-    as auth.note_vkey, and must not be older than a note they have seen. After a restore of the issuer, or when its note key\n\
-    was rotated or lost, they refuse the note until an operator has confirmed it. The command asks the KMS for the key;\n\
+    as auth.note_vkey, and must not be older than a note they have seen; nor may the revocation log be another or a shorter\n\
+    one. After a restore of the issuer, or when its note key was rotated or lost, they refuse it until an operator has confirmed it. The command asks the KMS for the key;\n\
     if the KMS is unavailable too, compare the key with a copy that you trust before you use --yes.\n\n\
     Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url http://127.0.0.1:7450"
 )]
@@ -63,10 +65,11 @@ pub fn run(args: &IssuerArgs) -> Result<(), String> {
     trust(args)
 }
 
-/// A note as it is served, and the keys that it claims to be signed with.
+/// A note as it is served, with the keys that it claims to be signed with, and the whole feed.
 struct Served {
     issuer: String,
     note: PolicyNote,
+    feed: Vec<RevocationPage>,
 }
 
 /// A service that follows the issuer.
@@ -76,8 +79,8 @@ struct Follower {
     text: String,
     data: PathBuf,
     pins: Vec<VerifierKey>,
-    /// The highest version that the service has seen.
-    seen: u64,
+    /// What the service has seen of the issuer; `None` if its file is damaged.
+    seen: Option<Seen>,
 }
 
 fn trust(args: &TrustArgs) -> Result<(), String> {
@@ -116,13 +119,14 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
         refusing += usize::from(verdict.is_err());
         let words = match verdict {
             Err(why) => why,
-            Ok(()) if follower.pins_all_of(&served) => "accepts it",
-            Ok(()) => "accepts it; pins other keys than those that sign it",
+            Ok(()) if follower.pins_all_of(&served) => "accepts it".to_owned(),
+            Ok(()) => "accepts it; pins other keys than those that sign it".to_owned(),
         };
-        println!(
-            "  {:<13}  {words} (has seen version {})",
-            follower.name, follower.seen
-        );
+        let seen = match &follower.seen {
+            Some(seen) => format!("has seen version {}", seen.note),
+            None => "its record of what it has seen is damaged".to_owned(),
+        };
+        println!("  {:<13}  {words} ({seen})", follower.name);
     }
     match (args.yes, kms) {
         (true, Ok(false)) => Err(
@@ -172,10 +176,34 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
         }
         e => e.to_string(),
     })?;
+    let mut feed = Vec::new();
+    let mut after = 0;
+    loop {
+        let text = read(&format!("/v1/passport/events?after={after}"))?;
+        let page: RevocationPage = strict::from_slice(text.as_bytes())
+            .map_err(|e| format!("{url}/v1/passport/events: {e}"))?;
+        if page.events.is_empty() {
+            break;
+        }
+        after = page.next;
+        feed.push(page);
+    }
     Ok(Served {
         issuer: issuer.to_owned(),
         note,
+        feed,
     })
+}
+
+impl Served {
+    /// Whether the revocations are a continuation of those that a service has seen.
+    fn continues(&self, seen: &Seen) -> Result<(), String> {
+        let mut view = RevocationView::through(seen.head().as_ref());
+        for page in &self.feed {
+            view.apply(page, false, 0).map_err(|e| e.to_string())?;
+        }
+        view.history().map_err(|e| e.to_string())
+    }
 }
 
 /// True if the KMS holds all of these note keys; an error says why this is not known.
@@ -207,9 +235,8 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
         let pins = lines.iter().filter_map(|line| line.parse().ok()).collect();
         let data = layout.data(name);
         // A damaged file is written again with --yes.
-        let seen = read_versions(&data).map_or(u64::MAX, |versions| {
-            versions.get(&served.issuer).copied().unwrap_or(0)
-        });
+        let seen = read_seen(&data).ok();
+        let seen = seen.map(|all| all.get(&served.issuer).cloned().unwrap_or_default());
         found.push(Follower {
             name,
             file,
@@ -229,15 +256,24 @@ impl Follower {
         self.pins.len() == signers.len() && self.pins.iter().all(|pin| signers.contains(pin))
     }
 
-    fn verdict(&self, served: &Served) -> Result<(), &'static str> {
+    fn verdict(&self, served: &Served) -> Result<(), String> {
         let signers = &served.note.signers;
         if !self.pins.iter().any(|pin| signers.contains(pin)) {
-            Err("refuses it: it pins another key")
-        } else if self.seen > served.note.version {
-            Err("refuses it: it has seen a newer one")
-        } else {
-            Ok(())
+            return Err("refuses it: it pins another key".into());
         }
+        self.follows(served)
+    }
+
+    /// Whether the issuer is not older than what the service has seen of it.
+    fn follows(&self, served: &Served) -> Result<(), String> {
+        let Some(seen) = &self.seen else {
+            return Err("refuses it: it cannot tell what it has seen".into());
+        };
+        if seen.note > served.note.version {
+            return Err("refuses it: it has seen a newer one".into());
+        }
+        let continues = served.continues(seen);
+        continues.map_err(|why| format!("refuses its revocations: {why}"))
     }
 }
 
@@ -262,10 +298,15 @@ fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
         if pinned != follower.text {
             write_atomic(&follower.file, pinned.as_bytes(), 0o600)?;
         }
-        if follower.seen > served.note.version {
-            let mut versions = read_versions(&follower.data).unwrap_or_default();
-            versions.insert(served.issuer.clone(), served.note.version);
-            write_versions(&follower.data, &versions)?;
+        if follower.follows(served).is_err() {
+            let mut all = read_seen(&follower.data).unwrap_or_default();
+            let seen = Seen {
+                note: served.note.version,
+                log_key: served.note.log_key.as_ref().map(ToString::to_string),
+                checkpoint: None,
+            };
+            all.insert(served.issuer.clone(), seen);
+            write_seen(&follower.data, &all)?;
         }
         println!("{} pins its keys after a reload", follower.name);
     }

@@ -95,6 +95,8 @@ pub struct Bootstrap {
     pub audit_vkey: String,
     /// Verifier key line of the ledger's log.
     pub ledger_vkey: String,
+    /// Verifier key line of the revocation log.
+    pub revocations_vkey: String,
 }
 
 /// `clients/<name>.json`: an OAuth client's credentials.

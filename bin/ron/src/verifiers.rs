@@ -20,6 +20,8 @@ pub struct Verifiers {
     pub audit_vkey: String,
     /// Verifier key line of the ledger's log.
     pub ledger_vkey: String,
+    /// Verifier key line of the revocation log.
+    pub revocations_vkey: String,
     /// Ed25519 public key that policies are signed with (base64url).
     pub policy_public_key: String,
     /// Ed25519 public key that manifests are signed with (base64url).
@@ -42,6 +44,7 @@ pub fn keep(layout: &Layout, bootstrap: &Bootstrap) -> Result<(), String> {
     let kept = Verifiers {
         audit_vkey: bootstrap.audit_vkey.clone(),
         ledger_vkey: bootstrap.ledger_vkey.clone(),
+        revocations_vkey: bootstrap.revocations_vkey.clone(),
         policy_public_key: bootstrap.policy_public_key.clone(),
         manifest_public_key: bootstrap.manifest_public_key.clone(),
     };

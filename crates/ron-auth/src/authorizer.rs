@@ -21,12 +21,12 @@ use crate::jwks::{JwksSnapshot, PqRule};
 use crate::jwt::{self, Expect};
 use crate::meter::{METER_LOCK_SPEC, Meter, Metered};
 use crate::narrow;
-use crate::note_versions::NoteVersions;
 use crate::proofs::ProofCache;
 use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
 use crate::refusals::Refusals;
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
+use crate::seen::SeenIssuers;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
 use crate::trust::Followed;
@@ -51,7 +51,7 @@ pub struct RonAuthorizer {
     pub(crate) revoked: Followed<IssuerConfig, RevocationView>,
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
-    pub(crate) versions: NoteVersions,
+    pub(crate) seen: SeenIssuers,
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
@@ -73,7 +73,7 @@ impl std::fmt::Debug for RonAuthorizer {
 
 impl RonAuthorizer {
     /// The authorizer of a service. `peers` configures calls to other services, the issuer among
-    /// them. `data_dir` holds the versions of the issuer's notes (`None` in amnesia mode).
+    /// them. `data_dir` holds what was seen of the issuer (`None` in amnesia mode).
     pub fn new(
         config: AuthConfig,
         registry: &Registry,
@@ -94,7 +94,7 @@ impl RonAuthorizer {
         fetch: Arc<dyn Fetch>,
         data_dir: Option<&Path>,
     ) -> Result<Arc<Self>, String> {
-        let versions = NoteVersions::open(data_dir)?;
+        let seen = SeenIssuers::open(data_dir)?;
         let metrics = KernelMetrics::new(registry);
         let kicks = queue(&REFRESH_QUEUE_SPEC, REFRESH_QUEUE_SPEC.capacity, &metrics);
         Ok(Arc::new(Self {
@@ -104,7 +104,7 @@ impl RonAuthorizer {
             refusals: Refusals::new(clock.clone()),
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
-            versions,
+            seen,
             cache: TokenCache::new(CACHED_TOKENS_MAX),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),
@@ -149,7 +149,7 @@ impl RonAuthorizer {
     pub fn reload(&self, mut new: AuthConfig) -> Result<(), String> {
         let old = self.config.load();
         new.enforced_caveats.clone_from(&old.enforced_caveats);
-        self.versions.read_again()?;
+        self.seen.read_again()?;
         self.config.store(new);
         self.refresher.kick();
         self.report_state();

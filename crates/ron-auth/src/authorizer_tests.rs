@@ -6,13 +6,17 @@ use std::time::Duration;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Headers, Method};
 use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
+use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Timestamp, b64, scope};
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::Ed25519NoteSigner;
+use ron_tlog::tree::Frontier;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::refresh::FetchError;
-use crate::{Holder, service_token};
+use crate::{Holder, revocation_log, service_token};
 
 #[path = "authorizer_transport_tests.rs"]
 mod transport;
@@ -57,19 +61,33 @@ impl Fetch for Fake {
             .unwrap()
             .parse()
             .unwrap();
-        let rest = state.events.iter().enumerate().skip(after).take(1000);
-        let events: Vec<RevocationEvent> = rest
+        let all = state.events.iter().enumerate();
+        let all: Vec<RevocationEvent> = all
             .map(|(at, revoked)| RevocationEvent {
                 seq: at as u64 + 1,
                 ts: Timestamp(0),
                 revoked: revoked.clone(),
+                salt: Bytes::default(),
+                by: Bytes::default(),
             })
             .collect();
+        let mut tree = Frontier::new();
+        for event in &all {
+            tree.push(revocation_log::hash(event));
+        }
+        let head = Checkpoint {
+            origin: revocation_log::origin(url.split_once("/v1/").unwrap().0),
+            size: all.len() as u64,
+            root: tree.root(),
+        };
+        let signer = Ed25519NoteSigner::new(&head.origin, Ed25519Key::from_seed(&[9; 32])).unwrap();
+        let events: Vec<RevocationEvent> = all.into_iter().skip(after).take(1000).collect();
         let next = (after + events.len()) as u64;
         let page = RevocationPage {
             events,
-            next: next.min(state.events.len() as u64),
+            next: next.min(head.size),
             current_epoch: state.epoch,
+            checkpoint: head.sign(&[&signer]).unwrap(),
         };
         Ok(serde_json::to_vec(&page).unwrap())
     }
@@ -424,7 +442,7 @@ fn time_and_revocation_are_checked_on_every_use() {
 }
 
 #[test]
-fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
+fn a_long_history_is_read_in_pages_and_a_shorter_one_adds_its_revocations() {
     let rig = rig();
     rig.auth.refresh_keys_once().unwrap().unwrap();
     let jti = |n: usize| Revoked::Jti {
@@ -452,10 +470,15 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
         Err(AuthReject::Revoked)
     );
-    // A shorter history: read again from the beginning, and not used before it is complete.
-    rig.fake.0.lock().events = vec![jti(7)];
-    rig.auth.read_feed_once(0).unwrap().unwrap();
-    assert_eq!(rig.auth.revoked_now().after(), 1);
+    // A shorter history is an alarm; its revocations count as well.
+    rig.fake.0.lock().events = vec![jti(9_000)];
+    let why = rig.auth.read_feed_once(0).unwrap().unwrap_err();
+    assert!(why.contains("ends at event 1, but event 2500"), "{why}");
+    assert_eq!(rig.auth.revoked_now().after(), 2500);
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x9000"))),
+        Err(AuthReject::Revoked)
+    );
     assert_eq!(
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x2499"))),
         Err(AuthReject::Revoked),
@@ -468,21 +491,22 @@ fn a_long_history_is_read_in_pages_and_a_replaced_issuer_from_the_start() {
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
         Err(AuthReject::Revoked)
     );
-    // A history that was replaced during the outage and has the same length is noticed.
+    // So is one that was replaced during the outage.
     {
         let mut state = rig.fake.0.lock();
-        state.events = vec![jti(8)];
+        state.events = (6_000..8_500).map(jti).collect();
         state.events_up = true;
     }
-    rig.auth.read_feed_once(0).unwrap().unwrap();
+    let why = rig.auth.read_feed_once(0).unwrap().unwrap_err();
+    assert!(why.contains("other events than before"), "{why}");
     assert_eq!(
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x7"))),
         Err(AuthReject::Revoked)
     );
-    assert!(matches!(
-        rig.ask(&rig.token(|claims| claims["jti"] = json!("x8"))),
+    assert_eq!(
+        rig.ask(&rig.token(|claims| claims["jti"] = json!("x8000"))),
         Err(AuthReject::Revoked)
-    ));
+    );
 }
 
 #[test]

@@ -10,6 +10,7 @@ use ron_tlog::note::{Note, NoteError, VerifierKey};
 
 use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
 use crate::jwt::SKEW_S;
+use crate::revocation_log;
 
 /// Maximum keys in a note: more than in a key set, because revoked keys stay listed.
 const KEYS_MAX: usize = 1024;
@@ -45,6 +46,8 @@ pub enum NoteRefused {
 pub struct PolicyNote {
     pub version: u64,
     keys: BTreeMap<String, ListedKey>,
+    /// The key of the issuer's revocation log.
+    pub log_key: Option<VerifierKey>,
     /// The pinned keys that signed it.
     pub signers: Vec<VerifierKey>,
 }
@@ -88,13 +91,17 @@ impl PolicyNote {
         if lines.next() != Some(origin(issuer).as_str()) {
             return Err(NoteRefused::OtherIssuer);
         }
-        let (mut version, mut named) = (None, None);
+        let (mut version, mut named, mut log_key) = (None, None, None);
         let mut keys = BTreeMap::new();
         for line in lines {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             let twice = match word {
                 "version" => version.replace(number(rest)?).is_some(),
                 "issuer" => named.replace(rest).is_some(),
+                "revocations" => {
+                    let key = parse_log_key(rest, issuer)?;
+                    log_key.replace(key).is_some()
+                }
                 "key" => {
                     let (kid, listed) = parse_key_line(rest)?;
                     keys.insert(kid, listed).is_some()
@@ -116,6 +123,7 @@ impl PolicyNote {
         Ok(Self {
             version: version.ok_or(NoteRefused::Text("it has no version"))?,
             keys,
+            log_key,
             signers: Vec::new(),
         })
     }
@@ -156,6 +164,14 @@ fn number(text: &str) -> Result<u64, NoteRefused> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let parsed = text.parse().ok().filter(|_| plain);
     parsed.ok_or(NoteRefused::Text("a number is not plain decimal digits"))
+}
+
+fn parse_log_key(text: &str, issuer: &str) -> Result<VerifierKey, NoteRefused> {
+    let key = text.parse::<VerifierKey>().ok();
+    let own = key.filter(|key| key.name() == revocation_log::origin(issuer));
+    own.ok_or(NoteRefused::Text(
+        "the key of the revocation log is not a verifier key of this issuer's log",
+    ))
 }
 
 /// Parses `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
@@ -300,6 +316,14 @@ mod tests {
         check(&text("key k EdDSA 1 -\n"));
         check(&text("key k EdDSA 1 - unsure\n"));
         check(&text("key k EdDSA 1 soon good\n"));
+        let log_key = |name: &str| {
+            let key = VerifierKey::ed25519(name, &[7; 32]).unwrap();
+            text(&format!("revocations {key}\n"))
+        };
+        check(&text("revocations x\n"));
+        check(&log_key("http://other/revocations"));
+        let own = PolicyNote::read(&log_key(&revocation_log::origin(ISSUER)), ISSUER);
+        assert!(own.unwrap().log_key.is_some());
         assert!(PolicyNote::read(&text("later words\n\n"), ISSUER).is_ok());
     }
 }

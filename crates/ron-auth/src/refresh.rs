@@ -1,6 +1,6 @@
-//! The two threads that keep an authorizer's snapshots current: the issuer's keys at an interval
-//! (or at once when an unknown key appears), its revocations by long poll. Neither is ever in a
-//! request's path.
+//! What the two threads share that keep an authorizer's snapshots current, and the one that reads the
+//! issuer's keys, at an interval or at once when an unknown key appears; `feed` follows its revocations.
+//! Neither is ever in a request's path.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,13 +12,11 @@ use ron_kernel::{
     Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
     Sender, Shutdown, Snapshot, ThreadCtx,
 };
-use ron_proto::passport::RevocationPage;
-use ron_proto::strict;
 
 use crate::authorizer::RonAuthorizer;
+use crate::feed::LogAlarm;
 use crate::jwks::{JwksError, JwksSnapshot, PqRule};
 use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
-use crate::revocation::RevocationView;
 use crate::settings::IssuerConfig;
 
 /// Carries "read the keys now" from request threads to the key thread; one pending request is
@@ -34,15 +32,9 @@ pub const REFRESH_QUEUE: QueueSpec = QueueSpec {
 pub(crate) static REFRESH_QUEUE_SPEC: QueueSpec = REFRESH_QUEUE;
 
 /// Maximum time of one read of keys or events, including the connect.
-const FETCH_DEADLINE: Duration = Duration::from_secs(3);
+pub(crate) const FETCH_DEADLINE: Duration = Duration::from_secs(3);
 /// Minimum time between two reads that unknown keys trigger.
 const KICK_GAP: Duration = Duration::from_secs(5);
-/// How long the issuer may hold a poll open; a drain cuts it short by closing the client.
-const POLL_WAIT_S: u64 = 20;
-/// Minimum time between two polls.
-const FEED_GAP: Duration = Duration::from_millis(250);
-/// Events in a full page; a shorter page is the last.
-const PAGE_EVENTS: usize = 1000;
 /// Consecutive failures after which the service reports that it is degraded.
 const DEGRADED_AFTER_FAILURES: u32 = 3;
 
@@ -98,7 +90,7 @@ impl Fetch for HttpFetch {
 }
 
 /// Consecutive failed reads, and the reason of the last one.
-struct Failures {
+pub(crate) struct Failures {
     count: AtomicU32,
     why: Snapshot<Option<String>>,
 }
@@ -111,7 +103,7 @@ impl Failures {
         }
     }
 
-    fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
@@ -135,11 +127,13 @@ pub(crate) struct Refresher {
     fetch: Arc<dyn Fetch>,
     kick: Sender<()>,
     kicks: Receiver<()>,
-    metrics: KernelMetrics,
+    pub metrics: KernelMetrics,
     reads: ClosedCounter,
     ignored: ClosedCounter,
+    alarms: ClosedCounter,
+    alarm: Snapshot<Option<LogAlarm>>,
     keys_failed: Failures,
-    feed_failed: Failures,
+    pub feed_failed: Failures,
     report: OnceLock<Report>,
 }
 
@@ -160,6 +154,11 @@ impl Refresher {
             "Keys of the issuer's set that were ignored because its policy note does not vouch for them, by reason.",
             &[("reason", &["unlisted", "revoked", "ended"])],
         );
+        let alarms = registry.counter_closed(
+            "auth_revocation_log_alarms_total",
+            "Reads of the issuer's revocations that were no faithful continuation of its log, by reason.",
+            &[("reason", &LogAlarm::REASONS)],
+        );
         metrics.io_timeouts.declare(["auth_refresh"]);
         metrics.backoff_retries.declare(["auth_refresh"]);
         metrics.upstream_fail.declare(["svc-passport"]);
@@ -173,6 +172,8 @@ impl Refresher {
             metrics,
             reads,
             ignored,
+            alarms,
+            alarm: Snapshot::new(None),
             keys_failed: Failures::none(),
             feed_failed: Failures::none(),
             report: OnceLock::new(),
@@ -194,7 +195,7 @@ impl Refresher {
         stop.on_fire(move || fetch.close());
     }
 
-    fn get(&self, url: &str, within: Duration) -> Result<Vec<u8>, String> {
+    pub fn get(&self, url: &str, within: Duration) -> Result<Vec<u8>, String> {
         self.fetch
             .get(url, Deadline::within(within))
             .map_err(|error| match error {
@@ -236,13 +237,30 @@ impl Refresher {
     }
 
     /// Counts a retry after a failure.
-    fn retried(&self) {
+    pub fn retried(&self) {
         let retries = &self.metrics.backoff_retries;
         retries.with_label_values(&["auth_refresh"]).inc();
     }
 
+    /// Counts the alarm, and logs it when it is another one; `None` ends it.
+    pub fn raise(&self, alarm: Option<LogAlarm>) {
+        let before = self.alarm.load();
+        if let Some(alarm) = &alarm {
+            let reason = alarm.reason();
+            self.alarms.with_label_values(&[reason]).inc();
+            if before.as_ref().as_ref() != Some(alarm) {
+                tracing::error!(event = "revocation_log_alarm", reason, why = %alarm);
+            }
+        } else if before.is_some() {
+            tracing::info!(event = "revocation_log_accepted");
+        }
+        if *before != alarm {
+            self.alarm.store(alarm);
+        }
+    }
+
     /// Counts the outcome, and logs it when it changes.
-    fn note(&self, what: &str, failures: &Failures, outcome: &Result<(), String>) {
+    pub fn note(&self, what: &str, failures: &Failures, outcome: &Result<(), String>) {
         let result = if outcome.is_ok() { "ok" } else { "failed" };
         self.reads.with_label_values(&[what, result]).inc();
         let failed = &failures.count;
@@ -271,6 +289,11 @@ impl RonAuthorizer {
     /// Why passports cannot be fully checked now; `None` when they can.
     pub fn degraded(&self) -> Option<String> {
         self.config.load().issuer.as_ref()?;
+        if let Some(alarm) = &*self.refresher.alarm.load() {
+            return Some(format!(
+                "the issuer's revocation log cannot be trusted, known revocations stay in force: {alarm}"
+            ));
+        }
         let (keys, feed) = (&self.refresher.keys_failed, &self.refresher.feed_failed);
         let (what, failures) = if self.keys_now().is_empty() {
             (
@@ -374,10 +397,11 @@ impl RonAuthorizer {
         Ok((keys, ignored))
     }
 
-    /// The note that is served now; its version is durable when this returns.
-    fn read_note(&self, issuer: &IssuerConfig) -> Result<PolicyNote, String> {
+    /// The note that is served now; its version and the key of the revocation log are durable when
+    /// this returns.
+    pub(crate) fn read_note(&self, issuer: &IssuerConfig) -> Result<PolicyNote, String> {
         // Looked up before the request: another read may raise it while this response is in flight.
-        let kept = self.versions.known(&issuer.issuer);
+        let kept = self.seen.of(&issuer.issuer).note;
         let bytes = self
             .refresher
             .get(&issuer.note_url, FETCH_DEADLINE)
@@ -392,130 +416,20 @@ impl RonAuthorizer {
             errors.with_label_values(&["policy_note"]).inc();
             refused.to_string()
         })?;
-        self.versions.raise(&issuer.issuer, note.version)?;
+        self.seen.record(&issuer.issuer, |seen| {
+            if note.version >= seen.note {
+                seen.note = note.version;
+                seen.log_key = note.log_key.as_ref().map(ToString::to_string);
+            }
+        })?;
         Ok(note)
     }
-
-    /// Body of the feed thread.
-    pub(crate) fn feed_body(&self, ctx: &ThreadCtx) {
-        let mut pause = retry_pauses(self.clock.unix_ms() ^ 1);
-        while !ctx.shutdown.is_set() {
-            let started = self.clock.now();
-            let pause = match self.read_feed_once(POLL_WAIT_S) {
-                None => Duration::from_secs(1),
-                Some(Ok(())) => {
-                    pause.reset();
-                    // An issuer that does not hold polls open must not be polled in a tight loop.
-                    FEED_GAP.saturating_sub(self.clock.now().saturating_duration_since(started))
-                }
-                Some(Err(_)) => {
-                    self.refresher.retried();
-                    pause.next_pause()
-                }
-            };
-            self.report_state();
-            if !pause.is_zero() && ctx.shutdown.wait(Deadline::within(pause)) {
-                return;
-            }
-        }
-    }
-
-    /// Reads the feed up to its end; the last request may wait `wait_s` seconds at the issuer for
-    /// new events. `None` without an issuer.
-    pub fn read_feed_once(&self, wait_s: u64) -> Option<Result<(), String>> {
-        let config = self.config.load();
-        let issuer = config.issuer.as_ref()?;
-        // After an outage the issuer may have returned with a different history of the same length:
-        // read all of it again, while the current view stays in force.
-        let after_outage = self.refresher.feed_failed.any();
-        // Looked up before the feed is read: every later response reaches at least that far.
-        let note_event = self.note_event(issuer);
-        let reading = self.revoked.begin(issuer.clone());
-        let old = self.revoked_of(issuer).unwrap_or_default();
-        let mut view = if after_outage {
-            RevocationView::default()
-        } else {
-            (*old).clone()
-        };
-        let outcome = self
-            .follow_feed(&issuer.events_url, &mut view, wait_s)
-            .and_then(|()| check_reaches_note(&view, note_event));
-        if outcome.is_ok() {
-            view.absorb(&old);
-            let new_keys = view.key_changes() != old.key_changes();
-            self.revoked.finish(&reading, view);
-            if new_keys {
-                // The issuer delays signing with its next key until services that follow the feed
-                // have it. Also after the first read: the keys may have been read before the change
-                // that it announces.
-                let _ = self.refresh_keys_once(); // it records its own outcome; the interval retries
-            }
-        }
-        self.refresher
-            .note("events", &self.refresher.feed_failed, &outcome);
-        Some(outcome)
-    }
-
-    /// The feed event that the newest policy note covers; 0 when no note is required.
-    fn note_event(&self, issuer: &IssuerConfig) -> u64 {
-        if issuer.note_keys.is_empty() {
-            return 0;
-        }
-        self.versions.known(&issuer.issuer)
-    }
-
-    fn follow_feed(&self, url: &str, view: &mut RevocationView, wait_s: u64) -> Result<(), String> {
-        let mut restarted = false;
-        loop {
-            // The first read must not wait: passports are refused until it is complete.
-            let wait_s = if view.synced() { wait_s } else { 0 };
-            let url = format!("{url}?after={}&wait={wait_s}", view.after());
-            let bytes = self
-                .refresher
-                .get(&url, FETCH_DEADLINE + Duration::from_secs(wait_s))?;
-            let page: RevocationPage = strict::from_slice(&bytes).map_err(|error| {
-                self.refresher
-                    .metrics
-                    .parse_errors
-                    .with_label_values(&["revocations"])
-                    .inc();
-                error.to_string()
-            })?;
-            let last = page.events.len() < PAGE_EVENTS;
-            if let Err(gap) = view.apply(&page, last, self.now_s()) {
-                if std::mem::replace(&mut restarted, true) {
-                    return Err(gap.to_string());
-                }
-                // Start over beside the current view, which stays in force until the new one is
-                // complete.
-                tracing::warn!(event = "auth_feed_restarted", after = gap.after);
-                *view = RevocationView::default();
-                continue;
-            }
-            if last {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// A policy note's version is the number of the last feed event when it was signed, so a feed that
-/// ends before it lacks revocations: it comes from a third party, or from an issuer restored to an
-/// older state.
-fn check_reaches_note(view: &RevocationView, note_event: u64) -> Result<(), String> {
-    if view.after() >= note_event {
-        return Ok(());
-    }
-    Err(format!(
-        "the feed ends at event {}, but the policy note covers event {note_event}; if the issuer was restored from a backup, accept it with `ron issuer trust`",
-        view.after()
-    ))
 }
 
 /// 25 ms doubling to 1 s: an issuer that starts at the same time is found within a fraction of a
 /// second, and one that returns within a deadline and a pause, so that revocations made in between
 /// take effect within five seconds.
-fn retry_pauses(seed: u64) -> Backoff {
+pub(crate) fn retry_pauses(seed: u64) -> Backoff {
     Backoff::new(
         Duration::from_millis(25),
         Duration::from_secs(1),

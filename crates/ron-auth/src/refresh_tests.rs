@@ -5,15 +5,22 @@ use std::path::Path;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
+use ron_proto::Timestamp;
 use ron_proto::b64;
-use ron_proto::passport::Revoked;
+use ron_proto::kms::Bytes;
+use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, Note, NoteSigner};
+use ron_tlog::tree::Frontier;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::revocation_log;
 use crate::settings::{AuthConfig, from_json};
 
 const ISSUER: &str = "http://issuer:1";
+/// Seed of the key of the revocation log.
+const LOG_KEY: u8 = 50;
 static LOCK: LockSpec = LockSpec {
     name: "test",
     rank: 1,
@@ -27,6 +34,10 @@ struct Served {
     note: Option<String>,
     /// Number of the feed's last event; all events say that the policy changed.
     events: u64,
+    /// The first policy version that the events name.
+    first: u64,
+    /// Seed of the key that signs the log's checkpoint.
+    log_key: u8,
 }
 
 struct Port(RankedMutex<Served>);
@@ -41,19 +52,44 @@ impl Fetch for Port {
             let note = served.note.map(String::into_bytes);
             return note.ok_or(FetchError::Failed("status 404".into()));
         }
-        let after = url.split(['=', '&']).nth(1).unwrap();
-        let event = |seq: u64| json!({"seq": seq, "ts": "2026-01-01T00:00:00.000Z", "revoked": Revoked::Policy { version: seq }});
-        let events: Vec<Value> = (after.parse::<u64>().unwrap() + 1..=served.events)
-            .map(event)
-            .collect();
-        let page = json!({"events": events, "next": served.events, "current_epoch": 1});
-        Ok(page.to_string().into_bytes())
+        let after: usize = url.split(['=', '&']).nth(1).unwrap().parse().unwrap();
+        let event = |seq: u64| RevocationEvent {
+            seq,
+            ts: Timestamp(0),
+            revoked: Revoked::Policy {
+                version: served.first + seq,
+            },
+            salt: Bytes::default(),
+            by: Bytes::default(),
+        };
+        let events: Vec<RevocationEvent> = (1..=served.events).map(event).collect();
+        let mut tree = Frontier::new();
+        for event in &events {
+            tree.push(revocation_log::hash(event));
+        }
+        let head = Checkpoint {
+            origin: revocation_log::origin(ISSUER),
+            size: served.events,
+            root: tree.root(),
+        };
+        let page = RevocationPage {
+            next: served.events,
+            events: events.into_iter().skip(after).collect(),
+            current_epoch: 1,
+            checkpoint: head.sign(&[&log_key(served.log_key)]).unwrap(),
+        };
+        Ok(serde_json::to_vec(&page).unwrap())
     }
     fn close(&self) {}
 }
 
 fn note_key(seed: u8) -> Ed25519NoteSigner {
     let name = crate::policy_note::origin(ISSUER);
+    Ed25519NoteSigner::new(&name, Ed25519Key::from_seed(&[seed; 32])).unwrap()
+}
+
+fn log_key(seed: u8) -> Ed25519NoteSigner {
+    let name = revocation_log::origin(ISSUER);
     Ed25519NoteSigner::new(&name, Ed25519Key::from_seed(&[seed; 32])).unwrap()
 }
 
@@ -74,7 +110,8 @@ fn note(version: u64, seeds: &[u8], signers: &[u8]) -> String {
     let listed = |seed: &u8| format!("key {} EdDSA 10 - good", key(*seed).0);
     let keys: Vec<String> = seeds.iter().map(listed).collect();
     let text = format!(
-        "{ISSUER}/policy\nversion {version}\nissuer {ISSUER}\n{}\n",
+        "{ISSUER}/policy\nversion {version}\nissuer {ISSUER}\nrevocations {}\n{}\n",
+        log_key(LOG_KEY).verifier(),
         keys.join("\n")
     );
     let keys: Vec<Ed25519NoteSigner> = signers.iter().map(|seed| note_key(*seed)).collect();
@@ -128,7 +165,32 @@ impl Rig {
             jwks: jwks(keys),
             note,
             events,
+            first: 0,
+            log_key: LOG_KEY,
         };
+    }
+
+    /// Serves another history of the log with as many events.
+    fn fork(&self) {
+        self.port.0.lock().first += 1;
+    }
+
+    fn feed(&self) -> Result<(), String> {
+        self.auth.read_feed_once(0).unwrap()
+    }
+
+    fn alarmed(&self, reason: &str, why: &str) {
+        let error = self.feed().expect_err(why);
+        assert!(error.contains(why), "{error}");
+        let told = self.auth.degraded().unwrap_or_default();
+        assert!(
+            told.contains("known revocations stay in force") && told.contains(why),
+            "{told}"
+        );
+        let counted = format!("t_auth_revocation_log_alarms_total{{reason=\"{reason}\"}} ");
+        let text = self.registry.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(&counted));
+        assert_ne!(line, Some("0"), "{counted}");
     }
 
     fn read(&self) -> Result<(), String> {
@@ -194,12 +256,12 @@ fn an_older_note_is_refused_also_after_a_restart_until_it_is_accepted() {
     again.serve(&[1], Some(note(7, &[1], &[100])), 7);
     again.read().unwrap();
 
-    crate::write_versions(dir.path(), &std::collections::BTreeMap::new()).unwrap();
+    crate::write_seen(dir.path(), &crate::AllSeen::new()).unwrap();
     again.serve(&[1], Some(note(2, &[1], &[100])), 2);
     again.refused("has version 2, older than 7");
     again.auth.reload_json(&section(&[100])).unwrap();
     again.read().unwrap();
-    assert_eq!(crate::read_versions(dir.path()).unwrap()[ISSUER], 2);
+    assert_eq!(crate::read_seen(dir.path()).unwrap()[ISSUER].note, 2);
 }
 
 #[test]
@@ -224,6 +286,57 @@ fn a_feed_that_ends_before_the_note_hides_revocations() {
     rig.auth.read_feed_once(0).unwrap().unwrap();
     assert!(rig.auth.revoked_now().synced());
     assert_eq!(rig.auth.degraded(), None);
+}
+
+#[test]
+fn a_log_that_was_rolled_back_changed_or_signed_by_another_key_is_an_alarm() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = rig(Some(dir.path()));
+    first.serve(&[1], Some(note(3, &[1], &[100])), 5);
+    first.feed().unwrap();
+    first.read().unwrap();
+    assert_eq!(first.auth.degraded(), None);
+    // What was seen stays known over a restart.
+    let again = rig(Some(dir.path()));
+    again.serve(&[1], Some(note(3, &[1], &[100])), 4);
+    again.read().unwrap();
+    for rig in [&first, &again] {
+        rig.serve(&[1], Some(note(3, &[1], &[100])), 4);
+        rig.alarmed("rolled_back", "ends at event 4, but event 5 was seen");
+        rig.serve(&[1], Some(note(3, &[1], &[100])), 5);
+        rig.fork();
+        rig.alarmed("forked", "other events than before among the first 5");
+        rig.serve(&[1], Some(note(3, &[1], &[100])), 7);
+        rig.fork();
+        rig.alarmed("forked", "other events than before among the first 5");
+        rig.serve(&[1], Some(note(3, &[1], &[100])), 6);
+        rig.port.0.lock().log_key = 51;
+        rig.alarmed("unsigned", "not signed by the key");
+    }
+    let synced = |rig: &Rig| rig.auth.revoked_now().synced();
+    assert!(
+        synced(&first) && !synced(&again),
+        "the last good view, or none"
+    );
+    let version = |rig: &Rig| rig.auth.revoked_now().policy_version();
+    assert_eq!(
+        version(&first),
+        8,
+        "events of the other histories count too"
+    );
+
+    again.serve(&[1], Some(note(3, &[1], &[100])), 6);
+    again.feed().unwrap();
+    assert_eq!(again.auth.degraded(), None);
+    assert!(synced(&again));
+    // The running one was told by the operator that a shorter log is the right one.
+    first.serve(&[1], Some(note(2, &[1], &[100])), 2);
+    crate::write_seen(dir.path(), &crate::AllSeen::new()).unwrap();
+    first.auth.reload_json(&section(&[100])).unwrap();
+    first.read().unwrap();
+    first.feed().unwrap();
+    assert_eq!((first.auth.degraded(), version(&first)), (None, 8));
+    assert_eq!(first.auth.revoked_now().after(), 2);
 }
 
 #[test]

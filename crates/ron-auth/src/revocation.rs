@@ -6,8 +6,12 @@ use std::ops::Bound;
 
 use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
 
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::tree::{Frontier, Hash};
+
 use crate::jwt::{Claims, SKEW_S};
 use crate::reject::AuthReject;
+use crate::revocation_log;
 
 /// Maximum entries; beyond it all passports are refused until entries have expired.
 const ENTRIES_MAX: usize = 1_000_000;
@@ -29,6 +33,37 @@ pub struct RevocationView {
     key_changes: u64,
     /// The highest announced version of the issuer policy.
     policy_version: u64,
+    /// The tree of the revocation log up to the last applied event.
+    tree: Frontier,
+    /// An earlier head of the log that the events must lead through, and how they did.
+    known: Option<KnownHead>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct KnownHead {
+    size: u64,
+    root: Hash,
+    met: Met,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Met {
+    NotYet,
+    Same,
+    Other,
+}
+
+/// Why events are not the history of the log that was seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryLost {
+    #[error(
+        "the revocation log ends at event {got}, but event {seen} was seen before: it was rolled back"
+    )]
+    RolledBack { got: u64, seen: u64 },
+    #[error(
+        "the revocation log has other events than before among the first {size}: its history was changed"
+    )]
+    Forked { size: u64 },
 }
 
 /// The feed does not continue where this view ends: read it again from the beginning.
@@ -45,6 +80,39 @@ impl RevocationView {
             synced: true,
             ..Self::default()
         }
+    }
+
+    /// An empty view whose events must lead through this head of the log.
+    pub fn through(known: Option<&Checkpoint>) -> Self {
+        let known = known.filter(|head| head.size > 0);
+        Self {
+            known: known.map(|head| KnownHead {
+                size: head.size,
+                root: head.root,
+                met: Met::NotYet,
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// Whether the events so far lead through the known head.
+    pub fn history(&self) -> Result<(), HistoryLost> {
+        match &self.known {
+            None => Ok(()),
+            Some(known) => match known.met {
+                Met::Same => Ok(()),
+                Met::Other => Err(HistoryLost::Forked { size: known.size }),
+                Met::NotYet => Err(HistoryLost::RolledBack {
+                    got: self.after,
+                    seen: known.size,
+                }),
+            },
+        }
+    }
+
+    /// Root of the log's tree after the last applied event.
+    pub fn root(&self) -> Hash {
+        self.tree.root()
     }
 
     pub fn synced(&self) -> bool {
@@ -151,6 +219,13 @@ impl RevocationView {
                 return Err(gap);
             }
             self.after = event.seq;
+            self.tree.push(revocation_log::hash(event));
+            if let Some(known) = &mut self.known
+                && known.size == self.after
+            {
+                let same = self.tree.root() == known.root;
+                known.met = if same { Met::Same } else { Met::Other };
+            }
             match &event.revoked {
                 Revoked::Jti { jti, until } => {
                     self.jtis.insert(jti.clone(), *until);
@@ -192,6 +267,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use ron_proto::Timestamp;
+    use ron_proto::kms::Bytes;
     use ron_proto::passport::RevocationEvent;
 
     fn claims() -> Claims {
@@ -223,12 +299,15 @@ mod tests {
                 seq,
                 ts: Timestamp(0),
                 revoked,
+                salt: Bytes::default(),
+                by: Bytes::default(),
             })
             .collect();
         RevocationPage {
             next: after + events.len() as u64,
             events,
             current_epoch: epoch,
+            checkpoint: String::new(),
         }
     }
 
@@ -353,6 +432,32 @@ mod tests {
         assert!(new.kid_revoked("k9"));
         assert_eq!(new.jtis_of("5.").collect::<Vec<_>>(), ["5.1.x"]);
         assert_eq!(new.jtis_of("6.").count(), 0);
+    }
+
+    #[test]
+    fn events_must_lead_through_the_known_head() {
+        let kid = |kid: &str| Revoked::Kid { kid: kid.into() };
+        let read = |known: Option<&Checkpoint>, all: &[&str]| {
+            let mut view = RevocationView::through(known);
+            let all = all.iter().map(|name| kid(name)).collect();
+            view.apply(&page(0, all, 1), true, 0).unwrap();
+            view
+        };
+        let first = read(None, &["a", "b"]);
+        let head = Checkpoint {
+            origin: "o".into(),
+            size: 2,
+            root: first.root(),
+        };
+        let check = |all: &[&str], wanted| assert_eq!(read(Some(&head), all).history(), wanted);
+        check(&["a", "b"], Ok(()));
+        check(&["a", "b", "c"], Ok(()));
+        check(&["a"], Err(HistoryLost::RolledBack { got: 1, seen: 2 }));
+        check(&[], Err(HistoryLost::RolledBack { got: 0, seen: 2 }));
+        let forked = Err(HistoryLost::Forked { size: 2 });
+        check(&["a", "c"], forked);
+        check(&["b", "a"], forked);
+        check(&["a", "c", "b"], forked);
     }
 
     #[test]

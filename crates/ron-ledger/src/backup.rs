@@ -10,9 +10,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ron_files::{Disk as _, OsDisk, rename_durably};
+use ron_service::log_host::note_key::{KEY_FILE, VKEY_FILE};
 use ron_tlog::VerifierKey;
 
-use crate::note_key::{KEY_FILE, VKEY_FILE};
 use crate::verify::{Fault, Report, verify_dir};
 
 /// Why a backup or a restore failed.

@@ -8,7 +8,9 @@ use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::log_host::asker::WitnessSettings;
-use ron_service::log_host::{Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, routes};
+use ron_service::log_host::{
+    Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, note_key, routes,
+};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table};
 use ron_tlog::{Checkpointer, Ed25519NoteSigner, LogReader};
 
@@ -19,7 +21,6 @@ use crate::feed::{self, Feed};
 use crate::health::Health;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
-use crate::note_key;
 use crate::projection::{self, Projection, ProjectionReader};
 use crate::settings::{Settings, TABLE};
 use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};

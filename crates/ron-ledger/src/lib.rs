@@ -43,7 +43,6 @@ mod feed;
 pub mod health;
 pub mod ledger;
 pub mod metrics;
-mod note_key;
 mod projection;
 mod reader;
 pub mod replay;
@@ -58,7 +57,6 @@ pub mod writer;
 
 pub use boot::RonLedger;
 pub use ledger::{Ledger, SubmitError};
-pub use note_key::{KEY_FILE, VKEY_FILE};
 
 #[cfg(test)]
 mod tests;

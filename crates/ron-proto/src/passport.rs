@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kms::Jwk;
+use crate::kms::{Bytes, Jwk};
 use crate::receipt::LogReceipt;
 use crate::values::{Tenant, Timestamp};
 
@@ -367,16 +367,20 @@ pub struct RevokeAnswer {
     pub event: u64,
 }
 
-/// One event of the revocation feed. Numbers are 1, 2, 3 ... without gaps.
+/// One event of the revocation feed: a leaf of the revocation log, opened. Numbers are 1, 2, 3 ... without gaps.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevocationEvent {
-    /// Number of the event.
+    /// Number of the event: the index of its leaf plus 1.
     pub seq: u64,
-    /// When it became durable.
+    /// When it was recorded.
     pub ts: Timestamp,
     /// What the event revokes or announces.
     pub revoked: Revoked,
+    /// Random bytes with which the leaf commits to `revoked`.
+    pub salt: Bytes,
+    /// The leaf's commitment to actor and reason, which the feed does not show.
+    pub by: Bytes,
 }
 
 /// Content of an event: a revocation, or a change of keys or policy.
@@ -419,6 +423,20 @@ pub enum Revoked {
     },
 }
 
+impl Revoked {
+    /// The name of the variant in JSON, in leaves and in metrics.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Jti { .. } => "jti",
+            Self::Subject { .. } => "subject",
+            Self::Kid { .. } => "kid",
+            Self::Epoch { .. } => "epoch",
+            Self::Keys { .. } => "keys",
+            Self::Policy { .. } => "policy",
+        }
+    }
+}
+
 /// Response of `GET /v1/passport/events?after=N&wait=S`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -429,6 +447,8 @@ pub struct RevocationPage {
     pub next: u64,
     /// The current revocation epoch.
     pub current_epoch: u64,
+    /// The signed checkpoint of the revocation log, a C2SP note. It covers all events, those of later pages too.
+    pub checkpoint: String,
 }
 
 /// Response of `GET /.well-known/jwks.json` (RFC 7517).

@@ -5,6 +5,7 @@ pub mod asker;
 pub mod cosign;
 mod failure_log;
 pub mod keys;
+pub mod note_key;
 pub mod witness;
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -42,6 +43,8 @@ pub enum Base {
     Audit,
     /// `/log/v1`, the ledger.
     Log,
+    /// `/revocations/v1`, the issuer's revocations.
+    Revocations,
 }
 
 /// The log behind the routes.
@@ -88,6 +91,7 @@ pub fn routes(base: Base, host: &LogHost) -> Vec<Route> {
     let [checkpoint, vkey, keys, proof, tile, bundle] = match base {
         Base::Audit => paths!("/audit/v1"),
         Base::Log => paths!("/log/v1"),
+        Base::Revocations => paths!("/revocations/v1"),
     };
     let with = |serve: fn(&LogHost, &Request) -> Result<Response, Problem>| {
         let host = host.clone();

@@ -1,16 +1,19 @@
 //! Composition of the service: store, keys, policy, threads, queues, routes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ron_auth::{ProofCache, RevocationView};
+use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
-use ron_files::{MemoryDisk, OsDisk};
+use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_kernel::{Receiver, Sender, Snapshot, Topology, queue};
 use ron_proto::passport::Jwks;
+use ron_proto::scope;
 use ron_service::kept_policy::KeptPolicy;
+use ron_service::log_host::{Base, CosignedView, KeyView, LogHost, note_key, routes};
 use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
+use ron_tlog::note::VerifierKey;
 
 use crate::api::{self, Api};
 use crate::clients::{ClientReject, Clients};
@@ -23,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
-use crate::revoke::{self, RevocationStore, RevokeEvent, Revoker};
+use crate::revoke::{self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker};
 use crate::settings::{Settings, TABLE};
 use crate::sync::{InForce, PolicyKeeper, Source};
 use crate::topology::{
@@ -45,6 +48,7 @@ struct Core {
     kms: Arc<KmsClient>,
     health: Arc<IssueHealth>,
     view: Arc<Snapshot<RevocationView>>,
+    log_key: VerifierKey,
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
     holders: Arc<Holders>,
@@ -69,22 +73,25 @@ impl Service for SvcPassport {
             auth,
             data_dir,
         } = boot;
-        let mut store = match &data_dir {
-            Some(dir) => RevocationStore::open(&dir.join("passport.db")),
-            None => RevocationStore::memory(),
-        }
-        .map_err(StartError::failed)?;
-        store.watch_disk(chassis.sup.watch_disk("store"), chassis.room.clone());
-        let used = store.assertions().map_err(StartError::failed)?;
+        let opened = open_register(&settings, data_dir.as_deref(), &chassis)?;
+        let assertions_used = opened.register.store().assertions();
+        let used = assertions_used.map_err(StartError::failed)?;
+        let host = LogHost {
+            reader: opened.register.reader(),
+            keys: KeyView::of(opened.log_key.clone()),
+            entries_scope: scope::PASSPORT_INTROSPECT,
+            cosigned: CosignedView::default(),
+        };
         declare(&chassis, &auth);
         let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
         let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
         let (publish, publish_rx) = queue(&PUBLISH_QUEUE, PUBLISH_QUEUE.capacity, &chassis.km);
-        let core = Core::new(settings, data_dir, &chassis, &store, revoke)?;
+        let core = Core::new(settings, data_dir, &chassis, &opened, revoke)?;
         let limits = Arc::new(Snapshot::new(core.settings.limits.clone()));
         let keys = Arc::new(core.keeper(&chassis, &limits));
         let policies = core.policies(&chassis)?;
-        core.spawn(&chassis, store, &keys, (revoke_rx, issue_rx, publish_rx));
+        let queues = (revoke_rx, issue_rx, publish_rx);
+        core.spawn(&chassis, opened.register, &keys, queues);
         // Without a policy in force, one in files must be good; one behind a URL may arrive later.
         if let Err(why) = policies.refresh()
             && core.policy.with(Option::is_none)
@@ -118,7 +125,7 @@ impl Service for SvcPassport {
             clock: chassis.clock.clone(),
             metrics: core.metrics,
         });
-        chassis.serve(api::router(&api))
+        chassis.serve(api::router(&api).add_all(routes(Base::Revocations, &host)))
     }
 }
 
@@ -152,21 +159,65 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
     ))
 }
 
-/// Rebuilds the view of revocations from the durable events.
-fn replay(store: &RevocationStore) -> Result<RevocationView, StartError> {
-    let mut view = RevocationView::unchecked();
-    let mut epoch = revoke::EPOCH_FIRST;
-    loop {
-        let page = store
-            .page(view.after(), revoke::PAGE_MAX, epoch)
-            .map_err(StartError::failed)?;
-        let last = page.events.len() < revoke::PAGE_MAX;
-        view.apply(&page, last, 0).map_err(StartError::failed)?;
-        epoch = epoch.max(view.epoch());
-        if last {
-            return Ok(view);
+/// The register of revocations as it was found.
+struct Opened {
+    register: Register,
+    view: RevocationView,
+    log_key: VerifierKey,
+}
+
+/// Opens database and log, in memory with amnesia on.
+fn open_register(
+    settings: &Settings,
+    data_dir: Option<&Path>,
+    chassis: &Chassis,
+) -> Result<Opened, StartError> {
+    let origin = revocation_log::origin(&settings.issuer);
+    let disk: Arc<dyn Disk>;
+    let (store, signer, dir, known);
+    match data_dir {
+        Some(home) => {
+            disk = Arc::new(OsDisk);
+            dir = home.join(LOG_DIR);
+            store = RevocationStore::open(&home.join("passport.db"));
+            let fresh = !dir.join("log.meta").exists();
+            signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
+            // This service follows its own feed, too, and remembers the newest head.
+            let seen = read_seen(home).map_err(StartError::failed)?;
+            known = seen.get(&settings.issuer).and_then(|seen| seen.head());
+        }
+        None => {
+            disk = Arc::new(MemoryDisk::new());
+            dir = PathBuf::from("/").join(LOG_DIR);
+            store = RevocationStore::memory();
+            signer = note_key::ephemeral(&origin, &*chassis.random);
+            known = None;
         }
     }
+    let mut store = store.map_err(StartError::failed)?;
+    let watch = chassis.sup.watch_disk("store");
+    store.watch_disk(watch.clone(), chassis.room.clone());
+    let signer = signer.map_err(|why| {
+        StartError::io(
+            why,
+            "the checkpoints of the revocation log are signed with this key",
+        )
+    })?;
+    let log_key = signer.verifier().clone();
+    let place = LogPlace {
+        disk,
+        dir: &dir,
+        signer: Arc::new(signer),
+        known: known.into_iter().collect(),
+        random: chassis.random.clone(),
+    };
+    let (mut register, view) = Register::open(store, place).map_err(StartError::failed)?;
+    register.watch_disk(watch);
+    Ok(Opened {
+        register,
+        view,
+        log_key,
+    })
 }
 
 type Queues = (
@@ -180,7 +231,7 @@ impl Core {
         settings: Settings,
         data_dir: Option<PathBuf>,
         chassis: &Chassis,
-        store: &RevocationStore,
+        opened: &Opened,
         revoke: Sender<RevokeEvent>,
     ) -> Result<Self, StartError> {
         // Beside the store, or in memory with amnesia on.
@@ -188,12 +239,14 @@ impl Core {
             Some(dir) => Holders::open(Arc::new(OsDisk), dir.join("holders")),
             None => Holders::open(Arc::new(MemoryDisk::new()), "/holders".into()),
         };
+        let store = opened.register.store();
         let core = Self {
             public_url: chassis.public_urls[0].clone(),
             metrics: Metrics::new(&chassis.registry),
             kms: Arc::new(kms(&settings, chassis)?),
             health: Arc::new(IssueHealth::new(chassis.ready.clone())),
-            view: Arc::new(Snapshot::new(replay(store)?)),
+            view: Arc::new(Snapshot::new(opened.view.clone())),
+            log_key: opened.log_key.clone(),
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
             holders: Arc::new(holders.map_err(StartError::failed)?),
@@ -273,12 +326,12 @@ impl Core {
     fn spawn(
         &self,
         chassis: &Chassis,
-        store: RevocationStore,
+        register: Register,
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
     ) {
         let revoker = Revoker::new(
-            store,
+            register,
             self.view.clone(),
             self.known.clone(),
             self.kept.clone(),
@@ -303,6 +356,7 @@ impl Core {
             note_file: self.data_dir.as_ref().map(|dir| dir.join("policy.note")),
             urls: (self.settings.issuer.clone(), self.public_url.clone()),
             view: self.view.clone(),
+            log_key: self.log_key.clone(),
             policy: self.policy.clone(),
             known: self.known.clone(),
             holders: self.holders.clone(),

@@ -3,7 +3,7 @@
 //! ```text
 //!  /issue, /oauth2/token ── policy ──> issue queue ──> pass-issue-* ── one sign_batch ──> ron-kms
 //!        │                                                  └── token ──> answer
-//!  /revoke, /events ──> revoke queue ──> pass-revoker ── SQLite, then view ──> answer, feed readers
+//!  /revoke, /events ──> revoke queue ──> pass-revoker ── SQLite, log, then view ──> answer, feed readers
 //!  /status, /policy ──> publish queue ──> pass-publish ── signs what has changed ──> ron-kms
 //!  pass-keys ── reads the keys every few seconds ──> snapshot: heads, JWKS
 //!  pass-policy ── reads the signed policy from files or URL ──> snapshot
@@ -11,7 +11,7 @@
 //!
 //! **Invariants**: this service holds no private key; `exp` is exactly `iat + ttl`; a token's `kid`
 //! is always the key that signed it (the KMS call pins the version), and was published before; a
-//! revocation is durable before it is answered; epochs and policy versions only grow, also across a
+//! revocation is durable, and covered by a checkpoint of the revocation log, before it is answered; epochs and policy versions only grow, also across a
 //! restart; without the KMS issuing stops, while verification and revocation go on.
 
 mod api;
@@ -34,3 +34,5 @@ mod token;
 mod topology;
 
 pub use boot::SvcPassport;
+pub use revoke::LOG_DIR;
+pub use revoke::verify::{Verified, verify};

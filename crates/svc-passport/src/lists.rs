@@ -134,7 +134,7 @@ mod tests {
 
     use ron_kernel::{Random as _, SeededRandom};
     use ron_proto::Timestamp;
-    use ron_proto::kms::MESSAGE_BYTES_MAX;
+    use ron_proto::kms::{Bytes, MESSAGE_BYTES_MAX};
     use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 
     use super::*;
@@ -162,11 +162,14 @@ mod tests {
             seq,
             ts: Timestamp(0),
             revoked: revoked.clone(),
+            salt: Bytes::default(),
+            by: Bytes::default(),
         });
         let page = RevocationPage {
             events: events.collect(),
             next: all.len() as u64,
             current_epoch: 2,
+            checkpoint: String::new(),
         };
         view.apply(&page, true, 1_000).unwrap();
         view

@@ -5,7 +5,6 @@ use ron_kernel::{
     ClosedCounter, Counter, Gauge, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
     Registry,
 };
-use ron_proto::passport::Revoked;
 use ron_proto::problem::COMMON;
 use ron_proto::{Alg, CaveatError};
 
@@ -140,17 +139,5 @@ impl Metrics {
     }
 }
 
-/// Labels of [`revocation_kind`].
+/// [`Revoked::kind`] of every event.
 const REVOCATION_KINDS: [&str; 6] = ["jti", "subject", "kid", "epoch", "keys", "policy"];
-
-/// The metrics label of a revocation.
-pub fn revocation_kind(revoked: &Revoked) -> &'static str {
-    match revoked {
-        Revoked::Jti { .. } => "jti",
-        Revoked::Subject { .. } => "subject",
-        Revoked::Kid { .. } => "kid",
-        Revoked::Epoch { .. } => "epoch",
-        Revoked::Keys { .. } => "keys",
-        Revoked::Policy { .. } => "policy",
-    }
-}

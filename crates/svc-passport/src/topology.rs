@@ -15,7 +15,7 @@ pub static REVOKER: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Write,
     critical: true,
-    job: "makes revocations durable, publishes them, answers feed readers",
+    job: "makes revocations durable in database and log, publishes them, answers feed readers",
 };
 /// Reads the issuer keys from the KMS.
 pub static KEYS: ThreadSpec = ThreadSpec {
@@ -104,11 +104,11 @@ pub static ISSUE_HEALTH: LockSpec = LockSpec {
     guards: "whether the KMS signs, and when a token is tried next",
 };
 
-/// The store, so that the writer can be restarted in place after a panic; never contended.
+/// The register of revocations, so that the writer can be restarted in place after a panic; never contended.
 pub static STORE: LockSpec = LockSpec {
     name: "revocation_store",
     rank: 20,
-    guards: "the revocation store; only the revoker thread takes it",
+    guards: "database and log of revocations while no operation uses them; only the revoker thread takes it",
 };
 
 pub static TOPOLOGY: Topology = ron_service::topology! {

@@ -156,6 +156,7 @@ fn nodes(text: &mut String, layout: &Layout, bootstrap: &Bootstrap) {
         let log = match name {
             "ron-kms" => Some(("/audit/v1", &bootstrap.audit_vkey)),
             "ron-ledger" => Some(("/log/v1", &bootstrap.ledger_vkey)),
+            "svc-passport" => Some(("/revocations/v1", &bootstrap.revocations_vkey)),
             _ => None,
         };
         if CALLS

@@ -453,9 +453,11 @@ fn a_restart_changes_nothing_and_the_offline_check_agrees() {
         assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
         answer
     };
-    let vkey =
-        VerifierKey::parse(&std::fs::read_to_string(dir.path().join(crate::VKEY_FILE)).unwrap())
-            .unwrap();
+    let vkey = VerifierKey::parse(
+        &std::fs::read_to_string(dir.path().join(ron_service::log_host::note_key::VKEY_FILE))
+            .unwrap(),
+    )
+    .unwrap();
     let check = || verify_dir(dir.path(), &vkey, &mut |_, _| {});
     let report = check().unwrap();
     assert_eq!(

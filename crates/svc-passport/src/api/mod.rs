@@ -25,7 +25,7 @@ use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
 use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;
-use crate::revoke::{Answer, RevokeEvent};
+use crate::revoke::{Revocation, RevokeEvent};
 use crate::sync::InForce;
 
 /// The `aud` of tokens for this service.
@@ -132,20 +132,14 @@ impl Api {
     }
 
     /// Queues the revocation for the revoker, or answers 429.
-    fn send_revocation(&self, event: RevokeEvent) {
-        if let Err(SendError::Full(event) | SendError::Closed(event)) = self.revoke.try_send(event)
+    fn send_revocation(&self, revocation: Revocation) {
+        if let Err(
+            SendError::Full(RevokeEvent::Revoke(revocation))
+            | SendError::Closed(RevokeEvent::Revoke(revocation)),
+        ) = self.revoke.try_send(RevokeEvent::Revoke(revocation))
         {
             self.metrics.rejects.with_label_values(&["busy"]).inc();
-            if let RevokeEvent::Revoke {
-                responder, form, ..
-            } = event
-            {
-                let busy = Problem::busy(self.revoke.retry_after_s());
-                responder.send(match form {
-                    Answer::Passport => busy,
-                    Answer::Oauth => busy.with_oauth("temporarily_unavailable"),
-                });
-            }
+            revocation.answer(Err(Problem::busy(self.revoke.retry_after_s())));
         }
     }
 }

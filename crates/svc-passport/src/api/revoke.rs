@@ -11,7 +11,7 @@ use ron_proto::values::is_control;
 use ron_proto::{Problem, scope};
 
 use super::Api;
-use crate::revoke::{Answer, RevokeEvent};
+use crate::revoke::{Answer, Revocation};
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -36,14 +36,13 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
         Ok(revoked) => revoked,
         Err(problem) => return responder.send(problem),
     };
-    let event = RevokeEvent::Revoke {
+    api.send_revocation(Revocation {
         revoked,
         reason: body.reason,
         actor: req.principal.name.clone(),
         form: Answer::Passport,
         responder,
-    };
-    api.send_revocation(event);
+    });
 }
 
 fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {

@@ -128,6 +128,7 @@ fn name(list: u64, subject: &str) -> u64 {
 mod tests {
     use ron_files::{CrashMode, MemoryDisk, OsDisk, SimDisk};
     use ron_proto::Timestamp;
+    use ron_proto::kms::Bytes;
     use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 
     use super::*;
@@ -141,11 +142,14 @@ mod tests {
                 subject_ref: subject.to_owned(),
                 issued_until,
             },
+            salt: Bytes::default(),
+            by: Bytes::default(),
         };
         let page = RevocationPage {
             events: vec![event],
             next: 1,
             current_epoch: 1,
+            checkpoint: String::new(),
         };
         view.apply(&page, true, issued_until).unwrap();
         view

@@ -91,6 +91,8 @@ pub struct Publisher {
     /// Base of published URLs.
     pub public_url: String,
     pub view: Arc<Snapshot<RevocationView>>,
+    /// Verifier key of the revocation log.
+    pub log_key: VerifierKey,
     pub policy: Arc<Snapshot<Option<InForce>>>,
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
@@ -112,6 +114,8 @@ pub struct PublisherParts {
     /// `iss`, and base of published URLs.
     pub urls: (String, String),
     pub view: Arc<Snapshot<RevocationView>>,
+    /// Verifier key of the revocation log.
+    pub log_key: VerifierKey,
     pub policy: Arc<Snapshot<Option<InForce>>>,
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
@@ -138,6 +142,7 @@ impl Publisher {
             issuer_url: parts.urls.0,
             public_url: parts.urls.1,
             view: parts.view,
+            log_key: parts.log_key,
             policy: parts.policy,
             known: parts.known,
             holders: parts.holders,
@@ -300,6 +305,7 @@ impl Publisher {
             policy_version,
             &keys,
             &view,
+            &self.log_key,
         );
         let content = ContentId::of(text.as_bytes());
         if let Some((signed, keys)) = &kept

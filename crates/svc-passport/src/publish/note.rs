@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use ron_auth::RevocationView;
 pub use ron_auth::policy_note::origin;
 
+use ron_tlog::note::VerifierKey;
+
 use crate::keys::IssuerKeys;
 
 /// The text of the note. Its `version` is the number of the feed's last event: it grows with every change and survives
@@ -15,6 +17,7 @@ pub fn text(
     policy_version: u64,
     keys: &IssuerKeys,
     view: &RevocationView,
+    log_key: &VerifierKey,
 ) -> String {
     let mut out = origin(issuer);
     let _ = write!(
@@ -47,7 +50,7 @@ pub fn text(
     }
     let _ = write!(
         out,
-        "status {base}/v1/passport/status/\nevents {base}/v1/passport/events\n"
+        "status {base}/v1/passport/status/\nevents {base}/v1/passport/events\nrevocations {log_key}\n"
     );
     out
 }
@@ -68,18 +71,22 @@ mod tests {
             }],
             ..IssuerKeys::default()
         };
+        let origin = ron_auth::revocation_log::origin("http://i");
+        let log_key = VerifierKey::ed25519(&origin, &[7; 32]).unwrap();
         let text = text(
             "http://i",
             "http://b",
             4,
             &keys,
             &RevocationView::unchecked(),
+            &log_key,
         );
         let read = ron_auth::PolicyNote::read(&text, "http://i").expect("verifiers can read it");
         assert_eq!(
             (read.version, read.kids().collect::<Vec<_>>()),
             (0, vec!["K"])
         );
+        assert_eq!(read.log_key, Some(log_key));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "http://i/policy");
         assert_eq!(lines[1], "version 0");

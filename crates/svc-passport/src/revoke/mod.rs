@@ -1,6 +1,8 @@
 //! Revocations: one writer thread makes them durable, publishes the view and answers feed readers.
 
+mod register;
 mod store;
+pub mod verify;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +16,13 @@ use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
-pub use store::{EPOCH_FIRST, RevocationStore, StoreFailed, UsedAssertion};
+pub use register::{LOG_DIR, LogPlace, Register};
+pub use store::{RevocationStore, StoreFailed, UsedAssertion};
+
+use register::{BATCH_MAX, Draft};
 
 use crate::lists::{KnownLists, ListRow, still_kept};
-use crate::metrics::{Metrics, revocation_kind};
+use crate::metrics::Metrics;
 use crate::topology::STORE;
 
 /// Maximum feed readers that wait at the same time; further ones get an empty page at once. By default the HTTP front
@@ -38,21 +43,36 @@ pub enum Answer {
 /// The actor recorded for events that the service causes itself.
 const OURSELVES: &str = "svc-passport";
 
+/// A request to revoke.
+#[derive(Debug)]
+pub struct Revocation {
+    pub revoked: Revoked,
+    /// The reason, stored with the event.
+    pub reason: String,
+    /// The caller's name, stored with the event.
+    pub actor: String,
+    /// Format of the answer.
+    pub form: Answer,
+    /// Where the answer goes.
+    pub responder: Responder,
+}
+
+impl Revocation {
+    pub fn answer(self, answer: Result<RevokeAnswer, Problem>) {
+        self.responder.send(match (answer, self.form) {
+            (Ok(answer), Answer::Passport) => Response::json(200, &answer),
+            (Ok(_), Answer::Oauth) => Response::empty(200).cache("no-store"),
+            (Err(problem), Answer::Passport) => problem.into(),
+            (Err(problem), Answer::Oauth) => problem.with_oauth("temporarily_unavailable").into(),
+        });
+    }
+}
+
 /// A message to the writer thread.
 #[derive(Debug)]
 pub enum RevokeEvent {
     /// Make a revocation durable.
-    Revoke {
-        revoked: Revoked,
-        /// The reason, stored with the event.
-        reason: String,
-        /// The caller's name, stored with the event.
-        actor: String,
-        /// Format of the answer.
-        form: Answer,
-        /// Where the answer goes.
-        responder: Responder,
-    },
+    Revoke(Revocation),
     /// Store the published key set; a change is an event of the feed.
     KeepKeys(Jwks),
     /// A new version of the issuer policy, which must be durable before it is in force.
@@ -97,7 +117,8 @@ struct WaitingReader {
 
 /// The single writer of revocations.
 pub struct Revoker {
-    store: RankedMutex<RevocationStore>,
+    /// `Some` while no operation uses it.
+    register: RankedMutex<Option<Register>>,
     view: Arc<Snapshot<RevocationView>>,
     lists: Arc<Snapshot<KnownLists>>,
     kept: Arc<Snapshot<Jwks>>,
@@ -115,9 +136,9 @@ pub fn store_keys(revoke: &Sender<RevokeEvent>, kept: &Snapshot<Jwks>, published
 }
 
 impl Revoker {
-    /// Takes ownership of the store: no other thread writes from now on.
+    /// Takes ownership of the register: no other thread writes from now on.
     pub fn new(
-        store: RevocationStore,
+        register: Register,
         view: Arc<Snapshot<RevocationView>>,
         lists: Arc<Snapshot<KnownLists>>,
         kept: Arc<Snapshot<Jwks>>,
@@ -125,7 +146,7 @@ impl Revoker {
         ready: ReadyBoard,
     ) -> Self {
         Self {
-            store: RankedMutex::new(&STORE, store),
+            register: RankedMutex::new(&STORE, Some(register)),
             view,
             lists,
             kept,
@@ -165,22 +186,31 @@ impl Revoker {
         }
     }
 
-    /// Handles an event; uses of assertions that are queued behind one another share a commit.
+    /// Handles an event and those queued behind it; uses of assertions share a commit, and so do revocations.
     fn take(
         &self,
         event: RevokeEvent,
         events: &Receiver<RevokeEvent>,
         waiting: &mut Vec<WaitingReader>,
     ) {
-        let (mut used, mut next) = (Vec::new(), Some(event));
-        while let Some(RevokeEvent::Used { assertion, answer }) = next {
-            used.push((assertion, answer));
-            next = events.try_recv();
+        let (mut used, mut revocations, mut others) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = Some(event);
+        while let Some(event) = next {
+            match event {
+                RevokeEvent::Used { assertion, answer } => used.push((assertion, answer)),
+                RevokeEvent::Revoke(revocation) => revocations.push(revocation),
+                other => others.push(other),
+            }
+            let room = used.len() + revocations.len() + others.len() < BATCH_MAX;
+            next = if room { events.try_recv() } else { None };
         }
         if !used.is_empty() {
             self.keep_assertions(used);
         }
-        if let Some(event) = next {
+        if !revocations.is_empty() && self.revoke(revocations) {
+            self.wake(waiting);
+        }
+        for event in others {
             self.tick(event, waiting);
         }
     }
@@ -188,7 +218,7 @@ impl Revoker {
     fn keep_assertions(&self, used: Vec<(UsedAssertion, ReplySender<Result<(), Problem>>)>) {
         let now_s = self.clock.unix_ms() / 1000;
         let (rows, answers): (Vec<_>, Vec<_>) = used.into_iter().unzip();
-        let stored = self.stored(|store| store.keep_assertions(&rows, now_s));
+        let stored = self.stored(|register| register.store().keep_assertions(&rows, now_s));
         for answer in answers {
             let _ = answer.send(stored.clone()); // a client that no longer waits has to send another one
         }
@@ -199,24 +229,8 @@ impl Revoker {
             RevokeEvent::Used { assertion, answer } => {
                 self.keep_assertions(vec![(assertion, answer)]);
             }
-            RevokeEvent::Revoke {
-                revoked,
-                reason,
-                actor,
-                form,
-                responder,
-            } => {
-                let answer = self.revoke(&revoked, &reason, &actor);
-                let changed = answer.is_ok();
-                responder.send(match (answer, form) {
-                    (Ok(answer), Answer::Passport) => Response::json(200, &answer),
-                    (Ok(_), Answer::Oauth) => Response::empty(200).cache("no-store"),
-                    (Err(problem), Answer::Passport) => problem.into(),
-                    (Err(problem), Answer::Oauth) => {
-                        problem.with_oauth("temporarily_unavailable").into()
-                    }
-                });
-                if changed {
+            RevokeEvent::Revoke(revocation) => {
+                if self.revoke(vec![revocation]) {
                     self.wake(waiting);
                 }
             }
@@ -224,7 +238,7 @@ impl Revoker {
             RevokeEvent::Policy { version, answer } => {
                 let recorded = if version > self.view.load().policy_version() {
                     let what = Revoked::Policy { version };
-                    self.record(&what, "policy adopted", OURSELVES)
+                    self.record(&[ours(&what, "policy adopted")])
                         .map(|_| self.wake(waiting))
                         .map_err(|p| p.detail)
                 } else {
@@ -256,57 +270,79 @@ impl Revoker {
         }
     }
 
-    fn revoke(
-        &self,
-        revoked: &Revoked,
-        reason: &str,
-        actor: &str,
-    ) -> Result<RevokeAnswer, Problem> {
-        let view = self.view.load();
-        if let Revoked::Epoch { epoch } = revoked
-            && *epoch <= view.epoch()
-        {
-            return Err(Problem::new(
-                409,
-                "stale_epoch",
-                "Epoch must grow",
-                "the epoch must be greater than the current one",
-            )
-            .with_details(serde_json::json!({ "current_epoch": view.epoch() })));
+    /// Makes revocations durable together and answers them; true if there are new events.
+    fn revoke(&self, revocations: Vec<Revocation>) -> bool {
+        let mut epoch = self.view.load().epoch();
+        let mut accepted = Vec::new();
+        for revocation in revocations {
+            match &revocation.revoked {
+                Revoked::Epoch { epoch: wanted } if *wanted <= epoch => {
+                    revocation.answer(Err(stale_epoch(epoch)));
+                    continue;
+                }
+                Revoked::Epoch { epoch: wanted } => epoch = *wanted,
+                _ => {}
+            }
+            accepted.push((revocation, epoch));
         }
-        let (epoch, event) = self.record(revoked, reason, actor)?;
-        self.metrics
-            .revocations
-            .with_label_values(&[revocation_kind(revoked)])
-            .inc();
-        Ok(RevokeAnswer {
-            current_epoch: epoch,
-            event,
-        })
+        if accepted.is_empty() {
+            return false;
+        }
+        let drafts: Vec<Draft<'_>> = accepted
+            .iter()
+            .map(|(revocation, _)| Draft {
+                revoked: &revocation.revoked,
+                reason: &revocation.reason,
+                actor: &revocation.actor,
+            })
+            .collect();
+        let recorded = self.record(&drafts);
+        let changed = recorded.is_ok();
+        let mut numbers = recorded.as_ref().ok().cloned().unwrap_or(0..0);
+        for (revocation, current_epoch) in accepted {
+            let answer = match (&recorded, numbers.next()) {
+                (Ok(_), Some(event)) => {
+                    let kind = revocation.revoked.kind();
+                    self.metrics.revocations.with_label_values(&[kind]).inc();
+                    Ok(RevokeAnswer {
+                        current_epoch,
+                        event,
+                    })
+                }
+                (Ok(_), None) => Err(Problem::internal("fewer events than revocations")),
+                (Err(problem), _) => Err(problem.clone()),
+            };
+            revocation.answer(answer);
+        }
+        changed
     }
 
-    /// Makes an event durable, then visible. Returns the epoch after it and its number.
-    fn record(&self, what: &Revoked, reason: &str, actor: &str) -> Result<(u64, u64), Problem> {
+    /// Makes events durable, then visible. Returns their numbers.
+    fn record(&self, drafts: &[Draft<'_>]) -> Result<std::ops::Range<u64>, Problem> {
         let view = self.view.load();
         let now_ms = self.clock.unix_ms();
-        // Durable before it is visible: no reader may see an event that a crash could take back.
-        let event = self.stored(|store| store.append(what, now_ms, reason, actor))?;
-        let epoch = match what {
-            Revoked::Epoch { epoch } => *epoch,
-            _ => view.epoch(),
+        // Durable and covered by a checkpoint before it is visible: no reader may see an event that a crash could take
+        // back, or that the log does not vouch for.
+        let events = self.stored(|register| register.record(drafts, now_ms))?;
+        let epochs = drafts.iter().filter_map(|draft| match draft.revoked {
+            Revoked::Epoch { epoch } => Some(*epoch),
+            _ => None,
+        });
+        let epoch = epochs.fold(view.epoch(), u64::max);
+        let first = view.after() + 1;
+        let page = RevocationPage {
+            next: view.after() + events.len() as u64,
+            events,
+            current_epoch: epoch,
+            checkpoint: String::new(),
         };
         let mut next = RevocationView::clone(&view);
-        let page = RevocationPage {
-            next: event.seq,
-            current_epoch: epoch,
-            events: vec![event.clone()],
-        };
         next.apply(&page, true, now_ms / 1000).map_err(|_| {
             Problem::internal("the revocation feed is out of step; restart the service")
         })?;
         self.view.store(next);
         self.metrics.epoch.set(epoch as i64);
-        Ok((epoch, event.seq))
+        Ok(first..page.next + 1)
     }
 
     fn keep_keys(&self, jwks: Jwks, waiting: &mut Vec<WaitingReader>) {
@@ -319,8 +355,8 @@ impl Revoker {
         };
         // The event first: after a crash between the two it is recorded again, and not lost.
         let stored = self
-            .record(&what, "key set changed", OURSELVES)
-            .and_then(|_| self.stored(|store| store.keep_jwks(&jwks)));
+            .record(&[ours(&what, "key set changed")])
+            .and_then(|_| self.stored(|register| register.store().keep_jwks(&jwks)));
         // Otherwise the failure is counted, and the next read of the keys requests it again.
         if stored.is_ok() {
             self.kept.store(jwks);
@@ -330,7 +366,7 @@ impl Revoker {
 
     fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {
         let now_s = self.clock.unix_ms() / 1000;
-        let row = self.stored(|store| store.open_list(kid, epoch, now_s))?;
+        let row = self.stored(|register| register.store().open_list(kid, epoch, now_s))?;
         let mut lists = KnownLists::clone(&self.lists.load());
         lists.retain(|_, row| still_kept(row, now_s));
         lists.insert(row.id, row.clone());
@@ -348,15 +384,16 @@ impl Revoker {
         }
     }
 
-    /// Runs one operation of the store; reports a poisoned store in readiness.
+    /// Runs one operation of the register; reports a poisoned one in readiness.
     fn stored<T>(
         &self,
-        work: impl FnOnce(&RevocationStore) -> Result<T, StoreFailed>,
+        work: impl FnOnce(&mut Register) -> Result<T, StoreFailed>,
     ) -> Result<T, Problem> {
-        // The lock ends before readiness and metrics are updated, which may log.
+        // Taken out: no lock is held over the disk, and it ends before readiness and metrics are updated, which may log.
         let (result, poisoned) = {
-            let store = self.store.lock();
-            (work(&store), store.poisoned())
+            let mut loan = Loan::of(&self.register);
+            let register = loan.register()?;
+            (work(register), register.poisoned())
         };
         if poisoned {
             self.ready.missing(
@@ -373,10 +410,58 @@ impl Revoker {
     fn answer_page(&self, after: u64, responder: Responder) {
         let view = self.view.load();
         let (epoch, after) = (view.epoch(), after.min(view.after()));
-        let page = self.stored(|store| store.page(after, PAGE_MAX, epoch));
+        let page = self.stored(|register| register.page(after, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
     }
 }
+
+/// The register on loan to an operation. `Drop` returns it also after a panic, so that the restarted thread finds it.
+struct Loan<'a> {
+    room: &'a RankedMutex<Option<Register>>,
+    register: Option<Register>,
+}
+
+impl<'a> Loan<'a> {
+    fn of(room: &'a RankedMutex<Option<Register>>) -> Self {
+        let register = room.lock().take();
+        Self { room, register }
+    }
+
+    /// Only one thread borrows, so there always is one.
+    fn register(&mut self) -> Result<&mut Register, Problem> {
+        let register = self.register.as_mut();
+        register.ok_or_else(|| Problem::internal("the revocations are in use; restart the service"))
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let back = self.register.take();
+        *self.room.lock() = back;
+    }
+}
+
+/// An event that the service causes itself.
+fn ours<'a>(revoked: &'a Revoked, reason: &'a str) -> Draft<'a> {
+    Draft {
+        revoked,
+        reason,
+        actor: OURSELVES,
+    }
+}
+
+fn stale_epoch(current: u64) -> Problem {
+    Problem::new(
+        409,
+        "stale_epoch",
+        "Epoch must grow",
+        "the epoch must be greater than the current one",
+    )
+    .with_details(serde_json::json!({ "current_epoch": current }))
+}
+
+#[cfg(test)]
+mod register_tests;
 
 #[cfg(test)]
 mod tests {
@@ -396,9 +481,10 @@ mod tests {
     fn a_key_set_that_met_a_full_queue_is_stored_after_the_next_read() {
         let registry = Registry::new("t");
         let kept = Arc::new(Snapshot::new(Jwks::default()));
-        let view = Arc::new(Snapshot::new(RevocationView::unchecked()));
+        let (register, view) = register_tests::memory();
+        let view = Arc::new(Snapshot::new(view));
         let revoker = Revoker::new(
-            RevocationStore::memory().unwrap(),
+            register,
             view.clone(),
             Arc::new(Snapshot::new(KnownLists::new())),
             kept.clone(),
@@ -423,7 +509,12 @@ mod tests {
         store_keys(&revoke, &kept, keys("k1"));
         take().expect("requested again");
         assert_eq!(*kept.load(), keys("k1"));
-        assert_eq!(revoker.store.lock().kept_jwks().unwrap(), keys("k1"));
+        assert_eq!(
+            revoker
+                .stored(|register| register.store().kept_jwks())
+                .unwrap(),
+            keys("k1")
+        );
         assert_eq!(view.load().after(), 1, "one event");
 
         store_keys(&revoke, &kept, keys("k1"));

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use ron_auth::revocation_log;
 use ron_files::DiskRoom;
 use ron_kernel::DiskWatch;
-use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, Revoked};
+use ron_proto::passport::{Jwks, RevocationEvent};
 use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
+use rusqlite::Connection;
 
 use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
 
@@ -18,8 +20,11 @@ static MIGRATIONS: [Migration; 1] = [Migration {
             seq     INTEGER PRIMARY KEY CHECK (seq > 0),
             ts_ms   INTEGER NOT NULL,
             what    TEXT NOT NULL,
+            salt    BLOB NOT NULL,
+            actor   TEXT NOT NULL,
             reason  TEXT NOT NULL,
-            actor   TEXT NOT NULL
+            by_salt BLOB NOT NULL,
+            sig     BLOB NOT NULL
         ) STRICT;
         CREATE TABLE kept (
             name    TEXT PRIMARY KEY,
@@ -41,12 +46,21 @@ static MIGRATIONS: [Migration; 1] = [Migration {
     ",
 }];
 
-/// Epoch of a new issuer.
-pub const EPOCH_FIRST: u64 = 1;
-
 /// The store of revocations; owned by the revoker thread after start.
 #[derive(Debug)]
 pub struct RevocationStore(Store);
+
+/// A revocation as it is stored: an event and what the feed does not show of it.
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub event: RevocationEvent,
+    pub actor: String,
+    pub reason: String,
+    /// With it the event commits to actor and reason.
+    pub by_salt: [u8; revocation_log::SALT_BYTES],
+    /// This service's signature.
+    pub sig: Vec<u8>,
+}
 
 /// A client assertion that was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +79,9 @@ pub enum StoreFailed {
     /// A row cannot be parsed.
     #[error("the revocation store holds a row that cannot be read: {0}")]
     Row(String),
+    /// The revocation log failed or is closed for writing.
+    #[error("the revocation log: {0}")]
+    Log(String),
 }
 
 impl From<rusqlite::Error> for StoreFailed {
@@ -106,62 +123,45 @@ impl RevocationStore {
         self.0.poisoned()
     }
 
-    /// Makes a revocation durable under the next number.
-    pub fn append(
-        &self,
-        revoked: &Revoked,
-        ts_ms: u64,
-        reason: &str,
-        actor: &str,
-    ) -> Result<RevocationEvent, StoreFailed> {
-        let what = serde_json::to_string(revoked).map_err(|e| StoreFailed::Row(e.to_string()))?;
+    /// Makes revocations durable under their numbers.
+    pub fn append(&self, rows: &[Row]) -> Result<(), StoreFailed> {
         self.0.write(|tx| {
-            let seq: i64 = tx.query_row("SELECT coalesce(max(seq), 0) + 1 FROM revocation", [], |r| r.get(0))?;
-            tx.execute(
-                "INSERT INTO revocation (seq, ts_ms, what, reason, actor) VALUES (?1, ?2, ?3, ?4, ?5)",
-                rusqlite::params![seq, ts_ms as i64, what, reason, actor],
+            let mut insert = tx.prepare_cached(
+                "INSERT INTO revocation (seq, ts_ms, what, salt, actor, reason, by_salt, sig) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             )?;
-            Ok(RevocationEvent { seq: seq.cast_unsigned(), ts: Timestamp(ts_ms), revoked: revoked.clone() })
+            for row in rows {
+                let event = &row.event;
+                let what = serde_json::to_string(&event.revoked)
+                    .map_err(|e| StoreFailed::Row(e.to_string()))?;
+                insert.execute(rusqlite::params![
+                    event.seq as i64,
+                    event.ts.0 as i64,
+                    what,
+                    event.salt.as_slice(),
+                    row.actor,
+                    row.reason,
+                    row.by_salt,
+                    row.sig,
+                ])?;
+            }
+            Ok(())
         })
     }
 
-    /// Up to `limit` events after a number.
-    pub fn page(
-        &self,
-        after: u64,
-        limit: usize,
-        current_epoch: u64,
-    ) -> Result<RevocationPage, StoreFailed> {
+    /// The number of the last revocation; 0 in a new store.
+    pub fn last(&self) -> Result<u64, StoreFailed> {
         self.0.read(|conn| {
-            let mut query = conn.prepare_cached(
-                "SELECT seq, ts_ms, what FROM revocation WHERE seq > ?1 ORDER BY seq LIMIT ?2",
-            )?;
-            let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), limit as i64];
-            let rows = query.query_map(limits, |r| {
-                Ok((
-                    r.get::<_, i64>(0)?,
-                    r.get::<_, i64>(1)?,
-                    r.get::<_, String>(2)?,
-                ))
-            })?;
-            let mut events = Vec::new();
-            for row in rows {
-                let (seq, ts_ms, what) = row?;
-                let revoked = serde_json::from_str(&what)
-                    .map_err(|e| StoreFailed::Row(format!("event {seq}: {e}")))?;
-                events.push(RevocationEvent {
-                    seq: seq.cast_unsigned(),
-                    ts: Timestamp(ts_ms.cast_unsigned()),
-                    revoked,
-                });
-            }
-            let next = events.last().map_or(after, |e| e.seq);
-            Ok(RevocationPage {
-                events,
-                next,
-                current_epoch,
-            })
+            let last: i64 =
+                conn.query_row("SELECT coalesce(max(seq), 0) FROM revocation", [], |r| {
+                    r.get(0)
+                })?;
+            Ok(last.cast_unsigned())
         })
+    }
+
+    /// Up to `limit` revocations after a number.
+    pub fn rows(&self, after: u64, limit: usize) -> Result<Vec<Row>, StoreFailed> {
+        self.0.read(|conn| rows_of(conn, after, limit))
     }
 
     /// Opens a status list under a number that was never used, and deletes lists that no valid token refers to.
@@ -266,42 +266,47 @@ impl RevocationStore {
     }
 }
 
+/// Up to `limit` revocations of a database after a number.
+pub fn rows_of(conn: &Connection, after: u64, limit: usize) -> Result<Vec<Row>, StoreFailed> {
+    let mut query = conn.prepare_cached(
+        "SELECT seq, ts_ms, what, salt, actor, reason, by_salt, sig FROM revocation WHERE seq > ?1 ORDER BY seq LIMIT ?2",
+    )?;
+    let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), limit as i64];
+    let mut found = query.query(limits)?;
+    let mut rows = Vec::new();
+    while let Some(r) = found.next()? {
+        rows.push(read_row(r)?);
+    }
+    Ok(rows)
+}
+
+fn read_row(r: &rusqlite::Row<'_>) -> Result<Row, StoreFailed> {
+    let seq = r.get::<_, i64>(0)?.cast_unsigned();
+    let damaged = |e: String| StoreFailed::Row(format!("event {seq}: {e}"));
+    let what: String = r.get(2)?;
+    let (actor, reason): (String, String) = (r.get(4)?, r.get(5)?);
+    let by_salt: Vec<u8> = r.get(6)?;
+    let by_salt = by_salt
+        .try_into()
+        .map_err(|_| damaged("its salt has another length".to_owned()))?;
+    Ok(Row {
+        event: RevocationEvent {
+            seq,
+            ts: Timestamp(r.get::<_, i64>(1)?.cast_unsigned()),
+            revoked: serde_json::from_str(&what).map_err(|e| damaged(e.to_string()))?,
+            salt: r.get::<_, Vec<u8>>(3)?.into(),
+            by: revocation_log::by(&by_salt, &actor, &reason),
+        },
+        actor,
+        reason,
+        by_salt,
+        sig: r.get(7)?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn events_are_numbered_kept_and_paged() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("passport.db");
-        let jti = |n: u32| Revoked::Jti {
-            jti: format!("j-{n}"),
-            until: 99,
-        };
-        {
-            let store = RevocationStore::open(&path).unwrap();
-            for n in 1..=3 {
-                assert_eq!(
-                    store.append(&jti(n), 7, "leaked", "operator").unwrap().seq,
-                    u64::from(n)
-                );
-            }
-            store
-                .append(&Revoked::Epoch { epoch: 5 }, 8, "drill", "operator")
-                .unwrap();
-        }
-        let store = RevocationStore::open(&path).unwrap();
-        let page = store.page(1, 2, 5).unwrap();
-        assert_eq!(
-            (page.events.len(), page.next, page.events[0].revoked.clone()),
-            (2, 3, jti(2))
-        );
-        let rest = store.page(3, 10, 5).unwrap();
-        assert_eq!(rest.events[0].revoked, Revoked::Epoch { epoch: 5 });
-        let end = store.page(4, 10, 5).unwrap();
-        assert_eq!((end.events.len(), end.next), (0, 4));
-        assert_eq!(store.page(u64::MAX, 10, 5).unwrap().events.len(), 0);
-    }
 
     #[test]
     fn lists_are_numbered_once_and_forgotten_in_time() {

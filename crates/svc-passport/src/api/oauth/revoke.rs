@@ -10,7 +10,7 @@ use ron_proto::{Problem, scope};
 use super::forms::AboutToken;
 use super::{Caller, FORM_BYTES_MAX, Fields, TOKEN_FIELDS, as_oauth, caller, may};
 use crate::api::{Api, judge};
-use crate::revoke::{Answer, RevokeEvent};
+use crate::revoke::{Answer, Revocation};
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -28,7 +28,7 @@ pub fn route(api: &Arc<Api>) -> Route {
 
 fn handle(api: &Api, req: &Request, responder: Responder) {
     match target(api, req) {
-        Ok(Some((revoked, actor))) => api.send_revocation(RevokeEvent::Revoke {
+        Ok(Some((revoked, actor))) => api.send_revocation(Revocation {
             revoked,
             reason: "returned at the revocation endpoint".to_owned(),
             actor,

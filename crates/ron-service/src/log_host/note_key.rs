@@ -1,4 +1,4 @@
-//! The key that signs the log's checkpoints when no KMS does: 32 random bytes in a file of mode
+//! The key that signs a log's checkpoints when no KMS does: 32 random bytes in a file of mode
 //! 0600.
 
 use std::path::Path;
@@ -6,8 +6,9 @@ use std::path::Path;
 use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
 use ron_files::{OsDisk, write_atomic, write_atomic_with_mode};
 use ron_kernel::Random;
-use ron_service::config::read_secret_file;
 use ron_tlog::Ed25519NoteSigner;
+
+use crate::config::read_secret_file;
 
 /// Name of the secret key file in the data directory.
 pub const KEY_FILE: &str = "note.key";
@@ -47,7 +48,7 @@ pub fn ephemeral(origin: &str, random: &dyn Random) -> Result<Ed25519NoteSigner,
 }
 
 fn named(origin: &str, key: Ed25519Key) -> Result<Ed25519NoteSigner, String> {
-    Ed25519NoteSigner::new(origin, key).map_err(|e| format!("log.origin: {e}"))
+    Ed25519NoteSigner::new(origin, key).map_err(|e| format!("the log's origin: {e}"))
 }
 
 fn read(path: &Path) -> Result<Secret32, String> {

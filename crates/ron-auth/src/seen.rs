@@ -1,0 +1,286 @@
+//! The newest state of each issuer that this service has accepted: its policy note's version and the
+//! head of its revocation log, in one small file of the data directory. Older ones are refused even
+//! if they are correctly signed, also after a restart.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ron_files::{OsDisk, read_small, write_atomic};
+use ron_kernel::{LockSpec, RankedMutex};
+use ron_proto::strict;
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::VerifierKey;
+use serde::{Deserialize, Serialize};
+
+/// Name of the file in a data directory.
+pub const SEEN_FILE: &str = "issuer-notes.json";
+/// Format version of the file.
+const FORMAT: u32 = 1;
+/// Maximum issuers in the file; a service has one at a time.
+const ISSUERS_MAX: usize = 64;
+/// Maximum size of the file, in bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Not held while the file is read or written: a writer claims the file first ([`State::writing`]).
+pub const NOTE_LOCK: LockSpec = LockSpec {
+    name: "auth.note",
+    rank: 904,
+    guards: "the newest policy note and revocation log seen of each issuer, and the claim to write their file; only *-auth-keys, *-auth-feed and a reload take it",
+};
+static NOTE_LOCK_SPEC: LockSpec = NOTE_LOCK;
+
+/// What was seen of an issuer.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Seen {
+    /// The highest version of its policy note; 0 if none was read.
+    pub note: u64,
+    /// The verifier key of its revocation log, from that note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_key: Option<String>,
+    /// The newest checkpoint of its revocation log, a signed note: the evidence against an issuer
+    /// that shows another history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
+}
+
+impl Seen {
+    pub fn log_key(&self) -> Option<VerifierKey> {
+        self.log_key.as_ref()?.parse().ok()
+    }
+
+    /// The head of the log at the newest checkpoint.
+    pub fn head(&self) -> Option<Checkpoint> {
+        let note = self.checkpoint.as_ref()?;
+        Checkpoint::read_unverified(note, None).ok() // verified before it was recorded
+    }
+
+    fn is_readable(&self) -> bool {
+        self.log_key().is_some() == self.log_key.is_some()
+            && self.head().is_some() == self.checkpoint.is_some()
+    }
+}
+
+/// What was seen, by issuer.
+pub type AllSeen = BTreeMap<String, Seen>;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    format: u32,
+    issuers: AllSeen,
+}
+
+/// Only the format, so that a newer file is distinguished from a damaged one.
+#[derive(Deserialize)]
+struct Formatted {
+    format: u32,
+}
+
+/// What was seen, in memory and in the file.
+pub(crate) struct SeenIssuers {
+    /// `None` in amnesia mode.
+    dir: Option<PathBuf>,
+    held: RankedMutex<State>,
+}
+
+struct State {
+    all: AllSeen,
+    /// A thread is writing the file; no other may write at the same time.
+    writing: bool,
+}
+
+impl SeenIssuers {
+    /// Loads the file of a data directory; without one everything is kept in memory only.
+    pub fn open(dir: Option<&Path>) -> Result<Self, String> {
+        let all = dir.map_or_else(|| Ok(AllSeen::new()), read_seen)?;
+        let state = State {
+            all,
+            writing: false,
+        };
+        Ok(Self {
+            dir: dir.map(Path::to_owned),
+            held: RankedMutex::new(&NOTE_LOCK_SPEC, state),
+        })
+    }
+
+    /// What was seen of this issuer; nothing if it is new.
+    pub fn of(&self, issuer: &str) -> Seen {
+        let held = self.held.lock();
+        held.all.get(issuer).cloned().unwrap_or_default()
+    }
+
+    /// Records a change, durably when this returns. Fails while another thread records one: the
+    /// caller reads the issuer again soon.
+    pub fn record(&self, issuer: &str, change: impl FnOnce(&mut Seen)) -> Result<(), String> {
+        let Some(next) = self.claim(issuer, change)? else {
+            return Ok(());
+        };
+        let written = match &self.dir {
+            Some(dir) => write_seen(dir, &next),
+            None => Ok(()),
+        };
+        let mut held = self.held.lock();
+        held.writing = false;
+        if written.is_ok() {
+            held.all = next;
+        }
+        written
+    }
+
+    /// Everything including the change, and the claim to write it; `None` when nothing changes.
+    fn claim(
+        &self,
+        issuer: &str,
+        change: impl FnOnce(&mut Seen),
+    ) -> Result<Option<AllSeen>, String> {
+        let mut held = self.held.lock();
+        let old = held.all.get(issuer);
+        let mut new = old.cloned().unwrap_or_default();
+        change(&mut new);
+        if old == Some(&new) {
+            return Ok(None);
+        }
+        if held.writing {
+            return Err(format!("{SEEN_FILE} is being written"));
+        }
+        let mut next = held.all.clone();
+        next.insert(issuer.to_owned(), new);
+        if next.len() > ISSUERS_MAX {
+            return Err(format!(
+                "{SEEN_FILE} names {ISSUERS_MAX} issuers; remove those that are configured no more"
+            ));
+        }
+        held.writing = true;
+        Ok(Some(next))
+    }
+
+    /// Reloads the file: an operator may have set it back (`ron issuer trust`).
+    pub fn read_again(&self) -> Result<(), String> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let all = read_seen(dir)?;
+        let mut held = self.held.lock();
+        if held.writing {
+            return Err(format!("{SEEN_FILE} is being written; reload again"));
+        }
+        held.all = all;
+        Ok(())
+    }
+}
+
+/// What a service has seen, from its data directory; empty if there is no file.
+pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
+    let path = dir.join(SEEN_FILE);
+    let fail = |why: String| format!("{}: {why}", path.display());
+    let read = read_small(&OsDisk, &path, FILE_BYTES_MAX);
+    let read = read.map_err(|e| fail(format!("cannot be read: {e}")))?;
+    let Some(bytes) = read else {
+        return Ok(AllSeen::new());
+    };
+    let damaged = |e: &dyn std::fmt::Display| {
+        fail(format!(
+            "is damaged: {e}; `ron issuer trust` rewrites it, after showing the issuer's current note"
+        ))
+    };
+    let format = serde_json::from_slice::<Formatted>(&bytes).map_err(|e| damaged(&e))?;
+    if format.format != FORMAT {
+        return Err(fail(format!(
+            "is of format {}, this program knows {FORMAT}; use a newer program",
+            format.format
+        )));
+    }
+    let document: Document = strict::from_slice(&bytes).map_err(|e| damaged(&e))?;
+    if !document.issuers.values().all(Seen::is_readable) {
+        return Err(damaged(&"a key or checkpoint cannot be parsed"));
+    }
+    Ok(document.issuers)
+}
+
+/// Replaces the file atomically; durable on return.
+pub fn write_seen(dir: &Path, all: &AllSeen) -> Result<(), String> {
+    let document = Document {
+        format: FORMAT,
+        issuers: all.clone(),
+    };
+    let mut bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
+    bytes.push(b'\n');
+    write_atomic(&OsDisk, dir, SEEN_FILE, &bytes)
+        .map_err(|e| format!("{} cannot be written: {e}", dir.join(SEEN_FILE).display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(version: u64) -> impl FnOnce(&mut Seen) {
+        move |seen| seen.note = seen.note.max(version)
+    }
+
+    #[test]
+    fn what_was_seen_survives_a_restart_and_is_kept_by_issuer() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || SeenIssuers::open(Some(dir.path())).unwrap();
+        let seen = open();
+        assert_eq!(seen.of("a"), Seen::default());
+        seen.record("a", note(7)).unwrap();
+        seen.record("a", note(5)).unwrap();
+        let head = "i/revocations\n1\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n— i/revocations AAAAAAA=\n";
+        seen.record("b", |seen| seen.checkpoint = Some(head.to_owned()))
+            .unwrap();
+        for seen in [seen, open()] {
+            assert_eq!((seen.of("a").note, seen.of("b").note), (7, 0));
+            assert_eq!(seen.of("b").head().map(|head| head.size), Some(1));
+        }
+        let running = open();
+        let three = Seen {
+            note: 3,
+            ..Seen::default()
+        };
+        write_seen(dir.path(), &AllSeen::from([("a".to_owned(), three)])).unwrap();
+        assert_eq!(running.of("a").note, 7);
+        running.read_again().unwrap();
+        assert_eq!((running.of("a").note, running.of("b").head()), (3, None));
+    }
+
+    #[test]
+    fn without_a_directory_it_is_kept_in_memory_and_one_that_is_gone_is_an_error() {
+        let memory = SeenIssuers::open(None).unwrap();
+        memory.record("a", note(7)).unwrap();
+        memory.read_again().unwrap();
+        assert_eq!(memory.of("a").note, 7);
+        let gone = SeenIssuers::open(Some(Path::new("/nowhere/at/all"))).unwrap();
+        assert!(gone.record("a", note(7)).is_err());
+        assert_eq!(gone.of("a").note, 0, "what is not durable does not count");
+    }
+
+    #[test]
+    fn a_damaged_file_and_a_newer_format_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = |text: &str, wanted: &str| {
+            std::fs::write(dir.path().join(SEEN_FILE), text).unwrap();
+            let error = read_seen(dir.path()).expect_err(text);
+            let named = error.contains(SEEN_FILE) && error.contains(wanted);
+            assert!(named, "{error}");
+        };
+        refused("", "damaged");
+        refused(
+            "{\"format\":1,\"issuers\":{\"a\":{\"note\":-1}}}",
+            "damaged",
+        );
+        refused("{\"format\":1,\"issuers\":{},\"more\":1}", "damaged");
+        let bad = "{\"format\":1,\"issuers\":{\"a\":{\"note\":1,\"checkpoint\":\"x\"}}}";
+        refused(bad, "cannot be parsed");
+        refused("{\"format\":2,\"issuers\":[]}", "format 2");
+        refused(&" ".repeat(FILE_BYTES_MAX as usize + 1), "longer");
+    }
+
+    #[test]
+    fn a_service_remembers_a_bounded_number_of_issuers() {
+        let seen = SeenIssuers::open(None).unwrap();
+        for n in 0..ISSUERS_MAX {
+            seen.record(&n.to_string(), note(1)).unwrap();
+        }
+        assert!(seen.record("one more", note(1)).is_err());
+        seen.record("0", note(2)).unwrap();
+    }
+}

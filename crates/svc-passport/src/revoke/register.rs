@@ -1,0 +1,323 @@
+//! The register of revocations: rows of the database, which say what is revoked, and leaves of a verifiable log, which
+//! commit to the rows.
+//!
+//! A row is written before its leaf. A crash between the two leaves rows without leaves; the next start appends them,
+//! because they carry the signature of this service. Every other difference is refused: rows that were deleted, changed
+//! or added, and a database or log that is older than the other one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_auth::{RevocationView, revocation_log};
+use ron_files::Disk;
+use ron_kernel::{DiskWatch, SharedRandom};
+use ron_proto::Timestamp;
+use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _, VerifierKey};
+use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenError, ReadError};
+
+use super::PAGE_MAX;
+use super::store::{RevocationStore, Row, StoreFailed};
+
+/// Name of the log's directory in the data directory.
+pub const LOG_DIR: &str = "revocations";
+/// Maximum events that one commit records, and so the maximum rows without leaves that a crash leaves behind.
+pub const BATCH_MAX: usize = 256;
+/// Epoch of a new issuer.
+pub const EPOCH_FIRST: u64 = 1;
+
+/// Database and log do not belong together, or one of them cannot be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterRefused {
+    #[error("the revocation log is refused: {0}")]
+    Log(#[from] OpenError),
+    #[error("the revocation log cannot be read: {0}")]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Store(#[from] StoreFailed),
+    #[error(
+        "passport.db has no revocation event {event}, but the revocation log has {leaves} leaves: rows were deleted, or the \
+         file was replaced by an older one; {HELP}"
+    )]
+    Missing { event: u64, leaves: u64 },
+    #[error(
+        "revocation event {event} of passport.db is not what its leaf in the revocation log commits to: the row or the log \
+         was changed; {HELP}"
+    )]
+    Changed { event: u64 },
+    #[error(
+        "passport.db has revocation event {event}, but the revocation log ends before it and this service did not sign it: \
+         the row was added, or the log was replaced by an older one; {HELP}"
+    )]
+    Added { event: u64 },
+    #[error(
+        "passport.db has revocation events, but there is no revocation log: its directory was removed; {HELP}"
+    )]
+    NoLog,
+    #[error("the end of the revocation log cannot be written: {0}")]
+    Unfinished(String),
+}
+
+const HELP: &str = "restore passport.db and the revocation log together (runbook revocation-log)";
+
+/// What is to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Draft<'a> {
+    pub revoked: &'a Revoked,
+    pub reason: &'a str,
+    pub actor: &'a str,
+}
+
+/// Owned by the revoker thread after start.
+pub struct Register {
+    store: RevocationStore,
+    log: Log,
+    signer: Arc<Ed25519NoteSigner>,
+    random: SharedRandom,
+    watch: Option<DiskWatch>,
+}
+
+/// Where the log is, and how it is opened.
+pub struct LogPlace<'a> {
+    pub disk: Arc<dyn Disk>,
+    pub dir: &'a Path,
+    /// Signs checkpoints and rows; its name is the log's origin.
+    pub signer: Arc<Ed25519NoteSigner>,
+    /// Heads that the log must extend.
+    pub known: Vec<Checkpoint>,
+    pub random: SharedRandom,
+}
+
+impl Register {
+    /// Opens the log, checks every row against its leaf, and completes what a crash interrupted. The view is that of all
+    /// recorded events.
+    pub fn open(
+        store: RevocationStore,
+        place: LogPlace<'_>,
+    ) -> Result<(Self, RevocationView), RegisterRefused> {
+        let signer = place.signer;
+        let mut options = LogOptions::new(signer.name()).verified_by(signer.verifier().clone());
+        options.known_heads = place.known;
+        options.random = place.random.clone();
+        let mut log = Log::open(place.disk, place.dir, options)?;
+        if log.recovery().created && store.last()? > 0 {
+            return Err(RegisterRefused::NoLog);
+        }
+        let (mut view, unlogged) = compare(&store, &log.reader(), signer.verifier())?;
+        let unfinished = |e: &dyn std::fmt::Display| RegisterRefused::Unfinished(e.to_string());
+        if !unlogged.is_empty() {
+            tracing::info!(
+                service = "svc-passport",
+                event = "revocations_completed",
+                count = unlogged.len()
+            );
+            log.append(&leaves(&unlogged)).map_err(|e| unfinished(&e))?;
+            view = applied(&view, unlogged).map_err(|event| RegisterRefused::Missing {
+                event,
+                leaves: log.size(),
+            })?;
+        }
+        log.publish_checkpoint(&*signer)
+            .map_err(|e| unfinished(&e))?;
+        let register = Self {
+            store,
+            log,
+            signer,
+            random: place.random,
+            watch: None,
+        };
+        Ok((register, view))
+    }
+
+    /// Has calls of the log to its disk watched from now on.
+    pub fn watch_disk(&mut self, watch: DiskWatch) {
+        self.watch = Some(watch);
+    }
+
+    pub fn store(&self) -> &RevocationStore {
+        &self.store
+    }
+
+    pub fn reader(&self) -> LogReader {
+        self.log.reader()
+    }
+
+    /// True once a commit has failed: changes are refused.
+    pub fn poisoned(&self) -> bool {
+        self.store.poisoned() || self.log.poisoned()
+    }
+
+    /// Makes up to [`BATCH_MAX`] events durable under the next numbers: rows, leaves, and a checkpoint that covers them.
+    /// After an error they may be found recorded at the next start.
+    pub fn record(
+        &mut self,
+        drafts: &[Draft<'_>],
+        now_ms: u64,
+    ) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        if self.log.poisoned() {
+            return Err(AppendError::Poisoned.into());
+        }
+        let next = self.log.size() + 1;
+        let rows = drafts.iter().zip(next..);
+        let rows: Vec<Row> = rows
+            .map(|(draft, seq)| self.row(draft, seq, now_ms))
+            .collect::<Result<_, _>>()?;
+        self.store.append(&rows)?;
+        let events: Vec<RevocationEvent> = rows.into_iter().map(|row| row.event).collect();
+        let (log, signer) = (&mut self.log, &*self.signer);
+        let mut write = || -> Result<(), StoreFailed> {
+            log.append(&leaves(&events))?;
+            log.publish_checkpoint(signer)?;
+            Ok(())
+        };
+        match &self.watch {
+            Some(watch) => watch.call(write),
+            None => write(),
+        }?;
+        Ok(events)
+    }
+
+    fn row(&self, draft: &Draft<'_>, seq: u64, now_ms: u64) -> Result<Row, StoreFailed> {
+        let by_salt = self.random.bytes();
+        let event = RevocationEvent {
+            seq,
+            ts: Timestamp(now_ms),
+            revoked: draft.revoked.clone(),
+            salt: self
+                .random
+                .bytes::<{ revocation_log::SALT_BYTES }>()
+                .to_vec()
+                .into(),
+            by: revocation_log::by(&by_salt, draft.actor, draft.reason),
+        };
+        let sig = self.signer.sign(&signed_bytes(&event));
+        Ok(Row {
+            sig: sig.map_err(|e| StoreFailed::Row(e.to_string()))?,
+            event,
+            actor: draft.actor.to_owned(),
+            reason: draft.reason.to_owned(),
+            by_salt,
+        })
+    }
+
+    /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all.
+    pub fn page(&self, after: u64, current_epoch: u64) -> Result<RevocationPage, StoreFailed> {
+        let rows = self.store.rows(after, PAGE_MAX)?;
+        let checkpoint = self.log.reader().checkpoint();
+        let next = rows.last().map_or(after, |row| row.event.seq);
+        Ok(RevocationPage {
+            events: rows.into_iter().map(|row| row.event).collect(),
+            next,
+            current_epoch,
+            checkpoint: checkpoint.map_or_else(String::new, |note| note.to_string()),
+        })
+    }
+}
+
+/// Whether this service wrote the event's row.
+pub fn is_own(row: &Row, key: &VerifierKey) -> bool {
+    key.verify(&signed_bytes(&row.event), &row.sig)
+}
+
+/// The signed bytes of a row; no note has this form.
+fn signed_bytes(event: &RevocationEvent) -> Vec<u8> {
+    let mut bytes = format!("ron-revocation-row/v1 {}\0", event.seq).into_bytes();
+    bytes.extend(revocation_log::leaf(event));
+    bytes
+}
+
+fn leaves(events: &[RevocationEvent]) -> Vec<Vec<u8>> {
+    events.iter().map(revocation_log::leaf).collect()
+}
+
+/// The view after further events; the error is the number of the first that is missing.
+fn applied(view: &RevocationView, events: Vec<RevocationEvent>) -> Result<RevocationView, u64> {
+    let mut view = view.clone();
+    let page = RevocationPage {
+        next: events.last().map_or(view.after(), |event| event.seq),
+        events,
+        current_epoch: view.epoch().max(EPOCH_FIRST),
+        checkpoint: String::new(),
+    };
+    let done = view.apply(&page, true, 0);
+    done.map(|()| view.clone()).map_err(|_| view.after() + 1)
+}
+
+/// Checks all rows: the view of those with a leaf, and the events without one, which this service has signed.
+pub fn compare(
+    store: &RevocationStore,
+    log: &LogReader,
+    key: &VerifierKey,
+) -> Result<(RevocationView, Vec<RevocationEvent>), RegisterRefused> {
+    let head = log.head();
+    let (size, root) = (head.size, head.root);
+    let mut view = RevocationView::unchecked();
+    let mut unlogged = Vec::new();
+    let missing = |event| RegisterRefused::Missing {
+        event,
+        leaves: size,
+    };
+    let mut read = 0;
+    loop {
+        let rows = store.rows(read, PAGE_MAX)?;
+        let last = rows.len() < PAGE_MAX;
+        read = rows.last().map_or(read, |row| row.event.seq);
+        let (logged, rest): (Vec<Row>, Vec<Row>) =
+            rows.into_iter().partition(|row| row.event.seq <= size);
+        let logged = logged.into_iter().map(|row| row.event).collect();
+        view = applied(&view, logged).map_err(missing)?;
+        for row in rest {
+            let expected = size + 1 + unlogged.len() as u64;
+            let own = row.event.seq == expected && is_own(&row, key);
+            if !own || unlogged.len() >= BATCH_MAX {
+                return Err(RegisterRefused::Added {
+                    event: row.event.seq,
+                });
+            }
+            unlogged.push(row.event);
+        }
+        if last {
+            break;
+        }
+    }
+    if view.after() < size {
+        return Err(missing(view.after() + 1));
+    }
+    if view.root() != root {
+        return Err(RegisterRefused::Changed {
+            event: first_changed(store, log, size)?,
+        });
+    }
+    Ok((view, unlogged))
+}
+
+/// The first of `size` events whose leaf is not that of its row.
+fn first_changed(
+    store: &RevocationStore,
+    log: &LogReader,
+    size: u64,
+) -> Result<u64, RegisterRefused> {
+    let mut read = 0;
+    while read < size {
+        for row in store.rows(read, PAGE_MAX)? {
+            read = row.event.seq;
+            if log.entry(read - 1)? != revocation_log::leaf(&row.event) {
+                return Ok(read);
+            }
+        }
+    }
+    Ok(size)
+}
+
+impl From<AppendError> for StoreFailed {
+    fn from(e: AppendError) -> Self {
+        Self::Log(e.to_string())
+    }
+}
+
+impl From<CheckpointError> for StoreFailed {
+    fn from(e: CheckpointError) -> Self {
+        Self::Log(e.to_string())
+    }
+}

@@ -1,0 +1,244 @@
+//! The revocation log: a database or log that was changed or rolled back is refused at start, and services that have
+//! seen more notice an issuer that was rolled back as a whole.
+
+use std::path::Path;
+
+use ron_tests::issuer::Rig;
+use ron_tests::tools::{service, signal};
+use ron_tests::{Fleet, copy_tree, json, ok, ron_on, sqlite, until};
+use serde_json::Value;
+
+/// What the issuer says when it does not start.
+fn refusal(fleet_dir: &Path) -> String {
+    let config = fleet_dir.join("svc-passport/config.toml");
+    let none: [&str; 0] = [];
+    let out = service("svc-passport", &config, none).output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// The offline check of a data directory: whether it is passed, and what it says.
+fn verify(dir: &Path) -> (bool, String) {
+    let out = ron_on(dir, &["revocations", "verify"]);
+    let text = [out.stdout, out.stderr].concat();
+    (out.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn revoke(fleet: &Fleet, jti: &str) {
+    ok(&fleet.ron(&["token", "revoke", "--jti", jti, "--reason", "test"]));
+}
+
+#[test]
+fn a_changed_or_older_database_or_log_is_refused_at_start() {
+    let mut fleet = Fleet::start();
+    for jti in ["a", "b", "c"] {
+        revoke(&fleet, jti);
+    }
+    assert_eq!(fleet.stop(), Some(0));
+    let home = tempfile::tempdir().unwrap();
+    let (data, good) = (
+        fleet.dir().join("svc-passport/data"),
+        home.path().join("good"),
+    );
+    copy_tree(&data, &good);
+    let mut fleet = Fleet::start_in(fleet.keep_dir());
+    revoke(&fleet, "d");
+    assert_eq!(fleet.stop(), Some(0));
+    let kept = fleet.keep_dir();
+    let dir = kept.path();
+    let newer = home.path().join("newer");
+    copy_tree(&data, &newer);
+    let (sound, said) = verify(dir);
+    assert!(
+        sound && said.contains("rows of passport.db agree with it"),
+        "{said}"
+    );
+
+    let sql = |text: &str| sqlite(&data.join("passport.db"), text);
+    let back = || {
+        std::fs::remove_dir_all(&data).unwrap();
+        copy_tree(&newer, &data);
+    };
+    let checkpoint = std::fs::read_to_string(data.join("revocations/checkpoint")).unwrap();
+    let last: u64 = checkpoint.lines().nth(1).unwrap().parse().unwrap();
+    let refused = |wanted: &str| {
+        let said = refusal(dir);
+        assert!(
+            said.contains(wanted) && said.contains("revocation-log"),
+            "{said}"
+        );
+        let (sound, said) = verify(dir);
+        assert!(!sound, "{said}");
+        back();
+    };
+    sql(&format!("DELETE FROM revocation WHERE seq = {last}"));
+    refused(&format!("passport.db has no revocation event {last}"));
+    sql("UPDATE revocation SET what = replace(what, '\"b\"', '\"x\"')");
+    refused("is not what its leaf in the revocation log commits to");
+    sql(
+        "INSERT INTO revocation SELECT seq + 1, ts_ms, what, salt, actor, reason, by_salt, sig FROM revocation ORDER BY seq DESC LIMIT 1",
+    );
+    refused("this service did not sign it");
+    let into = |from: &Path, name: &str| {
+        let _ = std::fs::remove_file(data.join(name));
+        if from.join(name).exists() {
+            copy_tree(&from.join(name), &data.join(name));
+        }
+    };
+    for name in ["passport.db", "passport.db-wal", "passport.db-shm"] {
+        into(&good, name);
+    }
+    refused(&format!("passport.db has no revocation event {last}"));
+
+    // The log and the database of before; only this service's record of its own feed is newer.
+    for name in ["passport.db", "passport.db-wal", "passport.db-shm"] {
+        into(&good, name);
+    }
+    std::fs::remove_dir_all(data.join("revocations")).unwrap();
+    copy_tree(&good.join("revocations"), &data.join("revocations"));
+    let said = refusal(dir);
+    assert!(said.contains("the revocation log is refused"), "{said}");
+    back();
+
+    let segment = data.join("revocations/00000000.seg");
+    let whole = std::fs::read(&segment).unwrap();
+    std::fs::write(&segment, &whole[..whole.len() - 40]).unwrap();
+    let said = refusal(dir);
+    assert!(said.contains("the revocation log is refused"), "{said}");
+    assert!(!verify(dir).0);
+    back();
+    let fleet = Fleet::start_in(kept.clone());
+    let feed = json(
+        &fleet.get(
+            &format!("{}/v1/passport/events", fleet.api("svc-passport")),
+            None,
+        ),
+        200,
+    );
+    let known = feed["events"].as_array().unwrap();
+    for jti in ["a", "b", "c", "d"] {
+        assert!(
+            known.iter().any(|event| event["revoked"]["jti"] == jti),
+            "{jti}"
+        );
+    }
+}
+
+fn degraded(fleet: &Fleet, service: &str) -> String {
+    let url = format!("{}/api/v1/status", fleet.health(service));
+    let status: Value = json(&fleet.get(&url, None), 200);
+    let planes = status["planes"].as_array().unwrap().iter();
+    let mut passports = planes.filter(|plane| plane["name"] == "passports");
+    let reason = passports.next().map(|plane| plane["reason"].clone());
+    reason.unwrap_or_default().as_str().unwrap_or("").to_owned()
+}
+
+fn balance(fleet: &Fleet, token: &str) -> u16 {
+    let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    fleet.get(&url, Some(token)).status
+}
+
+#[test]
+fn services_notice_an_issuer_that_was_rolled_back() {
+    let mut fleet = Fleet::start();
+    revoke(&fleet, "a");
+    assert_eq!(fleet.stop(), Some(0));
+    let home = tempfile::tempdir().unwrap();
+    let (data, old) = (
+        fleet.dir().join("svc-passport/data"),
+        home.path().join("old"),
+    );
+    copy_tree(&data, &old);
+    let mut fleet = Fleet::start_in(fleet.keep_dir());
+    let token = fleet.token("svc-wallet", Some("wallet:read"));
+    assert_eq!(balance(&fleet, &token), 200);
+    ok(&fleet.ron(&["token", "revoke", "--token", &token, "--reason", "test"]));
+    Rig::refused_soon(
+        || {
+            let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+            fleet.get(&url, Some(&token))
+        },
+        "svc-wallet",
+    );
+    assert_eq!(fleet.stop(), Some(0));
+
+    // The issuer's whole data directory as it was before the revocation. Nothing in it can show that.
+    std::fs::remove_dir_all(&data).unwrap();
+    copy_tree(&old, &data);
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    for name in ["svc-wallet", "ron-kms", "ron-ledger"] {
+        until("it notices the rollback", || {
+            degraded(&fleet, name).contains("it was rolled back")
+        });
+    }
+    let alarms = "svc_wallet_auth_revocation_log_alarms_total{reason=\"rolled_back\"}";
+    assert!(fleet.metric("svc-wallet", alarms) > 0.0);
+    assert_eq!(balance(&fleet, &token), 503, "no token is accepted");
+    let trust = |more: &[&str]| {
+        let out = fleet.ron(&[&["issuer", "trust"], more].concat());
+        let text = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8(text).unwrap())
+    };
+    let (sound, said) = trust(&[]);
+    assert!(!sound && said.contains("it was rolled back"), "{said}");
+
+    // The operator revokes again what was lost, and accepts the issuer.
+    ok(&fleet.ron(&["token", "revoke", "--token", &token, "--reason", "again"]));
+    let (sound, said) = trust(&["--yes"]);
+    assert!(sound, "{said}");
+    signal(fleet.pid(), "-HUP");
+    until("all are sound", || {
+        ron_tests::SERVICES
+            .iter()
+            .all(|name| degraded(&fleet, name).is_empty())
+    });
+    assert_eq!(balance(&fleet, &token), 401);
+    let fresh = fleet.token("svc-wallet", Some("wallet:read"));
+    assert_eq!(balance(&fleet, &fresh), 200);
+}
+
+#[test]
+fn the_log_is_public_but_for_its_entries() {
+    let fleet = Fleet::start();
+    revoke(&fleet, "a");
+    let at = |path: &str| format!("{}/revocations/v1/{path}", fleet.api("svc-passport"));
+    let text = |path: &str| {
+        let reply = fleet.get(&at(path), None);
+        assert_eq!(reply.status, 200, "{path}");
+        String::from_utf8_lossy(&reply.body).into_owned()
+    };
+    let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
+    let checkpoint = text("checkpoint");
+    assert!(
+        checkpoint.starts_with(&format!("{issuer}/revocations\n")),
+        "{checkpoint}"
+    );
+    let vkey = fleet.bootstrap()["revocations_vkey"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(text("vkey").trim(), vkey);
+    assert!(text("proof/0").contains("c2sp.org/tlog-proof@v1"));
+    let size: u64 = checkpoint.lines().nth(1).unwrap().parse().unwrap();
+    text(&format!("tile/0/000.p/{size}"));
+
+    let bundle = at(&format!("tile/entries/000.p/{size}"));
+    assert_eq!(fleet.get(&bundle, None).status, 401);
+    let other = fleet.token("svc-passport", Some("passport:issue"));
+    assert_eq!(fleet.get(&bundle, Some(&other)).status, 403);
+    let auditor = fleet.token("svc-passport", Some("passport:introspect"));
+    let entries = fleet.get(&bundle, Some(&auditor));
+    assert_eq!(entries.status, 200);
+    let entries = String::from_utf8_lossy(&entries.body).into_owned();
+    assert!(
+        entries.contains("\"kind\":\"jti\"") && !entries.contains("operator"),
+        "{entries}"
+    );
+
+    let note = fleet.get(
+        &format!("{}/v1/passport/policy", fleet.api("svc-passport")),
+        None,
+    );
+    let note = String::from_utf8_lossy(&note.body).into_owned();
+    assert!(note.contains(&format!("\nrevocations {vkey}\n")), "{note}");
+}
