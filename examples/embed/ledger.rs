@@ -12,6 +12,7 @@ use ron_files::OsDisk;
 use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::{Body, Debit, Entry, Header, Op, Outcome};
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
+use ron_ledger::salts;
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::{RefusalCode, RequestKey};
 use ron_proto::{Amount, Timestamp};
@@ -71,7 +72,10 @@ fn issue(key: &str, to: &str, minor: u128) -> Result<Op, Failure> {
         asset: "ron".parse()?,
         amount: Amount(minor),
     };
-    Ok(Op::new(Entry::new(header(key)?, body))?)
+    Ok(Op::new(
+        Entry::new(header(key)?, body),
+        &salts::one(&OsRandom),
+    )?)
 }
 
 fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
@@ -82,10 +86,10 @@ fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
         nonce,
     };
     let to = "acct:bob".parse()?;
-    Ok(Op::new(Entry::new(
-        header(key)?,
-        Body::Transfer { debit, to },
-    ))?)
+    Ok(Op::new(
+        Entry::new(header(key)?, Body::Transfer { debit, to }),
+        &salts::one(&OsRandom),
+    )?)
 }
 
 /// A key belongs to its tenant and principal, so two shops may use the same texts.
@@ -111,7 +115,7 @@ fn commit(engine: &mut Engine, op: Op) -> Result<Outcome, Failure> {
 
 fn tell(what: &str, outcome: &Outcome) {
     match outcome {
-        Outcome::Fresh { seq, verdict } => match verdict.refusal() {
+        Outcome::Fresh { seq, verdict, .. } => match verdict.refusal() {
             None => println!("{what}: done, entry {seq}"),
             Some(why) => println!("{what}: refused, {}, entry {seq}", RefusalCode::from(why)),
         },

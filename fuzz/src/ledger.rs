@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use ron_ledger::core::{Body, KeyHash, Limit, Limits, Op, Outcome, Refusal, State, Step, Verdict};
+use ron_ledger::core::{
+    Body, KeyHash, Limit, Limits, Op, Outcome, Record, Refusal, Salts, State, Step, Verdict,
+};
 use ron_ledger::replay::Replay;
 use ron_proto::Timestamp;
 use ron_proto::ledger::{Entry, RefusalCode, TxId};
@@ -14,6 +16,11 @@ use ron_proto::ledger::{Entry, RefusalCode, TxId};
 mod model;
 
 use model::{Draw, Expected, Maker, Model};
+
+/// The same for all entries: what is checked does not depend on them.
+fn salts() -> Salts {
+    Salts::new([[7; 16]; 5])
+}
 
 /// Bytes of one operation.
 const WIDE: usize = 5;
@@ -24,7 +31,7 @@ struct Run {
     state: State,
     model: Model,
     keys: BTreeMap<KeyHash, u64>,
-    leaves: Vec<Vec<u8>>,
+    records: Vec<Record>,
     now: u64,
     limits: Limits,
 }
@@ -52,7 +59,7 @@ pub fn run(data: &[u8]) {
         let ops: Vec<Op> = group[1..]
             .chunks_exact(WIDE)
             .filter_map(|b| run.entry(b))
-            .map(|e| Op::new(e).expect("entries are made well-formed"))
+            .map(|e| Op::new(e, &salts()).expect("entries are made well-formed"))
             .collect();
         if head & 4 == 0 || ops.len() < 2 {
             ops.iter().for_each(|op| run.single(op));
@@ -122,16 +129,16 @@ impl Run {
         let said = decide(&mut step);
         let batch = step.finish().expect("the invariants hold");
         self.keys.extend(batch.delta.keys().iter().copied());
-        if !batch.leaves.is_empty() {
+        if !batch.records.is_empty() {
             let (last, ts) = (batch.last_seq(), batch.ts);
-            self.leaves.extend(batch.leaves);
+            self.records.extend(batch.records);
             self.state.apply(batch.delta, last, ts);
         }
         said
     }
 
     fn expire(&mut self) {
-        let ended = self.step(|step| step.expire_due());
+        let ended = self.step(|step| step.expire_due(&mut salts));
         let due: Vec<TxId> = self
             .model
             .holds
@@ -239,8 +246,10 @@ impl Run {
 
     fn replay(&self) {
         let mut replay = Replay::new();
-        for (i, leaf) in self.leaves.iter().enumerate() {
-            replay.leaf(i as u64 + 1, leaf).expect("its own leaf");
+        for (i, r) in self.records.iter().enumerate() {
+            replay
+                .leaf(i as u64 + 1, &r.leaf, &r.private)
+                .expect("its own leaf");
         }
         let (state, keys) = replay.finish().expect("its own leaves");
         assert_eq!(

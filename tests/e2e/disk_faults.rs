@@ -76,7 +76,7 @@ fn fault(what: &str, reason: &str, cause: &str, hint: &str) {
     }
     rig.was_calm();
     let txid: Value = serde_json::from_slice(&told[3].1.body).unwrap();
-    let tx = format!("/v1/tx/{}", txid["txid"].as_str().unwrap());
+    let tx = format!("/v1/tx/{}", txid["receipt"]["txid"].as_str().unwrap());
 
     std::fs::write(&control, what).unwrap();
     // Requests in flight when the fault occurs have no outcome yet; later ones are refused, and

@@ -151,7 +151,7 @@ fn caveats_about_money_hold_at_the_wallet() {
     };
     let hold = json!({"from": "a", "asset": "ron", "amount_minor": "9", "nonce": 1,
         "expires_at": "2200-01-01T00:00:00.000Z"});
-    let id = json(&post("hold", &[], "hold", &hold), 200)["txid"].clone();
+    let id = json(&post("hold", &[], "hold", &hold), 200)["receipt"]["txid"].clone();
     let capture = format!("hold/{}/capture", id.as_str().unwrap());
     let all = json!({"to": "b", "amount_minor": "9"});
     let narrow = post("c1", &["ceiling.daily=5"], &capture, &all);

@@ -124,7 +124,7 @@ fn holds(w: &Wallet) {
     };
     let far = "2200-01-01T00:00:00.000Z";
     let made = json(&hold("h1", 400, 1, far), 200);
-    let id = made["txid"].as_str().unwrap().to_owned();
+    let id = made["receipt"]["txid"].as_str().unwrap().to_owned();
     assert_eq!(w.balance("a"), three("1000", "600", 1));
     let over = w.post("t0", "transfer", &transfer("a", "b", 601, 2));
     assert_eq!(json(&over, 409)["code"], "insufficient_funds");
@@ -132,7 +132,7 @@ fn holds(w: &Wallet) {
         let body = json!({"to": "shop", "amount_minor": n.to_string()});
         w.post(key, &format!("hold/{id}/capture"), &body)
     };
-    assert_eq!(json(&capture("c1", 150), 200)["from"], "a");
+    assert_eq!(json(&capture("c1", 150), 200)["receipt"]["from"], "a");
     let state = json(&w.get(&format!("hold/{id}")), 200);
     assert_eq!(
         (&state["state"], &state["remaining_minor"]),
@@ -141,7 +141,7 @@ fn holds(w: &Wallet) {
     assert_eq!(json(&capture("c2", 251), 409)["code"], "hold_too_small");
     let release = |key: &str| w.post(key, &format!("hold/{id}/release"), &json!({}));
     let released = release("r1");
-    assert_eq!(json(&released, 200)["amount_minor"], "250");
+    assert_eq!(json(&released, 200)["receipt"]["amount_minor"], "250");
     assert_eq!(release("r1").body, released.body, "a replay");
     assert_eq!(json(&release("r2"), 409)["code"], "hold_not_found");
     assert_eq!(
@@ -157,7 +157,7 @@ fn holds(w: &Wallet) {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
     let soon = ron_proto::Timestamp(now.as_millis() as u64 + 3_000).to_string();
-    let brief = json(&hold("h2", 100, 2, &soon), 200)["txid"].clone();
+    let brief = json(&hold("h2", 100, 2, &soon), 200)["receipt"]["txid"].clone();
     assert_eq!(w.balance("a"), three("850", "750", 2));
     let end = Instant::now() + Duration::from_secs(20);
     while w.balance("a") != three("850", "850", 2) {
@@ -300,7 +300,7 @@ fn history_and_commands(w: &Wallet) {
         "wallet", "issue", "cli", "40", "--asset", "ron", "--json",
     ]))
     .unwrap();
-    assert_eq!(receipt["to"], "cli");
+    assert_eq!(receipt["receipt"]["to"], "cli");
     out(&[
         "wallet", "transfer", "cli", "b", "10", "--asset", "ron", "--key", "cli-1",
     ]);
@@ -310,7 +310,7 @@ fn history_and_commands(w: &Wallet) {
     out(&again);
     let hold = out(&["wallet", "hold", "cli", "20", "--asset", "ron", "--json"]);
     let hold: Value = serde_json::from_str(&hold).unwrap();
-    let id = hold["txid"].as_str().unwrap();
+    let id = hold["receipt"]["txid"].as_str().unwrap();
     out(&["wallet", "capture", id, "b", "5"]);
     out(&["wallet", "release", id]);
     out(&["wallet", "burn", "cli", "25", "--asset", "ron"]);

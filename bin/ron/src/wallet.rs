@@ -1,14 +1,15 @@
 //! `ron wallet`: balances and money from the command line, as the operator or another client of the
 //! data directory.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
 use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
-use ron_proto::ledger::{Memo, Receipt, TxId};
-use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transfer};
+use ron_proto::ledger::{Details, Memo, Metadata, PrivateFacts, Receipt, Reference, TxId};
+use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transaction, Transfer};
 use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
 use ron_service::config::parse_duration;
 use serde::Serialize;
@@ -96,6 +97,8 @@ enum Command {
         /// Amount in minor units.
         amount: Amount,
         #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
         once: Once,
     },
     /// Release a hold.
@@ -149,11 +152,52 @@ struct Money {
     /// Asset of the amount.
     #[arg(long)]
     asset: Asset,
+    #[command(flatten)]
+    remark: Remark,
+    #[command(flatten)]
+    once: Once,
+}
+
+/// What is said about the entry. Only its maker sees it, and the payee the reference.
+#[derive(Args)]
+struct Remark {
     /// Text stored with the entry.
     #[arg(long)]
     memo: Option<Memo>,
-    #[command(flatten)]
-    once: Once,
+    /// Your own reference, such as an order number; the payee sees it too.
+    #[arg(long)]
+    reference: Option<Reference>,
+    /// Do not show the reference to the payee.
+    #[arg(long, requires = "reference")]
+    own_reference: bool,
+    /// A member stored with the entry, as name=value; may be repeated.
+    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = member)]
+    metadata: Vec<(String, String)>,
+    /// Time at which statements show the entry.
+    #[arg(long)]
+    effective_at: Option<Timestamp>,
+}
+
+fn member(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Remark {
+    fn details(self) -> Result<Details, String> {
+        let members: BTreeMap<String, String> = self.metadata.into_iter().collect();
+        let metadata = (!members.is_empty())
+            .then(|| Metadata::try_from(members))
+            .transpose()
+            .map_err(|e| format!("--meta: {e}"))?;
+        Ok(Details {
+            memo: self.memo,
+            reference: self.reference,
+            metadata,
+            effective_at: self.effective_at,
+            share_reference: !self.own_reference,
+        })
+    }
 }
 
 #[derive(Args)]
@@ -230,21 +274,24 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             limit,
         } => history(&wallet, &account, after, limit, out),
         Command::Op { key } => match explain(wallet.operation(&key, deadline()))? {
-            Operation::Done { receipt } => out.receipt(&receipt),
+            Operation::Done { receipt, private } => out.transaction(&Transaction {
+                receipt,
+                private: Some(private),
+            }),
             other => out.fields(&other, &[("outcome", describe(&other))]),
         },
-        write => out.receipt(&write_once(&wallet, write)?),
+        write => out.transaction(&write_once(&wallet, write)?),
     }
 }
 
-fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, String> {
     let answer = match command {
         Command::Issue { to, money } => {
             let request = IssueMoney {
                 to,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.issue(&money.once.key()?, &request, deadline())
         }
@@ -255,12 +302,13 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             hold,
             to,
             amount,
+            remark,
             once,
         } => {
             let request = Capture {
                 to,
                 amount_minor: amount,
-                memo: None,
+                details: remark.details()?,
             };
             wallet.capture(&once.key()?, hold, &request, deadline())
         }
@@ -279,7 +327,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
     explain(answer)
 }
 
-fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, String> {
     let answer = match command {
         Command::Transfer {
             from,
@@ -293,7 +341,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 to,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.transfer(&money.once.key()?, &request, deadline())
         }
@@ -303,7 +351,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 from,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.burn(&money.once.key()?, &request, deadline())
         }
@@ -321,7 +369,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
                 asset: money.asset,
                 amount_minor: money.amount,
                 expires_at: Timestamp(SystemClock.unix_ms() + ms),
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.hold(&money.once.key()?, &request, deadline())
         }
@@ -355,7 +403,7 @@ impl Debit {
 
 fn describe(operation: &Operation) -> String {
     match operation {
-        Operation::Done { receipt } => format!("done, {}", receipt.txid),
+        Operation::Done { receipt, .. } => format!("done, {}", receipt.txid),
         Operation::Refused { code } => format!("refused: {}", code.meaning()),
         Operation::Batch { results } => format!("batch of {}", results.len()),
     }
@@ -421,18 +469,42 @@ impl Out {
         Ok(())
     }
 
-    fn receipt(self, r: &Receipt) -> Result<(), String> {
-        let mut fields = vec![("txid", r.txid.to_string()), ("op", r.op.to_string())];
-        let parts = [
-            ("from", r.from.as_ref().map(ToString::to_string)),
-            ("to", r.to.as_ref().map(ToString::to_string)),
-            ("asset", r.asset.as_ref().map(ToString::to_string)),
-            ("amount", r.amount_minor.map(|a| a.to_string())),
-            ("nonce", r.nonce.map(|n| n.to_string())),
-        ];
-        fields.extend(parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v))));
-        fields.push(("key", r.idem.clone()));
-        fields.push(("entry", format!("{}, {}", r.seq, r.ts)));
-        self.fields(r, &fields)
+    fn transaction(self, t: &Transaction) -> Result<(), String> {
+        let none = PrivateFacts::default();
+        let mut fields = receipt_fields(&t.receipt);
+        fields.extend(private_fields(t.private.as_ref().unwrap_or(&none)));
+        self.fields(t, &fields)
     }
+}
+
+/// The facts of a receipt, for people.
+pub fn receipt_fields(r: &Receipt) -> Vec<(&'static str, String)> {
+    let mut fields = vec![("txid", r.txid.to_string()), ("op", r.op.to_string())];
+    let parts = [
+        ("from", r.from.as_ref().map(ToString::to_string)),
+        ("to", r.to.as_ref().map(ToString::to_string)),
+        ("asset", r.asset.as_ref().map(ToString::to_string)),
+        ("amount", r.amount_minor.map(|a| a.to_string())),
+        ("hold", r.hold.map(|id| id.to_string())),
+        ("batch", r.batch.map(|id| id.to_string())),
+        ("reverses", r.reverses.map(|id| id.to_string())),
+        ("entry", Some(format!("{}, {}", r.seq, r.ts))),
+    ];
+    fields.extend(parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v))));
+    fields
+}
+
+/// The private side of a transaction, for people.
+pub fn private_fields(p: &PrivateFacts) -> Vec<(&'static str, String)> {
+    let metadata = p.metadata.iter().flat_map(Metadata::iter);
+    let metadata = metadata.map(|(name, value)| ("metadata", format!("{name}={value}")));
+    let parts = [
+        ("key", p.idem.clone()),
+        ("nonce", p.nonce.map(|n| n.to_string())),
+        ("memo", p.memo.as_ref().map(ToString::to_string)),
+        ("reference", p.reference.as_ref().map(ToString::to_string)),
+        ("effective", p.effective_at.map(|at| at.to_string())),
+    ];
+    let parts = parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v)));
+    parts.chain(metadata).collect()
 }

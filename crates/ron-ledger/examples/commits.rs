@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use ron_crypto::sign::Ed25519Key;
 use ron_files::OsDisk;
-use ron_kernel::{Clock, SystemClock};
+use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::{Op, Outcome};
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
+use ron_ledger::salts;
 use ron_ledger::verify::verify_dir;
-use ron_proto::ledger::Entry;
+use ron_proto::ledger::{Details, Entry};
 use ron_proto::{Amount, Timestamp};
 use ron_tlog::Ed25519NoteSigner;
 
@@ -55,11 +56,11 @@ impl Load {
             asset: "ron".parse().expect("a name"),
             amount_minor: Amount(1),
             nonce: self.nonces[from as usize],
-            memo: None,
-            reference: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
         };
-        Op::new(entry).expect("a good entry")
+        Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
     }
 
     fn batch(&mut self, n: usize, hot: bool) -> Vec<Request> {
@@ -137,11 +138,11 @@ fn main() {
                 to: format!("acc:{n}").parse().expect("a name"),
                 asset: "ron".parse().expect("a name"),
                 amount_minor: Amount(FUNDS),
-                memo: None,
-                reference: None,
+                details: Details::default(),
+                batch: None,
                 daily_ceiling: None,
             };
-            Op::new(entry).expect("a good entry")
+            Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
         });
         let request = Request {
             ops: ops.collect(),

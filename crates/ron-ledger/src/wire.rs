@@ -4,7 +4,7 @@
 //! log.
 
 use ron_proto::Tenant;
-use ron_proto::ledger::{self as wire, EntryKind, RefusalCode, RequestKey};
+use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
 
 use crate::core::{Body, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
 
@@ -53,12 +53,32 @@ impl From<&Refusal> for RefusalCode {
 }
 
 /// The header of a keyed entry.
-fn keyed(tenant: Tenant, principal: wire::PrincipalName, key: wire::EntryKey) -> Header {
-    Header::keyed(RequestKey {
+fn keyed(
+    tenant: Tenant,
+    principal: wire::PrincipalName,
+    key: wire::EntryKey,
+    details: Details,
+) -> Header {
+    let owned = RequestKey {
         tenant,
         principal,
         key,
-    })
+    };
+    let Details {
+        memo,
+        reference,
+        metadata,
+        effective_at,
+        share_reference,
+    } = details;
+    Header {
+        memo,
+        metadata,
+        reference,
+        share_reference,
+        effective_at,
+        ..Header::keyed(owned)
+    }
 }
 
 impl From<wire::Entry> for Entry {
@@ -71,15 +91,14 @@ impl From<wire::Entry> for Entry {
                 to,
                 asset,
                 amount_minor: amount,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    ..keyed(tenant, principal, key, details)
                 };
                 Self::new(header, Body::Issue { to, asset, amount })
             }
@@ -92,15 +111,14 @@ impl From<wire::Entry> for Entry {
                 asset,
                 amount_minor: amount,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -118,15 +136,14 @@ impl From<wire::Entry> for Entry {
                 asset,
                 amount_minor: amount,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -145,15 +162,14 @@ impl From<wire::Entry> for Entry {
                 amount_minor: amount,
                 nonce,
                 expires_at,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -170,15 +186,14 @@ impl From<wire::Entry> for Entry {
                 hold,
                 to,
                 amount_minor: amount,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    ..keyed(tenant, principal, key, details)
                 };
                 Self::new(header, Body::Capture { hold, to, amount })
             }
@@ -187,20 +202,32 @@ impl From<wire::Entry> for Entry {
                 principal,
                 key,
                 hold,
-            } => Self::new(keyed(tenant, principal, key), Body::Release { hold }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Release { hold },
+            ),
             wire::Entry::Expire { hold } => Self::new(Header::own(), Body::Expire { hold }),
             wire::Entry::Freeze {
                 tenant,
                 principal,
                 key,
                 account,
-            } => Self::new(keyed(tenant, principal, key), Body::Freeze { account }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Freeze { account },
+            ),
             wire::Entry::Unfreeze {
                 tenant,
                 principal,
                 key,
                 account,
-            } => Self::new(keyed(tenant, principal, key), Body::Unfreeze { account }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Unfreeze { account },
+            ),
             wire::Entry::EpochOpen {
                 principal,
                 tenant,
@@ -258,7 +285,10 @@ impl From<wire::Entry> for Entry {
                 tenant,
                 principal,
                 key,
-            } => Self::new(keyed(tenant, principal, key), Body::Abandon),
+            } => Self::new(
+                keyed(tenant, principal, key, Details::default()),
+                Body::Abandon,
+            ),
         }
     }
 }
@@ -271,9 +301,20 @@ impl From<&Op> for wire::Entry {
             principal,
             key,
             memo,
+            metadata,
             reference,
+            share_reference,
+            effective_at,
+            batch,
             daily_ceiling,
         } = op.entry().header.clone();
+        let details = Details {
+            memo,
+            reference,
+            metadata,
+            effective_at,
+            share_reference,
+        };
         let key = || key.expect("a checked entry of a keyed kind has a key");
         match op.entry().body.clone() {
             Body::Issue { to, asset, amount } => Self::Issue {
@@ -283,8 +324,8 @@ impl From<&Op> for wire::Entry {
                 to,
                 asset,
                 amount_minor: amount,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             Body::Transfer { debit, to } => Self::Transfer {
@@ -296,8 +337,8 @@ impl From<&Op> for wire::Entry {
                 asset: debit.asset,
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             Body::Burn { debit } => Self::Burn {
@@ -308,8 +349,8 @@ impl From<&Op> for wire::Entry {
                 asset: debit.asset,
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             Body::Hold { debit, expires_at } => Self::Hold {
@@ -321,8 +362,8 @@ impl From<&Op> for wire::Entry {
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
                 expires_at,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             Body::Capture { hold, to, amount } => Self::Capture {
@@ -332,8 +373,8 @@ impl From<&Op> for wire::Entry {
                 hold,
                 to,
                 amount_minor: amount,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             Body::Release { hold } => Self::Release {
@@ -341,6 +382,7 @@ impl From<&Op> for wire::Entry {
                 principal,
                 key: key(),
                 hold,
+                details,
             },
             Body::Expire { hold } => Self::Expire { hold },
             Body::Freeze { account } => Self::Freeze {
@@ -348,12 +390,14 @@ impl From<&Op> for wire::Entry {
                 principal,
                 key: key(),
                 account,
+                details,
             },
             Body::Unfreeze { account } => Self::Unfreeze {
                 tenant,
                 principal,
                 key: key(),
                 account,
+                details,
             },
             Body::EpochOpen(open) => Self::EpochOpen {
                 principal,

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{EntryKind, Memo, Receipt, RefusalCode, TxId};
+use crate::ledger::{Details, EntryKind, Memo, PrivateFacts, Receipt, RefusalCode, TxId};
 use crate::values::{Account, Amount, Asset, Timestamp};
 
 /// Maximum number of items in one batch.
@@ -21,9 +21,8 @@ pub struct IssueMoney {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /transfer`: moves money.
@@ -40,9 +39,8 @@ pub struct Transfer {
     pub amount_minor: Amount,
     /// The next nonce of `from`: 1, 2, 3 ...
     pub nonce: u64,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /burn`: destroys money.
@@ -57,9 +55,8 @@ pub struct Burn {
     pub amount_minor: Amount,
     /// The next nonce of `from`: 1, 2, 3 ...
     pub nonce: u64,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /batch`: up to 1,000 operations under one idempotency key.
@@ -73,52 +70,16 @@ pub struct Batch {
     pub linked: bool,
 }
 
-/// One operation of a batch.
+/// One operation of a batch, with the members of its own request.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum BatchItem {
     /// As `POST /issue`.
-    Issue {
-        /// The credited account.
-        to: Account,
-        /// Asset to create.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
-    /// As `POST /transfer`.
-    Transfer {
-        /// The debited account.
-        from: Account,
-        /// The credited account; must differ from `from`.
-        to: Account,
-        /// Asset to move.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// The next nonce of `from`, counting the preceding items.
-        nonce: u64,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
-    /// As `POST /burn`.
-    Burn {
-        /// The debited account.
-        from: Account,
-        /// Asset to destroy.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// The next nonce of `from`, counting the preceding items.
-        nonce: u64,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
+    Issue(IssueMoney),
+    /// As `POST /transfer`; the nonce counts the preceding items.
+    Transfer(Transfer),
+    /// As `POST /burn`; the nonce counts the preceding items.
+    Burn(Burn),
 }
 
 /// Response of `POST /batch`: one result per item, in the order of the items.
@@ -132,11 +93,17 @@ pub struct BatchAnswer {
 /// Outcome of one item of a batch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum ItemOutcome {
     /// The item took effect and is in the ledger.
     Done {
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
     },
     /// The item is refused permanently; nothing changed.
     Refused {
@@ -162,9 +129,8 @@ pub struct HoldMoney {
     pub nonce: u64,
     /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /hold/{id}/capture`: pays out of a hold; the remaining amount stays reserved.
@@ -175,15 +141,30 @@ pub struct Capture {
     pub to: Account,
     /// Amount in minor units, more than zero and at most the remaining amount of the hold.
     pub amount_minor: Amount,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
-/// Body of requests that are fully specified by their path: `{}`, or no body.
+/// Body of requests that are otherwise specified by their path: what the caller says about the
+/// operation. `{}` or no body says nothing.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Nothing {}
+pub struct Remarks {
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// A transaction: its receipt, and the private side of it as far as the caller may see it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Transaction {
+    /// Public facts; they never change.
+    pub receipt: Receipt,
+    /// The caller who made the transaction sees all of it, others the reference if it is shared;
+    /// absent when there is nothing to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private: Option<PrivateFacts>,
+}
 
 /// Response of `GET /hold/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -284,6 +265,15 @@ pub struct HistoryEntry {
     /// Nonce of the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
+    /// The hold that was captured, released or expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<TxId>,
+    /// The batch the entry belongs to: the transaction id of its first item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TxId>,
+    /// The transaction that the entry reverses, whole or in part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverses: Option<TxId>,
     /// Text given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
@@ -292,11 +282,17 @@ pub struct HistoryEntry {
 /// Response of `GET /ops/{idempotency_key}`: the outcome of an operation.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum Operation {
     /// The operation took effect and is in the ledger.
     Done {
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
     },
     /// The operation is refused permanently; nothing changed.
     Refused {

@@ -201,6 +201,7 @@ pub const MARGIN: Duration = Duration::from_millis(40);
 mod tests {
     use super::*;
     use ron_kernel::Deadline;
+    use ron_proto::ledger::Details;
 
     fn entry(key: &str, amount: u128, ceiling: Option<u128>) -> Arc<[Entry]> {
         Arc::new([Entry::Issue {
@@ -210,8 +211,8 @@ mod tests {
             to: "a".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: ron_proto::Amount(amount),
-            memo: None,
-            reference: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: ceiling.map(ron_proto::Amount),
         }])
     }

@@ -4,7 +4,7 @@
 use ron_http::Response;
 use ron_proto::Problem;
 use ron_proto::ledger::{EntryAnswer, RefusalCode};
-use ron_proto::wallet::{BatchAnswer, ItemOutcome};
+use ron_proto::wallet::{BatchAnswer, ItemOutcome, Transaction};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -27,7 +27,20 @@ pub struct AnswerOptions {
 pub fn answer(shape: Shape, answers: &[EntryAnswer], options: AnswerOptions) -> Response {
     let given_before = options.replayed || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
-        (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
+        (
+            Shape::One,
+            [
+                EntryAnswer::Done {
+                    receipt, private, ..
+                },
+            ],
+        ) => Response::json(
+            200,
+            &Transaction {
+                receipt: receipt.clone(),
+                private: Some(private.clone()),
+            },
+        ),
         (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, options),
         (Shape::One, _) => {
             Problem::internal("the ledger answered a different number of entries").into()
@@ -56,8 +69,11 @@ fn batch(linked: bool, answers: &[EntryAnswer], options: AnswerOptions) -> Respo
 
 pub fn item(answer: &EntryAnswer, with_expected: bool) -> ItemOutcome {
     match answer {
-        EntryAnswer::Done { receipt, .. } => ItemOutcome::Done {
+        EntryAnswer::Done {
+            receipt, private, ..
+        } => ItemOutcome::Done {
             receipt: receipt.clone(),
+            private: private.clone(),
         },
         EntryAnswer::Refused { code, expected, .. } => ItemOutcome::Refused {
             code: *code,

@@ -18,7 +18,7 @@ use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Registry, ReplyWaiter, Sender, Shutdown, ShutdownTrigger,
     Supervisor, SystemClock, ThreadCtx, Topology,
 };
-use ron_proto::ledger::{Entry, RequestKey};
+use ron_proto::ledger::{Details, Entry, RequestKey};
 use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
@@ -87,8 +87,8 @@ impl Wallet {
             to: "a".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(100),
-            memo: None,
-            reference: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
         }]);
         Arc::new(Self {
@@ -158,8 +158,8 @@ impl Wallet {
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(n),
             nonce,
-            memo: None,
-            reference: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
         }]);
         let (responder, answer) = Responder::detached(Deadline::within(within));
@@ -444,8 +444,8 @@ fn issue_more(i: usize) -> Entry {
         to: "a".parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(1),
-        memo: None,
-        reference: None,
+        details: Details::default(),
+        batch: None,
         daily_ceiling: None,
     }
 }

@@ -2,16 +2,18 @@
 //! so far.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ron_proto::Timestamp;
 use ron_proto::ledger::TxId;
 
 use super::delta::Delta;
 use super::entry::{Body, Entry, Header};
-use super::leaf::{self, Link};
+use super::leaf::{self, Link, Place};
 use super::limits::Limits;
 use super::op::Op;
 use super::overlay::Overlay;
+use super::private::Salts;
 use super::rules::Stop;
 use super::state::State;
 use super::verdict::{Refusal, Verdict};
@@ -22,21 +24,30 @@ pub enum Outcome {
     Fresh {
         seq: u64,
         verdict: Verdict,
+        /// The transaction id of the first item of its batch or linked commit.
+        batch: Option<TxId>,
     },
     /// Its key, epoch or index already has a leaf; nothing changed. The caller compares whether it
     /// was the same request ([`Op::repeats`]).
-    Known {
-        seq: u64,
-    },
+    Known { seq: u64 },
     /// Part of a linked commit or batch with both used and unused keys, or with the same key twice:
     /// nothing changed, no leaf.
     Mixed,
 }
 
+/// What the log stores of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Canonical bytes of the leaf.
+    pub leaf: Vec<u8>,
+    /// The private record.
+    pub private: Arc<[u8]>,
+}
+
 #[derive(Debug)]
 pub struct Batch {
-    /// Canonical leaves in order; the first has `first_seq`.
-    pub leaves: Vec<Vec<u8>>,
+    /// Records in order; the first has `first_seq`.
+    pub records: Vec<Record>,
     pub first_seq: u64,
     pub ts: Timestamp,
     pub delta: Delta,
@@ -45,7 +56,7 @@ pub struct Batch {
 impl Batch {
     /// Sequence of the last leaf. Call it only when there is one.
     pub fn last_seq(&self) -> u64 {
-        self.first_seq + self.leaves.len() as u64 - 1
+        self.first_seq + self.records.len() as u64 - 1
     }
 }
 
@@ -61,7 +72,7 @@ const EXPIRIES_PER_STEP: usize = 1_000;
 #[derive(Debug)]
 pub struct Step<'a> {
     pub(super) overlay: Overlay<'a>,
-    leaves: Vec<Vec<u8>>,
+    records: Vec<Record>,
 }
 
 impl<'a> Step<'a> {
@@ -76,7 +87,7 @@ impl<'a> Step<'a> {
                 ts: now.max(state.ts),
                 limits: Limits::default(),
             },
-            leaves: Vec::new(),
+            records: Vec::new(),
         }
     }
 
@@ -87,13 +98,19 @@ impl<'a> Step<'a> {
 
     /// Decides one entry. `prior` is the sequence that its key already has outside this batch.
     pub fn entry(&mut self, op: &Op, prior: Option<u64>) -> Outcome {
+        self.item(op, prior, None)
+    }
+
+    /// Decides one entry of the batch whose first item has the transaction id `batch`.
+    pub fn item(&mut self, op: &Op, prior: Option<u64>, batch: Option<TxId>) -> Outcome {
+        let place = Place { link: None, batch };
         if let Some(seq) = prior.or_else(|| self.used(op)) {
             return Outcome::Known { seq };
         }
         let seq = self.next_seq();
         match self.overlay.decide(op, seq) {
-            Ok(effect) => self.record(op, None, Verdict::Done(effect)),
-            Err(Stop::Refused(why)) => self.record(op, None, Verdict::Refused(why)),
+            Ok(effect) => self.record(op, place, Verdict::Done(effect)),
+            Err(Stop::Refused(why)) => self.record(op, place, Verdict::Refused(why)),
             Err(Stop::Known(seq)) => Outcome::Known { seq },
         }
     }
@@ -103,7 +120,16 @@ impl<'a> Step<'a> {
         if let Some(outcomes) = self.known_together(ops, priors) {
             return outcomes;
         }
-        ops.iter().map(|op| self.entry(op, None)).collect()
+        let batch = self.batch_of(ops);
+        ops.iter().map(|op| self.item(op, None, batch)).collect()
+    }
+
+    /// The link that items of one request share: the transaction id that its first item gets.
+    fn batch_of(&self, ops: &[Op]) -> Option<TxId> {
+        match ops {
+            [first, _, ..] => Some(first.txid(self.next_seq())),
+            _ => None,
+        }
     }
 
     /// The outcomes of a request of which a key is already used or occurs twice; `None` when all
@@ -137,17 +163,18 @@ impl<'a> Step<'a> {
             return outcomes;
         }
         let verdicts = self.decide_linked(ops);
-        let length = ops.len() as u32;
-        let link = |i: usize| {
-            Some(Link {
+        let (length, batch) = (ops.len() as u32, self.batch_of(ops));
+        let place = |i: usize| Place {
+            link: Some(Link {
                 position: i as u32,
                 length,
-            })
+            }),
+            batch,
         };
         ops.iter()
             .zip(verdicts)
             .enumerate()
-            .map(|(i, (op, v))| self.record(op, link(i), v))
+            .map(|(i, (op, v))| self.record(op, place(i), v))
             .collect()
     }
 
@@ -177,9 +204,9 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Ends the holds that are due; call it before the entries of the batch. Returns how many
-    /// ended.
-    pub fn expire_due(&mut self) -> usize {
+    /// Ends the holds that are due; call it before the entries of the batch. `salts` gives those of
+    /// each expiry. Returns how many ended.
+    pub fn expire_due(&mut self, salts: &mut dyn FnMut() -> Salts) -> usize {
         let due: Vec<TxId> = self
             .overlay
             .state
@@ -190,7 +217,8 @@ impl<'a> Step<'a> {
             .collect();
         for hold in &due {
             let expire = Entry::new(Header::own(), Body::Expire { hold: *hold });
-            let op = Op::new(expire).expect("an expiry has no key and nothing else to check");
+            let op =
+                Op::new(expire, &salts()).expect("an expiry has no key and nothing else to check");
             self.entry(&op, None);
         }
         due.len()
@@ -202,7 +230,7 @@ impl<'a> Step<'a> {
         self.check_conservation()?;
         let first_seq = self.overlay.state.seq + 1;
         Ok(Batch {
-            leaves: self.leaves,
+            records: self.records,
             first_seq,
             ts: self.overlay.ts,
             delta: self.overlay.delta,
@@ -211,7 +239,7 @@ impl<'a> Step<'a> {
 
     /// The sequence that the next leaf gets.
     pub fn next_seq(&self) -> u64 {
-        self.overlay.state.seq + 1 + self.leaves.len() as u64
+        self.overlay.state.seq + 1 + self.records.len() as u64
     }
 
     fn used(&self, op: &Op) -> Option<u64> {
@@ -219,14 +247,20 @@ impl<'a> Step<'a> {
             .and_then(|k| self.overlay.delta.keys.get(&k).copied())
     }
 
-    fn record(&mut self, op: &Op, link: Option<Link>, verdict: Verdict) -> Outcome {
+    fn record(&mut self, op: &Op, place: Place, verdict: Verdict) -> Outcome {
         let seq = self.next_seq();
-        self.leaves
-            .push(leaf::encode(self.overlay.ts, link, &verdict, op));
+        self.records.push(Record {
+            leaf: leaf::encode(seq, self.overlay.ts, place, &verdict, op),
+            private: Arc::clone(op.private()),
+        });
         if let Some(key) = op.key() {
             self.overlay.delta.add_key(key, seq);
         }
-        Outcome::Fresh { seq, verdict }
+        Outcome::Fresh {
+            seq,
+            verdict,
+            batch: place.batch,
+        }
     }
 
     fn check_rows(&self) -> Result<(), Broken> {

@@ -4,10 +4,12 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    EntryKey, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, Memo, PrincipalName, Reference, RequestKey, TxId,
-    is_pool_of,
+    BatchTag, EntryKey, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, Memo, Metadata, PrincipalName,
+    Reference, RequestKey, TxId, is_pool_of,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+use super::private::Erased;
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
@@ -89,8 +91,9 @@ pub struct Entry {
     pub body: Body,
 }
 
-/// What entries of all kinds have in common. The encoding marks the optional fields that are
-/// present, so a new one leaves the bytes of other entries as they are.
+/// What entries of all kinds have in common. All of it stands in the private record of the log,
+/// whose encoding marks the optional fields that are present, so a new one leaves the bytes of other
+/// entries as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Tenant of the principal, and of the epoch that a settlement entry names.
@@ -100,8 +103,15 @@ pub struct Header {
     /// Never used twice by its principal; absent in settlement entries and expiries.
     pub key: Option<EntryKey>,
     pub memo: Option<Memo>,
-    /// The caller's own reference, or the batch that the entry belongs to.
+    pub metadata: Option<Metadata>,
+    /// The caller's own reference.
     pub reference: Option<Reference>,
+    /// Whether the payee's copy of the receipt shows the reference.
+    pub share_reference: bool,
+    /// For statements; no rule reads it.
+    pub effective_at: Option<Timestamp>,
+    /// The request that the entry is an item of.
+    pub batch: Option<BatchTag>,
     /// Maximum minor units that entries with a ceiling may move for the account on one UTC day.
     pub daily_ceiling: Option<Amount>,
 }
@@ -114,7 +124,11 @@ impl Header {
             principal,
             key: None,
             memo: None,
+            metadata: None,
             reference: None,
+            share_reference: true,
+            effective_at: None,
+            batch: None,
             daily_ceiling: None,
         }
     }
@@ -169,13 +183,28 @@ impl Header {
     }
 
     /// True when both ask for the same. The daily ceiling is not part of a request: it comes from
-    /// the policy in force, so it may differ when a request is repeated.
-    fn same_but_ceiling(&self, other: &Self) -> bool {
-        self.tenant == other.tenant
-            && self.principal == other.principal
-            && self.key == other.key
-            && self.memo == other.memo
-            && self.reference == other.reference
+    /// the policy in force, so it may differ when a request is repeated. Texts of `first` that were
+    /// erased cannot be compared.
+    fn same_but_ceiling(&self, first: &Self, erased: Erased) -> bool {
+        self.tenant == first.tenant
+            && self.principal == first.principal
+            && self.key == first.key
+            && (erased.memo || self.memo == first.memo)
+            && (erased.metadata || self.metadata == first.metadata)
+            && (erased.reference || self.reference == first.reference)
+            && self.share_reference == first.share_reference
+            && self.effective_at == first.effective_at
+            && self.batch == first.batch
+    }
+
+    /// True when the header has what only some kinds take: texts and other details.
+    const fn has_details(&self) -> bool {
+        self.memo.is_some()
+            || self.metadata.is_some()
+            || self.reference.is_some()
+            || !self.share_reference
+            || self.effective_at.is_some()
+            || self.batch.is_some()
     }
 }
 
@@ -286,6 +315,27 @@ impl Body {
     }
 }
 
+impl Body {
+    /// The nonce, for debits by the account's owner.
+    pub const fn nonce(&self) -> Option<u64> {
+        match self {
+            Self::Transfer { debit, .. } | Self::Burn { debit } | Self::Hold { debit, .. } => {
+                Some(debit.nonce)
+            }
+            Self::Issue { .. }
+            | Self::Capture { .. }
+            | Self::Release { .. }
+            | Self::Expire { .. }
+            | Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::EpochOpen(_)
+            | Self::Payout(_)
+            | Self::EpochClose { .. }
+            | Self::Abandon => None,
+        }
+    }
+}
+
 impl Entry {
     pub const fn new(header: Header, body: Body) -> Self {
         Self { header, body }
@@ -293,7 +343,7 @@ impl Entry {
 
     /// True when `self` asks for the same as `first`, which was found under the same key, epoch or
     /// index. A settlement entry is the same also in another principal's name.
-    pub(super) fn repeats(&self, first: &Self) -> bool {
+    pub(super) fn repeats(&self, first: &Self, erased: Erased) -> bool {
         match first.body.kind() {
             // The key was given up, so every request under it has this answer.
             Kind::Abandon => true,
@@ -307,14 +357,14 @@ impl Entry {
             | Kind::Expire
             | Kind::Freeze
             | Kind::Unfreeze => {
-                self.body == first.body && self.header.same_but_ceiling(&first.header)
+                self.body == first.body && self.header.same_but_ceiling(&first.header, erased)
             }
         }
     }
 
     /// Checks what can be checked without state.
     pub(super) fn check(&self) -> Result<(), BadEntry> {
-        let (keyed, texts, ceiling) = match &self.body {
+        let (keyed, details, ceiling) = match &self.body {
             Body::Issue { amount, .. } | Body::Capture { amount, .. } => {
                 positive(*amount)?;
                 (true, true, true)
@@ -330,9 +380,10 @@ impl Entry {
                 debit.check()?;
                 (true, true, true)
             }
-            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } | Body::Abandon => {
-                (true, false, false)
+            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } => {
+                (true, true, false)
             }
+            Body::Abandon => (true, false, false),
             Body::EpochOpen(open) => {
                 open.check(&self.header.tenant)?;
                 (false, false, false)
@@ -348,8 +399,11 @@ impl Entry {
         if h.key.is_some() != keyed {
             return bad("key", "stands in keyed kinds, and in all of these");
         }
-        if (h.memo.is_some() || h.reference.is_some()) && !texts {
-            return bad("memo", "memo and ref do not belong to this kind");
+        if h.has_details() && !details {
+            return bad(
+                "memo",
+                "texts, times and batches do not belong to this kind",
+            );
         }
         if h.daily_ceiling.is_some() && !ceiling {
             return bad("daily_ceiling", "does not belong to this kind");

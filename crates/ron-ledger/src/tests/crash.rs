@@ -66,8 +66,10 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     let shared = e.shared();
     shared.state(|s| s.audit().unwrap_or_else(|why| panic!("{what}: {why}")));
     for (key, seq) in journal {
-        let (_, op, _) = crate::engine::read_entry(shared.reader(), *seq)
+        let (leaf, _) = crate::engine::read_entry(shared.reader(), *seq)
             .unwrap_or_else(|e| panic!("{what}: {e}"));
+        let op = &leaf.op;
+        op.check_private().unwrap_or_else(|e| panic!("{what}: {e}"));
         let found = op.entry().header.key.as_ref().unwrap();
         assert_eq!(found.as_str(), key, "{what}");
         assert_eq!(

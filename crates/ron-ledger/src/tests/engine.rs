@@ -262,7 +262,7 @@ fn a_request_sent_again_after_the_policy_changed_is_the_same_request() {
         if let Entry::Issue { daily_ceiling, .. } = &mut entry {
             *daily_ceiling = ceiling.map(Amount);
         }
-        Op::new(entry).unwrap()
+        Op::new(entry, &salts()).unwrap()
     };
     commit(&mut e, vec![Entry::from(&with(Some(50), 10))], false);
     let first = with(Some(50), 10);

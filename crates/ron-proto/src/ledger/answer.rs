@@ -5,9 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, EntryKind, TxId};
-use crate::jcs::{self, JcsError};
-use crate::values::{Account, Amount, Asset, ContentId, EpochId, Timestamp};
+use super::{Entry, EntryKind, LeafHash, Memo, Metadata, Reference, TxId};
+use crate::values::{Account, Amount, Asset, EpochId, Timestamp};
 
 /// Response of `POST /v1/ledger/commit`: one result per entry, in the order of the entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +18,10 @@ pub struct CommitAnswer {
 /// Outcome of one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum EntryAnswer {
     /// The entry took effect and is durable.
     Done {
@@ -28,6 +31,8 @@ pub enum EntryAnswer {
         txid: TxId,
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
         /// True when the request had been decided before; nothing changed now.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
@@ -203,8 +208,8 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// Receipt of an entry that took effect. Its content follows from the request, the ledger's time
-/// and the sequence number, so a repetition returns the same receipt.
+/// Receipt of an entry that took effect: the public facts of its leaf. It depends on the leaf alone,
+/// so it never changes and a repetition returns the same receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
@@ -224,64 +229,48 @@ pub struct Receipt {
     /// Amount moved, in minor units; absent together with `asset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
-    /// Nonce of the debited account, for the kinds that have one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nonce: Option<u64>,
-    /// The entry's key; for settlement entries a text derived from epoch and index.
-    pub idem: String,
     /// The ledger's time of the entry.
     pub ts: Timestamp,
     /// Index of the entry's leaf in the ledger's log.
     pub seq: u64,
-    /// `b3:` of the canonical JSON of all preceding fields.
-    pub receipt_hash: ContentId,
+    /// The hold that was captured, released or expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<TxId>,
+    /// The batch the entry belongs to: the transaction id of its first item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TxId>,
+    /// The transaction that the entry reverses, whole or in part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverses: Option<TxId>,
+    /// RFC 6962 hash of the entry's leaf in the ledger's log.
+    pub receipt_hash: LeafHash,
 }
 
-/// The hashed fields of a receipt, in the same order.
-#[derive(Serialize)]
-struct ReceiptBody<'a> {
-    txid: TxId,
-    op: EntryKind,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<&'a Account>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<&'a Account>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    asset: Option<&'a Asset>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    amount_minor: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nonce: Option<u64>,
-    idem: &'a str,
-    ts: Timestamp,
-    seq: u64,
+/// The private side of an entry that took effect. The leaf of the log holds only a salted hash of
+/// it; texts that were erased are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateFacts {
+    /// The entry's key; for settlement entries a text derived from epoch and index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idem: Option<String>,
+    /// Nonce of the debited account, for the kinds that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// Text given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memo: Option<Memo>,
+    /// Members given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// The caller's own reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// The time for statements, given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_at: Option<Timestamp>,
 }
 
-impl Receipt {
-    /// The hash the receipt must contain: `b3:` of the canonical JSON of every field except
-    /// `receipt_hash`.
-    pub fn expected_hash(&self) -> Result<ContentId, JcsError> {
-        let body = ReceiptBody {
-            txid: self.txid,
-            op: self.op,
-            from: self.from.as_ref(),
-            to: self.to.as_ref(),
-            asset: self.asset.as_ref(),
-            amount_minor: self.amount_minor,
-            nonce: self.nonce,
-            idem: &self.idem,
-            ts: self.ts,
-            seq: self.seq,
-        };
-        Ok(ContentId::of(&jcs::to_vec(&body)?))
-    }
-
-    /// The same receipt with its hash filled in.
-    pub fn sealed(mut self) -> Result<Self, JcsError> {
-        self.receipt_hash = self.expected_hash()?;
-        Ok(self)
-    }
-}
 /// One entry as recorded in the log: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -311,36 +300,6 @@ pub struct EventPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn receipt_hash_covers_every_field() {
-        let r = Receipt {
-            txid: TxId::derive(1, b"x"),
-            op: EntryKind::Transfer,
-            from: Some("a".parse().unwrap()),
-            to: Some("b".parse().unwrap()),
-            asset: Some("ron".parse().unwrap()),
-            amount_minor: Some(Amount(5)),
-            nonce: Some(1),
-            idem: "k".to_owned(),
-            ts: Timestamp(0),
-            seq: 1,
-            receipt_hash: ContentId([0; 32]),
-        }
-        .sealed()
-        .unwrap();
-        assert_eq!(r.receipt_hash, r.expected_hash().unwrap());
-        let mut variants = vec![r.clone(); 6];
-        variants[0].amount_minor = Some(Amount(6));
-        variants[1].seq = 2;
-        variants[2].idem = "l".to_owned();
-        variants[3].ts = Timestamp(1);
-        variants[4].from = None;
-        variants[5].op = EntryKind::Burn;
-        for v in variants {
-            assert_ne!(v.expected_hash().unwrap(), r.receipt_hash);
-        }
-    }
 
     #[test]
     fn refusal_codes_are_listed_once() {

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{EntryKey, Memo, PrincipalName, Reference, TxId};
+use super::{BatchTag, EntryKey, Memo, Metadata, PrincipalName, Reference, TxId};
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 /// Kind of an entry.
@@ -74,6 +74,51 @@ impl fmt::Display for EntryKind {
     }
 }
 
+/// What a caller says about an entry. No rule of the ledger depends on it. In the log it is private:
+/// the leaf holds only salted hashes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Details {
+    /// Text stored with the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memo: Option<Memo>,
+    /// The caller's own reference (an order, an invoice); need not be unique.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// Members stored with the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// The time at which statements show the entry; no decision depends on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_at: Option<Timestamp>,
+    /// Whether the payee's copy of the receipt shows the reference.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub share_reference: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_yes(b: &bool) -> bool {
+    *b
+}
+
+impl Default for Details {
+    fn default() -> Self {
+        Self {
+            memo: None,
+            reference: None,
+            metadata: None,
+            effective_at: None,
+            share_reference: true,
+        }
+    }
+}
+
 /// One entry of a commit. All kinds except settlement carry a `key`, which is never reused by its
 /// principal. Principals of the same name in two tenants are two principals.
 ///
@@ -90,10 +135,10 @@ pub enum Entry {
         to: Account,
         asset: Asset,
         amount_minor: Amount,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        batch: Option<BatchTag>,
         /// Maximum of the account's total in this asset per UTC day, in minor units; refused when
         /// the entry would exceed it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,10 +154,10 @@ pub enum Entry {
         asset: Asset,
         amount_minor: Amount,
         nonce: u64,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
@@ -125,10 +170,10 @@ pub enum Entry {
         asset: Asset,
         amount_minor: Amount,
         nonce: u64,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
@@ -143,10 +188,10 @@ pub enum Entry {
         amount_minor: Amount,
         nonce: u64,
         expires_at: Timestamp,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
     },
@@ -158,10 +203,10 @@ pub enum Entry {
         hold: TxId,
         to: Account,
         amount_minor: Amount,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        batch: Option<BatchTag>,
         /// Maximum of the total per UTC day of the account that made the hold. The day that
         /// counted the hold does not count its captures again.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -173,6 +218,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         hold: TxId,
+        #[serde(flatten)]
+        details: Details,
     },
     /// Written by the ledger when a hold expires; refused in requests.
     Expire { hold: TxId },
@@ -182,6 +229,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        #[serde(flatten)]
+        details: Details,
     },
     /// The account accepts debits again.
     Unfreeze {
@@ -189,6 +238,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        #[serde(flatten)]
+        details: Details,
     },
     /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's
     /// escrow.
@@ -341,6 +392,25 @@ impl Entry {
         self
     }
 
+    /// The batch that the entry came with.
+    pub const fn batch(&self) -> Option<BatchTag> {
+        match self {
+            Self::Issue { batch, .. }
+            | Self::Transfer { batch, .. }
+            | Self::Burn { batch, .. }
+            | Self::Hold { batch, .. }
+            | Self::Capture { batch, .. } => *batch,
+            Self::Release { .. }
+            | Self::Expire { .. }
+            | Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::EpochOpen { .. }
+            | Self::Payout { .. }
+            | Self::EpochClose { .. }
+            | Self::Abandon { .. } => None,
+        }
+    }
+
     /// What the request names. The receipt of a committed entry says what it moved, which is more:
     /// a release names only its hold.
     pub fn operands(&self) -> Operands {
@@ -349,12 +419,10 @@ impl Entry {
                 to,
                 asset,
                 amount_minor,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
-                memo,
-                reference,
+                details,
                 ..Operands::money(None, Some(to), asset, amount_minor)
             },
             Self::Transfer {
@@ -363,13 +431,11 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
                 nonce: Some(nonce),
-                memo,
-                reference,
+                details,
                 ..Operands::money(Some(from), Some(to), asset, amount_minor)
             },
             Self::Burn {
@@ -377,8 +443,7 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             }
             | Self::Hold {
@@ -386,30 +451,36 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
                 nonce: Some(nonce),
-                memo,
-                reference,
+                details,
                 ..Operands::money(Some(from), None, asset, amount_minor)
             },
             Self::Capture {
                 to,
                 amount_minor,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
                 to: Some(to),
                 amount_minor: Some(amount_minor),
-                memo,
-                reference,
+                details,
                 ..Operands::default()
             },
-            Self::Freeze { account, .. } | Self::Unfreeze { account, .. } => Operands {
+            Self::Freeze {
+                account, details, ..
+            }
+            | Self::Unfreeze {
+                account, details, ..
+            } => Operands {
                 from: Some(account),
+                details,
+                ..Operands::default()
+            },
+            Self::Release { details, .. } => Operands {
+                details,
                 ..Operands::default()
             },
             Self::EpochOpen {
@@ -424,15 +495,14 @@ impl Entry {
                 amount_minor,
                 ..
             } => Operands::money(None, Some(to), asset, amount_minor),
-            Self::Release { .. }
-            | Self::Expire { .. }
-            | Self::EpochClose { .. }
-            | Self::Abandon { .. } => Operands::default(),
+            Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
+                Operands::default()
+            }
         }
     }
 }
 
-/// The accounts, money and texts that a request names. `from` is also the account of a freeze.
+/// The accounts, money and details that a request names. `from` is also the account of a freeze.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operands {
     pub from: Option<Account>,
@@ -440,8 +510,7 @@ pub struct Operands {
     pub asset: Option<Asset>,
     pub amount_minor: Option<Amount>,
     pub nonce: Option<u64>,
-    pub memo: Option<Memo>,
-    pub reference: Option<Reference>,
+    pub details: Details,
 }
 
 impl Operands {
@@ -502,8 +571,8 @@ mod tests {
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(12),
             nonce: 1,
-            memo: None,
-            reference: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
         }
     }
@@ -540,5 +609,27 @@ mod tests {
         check("nonce", (-1).into());
         check("amount_minor", 12.into());
         check("amount_minor", "-12".into());
+        check("reference", "".into());
+        check("reference", "r".repeat(129).into());
+        check("metadata", "m".into());
+        check("metadata", serde_json::json!({"a": {}}));
+        check("effective_at", "yesterday".into());
+        check("share_reference", "yes".into());
+        check("details", serde_json::json!({}));
+    }
+
+    #[test]
+    fn details_are_members_of_the_entry() {
+        let mut entry = transfer();
+        if let Entry::Transfer { details, .. } = &mut entry {
+            details.reference = Some("order 17".parse().unwrap());
+            details.share_reference = false;
+        }
+        let json = serde_json::to_string(&entry).unwrap();
+        assert!(
+            json.ends_with(r#""nonce":1,"reference":"order 17","share_reference":false}"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
     }
 }

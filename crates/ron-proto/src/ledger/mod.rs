@@ -10,12 +10,12 @@ mod document;
 mod entry;
 mod name;
 
-pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, Receipt, RefusalCode};
+pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
     AccountDoc, BalanceDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
 };
-pub use entry::{CommitRequest, Entry, EntryKind, Operands, RequestKey};
-pub use name::{EntryKey, Memo, PrincipalName, Reference, TxId};
+pub use entry::{CommitRequest, Details, Entry, EntryKind, Operands, RequestKey};
+pub use name::{BatchTag, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId};
 
 use crate::values::{Account, EpochId, Tenant};
 
@@ -25,6 +25,12 @@ pub const MAX_ENTRIES: usize = 1_000;
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
 /// Maximum size of a memo, in bytes.
 pub const MAX_MEMO_BYTES: usize = 256;
+/// Maximum size of a reference, in bytes.
+pub const MAX_REFERENCE_BYTES: usize = 128;
+/// Maximum number of metadata members of an entry.
+pub const MAX_METADATA_MEMBERS: usize = 16;
+/// Maximum size of the names and values of an entry's metadata together, in bytes.
+pub const MAX_METADATA_BYTES: usize = 1_024;
 /// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
 /// them exactly.
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;

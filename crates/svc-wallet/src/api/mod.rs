@@ -136,14 +136,12 @@ impl Api {
 
     /// Whether the caller may see an entry: its own, or one that names an account it may read.
     fn may_see(&self, principal: &Principal, entry: &Entry) -> bool {
-        let own = entry.request_key().is_some_and(|owned| {
-            owned.tenant == principal.tenant && owned.principal.as_str() == principal.name
-        });
         let named = entry.operands();
-        own || [named.from, named.to]
-            .iter()
-            .flatten()
-            .any(|account| self.may_read(principal, account))
+        is_own(principal, entry)
+            || [named.from, named.to]
+                .iter()
+                .flatten()
+                .any(|account| self.may_read(principal, account))
     }
 
     fn read_deadline(req: &Request) -> Deadline {
@@ -171,6 +169,13 @@ impl Api {
             }
         }
     }
+}
+
+/// Whether the caller made the entry.
+fn is_own(principal: &Principal, entry: &Entry) -> bool {
+    entry.request_key().is_some_and(|owned| {
+        owned.tenant == principal.tenant && owned.principal.as_str() == principal.name
+    })
 }
 
 /// The caller's key as the ledger stores it.

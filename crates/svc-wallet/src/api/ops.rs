@@ -102,7 +102,9 @@ fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {
 
 fn single(answer: EntryAnswer) -> Operation {
     match answer {
-        EntryAnswer::Done { receipt, .. } => Operation::Done { receipt },
+        EntryAnswer::Done {
+            receipt, private, ..
+        } => Operation::Done { receipt, private },
         EntryAnswer::Refused { code, .. } => Operation::Refused { code },
     }
 }

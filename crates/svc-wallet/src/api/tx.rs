@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{Event, Receipt, TxId};
+use ron_proto::ledger::{Entry, EntryAnswer, Event, PrivateFacts, TxId};
+use ron_proto::wallet::Transaction;
 use ron_proto::{Problem, scope};
 
-use super::Api;
+use super::{Api, is_own};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let receipt = api.clone();
@@ -17,12 +18,23 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             Need::Scope(scope::WALLET_READ),
             move |req| {
                 let event = event(&receipt, req)?;
-                let found = event.answer.receipt().ok_or_else(no_such)?;
-                Ok(Response::json(200, found))
+                let own = is_own(&req.principal, &event.entry);
+                let EntryAnswer::Done {
+                    receipt, private, ..
+                } = event.answer
+                else {
+                    return Err(no_such());
+                };
+                let private = if own {
+                    Some(private)
+                } else {
+                    shared(private, &event.entry)
+                };
+                Ok(Response::json(200, &Transaction { receipt, private }))
             },
         )
-        .summary("Receipt of a transaction.")
-        .returns::<Receipt>(200)
+        .summary("Receipt of a transaction, with what the caller may see of its private side.")
+        .returns::<Transaction>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
         Route::get(
@@ -43,6 +55,16 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
     ]
+}
+
+/// What others than the maker of an entry see of its private side: the reference, if it is shared.
+fn shared(private: PrivateFacts, entry: &Entry) -> Option<PrivateFacts> {
+    let shared = entry.operands().details.share_reference;
+    let reference = private.reference.filter(|_| shared)?;
+    Some(PrivateFacts {
+        reference: Some(reference),
+        ..PrivateFacts::default()
+    })
 }
 
 fn no_such() -> Problem {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ron_auth::caveats::daily_ceiling;
 use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, Receipt, Reference, RequestKey};
-use ron_proto::wallet::{Burn, IssueMoney, Transfer, WalletAction};
+use ron_proto::ledger::{BatchTag, ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, RequestKey};
+use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::submit::{Accepted, write};
@@ -20,7 +20,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         })
         .summary("Create money in an account.")
         .body::<IssueMoney>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
         scoped(
             "/v1/transfer",
             scope::WALLET_TRANSFER,
@@ -32,14 +32,14 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         )
         .summary("Move money between accounts.")
         .body::<Transfer>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
         scoped("/v1/burn", scope::WALLET_BURN, "burn", |api, req| {
             let (entry, account) = burn(api, req, tag(req)?, req.json()?)?;
             Ok(Accepted::one(entry, account))
         })
         .summary("Destroy money of an account.")
         .body::<Burn>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
     ]
 }
 
@@ -48,13 +48,13 @@ pub struct Tag {
     /// The caller with its idempotency key, or with the derived key of a batch item.
     pub owned: RequestKey,
     /// The batch that the entry belongs to.
-    pub reference: Option<Reference>,
+    pub batch: Option<BatchTag>,
 }
 
 pub fn tag(req: &Request) -> Result<Tag, Problem> {
     Ok(Tag {
         owned: request_key(&req.principal, &req.idempotency_key()?)?,
-        reference: None,
+        batch: None,
     })
 }
 
@@ -79,8 +79,8 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Wri
         to: body.to,
         asset: body.asset,
         amount_minor: body.amount_minor,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling: daily(api, req, allowed.daily),
     };
     Ok((entry, account))
@@ -109,8 +109,8 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
         asset: body.asset,
         amount_minor: body.amount_minor,
         nonce: body.nonce,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling,
     };
     Ok((entry, account))
@@ -134,8 +134,8 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
         asset: body.asset,
         amount_minor: body.amount_minor,
         nonce: body.nonce,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling,
     };
     Ok((entry, account))

@@ -4,13 +4,13 @@
 //! The full run is long (`RON_LEDGER_EXHAUSTIVE=1`); otherwise an even sample of the first pairs is
 //! followed to the end.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use ron_proto::ledger::{Entry, TxId};
+use ron_proto::ledger::{Details, Entry, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use super::model::Model;
-use super::{Book, DAY, Op, compare, expect, image, said_of};
+use super::{Book, DAY, Op, compare, expect, image, said_of, salts};
 use crate::core::State;
 use crate::engine::Atomicity;
 
@@ -65,7 +65,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
     let (principal, key) = ("p".parse().unwrap(), key.parse().unwrap());
     let asset = "ron".parse().unwrap();
     let next = |a: usize| model.nonce.get(NAMES[a]).copied().unwrap_or(0) + 1;
-    let (memo, reference, daily_ceiling) = (None, None, None);
+    let (details, batch, daily_ceiling) = (Details::default(), None, None);
     let newest = model.holds.keys().next_back().copied();
     let hold = newest.unwrap_or(TxId(1 << 64));
     let (tenant, epoch) = ("t".parse().unwrap(), "e".parse().unwrap());
@@ -78,8 +78,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             to: name(a),
             asset,
             amount_minor: Amount(10),
-            memo,
-            reference,
+            details,
+            batch,
             daily_ceiling: Some(Amount(15)),
         },
         Verb::Transfer(a, _) | Verb::Skip(a) => Entry::Transfer {
@@ -94,8 +94,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             asset,
             amount_minor: Amount(6),
             nonce: next(a) + u64::from(matches!(verb, Verb::Skip(_))),
-            memo,
-            reference,
+            details,
+            batch,
             daily_ceiling,
         },
         Verb::Burn(a) => Entry::Burn {
@@ -106,8 +106,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             asset,
             amount_minor: Amount(7),
             nonce: next(a),
-            memo,
-            reference,
+            details,
+            batch,
             daily_ceiling,
         },
         Verb::Hold(a) => Entry::Hold {
@@ -119,8 +119,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             amount_minor: Amount(5),
             nonce: next(a),
             expires_at: Timestamp(NOW + DAY),
-            memo,
-            reference,
+            details,
+            batch,
             daily_ceiling,
         },
         Verb::Capture(a) => Entry::Capture {
@@ -130,8 +130,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             hold,
             to: name(a),
             amount_minor: Amount(3),
-            memo,
-            reference,
+            details,
+            batch,
             // Of an account that was issued 10 today, one capture passes.
             daily_ceiling: Some(Amount(15)),
         },
@@ -140,18 +140,21 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             principal,
             key,
             hold,
+            details,
         },
         Verb::Freeze(a) => Entry::Freeze {
             tenant,
             principal,
             key,
             account: name(a),
+            details,
         },
         Verb::Unfreeze(a) => Entry::Unfreeze {
             tenant,
             principal,
             key,
             account: name(a),
+            details,
         },
         Verb::Abandon => Entry::Abandon {
             tenant,
@@ -193,14 +196,14 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
 struct World {
     book: Book,
     model: Model,
-    used: BTreeMap<String, Vec<u8>>,
+    used: BTreeSet<String>,
 }
 
 impl World {
     /// One operation in a batch of its own; core and model must give the same outcome and the same
     /// state.
     fn step(&mut self, verb: Verb, key: &str) {
-        let op = Op::new(entry(verb, key, &self.model)).unwrap();
+        let op = Op::new(entry(verb, key, &self.model), &salts()).unwrap();
         let mut seq = self.book.state.seq() + 1;
         let ops = vec![op];
         let (model, used) = (&mut self.model, &mut self.used);
@@ -257,7 +260,7 @@ fn every_order_of_four_operations_agrees_with_the_model() {
     let mut world = World {
         book: Book::default(),
         model: Model::default(),
-        used: BTreeMap::new(),
+        used: BTreeSet::new(),
     };
     world.step(Verb::Issue(0), "first");
     let mut walk = Walk {

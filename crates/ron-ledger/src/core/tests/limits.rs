@@ -1,11 +1,12 @@
 //! The operator's limits: what they refuse, and that a replay does not depend on their current
 //! values.
 
+use super::super::leaf::encode;
 use super::corners::{done, issue, refused};
 use super::*;
 
 fn entry(json: serde_json::Value) -> Op {
-    Op::new(serde_json::from_value::<Entry>(json).unwrap()).unwrap()
+    Op::new(serde_json::from_value::<Entry>(json).unwrap(), &salts()).unwrap()
 }
 
 fn transfer(key: &str, to: &str, n: u128, nonce: u64) -> Op {
@@ -49,7 +50,11 @@ fn loose(ops: Vec<Op>) -> [(Vec<Op>, Atomicity); 1] {
 
 fn limited(limit: Limit, seq: u64) -> Outcome {
     let verdict = Verdict::Refused(Refusal::Limit(limit));
-    Outcome::Fresh { seq, verdict }
+    Outcome::Fresh {
+        seq,
+        verdict,
+        batch: None,
+    }
 }
 
 fn book(limits: Limits) -> Book {
@@ -57,6 +62,16 @@ fn book(limits: Limits) -> Book {
         limits,
         ..Book::default()
     }
+}
+
+/// The outcomes of a request without the batch that they belong to.
+fn without_batch(mut said: Vec<Outcome>) -> Vec<Outcome> {
+    for one in &mut said {
+        if let Outcome::Fresh { batch, .. } = one {
+            assert!(batch.take().is_some());
+        }
+    }
+    said
 }
 
 fn pick(said: &[Outcome]) -> Vec<bool> {
@@ -76,8 +91,8 @@ fn at_the_maximum_of_accounts_new_ones_are_refused_and_existing_ones_work() {
         Atomicity::Linked,
     );
     let said = book.commit(2, &[linked]).remove(0);
-    assert_eq!(said[0], refused(Refusal::LinkedFailed, 3));
-    assert_eq!(said[1], limited(limit, 4));
+    let items = [refused(Refusal::LinkedFailed, 3), limited(limit, 4)];
+    assert_eq!(without_batch(said), items);
     assert_eq!(book.state.account_count(), 2, "all or nothing");
     let more = vec![
         transfer("t1", "c", 1, 1),
@@ -190,7 +205,7 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     );
     book.limits = Limits::default();
     book.commit(1, &loose(vec![issue("k4", "b", 8)]));
-    let all: Vec<Verdict> = book.leaves.iter().map(|l| verdict(l)).collect();
+    let all: Vec<Verdict> = book.records.iter().map(verdict).collect();
     let no = Verdict::Refused(Refusal::LinkedFailed);
     let want = [
         Verdict::Done(None),
@@ -203,15 +218,16 @@ fn a_limit_that_changes_changes_nothing_that_was_decided() {
     assert_eq!(all, want);
     replays(&book);
     // A leaf that names a limit which would not have refused is detected.
-    let mut forged = book.leaves.clone();
-    let at = forged[1].windows(2).position(|w| w == [0xfe, 2]).unwrap();
-    assert_eq!(forged[1][at + 2..at + 4], [1, 10]);
-    forged[1][at + 3] = 16;
+    let mut forged = book.records.clone();
+    let leaf = &mut forged[1].leaf;
+    let at = leaf.windows(2).position(|w| w == [0xfe, 2]).unwrap();
+    assert_eq!(leaf[at + 2..at + 4], [1, 10]);
+    leaf[at + 3] = 16;
     let mut replay = crate::replay::Replay::new();
     let taken = forged
         .iter()
         .enumerate()
-        .try_for_each(|(i, leaf)| replay.leaf(i as u64 + 1, leaf));
+        .try_for_each(|(i, r)| replay.leaf(i as u64 + 1, &r.leaf, &r.private).map(drop));
     let why = taken.and_then(|()| replay.finish().map(drop)).unwrap_err();
     assert_eq!(why.seq, 2, "{why}");
 }
@@ -272,37 +288,33 @@ fn a_ceiling_counts_a_capture_unless_its_day_counts_the_hold() {
     replays(&book);
 }
 
-fn verdict(leaf: &[u8]) -> Verdict {
-    match Leaf::decode(leaf).unwrap().content {
-        Content::Entry { verdict, .. } => verdict,
-        Content::Genesis { .. } => panic!("no entry"),
-    }
+fn verdict(r: &Record) -> Verdict {
+    Leaf::decode(&r.leaf, &r.private).unwrap().verdict
 }
 
 #[test]
 fn the_leaf_of_a_limit_has_one_spelling() {
+    let op = issue("k", "a", 5);
+    let ts = Timestamp(5);
+    let with = |limit: Limit| {
+        let verdict = Verdict::Refused(Refusal::Limit(limit));
+        encode(7, ts, Place::default(), &verdict, &op)
+    };
     for limit in [
         Limit::Accounts(0),
         Limit::Accounts(ACCOUNTS_MAX),
         Limit::AccountTotal(0),
         Limit::AccountTotal(u128::MAX),
     ] {
-        let leaf = Leaf {
-            ts: Timestamp(1_700_000_000_123),
-            link: None,
-            content: Content::Entry {
-                op: issue("k", "a", 5),
-                verdict: Verdict::Refused(Refusal::Limit(limit)),
-            },
-        };
-        let bytes = leaf.encode();
-        assert_eq!(Leaf::decode(&bytes).unwrap(), leaf);
+        let leaf = Leaf::decode(&with(limit), op.private()).unwrap();
+        assert_eq!(leaf.verdict, Verdict::Refused(Refusal::Limit(limit)));
     }
+    // Format, kind, seq, ts, link; then the verdict of two bytes and a number of one.
+    let bytes = with(Limit::Accounts(7));
+    assert_eq!(bytes[..8], [1, 1, 7, 5, 0, 0xfe, 1, 7]);
     let with = |verdict: &[u8]| {
-        let mut leaf = vec![1, 5, 0];
-        leaf.extend_from_slice(verdict);
-        leaf.extend_from_slice(issue("k", "a", 5).request());
-        Leaf::decode(&leaf).map(|l| l.content)
+        let leaf = [&bytes[..5], verdict, &bytes[8..]].concat();
+        Leaf::decode(&leaf, op.private()).map(|l| l.verdict)
     };
     assert!(with(&[0xfe, 1, 7]).is_ok());
     let past = [0xfe, 1, 0x81, 0xd0, 0xac, 0xf3, 0x0e]; // 4,000,000,001
@@ -338,7 +350,7 @@ proptest! {
                     let mut maker = Maker::new(&model, now);
                     maker.holds = holds;
                     let made = draws.iter().filter_map(|d| maker.entry(d)).map(|e| with_nonce(&book.state, e));
-                    let ops: Vec<Op> = made.map(|e| Op::new(e).unwrap()).collect();
+                    let ops: Vec<Op> = made.map(|e| Op::new(e, &salts()).unwrap()).collect();
                     (if *atomicity == Atomicity::Independent { ops } else { drop_duplicate_keys(ops) }, *atomicity)
                 })
                 .filter(|(ops, _)| !ops.is_empty())

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
+use ron_proto::ledger::{BatchTag, Details, Entry, RefusalCode as No, TxId, escrow_account};
 use ron_proto::{Account, Amount, ContentId, Timestamp};
 use serde_json::Value;
 
@@ -255,6 +255,25 @@ impl Draw {
     pub(super) const KINDS: u8 = 15;
 }
 
+/// What is said about an entry; no rule depends on it. Each member is there in half of the draws.
+fn details(pick: u8) -> (Details, Option<BatchTag>) {
+    let has = |bit: u8| pick & bit != 0;
+    let members = (0..pick % 3).map(|n| (format!("m{n}"), format!("v{pick}")));
+    let metadata: BTreeMap<String, String> = members.collect();
+    let details = Details {
+        memo: has(1).then(|| format!("memo {pick}").parse().unwrap()),
+        reference: has(2).then(|| format!("order {pick}").parse().unwrap()),
+        metadata: has(4).then(|| metadata.try_into().unwrap()),
+        effective_at: has(8).then_some(Timestamp(u64::from(pick))),
+        share_reference: has(16),
+    };
+    let batch = has(32).then_some(BatchTag {
+        items: u32::from(pick) + 1,
+        digest: [pick; 16],
+    });
+    (details, batch)
+}
+
 /// The inputs of generated entries: the current nonces and holds.
 pub(super) struct Maker<'a> {
     model: &'a Model,
@@ -286,7 +305,8 @@ impl<'a> Maker<'a> {
         let nonce = (last + 1)
             .checked_add_signed(i64::from(d.nonce))
             .filter(|n| *n > 0)?;
-        let (memo, reference, daily_ceiling) = (None, None, d.ceiling.map(Amount));
+        let (details, batch) = details(d.pick);
+        let daily_ceiling = d.ceiling.map(Amount);
         let hold = self
             .holds
             .get(usize::from(d.pick) % self.holds.len().max(1))
@@ -312,8 +332,8 @@ impl<'a> Maker<'a> {
                 to,
                 asset,
                 amount_minor,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             3..=5 if from == to => return None,
@@ -326,8 +346,8 @@ impl<'a> Maker<'a> {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             6 => Entry::Burn {
@@ -338,8 +358,8 @@ impl<'a> Maker<'a> {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             7 => {
@@ -353,8 +373,8 @@ impl<'a> Maker<'a> {
                     amount_minor,
                     nonce,
                     expires_at,
-                    memo,
-                    reference,
+                    details,
+                    batch,
                     daily_ceiling,
                 }
             }
@@ -365,8 +385,8 @@ impl<'a> Maker<'a> {
                 hold,
                 to,
                 amount_minor,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
             },
             9 => Entry::Release {
@@ -374,18 +394,21 @@ impl<'a> Maker<'a> {
                 principal,
                 key,
                 hold,
+                details,
             },
             10 if d.pick.is_multiple_of(3) => Entry::Freeze {
                 tenant,
                 principal,
                 key,
                 account: from,
+                details,
             },
             10 => Entry::Unfreeze {
                 tenant,
                 principal,
                 key,
                 account: from,
+                details,
             },
             11 => Entry::Abandon {
                 tenant,
