@@ -39,15 +39,15 @@ fn main() -> Result<(), Failure> {
     );
     tell(
         "transfer",
-        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
+        &commit(&mut engine, transfer("order-2", 250)?)?,
     );
     tell(
         "the same again",
-        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
+        &commit(&mut engine, transfer("order-2", 250)?)?,
     );
     tell(
         "too much",
-        &commit(&mut engine, transfer("order-3", 800, 2)?)?,
+        &commit(&mut engine, transfer("order-3", 800)?)?,
     );
 
     // Readers see only what is durable.
@@ -78,12 +78,12 @@ fn issue(key: &str, to: &str, minor: u128) -> Result<Op, Failure> {
     )?)
 }
 
-fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
+fn transfer(key: &str, minor: u128) -> Result<Op, Failure> {
     let debit = Debit {
         from: "acct:alice".parse()?,
         asset: "ron".parse()?,
         amount: Amount(minor),
-        nonce,
+        nonce: None,
     };
     let to = "acct:bob".parse()?;
     Ok(Op::new(
@@ -121,6 +121,7 @@ fn tell(what: &str, outcome: &Outcome) {
         },
         Outcome::Known { seq } => println!("{what}: known, entry {seq} answered it"),
         Outcome::Mixed => println!("{what}: some of its keys are used"),
+        Outcome::Rejected(why) => println!("{what}: refused, {}", RefusalCode::from(why)),
     }
 }
 // end

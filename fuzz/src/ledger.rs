@@ -112,7 +112,7 @@ impl Run {
                 6 => u128::MAX / 2 + 1,
                 _ => u128::from(b[3] & 31) + 1,
             },
-            nonce: [0, 0, 0, 0, 0, 0, 1, -1][usize::from(b[4] & 7)],
+            nonce: [0, 0, 0, 2, 2, 2, 1, -1][usize::from(b[4] & 7)],
             ceiling: (b[2] & 32 != 0).then_some(60),
             pick: b[4],
         };
@@ -275,6 +275,7 @@ fn tight(b: u8) -> Limits {
         _ => Limits {
             accounts,
             account_total,
+            ..none
         },
     }
 }
@@ -287,6 +288,7 @@ fn model_result(outcome: &Outcome) -> Option<Expected> {
             ..
         } => Some(Ok(())),
         Outcome::Fresh { verdict, .. } => verdict.refusal().map(|why| Err(why.into())),
+        Outcome::Rejected(why) => Some(Err(why.into())),
         Outcome::Known { .. } | Outcome::Mixed => None,
     }
 }

@@ -265,6 +265,12 @@ impl Rig {
         self.call(Method::GET, path, None, None).unwrap()
     }
 
+    /// Gives a key up.
+    pub fn abandon(&self, key: &str) -> Reply {
+        let path = format!("/v1/ops/{key}/abandon");
+        self.call(Method::POST, &path, None, Some(&json!({}))).unwrap()
+    }
+
     pub fn balance(&self, account: &str) -> Value {
         let reply =
             self.patiently(|| self.get(&format!("/v1/balance?account={account}&asset=ron")));

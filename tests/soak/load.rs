@@ -195,7 +195,7 @@ impl<'a> Load<'a> {
                 to: to.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
                 amount_minor: Amount(3),
-                nonce,
+                nonce: Some(nonce),
                 details: Details::default(),
             };
             self.paid("transfer", |w| {
@@ -206,7 +206,7 @@ impl<'a> Load<'a> {
                 from: from.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
                 amount_minor: Amount(2),
-                nonce,
+                nonce: Some(nonce),
                 expires_at: Timestamp(SystemClock.unix_ms() + 3_600_000),
                 details: Details::default(),
             };

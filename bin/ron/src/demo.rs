@@ -161,7 +161,7 @@ impl Demo {
             to: account("acct:demo-bob")?,
             asset,
             amount_minor: Amount(250),
-            nonce: 1,
+            nonce: Some(1),
             details: Details::default(),
         };
         let key = idem("demo-transfer-1")?;

@@ -147,7 +147,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "wallet burn",
-        "ron wallet burn acct:alice 10 --asset ron --nonce 4",
+        "ron wallet burn acct:alice 10 --asset ron --key scrap-4",
     ),
     (
         "wallet hold",
@@ -165,6 +165,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "wallet history",
         "ron wallet history acct:alice --after 1200 --limit 50 --json",
     ),
+    ("wallet abandon", "ron wallet abandon order-17"),
     ("wallet op", "ron wallet op order-17"),
     ("witness run", "ron witness --config witness.toml run"),
     ("witness vkey", "ron witness --config witness.toml vkey"),

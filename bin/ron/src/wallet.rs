@@ -138,6 +138,11 @@ enum Command {
         #[arg(long, default_value_t = 100)]
         limit: u64,
     },
+    /// Give up an operation whose outcome is not known, or show its outcome.
+    Abandon {
+        /// Idempotency key of the operation.
+        key: IdemKey,
+    },
     /// Show the outcome of an operation.
     Op {
         /// Idempotency key of the operation.
@@ -202,8 +207,8 @@ impl Remark {
 
 #[derive(Args)]
 struct Debit {
-    /// Next nonce of the account. When absent, the wallet is asked for it, which is only safe while
-    /// no other client debits the account.
+    /// Next nonce of the account, where debits must keep an order. Without one the key alone makes
+    /// the operation happen once.
     #[arg(long)]
     nonce: Option<u64>,
 }
@@ -273,13 +278,8 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             after,
             limit,
         } => history(&wallet, &account, after, limit, out),
-        Command::Op { key } => match explain(wallet.operation(&key, deadline()))? {
-            Operation::Done { receipt, private } => out.transaction(&Transaction {
-                receipt,
-                private: Some(private),
-            }),
-            other => out.fields(&other, &[("outcome", describe(&other))]),
-        },
+        Command::Op { key } => out.operation(explain(wallet.operation(&key, deadline()))?),
+        Command::Abandon { key } => out.operation(explain(wallet.abandon(&key, deadline()))?),
         write => out.transaction(&write_once(&wallet, write)?),
     }
 }
@@ -322,6 +322,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         Command::Balance { .. }
         | Command::Show { .. }
         | Command::History { .. }
+        | Command::Abandon { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
     };
     explain(answer)
@@ -336,7 +337,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
             debit,
         } => {
             let request = Transfer {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 to,
                 asset: money.asset,
@@ -347,7 +348,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         }
         Command::Burn { from, money, debit } => {
             let request = Burn {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 asset: money.asset,
                 amount_minor: money.amount,
@@ -364,7 +365,7 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
             let wait = parse_duration(&expires_in).map_err(|e| format!("--expires-in: {e}"))?;
             let ms = u64::try_from(wait.as_millis()).map_err(|_| "--expires-in is too long")?;
             let request = HoldMoney {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 asset: money.asset,
                 amount_minor: money.amount,
@@ -391,20 +392,11 @@ fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     })
 }
 
-impl Debit {
-    /// The given nonce, or the account's next one.
-    fn nonce(&self, wallet: &WalletClient, from: &Account, asset: &Asset) -> Result<u64, String> {
-        match self.nonce {
-            Some(nonce) => Ok(nonce),
-            None => explain(wallet.balance(from, asset, deadline())).map(|b| b.nonce + 1),
-        }
-    }
-}
-
 fn describe(operation: &Operation) -> String {
     match operation {
         Operation::Done { receipt, .. } => format!("done, {}", receipt.txid),
         Operation::Refused { code } => format!("refused: {}", code.meaning()),
+        Operation::Open {} => "open: send it again with its key, or run ron wallet abandon".to_owned(),
         Operation::Batch { results } => format!("batch of {}", results.len()),
     }
 }
@@ -467,6 +459,16 @@ impl Out {
             println!("{name:<10} {value}");
         }
         Ok(())
+    }
+
+    fn operation(self, operation: Operation) -> Result<(), String> {
+        match operation {
+            Operation::Done { receipt, private } => self.transaction(&Transaction {
+                receipt,
+                private: Some(private),
+            }),
+            other => self.fields(&other, &[("outcome", describe(&other))]),
+        }
     }
 
     fn transaction(self, t: &Transaction) -> Result<(), String> {

@@ -32,6 +32,7 @@ mod refusals;
 mod reject;
 mod revocation;
 pub mod service_token;
+mod spending;
 mod settings;
 mod trust;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
+    AccountDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
     HoldDoc, RequestKey, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
@@ -79,6 +79,11 @@ impl LedgerClient {
     /// An open hold; 404 when it does not exist or has ended.
     pub fn hold(&self, hold: TxId, deadline: Deadline) -> Result<HoldDoc, ClientError> {
         self.0.get(&format!("/v1/ledger/holds/{hold}"), deadline)
+    }
+
+    /// What was spent under the budget of a token.
+    pub fn budget(&self, id: BudgetId, deadline: Deadline) -> Result<BudgetDoc, ClientError> {
+        self.0.get(&format!("/v1/ledger/budgets/{id}"), deadline)
     }
 
     /// The entry of a key; 404 when there is none.

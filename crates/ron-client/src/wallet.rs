@@ -7,7 +7,7 @@ use ron_kernel::Deadline;
 use ron_proto::ledger::TxId;
 use ron_proto::wallet::{
     Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney,
-    Operation, Remarks, Transaction, Transfer,
+    Nothing, Operation, Remarks, Transaction, Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
@@ -159,6 +159,12 @@ impl WalletClient {
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
         self.0
             .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
+    }
+
+    /// Gives a key up: its operation's outcome if it was committed, else the refusal `abandoned`.
+    pub fn abandon(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
+        let path = format!("/v1/ops/{}/abandon", encode(key.as_ref()));
+        self.0.post(&path, &Nothing {}, true, deadline)
     }
 
     fn write<B: Serialize, T: DeserializeOwned>(

@@ -120,7 +120,7 @@ fn transfer_by(
         to: "b".parse().expect("an account"),
         asset: "ron".parse().expect("an asset"),
         amount_minor: Amount(5),
-        nonce: 1,
+        nonce: Some(1),
         details: Details::default(),
     };
     wallet

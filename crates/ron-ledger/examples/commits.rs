@@ -55,10 +55,11 @@ impl Load {
             to: format!("acc:{to}").parse().expect("a name"),
             asset: "ron".parse().expect("a name"),
             amount_minor: Amount(1),
-            nonce: self.nonces[from as usize],
+            nonce: Some(self.nonces[from as usize]),
             details: Details::default(),
             batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         };
         Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
     }
@@ -140,7 +141,7 @@ fn main() {
                 amount_minor: Amount(FUNDS),
                 details: Details::default(),
                 batch: None,
-                daily_ceiling: None,
+                budgets: Vec::new(),
             };
             Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
         });

@@ -48,13 +48,22 @@ pub fn answer(entry: LogEntry<'_>) -> EntryAnswer {
                 replayed: false,
             }
         }
-        Verdict::Refused(why) => EntryAnswer::Refused {
-            code: why.into(),
-            seq: Some(entry.seq),
-            expected: expected(why),
-            paid_by: paid_by(why),
-            replayed: false,
-        },
+        Verdict::Refused(why) => refused(why, Some(entry.seq)),
+    }
+}
+
+/// The answer to an entry that was refused without a leaf.
+pub fn rejected(why: &Refusal) -> EntryAnswer {
+    refused(why, None)
+}
+
+fn refused(why: &Refusal, seq: Option<u64>) -> EntryAnswer {
+    EntryAnswer::Refused {
+        code: why.into(),
+        seq,
+        expected: expected(why),
+        paid_by: paid_by(why),
+        replayed: false,
     }
 }
 

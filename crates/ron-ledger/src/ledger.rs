@@ -9,7 +9,7 @@ use ron_kernel::{
     Deadline, Random, SendError, Sender, SharedClock, SharedRandom, WaitError, reply,
 };
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
+    AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
     EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, RequestKey, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
@@ -342,6 +342,16 @@ impl Ledger {
         })
     }
 
+    /// What was spent under a budget.
+    pub fn budget(&self, id: BudgetId) -> BudgetDoc {
+        let row = self.shared.state(|s| s.budget(id));
+        BudgetDoc {
+            spent_minor: Amount(row.spent),
+            day_minor: Amount(row.day_spent),
+            day: Timestamp::from_utc_day(row.day),
+        }
+    }
+
     pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
         self.shared
             .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))
@@ -467,13 +477,14 @@ pub(crate) fn answer_all(
             leaf_hash: shared.reader().leaf_hash(*seq)?,
         })),
         Outcome::Mixed => Ok(answers::mismatch(op)),
+        Outcome::Rejected(why) => Ok(answers::rejected(why)),
         Outcome::Known { seq } => known_answer(shared, op, *seq),
     };
     let all: Result<Vec<EntryAnswer>, ReadError> = ops.iter().zip(outcomes).map(one).collect();
     all.map_err(|e| SubmitError::Unknown(e.to_string()))
 }
 
-/// `done`, `refused` or `replayed`, as a metric label.
+/// `done`, `refused`, `rejected` (refused without a leaf) or `replayed`, as a metric label.
 pub(crate) const fn outcome_label(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Fresh {
@@ -484,6 +495,7 @@ pub(crate) const fn outcome_label(outcome: &Outcome) -> &'static str {
             verdict: Verdict::Refused(_),
             ..
         } => "refused",
+        Outcome::Rejected(_) => "rejected",
         Outcome::Known { .. } | Outcome::Mixed => "replayed",
     }
 }

@@ -6,7 +6,7 @@
 use ron_proto::Tenant;
 use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
 
-use crate::core::{Body, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
+use crate::core::{Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
 
 impl From<Kind> for EntryKind {
     fn from(kind: Kind) -> Self {
@@ -48,8 +48,30 @@ impl From<&Refusal> for RefusalCode {
             Refusal::LinkedFailed => Self::LinkedFailed,
             Refusal::Abandoned => Self::Abandoned,
             Refusal::UsagePaid { .. } => Self::UsagePaid,
+            Refusal::AssetSpelling => Self::AssetSpelling,
+            Refusal::RefusalBudget => Self::RefusalBudget,
         }
     }
+}
+
+fn from_wire(budgets: Vec<wire::TokenBudget>) -> Vec<Budget> {
+    let one = |b: wire::TokenBudget| Budget {
+        id: b.id,
+        total: b.total,
+        daily: b.daily,
+        until: b.until,
+    };
+    budgets.into_iter().map(one).collect()
+}
+
+fn to_wire(budgets: Vec<Budget>) -> Vec<wire::TokenBudget> {
+    let one = |b: Budget| wire::TokenBudget {
+        id: b.id,
+        total: b.total,
+        daily: b.daily,
+        until: b.until,
+    };
+    budgets.into_iter().map(one).collect()
 }
 
 /// The header of a keyed entry.
@@ -93,11 +115,11 @@ impl From<wire::Entry> for Entry {
                 amount_minor: amount,
                 details,
                 batch,
-                daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
                     batch,
-                    daily_ceiling,
+                    budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
                 Self::new(header, Body::Issue { to, asset, amount })
@@ -114,10 +136,12 @@ impl From<wire::Entry> for Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
                     batch,
                     daily_ceiling,
+                    budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
@@ -139,10 +163,12 @@ impl From<wire::Entry> for Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
                     batch,
                     daily_ceiling,
+                    budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
@@ -165,10 +191,12 @@ impl From<wire::Entry> for Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
                     batch,
                     daily_ceiling,
+                    budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
@@ -188,11 +216,11 @@ impl From<wire::Entry> for Entry {
                 amount_minor: amount,
                 details,
                 batch,
-                daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
                     batch,
-                    daily_ceiling,
+                    budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
                 Self::new(header, Body::Capture { hold, to, amount })
@@ -307,6 +335,7 @@ impl From<&Op> for wire::Entry {
             effective_at,
             batch,
             daily_ceiling,
+            budgets,
         } = op.entry().header.clone();
         let details = Details {
             memo,
@@ -326,7 +355,7 @@ impl From<&Op> for wire::Entry {
                 amount_minor: amount,
                 details,
                 batch,
-                daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Transfer { debit, to } => Self::Transfer {
                 tenant,
@@ -340,6 +369,7 @@ impl From<&Op> for wire::Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Burn { debit } => Self::Burn {
                 tenant,
@@ -352,6 +382,7 @@ impl From<&Op> for wire::Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Hold { debit, expires_at } => Self::Hold {
                 tenant,
@@ -365,6 +396,7 @@ impl From<&Op> for wire::Entry {
                 details,
                 batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Capture { hold, to, amount } => Self::Capture {
                 tenant,
@@ -375,7 +407,7 @@ impl From<&Op> for wire::Entry {
                 amount_minor: amount,
                 details,
                 batch,
-                daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Release { hold } => Self::Release {
                 tenant,

@@ -37,8 +37,10 @@ pub struct Transfer {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
     #[serde(flatten)]
     pub details: Details,
 }
@@ -53,8 +55,10 @@ pub struct Burn {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
     #[serde(flatten)]
     pub details: Details,
 }
@@ -109,9 +113,6 @@ pub enum ItemOutcome {
     Refused {
         /// Why the item was refused.
         code: RefusalCode,
-        /// The nonce that would have been accepted; only for callers who may read the account.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        expected: Option<u64>,
     },
 }
 
@@ -125,8 +126,10 @@ pub struct HoldMoney {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
     /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
     #[serde(flatten)]
@@ -165,6 +168,11 @@ pub struct Transaction {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<PrivateFacts>,
 }
+
+/// Body of `POST /ops/{key}/abandon`: `{}`, or no body.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
 
 /// Response of `GET /hold/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -214,8 +222,31 @@ pub struct Balance {
     pub as_of_seq: u64,
     /// Age of the state in milliseconds; 0 when it was read from the ledger for this request.
     pub stale_ms: u64,
-    /// The last nonce used; the next debit must carry `nonce + 1`.
+    /// The last nonce used; the next debit with a nonce must carry `nonce + 1`.
     pub nonce: u64,
+}
+
+/// Response of `GET /budget`: what the caller's token may still spend, in minor units of any asset.
+/// Of several limits, the one with least left.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// Over the token's life (`ceiling.total`); absent without such a caveat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Allowance>,
+    /// On this UTC day (`ceiling.daily`); absent without such a caveat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily: Option<Allowance>,
+}
+
+/// One limit of a token, and what is left of it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Allowance {
+    /// The limit, in minor units.
+    pub limit_minor: Amount,
+    /// What is left of it, in minor units.
+    pub left_minor: Amount,
 }
 
 /// Response of `GET /account/{a}/history?after&limit`.
@@ -233,7 +264,7 @@ pub struct HistoryPage {
     pub head: u64,
 }
 
-/// One entry that concerned an account, including refused ones.
+/// One entry that concerned an account; refused ones are shown only to their makers.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryEntry {
@@ -299,6 +330,9 @@ pub enum Operation {
         /// Why it was refused.
         code: RefusalCode,
     },
+    /// The outcome is not known: the operation is under way, or its answer was lost. Sending the same
+    /// again commits the same operation; `POST /ops/{key}/abandon` gives it up.
+    Open {},
     /// The operation was a batch; each item has its own outcome.
     Batch {
         /// One outcome per item, in the order of the items.
@@ -333,7 +367,8 @@ pub struct WalletRule {
     /// Maximum of one operation, in minor units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_op: Option<Amount>,
-    /// Maximum per account and UTC day, in minor units.
+    /// Maximum that may leave an account per UTC day, in minor units. Holds count on the day they are
+    /// made; `issue` is not bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily: Option<Amount>,
 }

@@ -73,6 +73,7 @@ impl Book {
             }
             Outcome::Known { seq } => answers::replayed(&op, self.entry(seq)),
             Outcome::Mixed => answers::mismatch(&op),
+            Outcome::Rejected(why) => answers::rejected(&why),
         }
     }
 }

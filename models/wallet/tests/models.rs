@@ -89,7 +89,7 @@ impl Wallet {
             amount_minor: Amount(100),
             details: Details::default(),
             batch: None,
-            daily_ceiling: None,
+            budgets: Vec::new(),
         }]);
         Arc::new(Self {
             in_flight: Arc::new(InFlightTable::default()),
@@ -157,10 +157,11 @@ impl Wallet {
             to: "b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(n),
-            nonce,
+            nonce: Some(nonce),
             details: Details::default(),
             batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }]);
         let (responder, answer) = Responder::detached(Deadline::within(within));
         let waiter = Waiter {
@@ -446,7 +447,7 @@ fn issue_more(i: usize) -> Entry {
         amount_minor: Amount(1),
         details: Details::default(),
         batch: None,
-        daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 

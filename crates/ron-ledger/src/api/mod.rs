@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
-    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
+    AccountDoc, BudgetDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
     HoldDoc, MAX_COMMIT_BYTES, RequestKey,
 };
 use ron_proto::scope;
@@ -64,8 +64,8 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn state_routes(api: &Arc<Api>) -> [Route; 5] {
-    let [a, b, c, d, e] = [api, api, api, api, api].map(Arc::clone);
+fn state_routes(api: &Arc<Api>) -> [Route; 6] {
+    let [a, b, c, d, e, f] = [api; 6].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
             reads::account(&a, req)
@@ -93,6 +93,13 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         .summary("An open hold")
         .returns::<HoldDoc>(200)
         .errors(&[400, 404])
+        .while_draining(),
+        Route::get("/v1/ledger/budgets/{id}", READ, move |req| {
+            reads::budget(&f, req)
+        })
+        .summary("What was spent under the budget of a token")
+        .returns::<BudgetDoc>(200)
+        .errors(&[400])
         .while_draining(),
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)

@@ -85,6 +85,11 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
     }
 }
 
+pub(super) fn budget(api: &Api, req: &Request) -> Answer {
+    req.query_only(&[])?;
+    Ok(Response::json(200, &api.ledger.budget(param(req, "id")?)))
+}
+
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     match api
         .ledger

@@ -33,6 +33,15 @@ pub enum Outcome {
     /// Part of a linked commit or batch with both used and unused keys, or with the same key twice:
     /// nothing changed, no leaf.
     Mixed,
+    /// Refused without a leaf: nothing changed, and its key (if any) is unused.
+    Rejected(Refusal),
+}
+
+/// How the entries of one request stand together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    Batch,
+    Linked,
 }
 
 /// What the log stores of one entry.
@@ -110,18 +119,58 @@ impl<'a> Step<'a> {
         let seq = self.next_seq();
         match self.overlay.decide(op, seq) {
             Ok(effect) => self.record(op, place, Verdict::Done(effect)),
+            // Settlement entries have no key to use up, and a settler that waits for its pool to be
+            // funded must not fill the log.
+            Err(Stop::Refused(why)) if !why.has_leaf() || op.kind().is_settlement() => {
+                Outcome::Rejected(why)
+            }
+            Err(Stop::Refused(_)) if !self.overlay.may_refuse(&op.entry().header, 1) => {
+                Outcome::Rejected(Refusal::RefusalBudget)
+            }
             Err(Stop::Refused(why)) => self.record(op, place, Verdict::Refused(why)),
             Err(Stop::Known(seq)) => Outcome::Known { seq },
         }
     }
 
-    /// Decides a batch: each entry by itself, but only if none of its keys is used.
+    /// Decides a batch: each entry by itself, but only if none of its keys is used and every entry
+    /// gets a leaf. Otherwise nothing changes, so that the whole batch can be sent again.
     pub fn batch(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        self.together(ops, priors, Together::Batch)
+    }
+
+    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
+    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        self.together(ops, priors, Together::Linked)
+    }
+
+    fn together(&mut self, ops: &[Op], priors: &[Option<u64>], how: Together) -> Vec<Outcome> {
+        if let ([op], [prior]) = (ops, priors) {
+            return vec![self.entry(op, *prior)];
+        }
         if let Some(outcomes) = self.known_together(ops, priors) {
             return outcomes;
         }
-        let batch = self.batch_of(ops);
-        ops.iter().map(|op| self.item(op, None, batch)).collect()
+        let verdicts = match self.decide_together(ops, how) {
+            Ok(verdicts) => verdicts,
+            Err((at, why)) => {
+                let mut outcomes = vec![Outcome::Rejected(Refusal::LinkedFailed); ops.len()];
+                outcomes[at] = Outcome::Rejected(why);
+                return outcomes;
+            }
+        };
+        let (length, batch) = (ops.len() as u32, self.batch_of(ops));
+        let place = |i: usize| Place {
+            link: (how == Together::Linked).then_some(Link {
+                position: i as u32,
+                length,
+            }),
+            batch,
+        };
+        ops.iter()
+            .zip(verdicts)
+            .enumerate()
+            .map(|(i, (op, v))| self.record(op, place(i), v))
+            .collect()
     }
 
     /// The link that items of one request share: the transaction id that its first item gets.
@@ -154,54 +203,67 @@ impl<'a> Step<'a> {
         twice.then(|| vec![Outcome::Mixed; ops.len()])
     }
 
-    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
-    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
-        if let ([op], [prior]) = (ops, priors) {
-            return vec![self.entry(op, *prior)];
-        }
-        if let Some(outcomes) = self.known_together(ops, priors) {
-            return outcomes;
-        }
-        let verdicts = self.decide_linked(ops);
-        let (length, batch) = (ops.len() as u32, self.batch_of(ops));
-        let place = |i: usize| Place {
-            link: Some(Link {
-                position: i as u32,
-                length,
-            }),
-            batch,
-        };
-        ops.iter()
-            .zip(verdicts)
-            .enumerate()
-            .map(|(i, (op, v))| self.record(op, place(i), v))
-            .collect()
-    }
-
-    fn decide_linked(&mut self, ops: &[Op]) -> Vec<Verdict> {
+    /// The verdicts of entries that stand together; their effects are in the batch. The error is the
+    /// first entry whose refusal has no leaf: then nothing changed.
+    fn decide_together(
+        &mut self,
+        ops: &[Op],
+        how: Together,
+    ) -> Result<Vec<Verdict>, (usize, Refusal)> {
         let first = self.next_seq();
         self.overlay.group = Some(Delta::default());
-        let decided: Result<Vec<Verdict>, (usize, Refusal)> = (0..)
-            .zip(ops)
-            .map(|(i, op)| match self.overlay.decide(op, first + i as u64) {
-                Ok(effect) => Ok(Verdict::Done(effect)),
-                Err(Stop::Refused(why)) => Err((i, why)),
-                // Linked commits contain keyed entries only, so none is found by epoch or index.
-                Err(Stop::Known(_)) => Err((i, Refusal::EpochConflict)),
-            })
-            .collect();
-        let group = self.overlay.group.take().expect("set above");
-        match decided {
-            Ok(verdicts) => {
-                self.overlay.delta.merge(group);
-                verdicts
-            }
-            Err((at, why)) => {
-                let mut verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
-                verdicts[at] = Verdict::Refused(why);
-                verdicts
+        let mut verdicts = Vec::with_capacity(ops.len());
+        let mut refused = None;
+        for (i, op) in ops.iter().enumerate() {
+            let verdict = match self.overlay.decide(op, first + i as u64) {
+                Ok(effect) => Verdict::Done(effect),
+                Err(Stop::Refused(why)) => Verdict::Refused(why),
+                // Entries that stand together have keys, so none is found by epoch or index.
+                Err(Stop::Known(_)) => Verdict::Refused(Refusal::EpochConflict),
+            };
+            let why = verdict.refusal().cloned();
+            verdicts.push(verdict);
+            if let Some(why) = why
+                && (how == Together::Linked || !why.has_leaf())
+            {
+                refused = Some((i, why));
+                break;
             }
         }
+        let group = self.overlay.group.take().expect("set above");
+        match refused {
+            Some((at, why)) if !why.has_leaf() => return Err((at, why)),
+            Some((at, why)) => {
+                verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
+                verdicts[at] = Verdict::Refused(why);
+                self.may_refuse_all(ops, &verdicts)?;
+            }
+            None => {
+                self.may_refuse_all(ops, &verdicts)?;
+                self.overlay.delta.merge(group);
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// The refusals of one request must fit the budgets of their owners together. The error names the
+    /// first entry that does not.
+    fn may_refuse_all(&self, ops: &[Op], verdicts: &[Verdict]) -> Result<(), (usize, Refusal)> {
+        let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+        for (i, (op, verdict)) in ops.iter().zip(verdicts).enumerate() {
+            let header = &op.entry().header;
+            if verdict.is_done() {
+                continue;
+            }
+            let count = counts
+                .entry((&header.tenant, &header.principal))
+                .or_default();
+            *count += 1;
+            if !self.overlay.may_refuse(header, *count) {
+                return Err((i, Refusal::RefusalBudget));
+            }
+        }
+        Ok(())
     }
 
     /// Ends the holds that are due; call it before the entries of the batch. `salts` gives those of
@@ -256,6 +318,8 @@ impl<'a> Step<'a> {
         if let Some(key) = op.key() {
             self.overlay.delta.add_key(key, seq);
         }
+        let refused = !verdict.is_done();
+        self.overlay.count_refusal(&op.entry().header, refused);
         Outcome::Fresh {
             seq,
             verdict,
@@ -266,10 +330,10 @@ impl<'a> Step<'a> {
     fn check_rows(&self) -> Result<(), Broken> {
         for t in &self.overlay.delta.touched {
             let old_nonce = self.overlay.state.account_at(t.ix).map_or(0, |r| r.nonce);
-            if t.row.nonce != old_nonce + t.debits {
+            if t.row.nonce != old_nonce + t.nonces {
                 return Err(Broken(format!(
-                    "account {}: nonce {old_nonce} became {} by {} debits",
-                    t.row.name, t.row.nonce, t.debits
+                    "account {}: nonce {old_nonce} became {} by {} debits with a nonce",
+                    t.row.name, t.row.nonce, t.nonces
                 )));
             }
             if let Some(b) = t.row.balances.iter().find(|b| b.held > b.total) {

@@ -4,8 +4,8 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    BatchTag, EntryKey, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, Memo, Metadata, PrincipalName,
-    Reference, RequestKey, TxId, is_pool_of,
+    BatchTag, BudgetId, EntryKey, LEDGER_PRINCIPAL, MAX_BUDGETS, MAX_WIRE_INTEGER, Memo, Metadata,
+    PrincipalName, Reference, RequestKey, TxId, is_pool_of,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
@@ -112,8 +112,22 @@ pub struct Header {
     pub effective_at: Option<Timestamp>,
     /// The request that the entry is an item of.
     pub batch: Option<BatchTag>,
-    /// Maximum minor units that entries with a ceiling may move for the account on one UTC day.
+    /// Maximum minor units that entries with a ceiling may take from the account on one UTC day.
     pub daily_ceiling: Option<Amount>,
+    /// The budgets of the token that asked for the entry, and of those that it was made from.
+    pub budgets: Vec<Budget>,
+}
+
+/// What a token, and all that was made from it, may spend. Money of every asset counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    pub id: BudgetId,
+    /// Maximum minor units in all.
+    pub total: Option<Amount>,
+    /// Maximum minor units per UTC day.
+    pub daily: Option<Amount>,
+    /// When the token has ended; the state forgets the budget afterwards.
+    pub until: Timestamp,
 }
 
 impl Header {
@@ -130,6 +144,7 @@ impl Header {
             effective_at: None,
             batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }
     }
 
@@ -182,10 +197,10 @@ impl Header {
         })
     }
 
-    /// True when both ask for the same. The daily ceiling is not part of a request: it comes from
-    /// the policy in force, so it may differ when a request is repeated. Texts of `first` that were
-    /// erased cannot be compared.
-    fn same_but_ceiling(&self, first: &Self, erased: Erased) -> bool {
+    /// True when both ask for the same. The daily ceiling and the budgets are not part of a request:
+    /// they come from the policy in force and from the token, so they may differ when a request is
+    /// repeated. Texts of `first` that were erased cannot be compared.
+    fn same_but_limits(&self, first: &Self, erased: Erased) -> bool {
         self.tenant == first.tenant
             && self.principal == first.principal
             && self.key == first.key
@@ -214,8 +229,9 @@ pub struct Debit {
     pub from: Account,
     pub asset: Asset,
     pub amount: Amount,
-    /// Must be the account's last nonce plus one.
-    pub nonce: u64,
+    /// Must be the account's last nonce plus one; without one the key alone makes the debit happen
+    /// once.
+    pub nonce: Option<u64>,
 }
 
 /// Binds an epoch to one manifest and moves its total from the pool into escrow.
@@ -320,7 +336,7 @@ impl Body {
     pub const fn nonce(&self) -> Option<u64> {
         match self {
             Self::Transfer { debit, .. } | Self::Burn { debit } | Self::Hold { debit, .. } => {
-                Some(debit.nonce)
+                debit.nonce
             }
             Self::Issue { .. }
             | Self::Capture { .. }
@@ -332,6 +348,28 @@ impl Body {
             | Self::Payout(_)
             | Self::EpochClose { .. }
             | Self::Abandon => None,
+        }
+    }
+
+    /// True when both ask for the same. The nonce is not compared: a debit that met a nonce conflict
+    /// is sent again under its key with the next nonce, and either attempt may arrive first.
+    fn asks_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Transfer { debit: a, to: x }, Self::Transfer { debit: b, to: y }) => {
+                a.moves_the_same(b) && x == y
+            }
+            (Self::Burn { debit: a }, Self::Burn { debit: b }) => a.moves_the_same(b),
+            (
+                Self::Hold {
+                    debit: a,
+                    expires_at: x,
+                },
+                Self::Hold {
+                    debit: b,
+                    expires_at: y,
+                },
+            ) => a.moves_the_same(b) && x == y,
+            (a, b) => a == b,
         }
     }
 }
@@ -357,43 +395,44 @@ impl Entry {
             | Kind::Expire
             | Kind::Freeze
             | Kind::Unfreeze => {
-                self.body == first.body && self.header.same_but_ceiling(&first.header, erased)
+                self.body.asks_the_same(&first.body)
+                    && self.header.same_but_limits(&first.header, erased)
             }
         }
     }
 
     /// Checks what can be checked without state.
     pub(super) fn check(&self) -> Result<(), BadEntry> {
-        let (keyed, details, ceiling) = match &self.body {
+        let (keyed, details, budgets, ceiling) = match &self.body {
             Body::Issue { amount, .. } | Body::Capture { amount, .. } => {
                 positive(*amount)?;
-                (true, true, true)
+                (true, true, true, false)
             }
             Body::Transfer { debit, to } => {
                 if debit.from == *to {
                     return bad("to", "must differ from `from`");
                 }
                 debit.check()?;
-                (true, true, true)
+                (true, true, true, true)
             }
             Body::Burn { debit } | Body::Hold { debit, .. } => {
                 debit.check()?;
-                (true, true, true)
+                (true, true, true, true)
             }
             Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } => {
-                (true, true, false)
+                (true, true, false, false)
             }
-            Body::Abandon => (true, false, false),
+            Body::Abandon => (true, false, false, false),
             Body::EpochOpen(open) => {
                 open.check(&self.header.tenant)?;
-                (false, false, false)
+                (false, false, false, false)
             }
             Body::Payout(payout) => {
                 positive(payout.amount)?;
                 count("index", payout.index, 0)?;
-                (false, false, false)
+                (false, false, false, false)
             }
-            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false),
+            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false, false),
         };
         let h = &self.header;
         if h.key.is_some() != keyed {
@@ -408,14 +447,35 @@ impl Entry {
         if h.daily_ceiling.is_some() && !ceiling {
             return bad("daily_ceiling", "does not belong to this kind");
         }
-        Ok(())
+        if !h.budgets.is_empty() && !budgets {
+            return bad("budgets", "do not belong to this kind");
+        }
+        check_budgets(&h.budgets)
     }
+}
+
+fn check_budgets(budgets: &[Budget]) -> Result<(), BadEntry> {
+    if budgets.len() > MAX_BUDGETS {
+        return bad("budgets", "are more than 17");
+    }
+    let twice = |(i, b): (usize, &Budget)| budgets[..i].iter().any(|other| other.id == b.id);
+    if budgets.iter().enumerate().any(twice) {
+        return bad("budgets", "name one id twice");
+    }
+    if budgets.iter().any(|b| b.total.is_none() && b.daily.is_none()) {
+        return bad("budgets", "have a total, a daily maximum, or both");
+    }
+    Ok(())
 }
 
 impl Debit {
     fn check(&self) -> Result<(), BadEntry> {
         positive(self.amount)?;
-        count("nonce", self.nonce, 1)
+        self.nonce.map_or(Ok(()), |nonce| count("nonce", nonce, 1))
+    }
+
+    fn moves_the_same(&self, other: &Self) -> bool {
+        self.from == other.from && self.asset == other.asset && self.amount == other.amount
     }
 }
 

@@ -209,7 +209,7 @@ pub(super) fn read_entry(
             from: from()?,
             asset: asset()?,
             amount: amount()?,
-            nonce: private.nonce.ok_or_else(absent)?,
+            nonce: private.nonce,
         })
     };
     let body = match kind {

@@ -228,6 +228,8 @@ fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
         15 => Refusal::LinkedFailed,
         16 => Refusal::Abandoned,
         18 => Refusal::UsagePaid { by: i.value()? },
+        19 => Refusal::AssetSpelling,
+        20 => Refusal::RefusalBudget,
         LIMITED => Refusal::Limit(read_limit(i)?),
         n => return i.fail(format!("refusal {n} is not known")),
     };
@@ -280,6 +282,8 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
             o.byte(18);
             o.text(by.as_str());
         }
+        Refusal::AssetSpelling => o.byte(19),
+        Refusal::RefusalBudget => o.byte(20),
         Refusal::Limit(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);
             o.varint(u64::from(*most));

@@ -8,7 +8,7 @@
 //! ```text
 //! private      := salt(16) | caller | text*
 //! caller       := length varint | salt(16) | fields
-//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling]
+//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling] | [budgets]
 //! text         := tag | state | hash(32) | length varint | salt(16) | value      memo, metadata, reference, in this order
 //! state        := 0x01 | 0x00 erased: salt and value are zero bytes
 //! private_hash  = SHA-256(salt | (tag | hash)*)       the caller's part has tag 1
@@ -20,11 +20,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_proto::ledger::{BatchTag, Metadata};
+use ron_proto::ledger::{BatchTag, BudgetId, MAX_BUDGETS, Metadata};
 use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
-use super::entry::{Entry, Header};
+use super::entry::{Budget, Entry, Header};
 
 pub(super) const SALT: usize = 16;
 
@@ -187,7 +187,8 @@ const BATCH: u64 = 1 << 3;
 const DAILY_CEILING: u64 = 1 << 4;
 /// Without a field: the reference is not shared with the payee.
 const OWN_REFERENCE: u64 = 1 << 5;
-const KNOWN: u64 = KEY | NONCE | EFFECTIVE_AT | BATCH | DAILY_CEILING | OWN_REFERENCE;
+const BUDGETS: u64 = 1 << 6;
+const KNOWN: u64 = KEY | NONCE | EFFECTIVE_AT | BATCH | DAILY_CEILING | OWN_REFERENCE | BUDGETS;
 
 fn present(entry: &Entry) -> u64 {
     let h = &entry.header;
@@ -198,6 +199,7 @@ fn present(entry: &Entry) -> u64 {
         (BATCH, h.batch.is_some()),
         (DAILY_CEILING, h.daily_ceiling.is_some()),
         (OWN_REFERENCE, !h.share_reference),
+        (BUDGETS, !h.budgets.is_empty()),
     ];
     let bits = bits.into_iter().filter(|(_, there)| *there);
     bits.map(|(bit, _)| bit).sum()
@@ -224,6 +226,36 @@ fn put_fields(o: &mut Out, entry: &Entry) {
     if let Some(ceiling) = h.daily_ceiling {
         o.amount(ceiling.0);
     }
+    if !h.budgets.is_empty() {
+        o.varint(h.budgets.len() as u64);
+        h.budgets.iter().for_each(|budget| put_budget(o, budget));
+    }
+}
+
+fn put_budget(o: &mut Out, budget: &Budget) {
+    o.bytes(&budget.id.0);
+    o.option(budget.total.map(|most| most.0), Out::amount);
+    o.option(budget.daily.map(|most| most.0), Out::amount);
+    o.varint(budget.until.0);
+}
+
+fn budget(i: &mut In<'_>) -> Result<Budget, DecodeError> {
+    Ok(Budget {
+        id: BudgetId(i.array()?),
+        total: i.option(In::amount)?.map(Amount),
+        daily: i.option(In::amount)?.map(Amount),
+        until: time(i)?,
+    })
+}
+
+fn budgets(i: &mut In<'_>) -> Result<Vec<Budget>, DecodeError> {
+    let n = i.varint()?;
+    // None would be a second form of a record without budgets; the maximum is checked here too,
+    // before anything is reserved for them.
+    if n == 0 || n > MAX_BUDGETS as u64 {
+        return i.fail("a record with budgets has 1 to 17");
+    }
+    (0..n).map(|_| budget(i)).collect()
 }
 
 /// Length of what [`put_fields`] writes. Known beforehand, so that the record is written once.
@@ -238,8 +270,21 @@ fn fields_len(entry: &Entry) -> usize {
         + h.effective_at.map_or(0, |at| varint_len(at.0))
         + h.batch
             .map_or(0, |b| varint_len(u64::from(b.items)) + b.digest.len())
-        + h.daily_ceiling
-            .map_or(0, |c| 1 + 16 - (c.0.leading_zeros() / 8) as usize)
+        + h.daily_ceiling.map_or(0, amount_len)
+        + budgets_len(&h.budgets)
+}
+
+fn budgets_len(budgets: &[Budget]) -> usize {
+    if budgets.is_empty() {
+        return 0;
+    }
+    let limit = |most: Option<Amount>| 1 + most.map_or(0, amount_len);
+    let one = |b: &Budget| b.id.0.len() + limit(b.total) + limit(b.daily) + varint_len(b.until.0);
+    varint_len(budgets.len() as u64) + budgets.iter().map(one).sum::<usize>()
+}
+
+const fn amount_len(amount: Amount) -> usize {
+    1 + 16 - (amount.0.leading_zeros() / 8) as usize
 }
 
 const fn varint_len(n: u64) -> usize {
@@ -428,6 +473,9 @@ pub(crate) fn read_caller(fields: &[u8]) -> Result<(Header, Option<u64>), Decode
         .then(|| i.amount().map(Amount))
         .transpose()?;
     h.share_reference = !has(OWN_REFERENCE);
+    if has(BUDGETS) {
+        h.budgets = budgets(&mut i)?;
+    }
     i.end()?;
     Ok((h, nonce))
 }

@@ -1,11 +1,11 @@
 //! What each kind of entry requires and does. Every rule checks first and changes afterwards, so
-//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, funds, the
-//! operator's limits.
+//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, budgets,
+//! funds, the operator's limits.
 
 use ron_proto::ledger::{ESCROW_PREFIX, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
-use super::entry::{Body, Debit, EpochOpen, Payout};
+use super::entry::{Body, Budget, Debit, EpochOpen, Header, Payout};
 use super::limits::{ACCOUNTS_MAX, ISSUED_MAX, Limit};
 use super::op::Op;
 use super::overlay::Overlay;
@@ -40,16 +40,17 @@ impl Overlay<'_> {
     /// nothing has changed.
     pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Rule<Option<Effect>> {
         let (header, tenant) = (&op.entry().header, &op.entry().header.tenant);
-        let ceiling = header.daily_ceiling;
         match &op.entry().body {
-            Body::Issue { to, asset, amount } => self.issue(to, asset, amount.0, ceiling)?,
-            Body::Transfer { debit, to } => self.transfer(debit, ceiling, to)?,
-            Body::Burn { debit } => self.burn(debit, ceiling)?,
+            Body::Issue { to, asset, amount } => self.issue(to, asset, amount.0, &header.budgets)?,
+            Body::Transfer { debit, to } => self.transfer(debit, header, to)?,
+            Body::Burn { debit } => self.burn(debit, header)?,
             Body::Hold { debit, expires_at } => {
-                self.make_hold(debit, ceiling, *expires_at, op.txid(seq))?;
+                self.make_hold(debit, header, *expires_at, op.txid(seq))?;
             }
             Body::Capture { hold, to, amount } => {
-                return self.capture(*hold, to, amount.0, ceiling).map(Some);
+                return self
+                    .capture(*hold, to, amount.0, &header.budgets)
+                    .map(Some);
             }
             Body::Release { hold } => return self.end_hold(*hold).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
@@ -63,6 +64,14 @@ impl Overlay<'_> {
             Body::Abandon => return no(Refusal::Abandoned),
         }
         Ok(None)
+    }
+
+    /// The row number of an asset; refuses a second spelling of a known one.
+    fn asset_ix(&self, name: &Asset) -> Rule<Option<u32>> {
+        match self.asset_like(name) {
+            Some(ix) if self.asset(ix).name != *name => no(Refusal::AssetSpelling),
+            known => Ok(known),
+        }
     }
 
     /// Refuses a new account above the limit of accounts.
@@ -117,6 +126,62 @@ impl Overlay<'_> {
         }
     }
 
+    /// Refuses an amount that would bring what was spent under one of the budgets above its limits.
+    fn within_budgets<'b>(
+        &self,
+        budgets: impl IntoIterator<Item = &'b Budget>,
+        amount: u128,
+    ) -> Rule<()> {
+        let day = self.ts.utc_day();
+        let fits = |budget: &Budget| {
+            let row = self.budget(budget.id);
+            let within = |spent: u128, most: Option<Amount>| {
+                let sum = spent.checked_add(amount);
+                sum.is_some_and(|sum| most.is_none_or(|most| sum <= most.0))
+            };
+            within(row.spent, budget.total) && within(row.spent_on(day), budget.daily)
+        };
+        if budgets.into_iter().all(fits) {
+            Ok(())
+        } else {
+            no(Refusal::LimitsExceeded)
+        }
+    }
+
+    fn count_budgets<'b>(&mut self, budgets: impl IntoIterator<Item = &'b Budget>, amount: u128) {
+        let day = self.ts.utc_day();
+        for budget in budgets {
+            let mut row = self.budget(budget.id);
+            row.spent += amount;
+            row.day_spent = row.spent_on(day) + amount;
+            row.day = day;
+            row.until = row.until.max(budget.until);
+            self.top().budgets.insert(budget.id, row);
+        }
+    }
+
+    /// Returns what a hold did not pay: to its budgets, and to the day on which it was made while
+    /// that day lasts.
+    fn give_back(&mut self, hold: &HoldRow, amount: u128) {
+        let today = self.ts.utc_day();
+        let same_day = hold.made_on == today;
+        if hold.counted && same_day {
+            let b = self.touch(hold.account).row.balance_mut(hold.asset);
+            b.day_total -= amount;
+        }
+        for id in &hold.budgets {
+            let mut row = self.budget(*id);
+            // The row was dropped, and perhaps made again, when the token ended before the hold.
+            if row.until >= self.ts {
+                row.spent = row.spent.saturating_sub(amount);
+                if same_day && row.day == today {
+                    row.day_spent = row.day_spent.saturating_sub(amount);
+                }
+                self.top().budgets.insert(*id, row);
+            }
+        }
+    }
+
     fn count_day(&mut self, account: u32, asset: u32, amount: u128, ceiling: Option<Amount>) {
         if ceiling.is_none() {
             return;
@@ -134,11 +199,11 @@ impl Overlay<'_> {
         to: &Account,
         asset: &Asset,
         amount: u128,
-        ceiling: Option<Amount>,
+        budgets: &[Budget],
     ) -> Rule<()> {
         reserved(to)?;
-        let known = self.asset_ix(asset);
-        self.within_ceiling(self.find(to), known, amount, ceiling)?;
+        let known = self.asset_ix(asset)?;
+        self.within_budgets(budgets, amount)?;
         let issued = known.map_or(0, |ix| self.asset(ix).issued);
         let Some(issued) = issued.checked_add(amount) else {
             return no(Refusal::AmountOverflow);
@@ -154,12 +219,12 @@ impl Overlay<'_> {
         row.circulating += amount;
         let to = self.intern(to);
         self.touch(to).row.balance_mut(ix).total += amount;
-        self.count_day(to, ix, amount, ceiling);
+        self.count_budgets(budgets, amount);
         Ok(())
     }
 
     /// Checks a debit; returns the row numbers of account and asset.
-    fn check_debit(&self, d: &Debit, ceiling: Option<Amount>) -> Rule<(u32, u32)> {
+    fn check_debit(&self, d: &Debit, header: &Header) -> Rule<(u32, u32)> {
         reserved(&d.from)?;
         let from = self.find(&d.from);
         let nonce = match from.map(|ix| self.row(ix)) {
@@ -167,12 +232,13 @@ impl Overlay<'_> {
             Some(row) => row.nonce,
             None => 0,
         };
-        if d.nonce != nonce + 1 {
+        if d.nonce.is_some_and(|n| n != nonce + 1) {
             let expected = nonce + 1;
             return no(Refusal::NonceConflict { expected });
         }
-        let asset = self.asset_ix(&d.asset);
-        self.within_ceiling(from, asset, d.amount.0, ceiling)?;
+        let asset = self.asset_ix(&d.asset)?;
+        self.within_ceiling(from, asset, d.amount.0, header.daily_ceiling)?;
+        self.within_budgets(&header.budgets, d.amount.0)?;
         let (Some(from), Some(asset)) = (from, asset) else {
             return no(Refusal::InsufficientFunds);
         };
@@ -183,29 +249,32 @@ impl Overlay<'_> {
         Ok((from, asset))
     }
 
-    /// Uses up the nonce and adds to the day's total.
-    fn note_debit(&mut self, d: &Debit, ceiling: Option<Amount>, (from, asset): (u32, u32)) {
-        let t = self.touch(from);
-        t.row.nonce += 1;
-        t.debits += 1;
-        self.count_day(from, asset, d.amount.0, ceiling);
+    /// Uses up the nonce, if there is one, and adds to the day's total and to the budgets.
+    fn note_debit(&mut self, d: &Debit, header: &Header, (from, asset): (u32, u32)) {
+        if d.nonce.is_some() {
+            let t = self.touch(from);
+            t.row.nonce += 1;
+            t.nonces += 1;
+        }
+        self.count_day(from, asset, d.amount.0, header.daily_ceiling);
+        self.count_budgets(&header.budgets, d.amount.0);
     }
 
-    fn transfer(&mut self, d: &Debit, ceiling: Option<Amount>, to: &Account) -> Rule<()> {
+    fn transfer(&mut self, d: &Debit, header: &Header, to: &Account) -> Rule<()> {
         reserved(to)?;
-        let (from, asset) = self.check_debit(d, ceiling)?;
+        let (from, asset) = self.check_debit(d, header)?;
         self.within_total(to, Some(asset), d.amount.0)?;
         self.room(to)?;
-        self.note_debit(d, ceiling, (from, asset));
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let to = self.intern(to);
         self.touch(to).row.balance_mut(asset).total += d.amount.0;
         Ok(())
     }
 
-    fn burn(&mut self, d: &Debit, ceiling: Option<Amount>) -> Rule<()> {
-        let (from, asset) = self.check_debit(d, ceiling)?;
-        self.note_debit(d, ceiling, (from, asset));
+    fn burn(&mut self, d: &Debit, header: &Header) -> Rule<()> {
+        let (from, asset) = self.check_debit(d, header)?;
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let row = self.asset_mut(asset);
         row.burned += d.amount.0;
@@ -216,15 +285,15 @@ impl Overlay<'_> {
     fn make_hold(
         &mut self,
         d: &Debit,
-        ceiling: Option<Amount>,
+        header: &Header,
         expires_at: Timestamp,
         id: TxId,
     ) -> Rule<()> {
         if expires_at <= self.ts {
             return no(Refusal::HoldExpired);
         }
-        let (from, asset) = self.check_debit(d, ceiling)?;
-        self.note_debit(d, ceiling, (from, asset));
+        let (from, asset) = self.check_debit(d, header)?;
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).held += d.amount.0;
         let row = HoldRow {
             id,
@@ -232,7 +301,9 @@ impl Overlay<'_> {
             asset,
             remaining: d.amount.0,
             expires_at,
-            counted_on: ceiling.map(|_| self.ts.utc_day()),
+            made_on: self.ts.utc_day(),
+            counted: header.daily_ceiling.is_some(),
+            budgets: header.budgets.iter().map(|b| b.id).collect(),
         };
         self.top().holds.insert(id.seq(), Some(row));
         Ok(())
@@ -243,7 +314,7 @@ impl Overlay<'_> {
         id: TxId,
         to: &Account,
         amount: u128,
-        ceiling: Option<Amount>,
+        budgets: &[Budget],
     ) -> Rule<Effect> {
         reserved(to)?;
         let ts = self.ts;
@@ -253,13 +324,9 @@ impl Overlay<'_> {
         if self.row(hold.account).frozen {
             return no(Refusal::AccountFrozen);
         }
-        // The day's total already includes a hold that was counted today.
-        let counted = match hold.counted_on {
-            Some(day) if day == ts.utc_day() => 0,
-            _ => amount,
-        };
-        let (from, asset) = (Some(hold.account), Some(hold.asset));
-        self.within_ceiling(from, asset, counted, ceiling)?;
+        // The budgets that the hold was counted against have paid for its captures already.
+        let others = || budgets.iter().filter(|b| !hold.budgets.contains(&b.id));
+        self.within_budgets(others(), amount)?;
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(Refusal::HoldTooSmall);
         };
@@ -272,10 +339,13 @@ impl Overlay<'_> {
         let from = self.touch(hold.account).row.balance_mut(hold.asset);
         from.total -= amount;
         from.held -= amount;
-        self.count_day(hold.account, hold.asset, counted, ceiling);
+        self.count_budgets(others(), amount);
         let to = self.intern(to);
         self.touch(to).row.balance_mut(hold.asset).total += amount;
-        let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });
+        let left = (remaining > 0).then(|| HoldRow {
+            remaining,
+            ..hold.clone()
+        });
         self.top().holds.insert(id.seq(), left);
         Ok(effect)
     }
@@ -294,6 +364,7 @@ impl Overlay<'_> {
         };
         let effect = self.effect(&hold, hold.remaining);
         self.touch(hold.account).row.balance_mut(hold.asset).held -= hold.remaining;
+        self.give_back(&hold, hold.remaining);
         self.top().holds.insert(id.seq(), None);
         Ok(effect)
     }
@@ -388,7 +459,7 @@ impl Overlay<'_> {
         if pool.is_some_and(|ix| self.row(ix).frozen) {
             return no(Refusal::AccountFrozen);
         }
-        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)) else {
+        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)?) else {
             return no(Refusal::InsufficientFunds);
         };
         let b = self.row(pool).balance(asset);

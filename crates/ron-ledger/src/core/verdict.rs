@@ -51,8 +51,21 @@ pub enum Refusal {
         /// The epoch that already paid for the usage.
         by: EpochId,
     },
+    /// An asset's name differs from this one in case only.
+    AssetSpelling,
+    /// The principal caused too many refusals; this one has no leaf.
+    RefusalBudget,
     /// A limit of the operator; callers see `limits_exceeded`.
     Limit(Limit),
+}
+
+impl Refusal {
+    /// Whether the refusal of a keyed entry has a leaf, which uses its key up: a late duplicate of a
+    /// request that was answered must not succeed. A nonce conflict has none, so that the debit can
+    /// be sent again under its key, nor has a refusal beyond the budget of refusals.
+    pub const fn has_leaf(&self) -> bool {
+        !matches!(self, Self::NonceConflict { .. } | Self::RefusalBudget)
+    }
 }
 
 impl Verdict {

@@ -152,10 +152,9 @@ fn refusals_and_mismatches() {
         paid_by: None,
         replayed,
     };
-    let conflict = Verdict::Refused(Refusal::NonceConflict { expected: 4 });
     assert_eq!(
-        answers::answer(at_nine(&issue("k", 1), &conflict)),
-        refused(RefusalCode::NonceConflict, Some(9), Some(4), false)
+        answers::rejected(&Refusal::NonceConflict { expected: 4 }),
+        refused(RefusalCode::NonceConflict, None, Some(4), false)
     );
     let limited = Verdict::Refused(Refusal::Limit(Limit::AccountTotal(7)));
     let first = issue("k", 1);
@@ -166,9 +165,9 @@ fn refusals_and_mismatches() {
         "the limit itself is the operator's matter"
     );
     let by = "e".parse().unwrap();
-    let paid = Verdict::Refused(Refusal::UsagePaid { by });
-    let told = serde_json::to_value(answers::answer(at_nine(&first, &paid))).unwrap();
-    let want = json!({"outcome": "refused", "code": "usage_paid", "seq": 9, "paid_by": "e"});
+    let paid = answers::rejected(&Refusal::UsagePaid { by });
+    let told = serde_json::to_value(paid).unwrap();
+    let want = json!({"outcome": "refused", "code": "usage_paid", "paid_by": "e"});
     assert_eq!(told, want, "who asked learns which epoch paid");
     let other = answers::replayed(&issue("k", 2), at_nine(&first, &limited));
     assert_eq!(

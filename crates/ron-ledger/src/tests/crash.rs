@@ -53,7 +53,7 @@ fn commit_noted(
     for (key, d) in keys.into_iter().zip(decided) {
         match d {
             Outcome::Fresh { seq, .. } | Outcome::Known { seq } => journal.push((key, seq)),
-            Outcome::Mixed => panic!("{key}: a linked commit was torn"),
+            Outcome::Mixed | Outcome::Rejected(_) => panic!("{key}: a linked commit was torn"),
         }
     }
     Some(())

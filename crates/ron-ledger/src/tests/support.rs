@@ -28,7 +28,7 @@ pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
         amount_minor: Amount(n),
         details: Details::default(),
         batch: None,
-        daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -41,10 +41,11 @@ pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> 
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
+        nonce: Some(nonce),
         details: Details::default(),
         batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -56,11 +57,12 @@ pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) 
         from: from.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
+        nonce: Some(nonce),
         expires_at: Timestamp(expires_ms),
         details: Details::default(),
         batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -74,7 +76,7 @@ pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
         amount_minor: Amount(n),
         details: Details::default(),
         batch: None,
-        daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 

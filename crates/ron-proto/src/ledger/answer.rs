@@ -37,12 +37,12 @@ pub enum EntryAnswer {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
-    /// Nothing changed, except that the key (if any) is consumed.
+    /// Nothing changed, except that the key (if any) is used, when `seq` is present.
     Refused {
         /// Why the entry was refused.
         code: RefusalCode,
-        /// Index of the leaf that records the refusal; absent for `idempotency_mismatch`, which
-        /// writes none.
+        /// Index of the leaf that records the refusal. Absent when none was written: the key (if
+        /// any) is still unused, unless the code is `idempotency_mismatch`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
         /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
@@ -91,9 +91,10 @@ impl EntryAnswer {
 pub enum RefusalCode {
     /// The available balance (or the pool) is smaller than the amount.
     InsufficientFunds,
-    /// The nonce is not the account's next; `expected` contains the next one.
+    /// The nonce is not the account's next; `expected` contains the next one. Neither key nor nonce
+    /// is used: the entry may be sent again under its key.
     NonceConflict,
-    /// A limit would be exceeded: a daily ceiling, the operator's limit on accounts or on an
+    /// A limit would be exceeded: a daily ceiling, a budget of the token, the operator's limit on accounts or on an
     /// account's total, or the maximum ever issued of an asset.
     LimitsExceeded,
     /// A total would exceed 128 bits.
@@ -118,7 +119,8 @@ pub enum RefusalCode {
     IndexGap,
     /// Not every index is paid, or the escrow is not empty.
     EpochIncomplete,
-    /// Another entry of the same linked commit was refused.
+    /// Another entry of the same linked commit was refused, or an entry of the same batch in a way
+    /// that uses no key.
     LinkedFailed,
     /// The key was abandoned by `resolve` before the entry arrived.
     Abandoned,
@@ -126,11 +128,16 @@ pub enum RefusalCode {
     IdempotencyMismatch,
     /// Another epoch of the tenant paid this usage; `paid_by` contains it.
     UsagePaid,
+    /// The asset exists under a name that differs in upper and lower case only.
+    AssetSpelling,
+    /// Too many requests of this principal were refused lately. The key is unused: send the same
+    /// again later.
+    RefusalBudget,
 }
 
 impl RefusalCode {
     /// Every code; a metric has a series for each.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
@@ -149,6 +156,8 @@ impl RefusalCode {
         Self::Abandoned,
         Self::IdempotencyMismatch,
         Self::UsagePaid,
+        Self::AssetSpelling,
+        Self::RefusalBudget,
     ];
 
     /// The code on the wire, also the `code` of the problem derived from it.
@@ -172,6 +181,8 @@ impl RefusalCode {
             Self::Abandoned => "abandoned",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::UsagePaid => "usage_paid",
+            Self::AssetSpelling => "asset_spelling",
+            Self::RefusalBudget => "refusal_budget",
         }
     }
 
@@ -180,7 +191,7 @@ impl RefusalCode {
         match self {
             Self::InsufficientFunds => "the available balance is smaller than the amount",
             Self::NonceConflict => "the nonce is not the account's next",
-            Self::LimitsExceeded => "a daily ceiling or another limit would be exceeded",
+            Self::LimitsExceeded => "a daily ceiling, the budget of the token, or another limit would be exceeded",
             Self::AmountOverflow => "a total would exceed 128 bits",
             Self::AccountFrozen => "the account is frozen and refuses debits",
             Self::ReservedAccount => "the account is reserved for the ledger",
@@ -194,10 +205,16 @@ impl RefusalCode {
             Self::EpochClosed => "the epoch is closed",
             Self::IndexGap => "the payout is not the epoch's next",
             Self::EpochIncomplete => "not every index of the epoch is paid",
-            Self::LinkedFailed => "another entry of the same linked commit was refused",
+            Self::LinkedFailed => "another entry of the same linked commit or batch was refused",
             Self::Abandoned => "the key was abandoned before the entry arrived",
             Self::IdempotencyMismatch => "the key was used for another request",
             Self::UsagePaid => "another epoch paid this usage",
+            Self::AssetSpelling => {
+                "the asset exists under a name that differs in upper and lower case only; use that name"
+            }
+            Self::RefusalBudget => {
+                "too many requests of this caller were refused lately; wait, then send the same again"
+            }
         }
     }
 }

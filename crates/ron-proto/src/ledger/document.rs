@@ -39,6 +39,18 @@ pub struct BalanceDoc {
     pub available_minor: Amount,
 }
 
+/// `GET /v1/ledger/budgets/{id}`: what was spent under a budget. One that was never used reads as
+/// empty, as does one whose token has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetDoc {
+    /// Minor units spent in all.
+    pub spent_minor: Amount,
+    /// Minor units spent on the UTC day that starts at `day`, the last one with spending.
+    pub day_minor: Amount,
+    pub day: Timestamp,
+}
+
 /// An open hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

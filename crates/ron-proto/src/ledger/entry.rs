@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTag, EntryKey, Memo, Metadata, PrincipalName, Reference, TxId};
+use super::{BatchTag, BudgetId, EntryKey, Memo, Metadata, PrincipalName, Reference, TxId};
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 /// Kind of an entry.
@@ -139,12 +139,13 @@ pub enum Entry {
         details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchTag>,
-        /// Maximum of the account's total in this asset per UTC day, in minor units; refused when
-        /// the entry would exceed it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        daily_ceiling: Option<Amount>,
+        /// Budgets of the token that asks for the entry, and of those it was made from; at most 17.
+        /// Refused when one of them would be exceeded.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
-    /// Moves money. `nonce` must be the next of the debited account (1, 2, 3 ...).
+    /// Moves money. A `nonce`, where one is given, must be the next of the debited account (1, 2, 3
+    /// ...); without one the key alone makes the entry happen once.
     Transfer {
         tenant: Tenant,
         principal: PrincipalName,
@@ -153,13 +154,19 @@ pub enum Entry {
         to: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nonce: Option<u64>,
         #[serde(flatten)]
         details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchTag>,
+        /// Maximum that leaves `from` in this asset per UTC day, in minor units; refused when the
+        /// entry would exceed it. A hold counts on the day it was made, until it is released or
+        /// expires within that day.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Destroys money of `from`.
     Burn {
@@ -169,13 +176,16 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nonce: Option<u64>,
         #[serde(flatten)]
         details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Reserves money until it is captured, released or expired. The txid of the entry identifies
     /// the hold.
@@ -186,7 +196,8 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        nonce: Option<u64>,
         expires_at: Timestamp,
         #[serde(flatten)]
         details: Details,
@@ -194,6 +205,8 @@ pub enum Entry {
         batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Pays `amount_minor` of the hold to `to`; the remaining amount stays reserved.
     Capture {
@@ -207,10 +220,9 @@ pub enum Entry {
         details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchTag>,
-        /// Maximum of the total per UTC day of the account that made the hold. The day that
-        /// counted the hold does not count its captures again.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        daily_ceiling: Option<Amount>,
+        /// As in `issue`; a budget that the hold was counted against does not count its captures.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Ends the hold; the remaining amount becomes available again.
     Release {
@@ -378,16 +390,36 @@ impl Entry {
         }
     }
 
-    /// The entry as the caller sent it: without the daily ceiling, which the policy in force sets.
+    /// What two requests under one key are compared by: the entry without the daily ceiling and the
+    /// budgets, which policy and token set, and without the nonce, because a debit that met a nonce conflict is
+    /// sent again under its key with the next nonce.
     #[must_use]
-    pub fn without_ceiling(mut self) -> Self {
-        if let Self::Issue { daily_ceiling, .. }
-        | Self::Transfer { daily_ceiling, .. }
-        | Self::Burn { daily_ceiling, .. }
-        | Self::Hold { daily_ceiling, .. }
-        | Self::Capture { daily_ceiling, .. } = &mut self
+    pub fn compared(mut self) -> Self {
+        if let Self::Issue { budgets, .. }
+        | Self::Transfer { budgets, .. }
+        | Self::Burn { budgets, .. }
+        | Self::Hold { budgets, .. }
+        | Self::Capture { budgets, .. } = &mut self
         {
-            *daily_ceiling = None;
+            budgets.clear();
+        }
+        if let Self::Transfer {
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Self::Burn {
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Self::Hold {
+            nonce,
+            daily_ceiling,
+            ..
+        } = &mut self
+        {
+            (*nonce, *daily_ceiling) = (None, None);
         }
         self
     }
@@ -434,7 +466,7 @@ impl Entry {
                 details,
                 ..
             } => Operands {
-                nonce: Some(nonce),
+                nonce,
                 details,
                 ..Operands::money(Some(from), Some(to), asset, amount_minor)
             },
@@ -454,7 +486,7 @@ impl Entry {
                 details,
                 ..
             } => Operands {
-                nonce: Some(nonce),
+                nonce,
                 details,
                 ..Operands::money(Some(from), None, asset, amount_minor)
             },
@@ -500,6 +532,22 @@ impl Entry {
             }
         }
     }
+}
+
+/// A budget that an entry counts against: what a token, and all that was made from it, may spend.
+/// Money of every asset counts, in minor units.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TokenBudget {
+    pub id: BudgetId,
+    /// Maximum in all (`ceiling.total`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Amount>,
+    /// Maximum per UTC day (`ceiling.daily`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily: Option<Amount>,
+    /// When the token has ended; the ledger forgets the budget afterwards.
+    pub until: Timestamp,
 }
 
 /// The accounts, money and details that a request names. `from` is also the account of a freeze.
@@ -570,10 +618,11 @@ mod tests {
             to: "acc:b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(12),
-            nonce: 1,
+            nonce: Some(1),
             details: Details::default(),
             batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The ledger's wire types: entries, responses, receipts, account and epoch documents, events and
 //! the head.
 //!
-//! Amounts are decimal strings of minor units, times are RFC 3339 UTC with milliseconds, `seq` and
+//! Amounts are decimal strings of minor units, times are RFC 3339 UTC (written with milliseconds), `seq` and
 //! nonces are JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log;
 //! leaf 0 is the genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
 
@@ -12,10 +12,12 @@ mod name;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
-    AccountDoc, BalanceDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
+    AccountDoc, BalanceDoc, BudgetDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
 };
-pub use entry::{CommitRequest, Details, Entry, EntryKind, Operands, RequestKey};
-pub use name::{BatchTag, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId};
+pub use entry::{CommitRequest, Details, Entry, EntryKind, Operands, RequestKey, TokenBudget};
+pub use name::{
+    BatchTag, BudgetId, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
+};
 
 use crate::values::{Account, EpochId, Tenant};
 
@@ -23,6 +25,9 @@ use crate::values::{Account, EpochId, Tenant};
 pub const MAX_ENTRIES: usize = 1_000;
 /// Maximum size of one commit body, in bytes.
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+/// Maximum number of token budgets that one entry counts against: the tokens of a line of
+/// exchanges, and the narrowing statements on the last.
+pub const MAX_BUDGETS: usize = 17;
 /// Maximum size of a memo, in bytes.
 pub const MAX_MEMO_BYTES: usize = 256;
 /// Maximum size of a reference, in bytes.

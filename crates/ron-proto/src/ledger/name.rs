@@ -239,6 +239,45 @@ impl TxId {
     }
 }
 
+/// Id of the spending of a token or of a narrowing statement, under which the ledger counts it: 32
+/// hex digits of a hash over the token's id or the statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BudgetId(pub [u8; 16]);
+
+string_value!(BudgetId, "budget id", { "type": "string", "maxLength": 32, "pattern": "^[0-9a-f]{32}$" });
+
+impl BudgetId {
+    /// The id of what is called `name`: a token's `jti`, or the hash of a token with statements.
+    pub fn derive(name: &str) -> Self {
+        let mut h = blake3::Hasher::new();
+        h.update(b"ron-ledger/v1/budget\0");
+        h.update(name.as_bytes());
+        let mut id = [0; 16];
+        id.copy_from_slice(&h.finalize().as_bytes()[..16]);
+        Self(id)
+    }
+}
+
+impl fmt::Display for BudgetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl FromStr for BudgetId {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let hex = s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match u128::from_str_radix(s, 16) {
+            Ok(n) if hex && s.len() == 32 => Ok(Self(n.to_be_bytes())),
+            _ => Err(ValueError::new(
+                "budget id",
+                "it must be 32 lower-case hex digits",
+            )),
+        }
+    }
+}
+
 fn first_eight(hash: &[u8; 32]) -> [u8; 8] {
     let mut out = [0; 8];
     out.copy_from_slice(&hash[..8]);

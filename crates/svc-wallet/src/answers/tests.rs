@@ -17,7 +17,7 @@ fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
         amount_minor: Amount(amount),
         details: Details::default(),
         batch: None,
-        daily_ceiling: Some(Amount(7)),
+        budgets: Vec::new(),
     };
     let txid = TxId::new(seq, &[7; 32]);
     let receipt = Receipt {
@@ -256,10 +256,7 @@ fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
 #[test]
 fn a_request_is_compared_whole() {
     let found: Vec<Event> = (1..=2).map(|n| event(n, n, &format!("k{n}"), 1)).collect();
-    let request: Vec<Entry> = found
-        .iter()
-        .map(|e| e.entry.clone().without_ceiling())
-        .collect();
+    let request: Vec<Entry> = found.iter().map(|e| e.entry.clone()).collect();
     let Some(Replay::First(answers)) = replay_of(&request, &found) else {
         panic!("the same request")
     };

@@ -7,7 +7,7 @@ use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, RequestKey};
 use ron_proto::wallet::{HistoryEntry, HistoryPage, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
-use super::Api;
+use super::{Api, is_own};
 use super::holds::remarks;
 use super::submit::{Accepted, write};
 use super::writes::{not_reserved, tag};
@@ -45,7 +45,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             Need::Scope(scope::WALLET_READ),
             move |req| history(&reader, req),
         )
-        .summary("Entries that touched an account, oldest first.")
+        .summary("Entries that touched an account, oldest first. Refused attempts are shown only to their makers.")
         .query_as::<u64>(
             "after",
             false,
@@ -118,11 +118,22 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         .map_err(|e| api.read_failed(&e, "history"))?;
     let doc = HistoryPage {
         account,
-        entries: page.events.into_iter().map(history_entry).collect(),
+        entries: page
+            .events
+            .into_iter()
+            .filter(|event| concerns(req, event))
+            .map(history_entry)
+            .collect(),
         next: page.next,
         head: page.head,
     };
     Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// Whether an entry is part of the history that the caller sees: an attempt that was refused changed
+/// nothing, and only its maker sees it.
+fn concerns(req: &Request, event: &Event) -> bool {
+    code_of(&event.answer).is_none() || is_own(&req.principal, &event.entry)
 }
 
 /// An entry as readers of the account see it: without the idempotency keys and names of other

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ron_http::{Need, Request, Route};
 use ron_proto::ledger::{BatchTag, CommitRequest, Entry, MAX_COMMIT_BYTES, RequestKey};
-use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, MAX_BATCH};
+use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, Burn, MAX_BATCH, Transfer};
 use ron_proto::{ContentId, Problem, jcs, scope};
 
 use super::Api;
@@ -83,7 +83,13 @@ fn entry(api: &Api, req: &Request, tag: Tag, item: BatchItem) -> Result<WriteEnt
 
 fn batch_tag(body: &Batch) -> Result<BatchTag, Problem> {
     let broken = |_| Problem::internal("the batch cannot be written in canonical form");
-    let hash = ContentId::of(&jcs::to_vec(body).map_err(broken)?);
+    let mut compared = body.clone();
+    for item in &mut compared.items {
+        if let BatchItem::Transfer(Transfer { nonce, .. }) | BatchItem::Burn(Burn { nonce, .. }) = item {
+            *nonce = None;
+        }
+    }
+    let hash = ContentId::of(&jcs::to_vec(&compared).map_err(broken)?);
     let mut digest = [0; 16];
     digest.copy_from_slice(&hash.as_bytes()[..16]);
     let items = body.items.len() as u32;

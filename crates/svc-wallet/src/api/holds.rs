@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_auth::caveats::daily_ceiling;
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{Deadline, RankedMutex};
@@ -110,6 +109,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         details: body.details,
         batch: tag.batch,
         daily_ceiling: ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok(Accepted::one(entry, account))
 }
@@ -136,8 +136,8 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         amount_minor: body.amount_minor,
         details: body.details,
         batch: tag.batch,
-        // Of the token alone: the hold was bound by the rule's limit and the configured one.
-        daily_ceiling: daily_ceiling(&req.principal.caveats),
+        // The day's limit bound the hold when it was made.
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok(Accepted::one(entry, facts.from.clone()))
 }

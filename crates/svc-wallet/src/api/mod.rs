@@ -4,6 +4,7 @@
 mod accounts;
 mod balance;
 mod batch;
+mod budget;
 mod holds;
 mod ops;
 mod submit;
@@ -78,7 +79,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(accounts::routes(api))
     .add(balance::route(api))
     .add_all(tx::routes(api))
-    .add(ops::route(api))
+    .add_all(ops::routes(api))
+    .add(budget::route(api))
 }
 
 impl Api {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ron_auth::caveats::daily_ceiling;
 use ron_http::{Need, Request, Route};
 use ron_proto::ledger::{BatchTag, ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, RequestKey};
 use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
@@ -64,7 +63,7 @@ pub type WriteEntry = (Entry, Account);
 pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<WriteEntry, Problem> {
     positive(body.amount_minor)?;
     not_reserved(&body.to)?;
-    let allowed = api.allow(
+    api.allow(
         req,
         WalletAction::Issue,
         &body.to,
@@ -81,7 +80,7 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Wri
         amount_minor: body.amount_minor,
         details: body.details,
         batch: tag.batch,
-        daily_ceiling: daily(api, req, allowed.daily),
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -112,6 +111,7 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
         details: body.details,
         batch: tag.batch,
         daily_ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -137,6 +137,7 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
         details: body.details,
         batch: tag.batch,
         daily_ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -147,7 +148,7 @@ pub struct Debit<'b> {
     pub from: &'b Account,
     pub asset: &'b Asset,
     pub amount: Amount,
-    pub nonce: u64,
+    pub nonce: Option<u64>,
 }
 
 impl Debit<'_> {
@@ -155,25 +156,22 @@ impl Debit<'_> {
     /// with the entry.
     pub fn allowed(&self, api: &Api, req: &Request) -> Result<Option<Amount>, Problem> {
         positive(self.amount)?;
-        if self.nonce == 0 || self.nonce > MAX_WIRE_INTEGER {
+        let usable = |nonce| (1..=MAX_WIRE_INTEGER).contains(&nonce);
+        if !self.nonce.is_none_or(usable) {
             return Err(Problem::bad_request(
-                "nonce must be the account's next: 1, 2, 3 ...",
+                "nonce must be the account's next (1, 2, 3 ...), or absent",
             ));
         }
         not_reserved(self.from)?;
         let (asset, amount) = (Some(self.asset), Some(self.amount));
         let allowed = api.allow(req, self.action, self.from, asset, amount)?;
-        Ok(daily(api, req, allowed.daily))
+        Ok(daily(api, allowed.daily))
     }
 }
 
-/// The lowest of the limits of rule, token and configuration.
-fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
-    let token = daily_ceiling(&req.principal.caveats);
-    [rule, token, Some(api.daily_max)]
-        .into_iter()
-        .flatten()
-        .min()
+/// The lower one of the limits of rule and configuration.
+fn daily(api: &Api, rule: Option<Amount>) -> Option<Amount> {
+    Some(rule.map_or(api.daily_max, |most| most.min(api.daily_max)))
 }
 
 pub fn positive(amount: Amount) -> Result<(), Problem> {

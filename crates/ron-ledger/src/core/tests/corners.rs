@@ -21,7 +21,7 @@ pub(super) fn issue(key: &str, to: &str, n: u128) -> Op {
                 ..Details::default()
             },
             batch: None,
-            daily_ceiling: Some(Amount(u128::MAX)),
+            budgets: Vec::new(),
         },
         &salts(),
     )
@@ -41,7 +41,7 @@ fn every_changed_byte_of_a_record_is_found() {
         batch: Some(ron_proto::ledger::TxId(7)),
     };
     let op = issue("k", "a", 5);
-    let verdict = Verdict::Refused(Refusal::NonceConflict { expected: 9 });
+    let verdict = Verdict::Refused(Refusal::HoldTooSmall);
     let bytes = encode(seq, ts, place, &verdict, &op);
     let leaf = Leaf {
         seq,
@@ -204,10 +204,11 @@ fn hostile_entries_are_no_ops() {
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
+        nonce: Some(nonce),
         details: Details::default(),
         batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     };
     check(transfer("a", "b", 0, 1), "amount_minor");
     check(transfer("a", "a", 1, 1), "to");
@@ -303,11 +304,11 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
         let why = step.finish().unwrap_err().to_string();
         assert!(why.contains(what), "{why}");
     };
-    broken("nonce 0 became 1 by 0 debits", |s| {
+    broken("nonce 0 became 1 by 0 debits with a nonce", |s| {
         s.overlay.touch(0).row.nonce += 1;
     });
-    broken("nonce 0 became 0 by 1 debits", |s| {
-        s.overlay.touch(0).debits += 1;
+    broken("nonce 0 became 0 by 1 debits with a nonce", |s| {
+        s.overlay.touch(0).nonces += 1;
     });
     broken("held 11 of 10", |s| {
         s.overlay.touch(0).row.balance_mut(0).held = 11;
@@ -324,6 +325,85 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
     let mut step = Step::new(&book.state, Timestamp(2));
     step.overlay.touch(0);
     assert!(step.finish().is_ok(), "looking changes nothing");
+}
+
+fn debit(key: &str, n: u128, nonce: Option<u64>) -> Op {
+    let mut entry = serde_json::json!({"kind": "transfer", "tenant": "t", "principal": "p", "key": key, "from": "a", "to": "b",
+        "asset": "ron", "amount_minor": n.to_string()});
+    if let Some(nonce) = nonce {
+        entry["nonce"] = nonce.into();
+    }
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+}
+
+fn one(book: &mut Book, op: Op) -> Outcome {
+    let said = book.commit(1, &[(vec![op], Atomicity::Independent)]);
+    said.into_iter().flatten().next().unwrap()
+}
+
+#[test]
+fn a_nonce_conflict_uses_neither_key_nor_nonce() {
+    let mut book = Book::default();
+    one(&mut book, issue("i", "a", 10));
+    let conflict = Outcome::Rejected(Refusal::NonceConflict { expected: 1 });
+    assert_eq!(one(&mut book, debit("k", 3, Some(2))), conflict);
+    assert_eq!(book.state.seq(), 1, "no leaf");
+    assert!(done(&one(&mut book, debit("k", 3, Some(1)))));
+    // The nonce is no part of what is compared, so either attempt may arrive first.
+    assert_eq!(one(&mut book, debit("k", 3, Some(2))), Outcome::Known { seq: 2 });
+    assert!(debit("k", 3, Some(2)).repeats(&debit("k", 3, None)));
+    assert!(!debit("k", 4, None).repeats(&debit("k", 3, None)));
+    replays(&book);
+}
+
+#[test]
+fn debits_without_a_nonce_take_none() {
+    let mut book = Book::default();
+    one(&mut book, issue("i", "a", 10));
+    for key in ["k1", "k2"] {
+        assert!(done(&one(&mut book, debit(key, 1, None))));
+    }
+    assert_eq!(book.state.account_at(0).unwrap().nonce, 0);
+    assert!(done(&one(&mut book, debit("k3", 1, Some(1)))));
+    assert!(done(&one(&mut book, debit("k4", 1, None))));
+    assert!(done(&one(&mut book, debit("k5", 1, Some(2)))));
+    replays(&book);
+}
+
+#[test]
+fn a_batch_with_a_nonce_conflict_changes_nothing() {
+    for atomicity in [Atomicity::Batch, Atomicity::Linked] {
+        let mut book = Book::default();
+        one(&mut book, issue("i", "a", 10));
+        let ops = |nonce| vec![debit("k1", 1, Some(1)), debit("k2", 1, Some(nonce))];
+        let said = book.commit(1, &[(ops(3), atomicity)]).remove(0);
+        let conflict = Outcome::Rejected(Refusal::NonceConflict { expected: 2 });
+        assert_eq!(said, [Outcome::Rejected(Refusal::LinkedFailed), conflict]);
+        assert_eq!(book.state.seq(), 1);
+        let said = book.commit(1, &[(ops(2), atomicity)]).remove(0);
+        assert!(said.iter().all(done), "the keys are unused");
+        replays(&book);
+    }
+}
+
+#[test]
+fn an_asset_has_one_spelling() {
+    let mut book = Book::default();
+    let spelling = |seq| refused(Refusal::AssetSpelling, seq);
+    assert!(done(&one(&mut book, issue_of("k1", "a", "EUR"))));
+    assert_eq!(one(&mut book, issue_of("k2", "a", "eur")), spelling(2));
+    let entry = serde_json::json!({"kind": "burn", "tenant": "t", "principal": "p", "key": "k3", "from": "a", "asset": "Eur",
+        "amount_minor": "1"});
+    let burn = Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap();
+    assert_eq!(one(&mut book, burn), spelling(3));
+    let both = vec![issue_of("k4", "a", "Usd"), issue_of("k5", "a", "USD")];
+    let said = book.commit(1, &[(both, Atomicity::Linked)]).remove(0);
+    let twice = Some(Err(RefusalCode::AssetSpelling));
+    assert_eq!(said_of(&said[1]), twice, "also within one linked commit");
+    assert_eq!(book.state.assets().len(), 1);
+    book.state = State::from_image(&image(&book.state)).unwrap();
+    assert_eq!(one(&mut book, issue_of("k6", "a", "eur")), spelling(6));
+    replays(&book);
 }
 
 fn issue_of(key: &str, to: &str, asset: &str) -> Op {
@@ -481,15 +561,17 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         let said = book
             .commit(2, &[(vec![op], Atomicity::Independent)])
             .remove(0);
-        let (seq, verdict) = (book.state.seq(), want.clone());
-        let fresh = Outcome::Fresh {
-            seq,
-            verdict,
-            batch: None,
+        let seq = book.state.seq();
+        // A refused settlement entry has no leaf.
+        let expected = match want {
+            Verdict::Refused(why) => Outcome::Rejected(why),
+            verdict @ Verdict::Done(_) => Outcome::Fresh {
+                seq,
+                verdict,
+                batch: None,
+            },
         };
-        assert_eq!(said[0], fresh, "step {at}");
-        let last = PublicLeaf::decode(&book.records.last().unwrap().leaf).unwrap();
-        assert_eq!(last.verdict, want);
+        assert_eq!(said[0], expected, "step {at}");
     }
     // Opening an epoch again with the same fields changes nothing; with another source it is a
     // conflict.
@@ -499,10 +581,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         .commit(3, &[(vec![again, other], Atomicity::Independent)])
         .remove(0);
     assert!(matches!(said[0], Outcome::Known { .. }));
-    assert!(matches!(
-        &said[1],
-        Outcome::Fresh { verdict, .. } if *verdict == no(Refusal::EpochConflict)
-    ));
+    assert_eq!(said[1], Outcome::Rejected(Refusal::EpochConflict));
     replays(&book);
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use ron_proto::ledger::{Details, Entry, TxId};
+use ron_proto::ledger::{BudgetId, Details, Entry, TokenBudget, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use super::model::Model;
@@ -28,6 +28,8 @@ enum Verb {
     Transfer(usize, usize),
     /// A debit with the nonce after the next one.
     Skip(usize),
+    /// A debit without a nonce.
+    Keyed(usize),
     Burn(usize),
     Hold(usize),
     Capture(usize),
@@ -46,6 +48,7 @@ fn alphabet() -> Vec<Verb> {
         all.extend([
             Verb::Issue(a),
             Verb::Skip(a),
+            Verb::Keyed(a),
             Verb::Burn(a),
             Verb::Hold(a),
             Verb::Capture(a),
@@ -66,6 +69,12 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
     let asset = "ron".parse().unwrap();
     let next = |a: usize| model.nonce.get(NAMES[a]).copied().unwrap_or(0) + 1;
     let (details, batch, daily_ceiling) = (Details::default(), None, None);
+    let budgets = vec![TokenBudget {
+        id: BudgetId::derive("one"),
+        total: None,
+        daily: Some(Amount(15)),
+        until: Timestamp::MAX,
+    }];
     let newest = model.holds.keys().next_back().copied();
     let hold = newest.unwrap_or(TxId(1 << 64));
     let (tenant, epoch) = ("t".parse().unwrap(), "e".parse().unwrap());
@@ -80,9 +89,9 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             amount_minor: Amount(10),
             details,
             batch,
-            daily_ceiling: Some(Amount(15)),
+            budgets: budgets.clone(),
         },
-        Verb::Transfer(a, _) | Verb::Skip(a) => Entry::Transfer {
+        Verb::Transfer(a, _) | Verb::Skip(a) | Verb::Keyed(a) => Entry::Transfer {
             tenant,
             principal,
             key,
@@ -93,10 +102,15 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             },
             asset,
             amount_minor: Amount(6),
-            nonce: next(a) + u64::from(matches!(verb, Verb::Skip(_))),
+            nonce: match verb {
+                Verb::Keyed(..) => None,
+                Verb::Skip(_) => Some(next(a) + 1),
+                _ => Some(next(a)),
+            },
             details,
             batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
         Verb::Burn(a) => Entry::Burn {
             tenant,
@@ -105,10 +119,11 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             from: name(a),
             asset,
             amount_minor: Amount(7),
-            nonce: next(a),
+            nonce: Some(next(a)),
             details,
             batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
         Verb::Hold(a) => Entry::Hold {
             tenant,
@@ -117,11 +132,12 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             from: name(a),
             asset,
             amount_minor: Amount(5),
-            nonce: next(a),
+            nonce: Some(next(a)),
             expires_at: Timestamp(NOW + DAY),
             details,
             batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
         Verb::Capture(a) => Entry::Capture {
             tenant,
@@ -132,8 +148,8 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             amount_minor: Amount(3),
             details,
             batch,
-            // Of an account that was issued 10 today, one capture passes.
-            daily_ceiling: Some(Amount(15)),
+            // Beside one issue of 10, one capture passes.
+            budgets,
         },
         Verb::Release => Entry::Release {
             tenant,
@@ -207,7 +223,14 @@ impl World {
         let mut seq = self.book.state.seq() + 1;
         let ops = vec![op];
         let (model, used) = (&mut self.model, &mut self.used);
-        let want = expect(model, used, &ops, Atomicity::Independent, &mut seq, NOW);
+        let want = expect(
+            model,
+            used,
+            &ops,
+            Atomicity::Independent,
+            &mut seq,
+            (NOW, u32::MAX),
+        );
         let got = self.book.commit(NOW, &[(ops, Atomicity::Independent)]);
         assert_eq!(said_of(&got[0][0]), want[0], "{verb:?} under {key}");
     }

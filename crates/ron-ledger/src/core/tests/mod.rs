@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use ron_proto::Timestamp;
-use ron_proto::ledger::{Entry, EntryKind, RefusalCode, TxId};
+use ron_proto::ledger::{BudgetId, Entry, EntryKind, RefusalCode, TxId};
 
 mod corners;
 mod exhaustive;
@@ -86,10 +86,10 @@ fn draws() -> impl Strategy<Value = Draw> {
         1 => Just(u128::MAX / 2 + 1),
         1 => any::<u128>().prop_map(|n| n.max(1)),
     ];
-    let nonce = prop_oneof![6 => Just(0i8), 1 => Just(1), 1 => Just(-1)];
+    let nonce = prop_oneof![6 => Just(0i8), 1 => Just(1), 1 => Just(-1), 3 => Just(2)];
     let ceiling = prop_oneof![3 => Just(None), 1 => (0..80u128).prop_map(Some)];
     (
-        (0..Draw::KINDS, any::<u8>(), 0..4u8, 0..4u8, 0..2u8),
+        (0..Draw::KINDS, any::<u8>(), 0..4u8, 0..4u8, prop_oneof![4 => 0..2u8, 1 => Just(2)]),
         (amount, nonce, ceiling, any::<u8>()),
     )
         .prop_map(
@@ -120,14 +120,15 @@ fn plans() -> impl Strategy<Value = Plan> {
     prop::collection::vec((0..4_000u64, prop::collection::vec(group, 1..4)), 1..30)
 }
 
-/// The model's result for a group; `None` for entries that change nothing and have no leaf.
+/// The model's result for a group; `None` for entries that have an earlier one. A principal may cause
+/// `burst` refusals at once.
 fn expect(
     model: &mut Model,
     used: &mut BTreeSet<String>,
     ops: &[Op],
     atomicity: Atomicity,
     seq: &mut u64,
-    ts: u64,
+    (ts, burst): (u64, u32),
 ) -> Vec<Option<Expected>> {
     let key = |op: &Op| {
         let owned = op.entry().header.request_key();
@@ -143,30 +144,44 @@ fn expect(
     if together && ops.iter().any(|op| is_used(used, op)) {
         return vec![None; ops.len()];
     }
-    if together && atomicity == Atomicity::Linked {
+    if together {
         let before = model.clone();
-        let said: Vec<Expected> = ops
+        let linked = atomicity == Atomicity::Linked;
+        let mut said: Vec<Expected> = ops
             .iter()
             .enumerate()
             .map(|(i, op)| model.run(&op.into(), op.txid(*seq + i as u64), ts))
             .collect();
-        *seq += ops.len() as u64;
-        for op in ops {
-            note(used, op);
+        let stops = |s: &Expected| s.is_err_and(|why| linked || !has_leaf(why));
+        let mut bad = said.iter().position(stops);
+        if let Some(bad) = bad {
+            *model = before.clone();
+            let others = (0..said.len()).filter(|i| *i != bad);
+            others.for_each(|i| said[i] = Err(RefusalCode::LinkedFailed));
         }
-        let Some(bad) = said.iter().position(Result::is_err) else {
-            return said.into_iter().map(Some).collect();
-        };
-        *model = before;
-        return (0..ops.len())
-            .map(|i| {
-                Some(if i == bad {
-                    said[i]
-                } else {
-                    Err(RefusalCode::LinkedFailed)
-                })
-            })
-            .collect();
+        if bad.is_none_or(|at| said[at].is_err_and(has_leaf)) {
+            let refused = |upto: usize, owner: &str| {
+                let mine = |i: &usize| said[*i].is_err() && tenant(&ops[*i]) == owner;
+                (0..=upto).filter(mine).count() as u64
+            };
+            let fits = |i: usize| {
+                let owner = &tenant(&ops[i]);
+                said[i].is_ok() || before.may_refuse(owner, refused(i, owner), ts, burst)
+            };
+            bad = (0..ops.len()).find(|i| !fits(*i));
+            if bad.is_none() {
+                *seq += ops.len() as u64;
+                for (op, said) in ops.iter().zip(&said) {
+                    note(used, op);
+                    model.note(&tenant(op), said.is_err(), ts);
+                }
+                return said.into_iter().map(Some).collect();
+            }
+            *model = before;
+            said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
+            said[bad.unwrap()] = Err(RefusalCode::RefusalBudget);
+        }
+        return said.into_iter().map(Some).collect();
     }
     let mut all = Vec::new();
     for op in ops {
@@ -175,20 +190,39 @@ fn expect(
             continue;
         }
         let before = format!("{model:?}");
-        let said = model.run(&op.into(), op.txid(*seq), ts);
+        let mut said = model.run(&op.into(), op.txid(*seq), ts);
         let repeated = key(op).is_none() && said.is_ok() && format!("{model:?}") == before;
         if repeated {
             all.push(None);
             continue;
         }
-        note(used, op);
-        *seq += 1;
+        let owner = tenant(op);
+        let recorded = key(op).is_some() && said.is_err_and(has_leaf);
+        if recorded && !model.may_refuse(&owner, 1, ts, burst) {
+            said = Err(RefusalCode::RefusalBudget);
+        } else if said.is_ok() || recorded {
+            note(used, op);
+            model.note(&owner, said.is_err(), ts);
+            *seq += 1;
+        }
         all.push(Some(said));
     }
     all
 }
 
-/// The result of an outcome; `None` for those that change nothing and have no leaf.
+fn tenant(op: &Op) -> String {
+    op.entry().header.tenant.to_string()
+}
+
+/// Whether a refusal of a keyed entry is recorded.
+fn has_leaf(why: RefusalCode) -> bool {
+    !matches!(
+        why,
+        RefusalCode::NonceConflict | RefusalCode::RefusalBudget
+    )
+}
+
+/// The result of an outcome; `None` for those that have an earlier one.
 fn said_of(outcome: &Outcome) -> Option<Expected> {
     match outcome {
         Outcome::Fresh {
@@ -196,6 +230,7 @@ fn said_of(outcome: &Outcome) -> Option<Expected> {
             ..
         } => Some(Ok(())),
         Outcome::Fresh { verdict, .. } => verdict.refusal().map(|why| Err(why.into())),
+        Outcome::Rejected(why) => Some(Err(why.into())),
         Outcome::Known { .. } | Outcome::Mixed => None,
     }
 }
@@ -214,8 +249,9 @@ fn drop_duplicate_keys(ops: Vec<Op>) -> Vec<Op> {
         .collect()
 }
 
-fn check(plan: Plan) {
+fn check(plan: Plan, burst: u32) {
     let (mut book, mut model, mut used) = (Book::default(), Model::default(), BTreeSet::new());
+    book.limits.refusals = burst;
     let mut now = 20_000 * DAY;
     for (pause, groups) in plan {
         now += pause * pause / 8;
@@ -252,7 +288,7 @@ fn check(plan: Plan) {
         }
         let want: Vec<_> = ops
             .iter()
-            .map(|(ops, atomicity)| expect(&mut model, &mut used, ops, *atomicity, &mut seq, now))
+            .map(|(ops, atomicity)| expect(&mut model, &mut used, ops, *atomicity, &mut seq, (now, burst)))
             .collect();
         let got = book.commit(now, &ops);
         for ((g, w), (o, _)) in got
@@ -317,6 +353,9 @@ fn compare(state: &State, model: &Model) {
         );
     }
     assert_eq!(state.hold_count(), model.holds.len());
+    for (id, (spent, _)) in &model.budgets {
+        assert_eq!(state.budget(id.parse().unwrap()).spent, *spent, "budget {id}");
+    }
 }
 
 /// A record is read as the entry it was made of, and its private part is the one that its leaf names.
@@ -387,8 +426,8 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_core_agrees_with_the_model(plan in plans()) {
-        check(plan);
+    fn the_core_agrees_with_the_model(plan in plans(), burst in prop_oneof![Just(3), Just(u32::MAX)]) {
+        check(plan, burst);
     }
 
     #[test]

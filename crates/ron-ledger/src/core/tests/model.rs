@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{BatchTag, Details, Entry, RefusalCode as No, TxId, escrow_account};
+use ron_proto::ledger::{
+    BatchTag, BudgetId, Details, Entry, RefusalCode as No, TokenBudget, TxId, escrow_account,
+};
 use ron_proto::{Account, Amount, ContentId, Timestamp};
 use serde_json::Value;
 
@@ -23,8 +25,12 @@ pub(super) struct Model {
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
     pub(super) days: BTreeMap<(Purse, u64), u128>,
-    /// Purse, remaining amount, expiry, the day that counts it.
-    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, Option<u64>)>,
+    /// By budget: spent in all, and by day.
+    pub(super) budgets: BTreeMap<String, (u128, BTreeMap<u64, u128>)>,
+    /// By tenant: the milliseconds until its refusals are forgotten, as of a time.
+    pub(super) refusals: BTreeMap<String, (u64, u64)>,
+    /// Purse, remaining amount, expiry, the day it was made, the entry.
+    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, u64, Value)>,
     /// The opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
     /// By source, the epoch that paid last.
@@ -88,22 +94,88 @@ impl Model {
         Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
     }
 
+    /// The one spelling of an asset.
+    fn spelt(&self, s: &str) -> Expected {
+        let other = |known: &String| known != s && known.eq_ignore_ascii_case(s);
+        ensure(!self.issued.keys().any(other), No::AssetSpelling)
+    }
+
+    /// Counts `n` against the budgets of the entry, but for those of `but`, or refuses.
+    fn spend(&mut self, e: &Value, but: &Value, n: u128, ts: u64) -> Expected {
+        let before = self.budgets.clone();
+        for b in e["budgets"].as_array().into_iter().flatten() {
+            let id = text(b, "id");
+            let paid = but["budgets"].as_array().into_iter().flatten();
+            if paid.map(|b| text(b, "id")).any(|paid| paid == id) {
+                continue;
+            }
+            let (all, days) = self.budgets.entry(id).or_default();
+            let day = days.entry(ts / DAY).or_default();
+            let sums = (all.checked_add(n), day.checked_add(n));
+            let within = |sum: Option<u128>, most: &str| {
+                sum.is_some_and(|sum| number(b, most).is_none_or(|most| sum <= most))
+            };
+            if !within(sums.0, "total") || !within(sums.1, "daily") {
+                self.budgets = before;
+                return Err(No::LimitsExceeded);
+            }
+            (*all, *day) = (sums.0.unwrap(), sums.1.unwrap());
+        }
+        Ok(())
+    }
+
+    /// What a hold did not pay goes back to its budgets, and to its day while that lasts.
+    fn give_back(&mut self, purse: &Purse, made: u64, hold: &Value, n: u128, ts: u64) {
+        let today = made == ts / DAY;
+        if today && number(hold, "daily_ceiling").is_some() {
+            *self.days.get_mut(&(purse.clone(), made)).unwrap() -= n;
+        }
+        for b in hold["budgets"].as_array().into_iter().flatten() {
+            let (all, days) = self.budgets.get_mut(&text(b, "id")).unwrap();
+            *all -= n;
+            if today {
+                *days.get_mut(&made).unwrap() -= n;
+            }
+        }
+    }
+
+    /// Whether the tenant's principal may cause `n` more refusals, of `burst` at once.
+    pub(super) fn may_refuse(&self, tenant: &str, n: u64, ts: u64, burst: u32) -> bool {
+        let (used, at) = self.refusals.get(tenant).copied().unwrap_or_default();
+        used.saturating_sub(ts - at) + n * 1_000 <= u64::from(burst) * 1_000
+    }
+
+    /// Counts a recorded outcome.
+    pub(super) fn note(&mut self, tenant: &str, refused: bool, ts: u64) {
+        let (used, at) = self.refusals.entry(tenant.to_owned()).or_default();
+        *used = used.saturating_sub(ts - *at);
+        *at = ts;
+        *used = if refused { *used + 1_000 } else { used.saturating_sub(250) };
+    }
+
     fn live(&self, a: &str) -> Expected {
         ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
     }
 
-    /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce is used.
+    /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce, if there is one, is
+    /// used.
     fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
         let purse = (text(e, "from"), text(e, "asset"));
         let n = amount(e);
         open(&purse.0)?;
         self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
-        ensure(e["nonce"] == next, No::NonceConflict)?;
+        let numbered = !e["nonce"].is_null();
+        ensure(!numbered || e["nonce"] == next, No::NonceConflict)?;
+        self.spelt(&purse.1)?;
         let day = self.day(&purse, e, n, ts)?;
+        self.clone().spend(e, &Value::Null, n, ts)?;
         ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
+        self.spend(e, &Value::Null, n, ts)?;
         self.days.extend(day);
-        self.nonce.insert(purse.0.clone(), next);
+        if numbered {
+            self.nonce.insert(purse.0.clone(), next);
+        }
         Ok((purse, n))
     }
 
@@ -114,13 +186,13 @@ impl Model {
         match entry {
             Entry::Issue { .. } => {
                 open(&to)?;
-                let purse = (to.clone(), s.clone());
-                let day = self.day(&purse, e, n, ts)?;
+                self.spelt(&s)?;
+                self.clone().spend(e, &Value::Null, n, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
                 let issued = issued.ok_or(No::AmountOverflow)?;
                 ensure(issued <= u128::MAX - 1_000_000_000, No::LimitsExceeded)?;
                 self.issued.insert(s.clone(), issued);
-                self.days.extend(day);
+                self.spend(e, &Value::Null, n, ts)?;
                 self.put(&to, &s, n);
             }
             Entry::Transfer { .. } | Entry::Burn { .. } => {
@@ -136,29 +208,30 @@ impl Model {
                 ensure(expires_at.0 > ts, No::HoldExpired)?;
                 let (purse, n) = self.debit(e, ts)?;
                 *self.held.entry(purse.clone()).or_default() += n;
-                let counted = number(e, "daily_ceiling").map(|_| ts / DAY);
-                self.holds.insert(id, (purse, n, expires_at.0, counted));
+                self.holds
+                    .insert(id, (purse, n, expires_at.0, ts / DAY, e.clone()));
             }
             Entry::Capture { hold, .. } => {
                 open(&to)?;
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
-                let (purse, rest, end, counted) = found.ok_or(No::HoldNotFound)?;
+                let (purse, rest, end, made, by) = found.ok_or(No::HoldNotFound)?;
                 self.live(&purse.0)?;
-                let more = if counted == Some(ts / DAY) { 0 } else { n };
-                let day = self.day(&purse, e, more, ts)?;
+                self.clone().spend(e, &by, n, ts)?;
                 let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
-                self.days.extend(day);
+                self.spend(e, &by, n, ts)?;
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
                 self.put(&to, &purse.1, n);
                 self.holds.remove(hold);
                 if left > 0 {
-                    self.holds.insert(*hold, (purse, left, end, counted));
+                    self.holds.insert(*hold, (purse, left, end, made, by));
                 }
             }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let (purse, rest, ..) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                let found = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                let (purse, rest, _, made, by) = found;
                 *self.held.get_mut(&purse).unwrap() -= rest;
+                self.give_back(&purse, made, &by, rest, ts);
             }
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
                 open(account.as_str())?;
@@ -188,6 +261,7 @@ impl Model {
             ensure(known, No::EpochUnknown)?;
         }
         self.live(&from)?;
+        self.spelt(&s)?;
         // An unknown pool or asset lacks funds even for zero.
         let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
         let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
@@ -236,7 +310,8 @@ impl Model {
     }
 }
 
-/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made.
+/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made, and 2
+/// makes a debit without a nonce.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draw {
     pub(super) kind: u8,
@@ -298,7 +373,8 @@ impl<'a> Maker<'a> {
         let (from, to, asset) = (
             account(d.from),
             account(d.to),
-            format!("as{}", d.asset).parse().unwrap(),
+            // The last one is another spelling of the first.
+            ["as0", "as1", "AS0"][usize::from(d.asset)].parse().unwrap(),
         );
         let amount_minor = Amount(d.amount);
         let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
@@ -307,6 +383,14 @@ impl<'a> Maker<'a> {
             .filter(|n| *n > 0)?;
         let (details, batch) = details(d.pick);
         let daily_ceiling = d.ceiling.map(Amount);
+        let nonce = (d.nonce != 2).then_some(nonce);
+        let budget = |most| TokenBudget {
+            id: BudgetId::derive(["one", "two"][usize::from(d.key % 2)]),
+            total: (d.pick % 3 != 0).then_some(Amount(2 * most)),
+            daily: (d.pick % 3 != 1).then_some(Amount(most)),
+            until: Timestamp::MAX,
+        };
+        let budgets: Vec<_> = d.ceiling.into_iter().map(budget).collect();
         let hold = self
             .holds
             .get(usize::from(d.pick) % self.holds.len().max(1))
@@ -334,7 +418,7 @@ impl<'a> Maker<'a> {
                 amount_minor,
                 details,
                 batch,
-                daily_ceiling,
+                budgets,
             },
             3..=5 if from == to => return None,
             3..=5 => Entry::Transfer {
@@ -349,6 +433,7 @@ impl<'a> Maker<'a> {
                 details,
                 batch,
                 daily_ceiling,
+                budgets,
             },
             6 => Entry::Burn {
                 tenant,
@@ -361,6 +446,7 @@ impl<'a> Maker<'a> {
                 details,
                 batch,
                 daily_ceiling,
+                budgets,
             },
             7 => {
                 let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
@@ -376,6 +462,7 @@ impl<'a> Maker<'a> {
                     details,
                     batch,
                     daily_ceiling,
+                    budgets,
                 }
             }
             8 => Entry::Capture {
@@ -387,7 +474,7 @@ impl<'a> Maker<'a> {
                 amount_minor,
                 details,
                 batch,
-                daily_ceiling,
+                budgets,
             },
             9 => Entry::Release {
                 tenant,
