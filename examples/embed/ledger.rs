@@ -37,18 +37,12 @@ fn main() -> Result<(), Failure> {
         "issue",
         &commit(&mut engine, issue("order-1", "acct:alice", 1_000)?)?,
     );
-    tell(
-        "transfer",
-        &commit(&mut engine, transfer("order-2", 250)?)?,
-    );
+    tell("transfer", &commit(&mut engine, transfer("order-2", 250)?)?);
     tell(
         "the same again",
         &commit(&mut engine, transfer("order-2", 250)?)?,
     );
-    tell(
-        "too much",
-        &commit(&mut engine, transfer("order-3", 800)?)?,
-    );
+    tell("too much", &commit(&mut engine, transfer("order-3", 800)?)?);
 
     // Readers see only what is durable.
     let bob = engine.shared().state(|state| {

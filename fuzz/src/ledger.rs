@@ -12,10 +12,13 @@ use ron_ledger::replay::Replay;
 use ron_proto::Timestamp;
 use ron_proto::ledger::{Entry, RefusalCode, TxId};
 
+#[path = "../../crates/ron-ledger/src/core/tests/draw.rs"]
+mod draw;
 #[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
 mod model;
 
-use model::{Draw, Expected, Maker, Model};
+use draw::{Draw, Maker};
+use model::{Expected, Model};
 
 /// The same for all entries: what is checked does not depend on them.
 fn salts() -> Salts {
@@ -81,7 +84,26 @@ impl Run {
         let Some(to) = operands.to.or(named).filter(|_| !op.kind().is_settlement()) else {
             return [false; 2];
         };
+        // Without an amount, all that is left is asked for.
+        let amount = match &op.entry().body {
+            Body::Capture {
+                hold, amount: None, ..
+            } => self.model.holds.get(hold).map_or(0, |h| h.1),
+            Body::Reverse {
+                tx, amount: None, ..
+            } => self.model.moved.get(tx).map_or(0, |m| m.3),
+            _ => amount,
+        };
         let mut asset = operands.asset.map(|a| a.to_string()).unwrap_or_default();
+        // Nor does a reversal for the account that is debited.
+        if let Body::Reverse {
+            original: Some(found),
+            ..
+        } = &op.entry().body
+            && found.from == found.to
+        {
+            asset.clear();
+        }
         // A capture for the account that holds the money does not move it.
         if let Body::Capture { hold, .. } = &op.entry().body
             && let Some(((from, held), ..)) = self.model.holds.get(hold)

@@ -179,7 +179,7 @@ fn a_budget(fleet: &Fleet, token: &str) {
     assert_eq!(left(), "6");
     assert_eq!(pay("b1", 2).status, 200);
     let hold = json!({"from": "a", "asset": "ron", "amount_minor": "3", "expires_at": "2200-01-01T00:00:00Z"});
-    let id = json(&post("b2", "hold", hold), 200)["txid"].clone();
+    let id = json(&post("b2", "hold", hold), 200)["receipt"]["txid"].clone();
     assert_eq!(left(), "1");
     assert_eq!(json(&pay("b3", 2), 403)["code"], "limits_exceeded");
     let release = format!("hold/{}/release", id.as_str().unwrap());

@@ -109,6 +109,7 @@ fn holds_batches_freeze_limits_and_history() {
     let w = Wallet::start();
     w.issue("i", "a", 1_000);
     holds(&w);
+    captures_and_reversals(&w);
     batches(&w);
     freeze_and_limits(&w);
     history_and_commands(&w);
@@ -174,6 +175,69 @@ fn holds(w: &Wallet) {
         &json!({"to": "shop", "amount_minor": "1"}),
     );
     assert_eq!(json(&late, 409)["code"], "hold_not_found");
+}
+
+/// A final capture, and the reversal of a part of it and then of the rest.
+fn captures_and_reversals(w: &Wallet) {
+    w.issue("rev-i", "payer", 100);
+    let hold = json!({"from": "payer", "asset": "ron", "amount_minor": "60", "expires_at": "2200-01-01T00:00:00Z"});
+    let hold = json(&w.post("rev-h", "hold", &hold), 200)["receipt"]["txid"].clone();
+    let body = json!({"to": "seller", "amount_minor": "40", "final": true});
+    let path = format!("hold/{}/capture", hold.as_str().unwrap());
+    let captured = json(&w.post("rev-c", &path, &body), 200);
+    assert_eq!(captured["receipt"]["hold"], hold);
+    assert_eq!(
+        w.balance("payer"),
+        three("60", "60", 0),
+        "the rest is released"
+    );
+    let tx = captured["receipt"]["txid"].as_str().unwrap();
+    let reverse = |key: &str, body: Value| w.post(key, &format!("tx/{tx}/reverse"), &body);
+    let part = reverse(
+        "rev-1",
+        json!({"amount_minor": "15", "reference": "return-1"}),
+    );
+    let receipt = json(&part, 200)["receipt"].clone();
+    assert_eq!(
+        [
+            &receipt["op"],
+            &receipt["from"],
+            &receipt["to"],
+            &receipt["reverses"]
+        ],
+        [
+            &json!("reverse"),
+            &json!("seller"),
+            &json!("payer"),
+            &json!(tx)
+        ]
+    );
+    assert_eq!(
+        reverse(
+            "rev-1",
+            json!({"amount_minor": "15", "reference": "return-1"})
+        )
+        .body,
+        part.body
+    );
+    let more = reverse("rev-2", json!({"amount_minor": "26"}));
+    assert_eq!(json(&more, 409)["code"], "reversal_too_large");
+    json(&reverse("rev-3", json!({})), 200);
+    assert_eq!(w.balance("payer").0, "100");
+    let again = reverse("rev-4", json!({}));
+    assert_eq!(json(&again, 409)["code"], "reversal_too_large");
+    let of_reversal = format!("tx/{}/reverse", receipt["txid"].as_str().unwrap());
+    assert_eq!(w.post("rev-5", &of_reversal, &json!({})).status, 404);
+    let mut now = Value::Null;
+    for _ in 0..50 {
+        now = json(&w.get(&format!("tx/{tx}")), 200)["now"].clone();
+        if now["reversals"].as_array().unwrap().len() == 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(now["reversed_minor"], "40");
+    assert_eq!(now["reversals"][0], receipt["txid"]);
 }
 
 fn batches(w: &Wallet) {
@@ -280,14 +344,18 @@ fn the_day(w: &Wallet) {
     let many = |op: Value, n: usize| json!({ "items": vec![op; n] });
     let issue = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": most});
     let issued = json(&w.post("l2", "batch", &many(issue, 101)), 200);
-    assert_eq!(issued["results"][100]["outcome"], "done", "issues do not count");
-    let pay = json!({"op": "transfer", "from": "rich", "to": "b", "asset": "big", "amount_minor": most});
+    assert_eq!(
+        issued["results"][100]["outcome"], "done",
+        "issues do not count"
+    );
+    let pay =
+        json!({"op": "transfer", "from": "rich", "to": "b", "asset": "big", "amount_minor": most});
     let paid = json(&w.post("l3", "batch", &many(pay.clone(), 99)), 200);
     assert_eq!(paid["results"][98]["outcome"], "done");
     let hold = json!({"from": "rich", "asset": "big", "amount_minor": most, "expires_at": "2200-01-01T00:00:00Z"});
     for round in 0..3 {
         let made = json(&w.post(&format!("l4-{round}"), "hold", &hold), 200);
-        let id = made["txid"].as_str().unwrap();
+        let id = made["receipt"]["txid"].as_str().unwrap();
         let path = format!("hold/{id}/release");
         json(&w.post(&format!("l5-{round}"), &path, &json!({})), 200);
     }
@@ -407,7 +475,7 @@ fn sixteen_workers_pay_from_one_account_by_keys_alone() {
         let paid = |n| w.insist(&format!("w{worker}-{n}"), "transfer", &body);
         (0..each).map(paid).for_each(|(reply, _)| {
             let receipt = json(&reply, 200);
-            assert!(receipt["nonce"].is_null(), "{receipt}");
+            assert!(receipt["private"]["nonce"].is_null(), "{receipt}");
         });
     };
     at_once(16, pay);
@@ -421,7 +489,7 @@ fn sixteen_workers_pay_from_one_account_by_keys_alone() {
     let problem = json(&late, 409);
     assert_eq!(problem["details"]["expected"], 1);
     let paid = w.post("order-17", "transfer", &transfer("a", "b", 1, 1));
-    assert_eq!(json(&paid, 200)["nonce"], 1);
+    assert_eq!(json(&paid, 200)["private"]["nonce"], 1);
     let again = w.post("order-17", "transfer", &transfer("a", "b", 1, 9));
     assert_eq!(again.body, paid.body);
     assert_eq!(again.header("idempotency-replayed"), Some("true"));

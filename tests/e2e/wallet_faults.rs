@@ -135,7 +135,10 @@ fn an_unknown_outcome_is_reported_and_resolved() {
     assert_eq!(told.status, 200, "{}", String::from_utf8_lossy(&told.body));
     let told: Value = serde_json::from_slice(&told.body).unwrap();
     let outcome = told["outcome"].as_str().unwrap();
-    assert!(["done", "open"].contains(&outcome), "asking gives nothing up: {told}");
+    assert!(
+        ["done", "open"].contains(&outcome),
+        "asking gives nothing up: {told}"
+    );
     let again = rig.issue("open", "a", 7).unwrap();
     assert_eq!(again.status, 200, "sending it again commits the same entry");
     assert_eq!(rig.balance("a")["amount_minor"], "12");
@@ -319,7 +322,11 @@ fn settle(rig: &Rig, responses: Responses) {
         let again = rig.patiently(|| rig.issue(key, "sum", 1).unwrap());
         // 404: the wallet was killed before it could respond. Sending again is safe in any case, and
         // completes the operation.
-        assert!([200, 404].contains(&asked.status), "{key}: {}", asked.status);
+        assert!(
+            [200, 404].contains(&asked.status),
+            "{key}: {}",
+            asked.status
+        );
         assert_eq!(again.status, 200, "{key}");
         late += 1;
     }

@@ -268,7 +268,8 @@ impl Rig {
     /// Gives a key up.
     pub fn abandon(&self, key: &str) -> Reply {
         let path = format!("/v1/ops/{key}/abandon");
-        self.call(Method::POST, &path, None, Some(&json!({}))).unwrap()
+        self.call(Method::POST, &path, None, Some(&json!({})))
+            .unwrap()
     }
 
     pub fn balance(&self, account: &str) -> Value {

@@ -217,7 +217,8 @@ impl<'a> Load<'a> {
             if n % 2 == 0 {
                 let request = Capture {
                     to: to.parse().unwrap(),
-                    amount_minor: Amount(2),
+                    amount_minor: Some(Amount(2)),
+                    ends_hold: false,
                     details: Details::default(),
                 };
                 self.paid("capture", |w| {

@@ -158,6 +158,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron wallet capture $HOLD acct:shop 80 --key order-18",
     ),
     ("wallet release", "ron wallet release $HOLD"),
+    (
+        "wallet reverse",
+        "ron wallet reverse $TX 30 --key refund-17",
+    ),
     ("wallet show", "ron wallet show $HOLD --json"),
     ("wallet freeze", "ron wallet freeze acct:mallory"),
     ("wallet unfreeze", "ron wallet unfreeze acct:mallory"),

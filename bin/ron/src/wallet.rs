@@ -9,7 +9,9 @@ use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
 use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
 use ron_proto::ledger::{Details, Memo, Metadata, PrivateFacts, Receipt, Reference, TxId};
-use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transaction, Transfer};
+use ron_proto::wallet::{
+    Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
+};
 use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
 use ron_service::config::parse_duration;
 use serde::Serialize;
@@ -94,8 +96,22 @@ enum Command {
         hold: TxId,
         /// Account to credit.
         to: Account,
-        /// Amount in minor units.
-        amount: Amount,
+        /// Amount in minor units; all that is left when absent.
+        amount: Option<Amount>,
+        /// Release what the capture leaves.
+        #[arg(long = "final")]
+        ends_hold: bool,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Move back what a transfer, capture or payout moved.
+    Reverse {
+        /// Id of the transaction.
+        tx: TxId,
+        /// Amount in minor units; all that is left when absent.
+        amount: Option<Amount>,
         #[command(flatten)]
         remark: Remark,
         #[command(flatten)]
@@ -302,15 +318,29 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
             hold,
             to,
             amount,
+            ends_hold,
             remark,
             once,
         } => {
             let request = Capture {
                 to,
                 amount_minor: amount,
+                ends_hold,
                 details: remark.details()?,
             };
             wallet.capture(&once.key()?, hold, &request, deadline())
+        }
+        Command::Reverse {
+            tx,
+            amount,
+            remark,
+            once,
+        } => {
+            let request = Reverse {
+                amount_minor: amount,
+                details: remark.details()?,
+            };
+            wallet.reverse(&once.key()?, tx, &request, deadline())
         }
         Command::Release { hold, once } => wallet.release(&once.key()?, hold, deadline()),
         Command::Freeze { account, once } => {
@@ -396,7 +426,9 @@ fn describe(operation: &Operation) -> String {
     match operation {
         Operation::Done { receipt, .. } => format!("done, {}", receipt.txid),
         Operation::Refused { code } => format!("refused: {}", code.meaning()),
-        Operation::Open {} => "open: send it again with its key, or run ron wallet abandon".to_owned(),
+        Operation::Open {} => {
+            "open: send it again with its key, or run ron wallet abandon".to_owned()
+        }
         Operation::Batch { results } => format!("batch of {}", results.len()),
     }
 }
@@ -466,6 +498,7 @@ impl Out {
             Operation::Done { receipt, private } => self.transaction(&Transaction {
                 receipt,
                 private: Some(private),
+                now: None,
             }),
             other => self.fields(&other, &[("outcome", describe(&other))]),
         }

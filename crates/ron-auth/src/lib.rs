@@ -32,8 +32,8 @@ mod refusals;
 mod reject;
 mod revocation;
 pub mod service_token;
-mod spending;
 mod settings;
+mod spending;
 mod trust;
 
 pub use authorizer::{AuthThreads, RonAuthorizer, x5t_s256};

@@ -6,8 +6,8 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::ledger::TxId;
 use ron_proto::wallet::{
-    Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney,
-    Nothing, Operation, Remarks, Transaction, Transfer,
+    Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing,
+    Operation, Remarks, Reverse, Transaction, Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
@@ -83,6 +83,16 @@ impl WalletClient {
         deadline: Deadline,
     ) -> Result<Transaction, ClientError> {
         self.write(&format!("/v1/hold/{hold}/capture"), key, request, deadline)
+    }
+
+    pub fn reverse(
+        &self,
+        key: &IdemKey,
+        tx: TxId,
+        request: &Reverse,
+        deadline: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        self.write(&format!("/v1/tx/{tx}/reverse"), key, request, deadline)
     }
 
     pub fn release(

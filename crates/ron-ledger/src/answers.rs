@@ -179,7 +179,8 @@ fn idem(op: &Op) -> String {
         | Body::Release { .. }
         | Body::Freeze { .. }
         | Body::Unfreeze { .. }
-        | Body::Abandon => header
+        | Body::Abandon
+        | Body::Reverse { .. } => header
             .key
             .as_ref()
             .map(EntryKey::to_string)

@@ -9,8 +9,9 @@ use ron_kernel::{
     Deadline, Random, SendError, Sender, SharedClock, SharedRandom, WaitError, reply,
 };
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
-    EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, RequestKey, TxId, escrow_account,
+    AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
+    EpochState, Event, EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, Original, RequestKey, TxId,
+    escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
@@ -210,10 +211,54 @@ impl Ledger {
         entries: Vec<Entry>,
         atomicity: Atomicity,
     ) -> Result<Request, SubmitError> {
+        let entries = entries.into_iter().map(|entry| self.with_original(entry));
+        let entries = entries.collect::<Result<_, _>>()?;
         Ok(Request {
             ops: ops_of(entries, atomicity, &*self.random)?,
             atomicity,
         })
+    }
+
+    /// Puts what a reversed entry moved into its reversal. Read here, on the caller's thread: the log
+    /// does not change, so the writer need not read it.
+    fn with_original(&self, mut entry: Entry) -> Result<Entry, SubmitError> {
+        if let Entry::Reverse { tx, original, .. } = &mut entry {
+            let unable = |e: ReadError| SubmitError::Unable(e.to_string());
+            *original = self.tx(*tx).map_err(unable)?.and_then(|e| self.original(e));
+        }
+        Ok(entry)
+    }
+
+    /// What the reversal of an entry moves; `None` for an entry that cannot be reversed.
+    fn original(&self, event: Event) -> Option<Original> {
+        let receipt = event.answer.receipt()?;
+        let to = match &event.entry {
+            Entry::Transfer { .. } | Entry::Capture { .. } => receipt.from.clone()?,
+            // The escrow of the epoch is spent; the money came from its pool.
+            Entry::Payout { tenant, epoch, .. } => self.epoch(tenant, epoch)?.from,
+            Entry::Issue { .. }
+            | Entry::Burn { .. }
+            | Entry::Hold { .. }
+            | Entry::Release { .. }
+            | Entry::Reverse { .. }
+            | Entry::Expire { .. }
+            | Entry::Freeze { .. }
+            | Entry::Unfreeze { .. }
+            | Entry::EpochOpen { .. }
+            | Entry::EpochClose { .. }
+            | Entry::Abandon { .. } => return None,
+        };
+        Some(Original {
+            from: receipt.to.clone()?,
+            to,
+            asset: receipt.asset.clone()?,
+            amount_minor: receipt.amount_minor?,
+        })
+    }
+
+    /// How much of an entry is reversed, in minor units.
+    pub fn reversed(&self, tx: TxId) -> Amount {
+        Amount(self.shared.state(|s| s.reversed(tx.seq())))
     }
 
     /// Checks the key of a resolve.

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS entries (
   tenant TEXT, principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
   memo TEXT, reference TEXT, metadata TEXT, effective_at TEXT, hold TEXT, batch TEXT, reverses TEXT, txid TEXT
 );
+CREATE INDEX IF NOT EXISTS reversals ON entries (reverses, seq) WHERE reverses IS NOT NULL;
 CREATE TABLE IF NOT EXISTS history (account TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (account, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS balances (
   account TEXT NOT NULL, asset TEXT NOT NULL, amount_minor TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -254,6 +255,27 @@ impl ProjectionReader {
         Self { path }
     }
 
+    /// The reversals of a transaction, oldest first.
+    pub fn reversals(&self, tx: TxId) -> Result<Vec<TxId>, ProjectionError> {
+        let db = self.open()?;
+        let mut q =
+            db.prepare("SELECT txid FROM entries WHERE reverses = ?1 ORDER BY seq LIMIT 100")?;
+        let rows = q.query_map([tx.to_string()], |r| r.get::<_, String>(0))?;
+        rows.map(|row| {
+            let text = row?;
+            let id = text.parse();
+            id.map_err(|_| ProjectionError::Foreign(format!("{text} is no transaction id")))
+        })
+        .collect()
+    }
+
+    fn open(&self) -> Result<Connection, ProjectionError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(&self.path, flags)?;
+        db.busy_timeout(Duration::from_secs(1))?;
+        Ok(db)
+    }
+
     /// Sequences of an account's entries after `after`, ascending, and the last entry in the file.
     pub fn history(
         &self,
@@ -261,9 +283,7 @@ impl ProjectionReader {
         after: u64,
         limit: u64,
     ) -> Result<(Vec<u64>, u64), ProjectionError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(&self.path, flags)?;
-        db.busy_timeout(Duration::from_secs(1))?;
+        let db = self.open()?;
         let applied: i64 = db.query_row("SELECT applied FROM meta", [], |r| r.get(0))?;
         let mut q = db.prepare(
             "SELECT seq FROM history WHERE account = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",

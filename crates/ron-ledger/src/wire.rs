@@ -6,7 +6,9 @@
 use ron_proto::Tenant;
 use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
 
-use crate::core::{Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
+use crate::core::{
+    Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Original, Payout, Refusal,
+};
 
 impl From<Kind> for EntryKind {
     fn from(kind: Kind) -> Self {
@@ -24,6 +26,7 @@ impl From<Kind> for EntryKind {
             Kind::Payout => Self::Payout,
             Kind::EpochClose => Self::EpochClose,
             Kind::Abandon => Self::Abandon,
+            Kind::Reverse => Self::Reverse,
         }
     }
 }
@@ -50,6 +53,8 @@ impl From<&Refusal> for RefusalCode {
             Refusal::UsagePaid { .. } => Self::UsagePaid,
             Refusal::AssetSpelling => Self::AssetSpelling,
             Refusal::RefusalBudget => Self::RefusalBudget,
+            Refusal::NotReversible => Self::NotReversible,
+            Refusal::ReversalTooLarge => Self::ReversalTooLarge,
         }
     }
 }
@@ -214,6 +219,7 @@ impl From<wire::Entry> for Entry {
                 hold,
                 to,
                 amount_minor: amount,
+                ends_hold,
                 details,
                 batch,
                 budgets,
@@ -223,7 +229,46 @@ impl From<wire::Entry> for Entry {
                     budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
-                Self::new(header, Body::Capture { hold, to, amount })
+                Self::new(
+                    header,
+                    Body::Capture {
+                        hold,
+                        to,
+                        amount,
+                        ends_hold,
+                    },
+                )
+            }
+            wire::Entry::Reverse {
+                tenant,
+                principal,
+                key,
+                tx,
+                amount_minor: amount,
+                original,
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            } => {
+                let header = Header {
+                    batch,
+                    daily_ceiling,
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
+                };
+                let original = original.map(|o| Original {
+                    from: o.from,
+                    to: o.to,
+                    asset: o.asset,
+                    amount: o.amount_minor,
+                });
+                let body = Body::Reverse {
+                    tx,
+                    amount,
+                    original,
+                };
+                Self::new(header, body)
             }
             wire::Entry::Release {
                 tenant,
@@ -398,15 +443,42 @@ impl From<&Op> for wire::Entry {
                 daily_ceiling,
                 budgets: to_wire(budgets),
             },
-            Body::Capture { hold, to, amount } => Self::Capture {
+            Body::Capture {
+                hold,
+                to,
+                amount,
+                ends_hold,
+            } => Self::Capture {
                 tenant,
                 principal,
                 key: key(),
                 hold,
                 to,
                 amount_minor: amount,
+                ends_hold,
                 details,
                 batch,
+                budgets: to_wire(budgets),
+            },
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => Self::Reverse {
+                tenant,
+                principal,
+                key: key(),
+                tx,
+                amount_minor: amount,
+                original: original.map(|o| wire::Original {
+                    from: o.from,
+                    to: o.to,
+                    asset: o.asset,
+                    amount_minor: o.amount,
+                }),
+                details,
+                batch,
+                daily_ceiling,
                 budgets: to_wire(budgets),
             },
             Body::Release { hold } => Self::Release {

@@ -136,14 +136,30 @@ pub struct HoldMoney {
     pub details: Details,
 }
 
-/// `POST /hold/{id}/capture`: pays out of a hold; the remaining amount stays reserved.
+/// `POST /hold/{id}/capture`: pays out of a hold; the rest stays reserved, unless the capture is final.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     /// The credited account.
     pub to: Account,
-    /// Amount in minor units, more than zero and at most the remaining amount of the hold.
-    pub amount_minor: Amount,
+    /// Amount in minor units, more than zero and at most the remaining amount of the hold; all that
+    /// is left when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    /// Releases what the capture leaves.
+    #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
+    pub ends_hold: bool,
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// `POST /tx/{txid}/reverse`: moves back what a transfer, capture or payout moved.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reverse {
+    /// Amount in minor units, at most what earlier reversals left; all that is left when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
     #[serde(flatten)]
     pub details: Details,
 }
@@ -167,6 +183,19 @@ pub struct Transaction {
     /// absent when there is nothing to see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<PrivateFacts>,
+    /// What became of it, in `GET /tx/{txid}` alone; only receipt and private side never change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<TransactionNow>,
+}
+
+/// What became of a transaction.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TransactionNow {
+    /// How much of it is reversed, in minor units.
+    pub reversed_minor: Amount,
+    /// The reversals, oldest first, at most 100; the list may lag slightly behind the amount.
+    pub reversals: Vec<TxId>,
 }
 
 /// Body of `POST /ops/{key}/abandon`: `{}`, or no body.
@@ -360,7 +389,8 @@ pub struct WalletRule {
     /// Allowed actions.
     pub actions: Vec<WalletAction>,
     /// Accounts: exact, or a prefix ending in `*`. Decisive is the debited account of a transfer,
-    /// the credited account of an issue, the account of the hold for a capture or release.
+    /// the credited account of an issue, the account of the hold for a capture or release, the account
+    /// that is debited now for a reversal.
     pub accounts: Vec<String>,
     /// Assets: exact, or `*`.
     pub assets: Vec<String>,
@@ -387,6 +417,8 @@ pub enum WalletAction {
     Burn,
     /// Reserving money, capturing and releasing what is reserved.
     Hold,
+    /// Moving back what a transaction moved, out of the account that it credited.
+    Reverse,
     /// Freezing and unfreezing accounts.
     Admin,
 }

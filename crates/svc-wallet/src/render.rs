@@ -39,6 +39,7 @@ pub fn answer(shape: Shape, answers: &[EntryAnswer], options: AnswerOptions) -> 
         ) => Response::json(
             200,
             &Transaction {
+                now: None,
                 receipt: receipt.clone(),
                 private: Some(private.clone()),
             },
@@ -184,7 +185,7 @@ mod tests {
 
     fn details(r: &Response) -> serde_json::Value {
         match &r.body {
-            Body::Problem(problem) => problem.details.clone().unwrap_or_default(),
+            Body::Problem(problem) => *problem.details.clone().unwrap_or_default(),
             other => panic!("{other:?} is no problem"),
         }
     }

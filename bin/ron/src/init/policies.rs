@@ -66,6 +66,7 @@ fn wallet() -> WalletPolicy {
                 WalletAction::Transfer,
                 WalletAction::Burn,
                 WalletAction::Hold,
+                WalletAction::Reverse,
                 WalletAction::Admin,
             ],
             accounts: any(),

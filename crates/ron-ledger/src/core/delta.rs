@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::{Account, Timestamp};
 use ron_proto::ledger::BudgetId;
+use ron_proto::{Account, Timestamp};
 
 use super::entry::KeyHash;
-use super::state::{AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, Sources, State};
+use super::state::{
+    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, Sources, State,
+};
 use crate::table::{ByHash, ByRow, Table};
 
 /// An account row after the batch.
@@ -30,6 +32,7 @@ pub struct Delta {
     pub(super) sources: Sources,
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) refusals: BTreeMap<Owner, Timestamp>,
+    pub(super) reversed: BTreeMap<u64, u128>,
     pub(super) keys: ByHash<KeyHash, u64>,
     pub(super) key_list: Vec<(KeyHash, u64)>,
     pub(super) accounts_added: u32,
@@ -93,6 +96,7 @@ impl Delta {
         self.epochs.extend(group.epochs);
         self.sources.extend(group.sources);
         self.budgets.extend(group.budgets);
+        self.reversed.extend(group.reversed);
         for (key, seq) in group.key_list {
             self.add_key(key, seq);
         }
@@ -148,6 +152,7 @@ impl State {
             self.budget_ends.remove(&(until, id));
             self.budgets.remove(&id);
         }
+        self.reversed.extend(delta.reversed);
         for (owner, full) in delta.refusals {
             self.set_refusals(owner, full);
         }

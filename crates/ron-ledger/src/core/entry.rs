@@ -51,6 +51,7 @@ kinds! {
     Payout = 11,
     EpochClose = 12,
     Abandon = 13,
+    Reverse = 14,
 }
 
 impl Kind {
@@ -62,7 +63,7 @@ impl Kind {
     /// Whether the leaf of a done entry records what it moved, because the request does not say it.
     pub(super) const fn has_effect(self) -> bool {
         match self {
-            Self::Capture | Self::Release | Self::Expire => true,
+            Self::Capture | Self::Release | Self::Expire | Self::Reverse => true,
             Self::Issue
             | Self::Transfer
             | Self::Burn
@@ -286,7 +287,10 @@ pub enum Body {
     Capture {
         hold: TxId,
         to: Account,
-        amount: Amount,
+        /// All that is left of the hold when absent.
+        amount: Option<Amount>,
+        /// Releases what the capture leaves.
+        ends_hold: bool,
     },
     Release {
         hold: TxId,
@@ -309,6 +313,24 @@ pub enum Body {
     },
     /// Written by the ledger alone, for a key that has no entry.
     Abandon,
+    Reverse {
+        tx: TxId,
+        /// All that is left of the entry when absent.
+        amount: Option<Amount>,
+        /// Found in the log before the entry is decided; `None` when there is nothing to reverse.
+        original: Option<Original>,
+    },
+}
+
+/// What a reversed entry moved, seen from the reversal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Original {
+    /// The account that the entry credited, which the reversal debits.
+    pub from: Account,
+    /// The account that the entry debited; the pool for a payout.
+    pub to: Account,
+    pub asset: Asset,
+    pub amount: Amount,
 }
 
 impl Body {
@@ -327,6 +349,7 @@ impl Body {
             Self::Payout(_) => Kind::Payout,
             Self::EpochClose { .. } => Kind::EpochClose,
             Self::Abandon => Kind::Abandon,
+            Self::Reverse { .. } => Kind::Reverse,
         }
     }
 }
@@ -347,7 +370,8 @@ impl Body {
             | Self::EpochOpen(_)
             | Self::Payout(_)
             | Self::EpochClose { .. }
-            | Self::Abandon => None,
+            | Self::Abandon
+            | Self::Reverse { .. } => None,
         }
     }
 
@@ -369,6 +393,15 @@ impl Body {
                     expires_at: y,
                 },
             ) => a.moves_the_same(b) && x == y,
+            // What the ledger finds under `tx` is no part of the request.
+            (
+                Self::Reverse {
+                    tx: a, amount: x, ..
+                },
+                Self::Reverse {
+                    tx: b, amount: y, ..
+                },
+            ) => a == b && x == y,
             (a, b) => a == b,
         }
     }
@@ -394,7 +427,8 @@ impl Entry {
             | Kind::Release
             | Kind::Expire
             | Kind::Freeze
-            | Kind::Unfreeze => {
+            | Kind::Unfreeze
+            | Kind::Reverse => {
                 self.body.asks_the_same(&first.body)
                     && self.header.same_but_limits(&first.header, erased)
             }
@@ -404,9 +438,17 @@ impl Entry {
     /// Checks what can be checked without state.
     pub(super) fn check(&self) -> Result<(), BadEntry> {
         let (keyed, details, budgets, ceiling) = match &self.body {
-            Body::Issue { amount, .. } | Body::Capture { amount, .. } => {
+            Body::Issue { amount, .. } => {
                 positive(*amount)?;
                 (true, true, true, false)
+            }
+            Body::Capture { amount, .. } => {
+                amount.map_or(Ok(()), positive)?;
+                (true, true, true, false)
+            }
+            Body::Reverse { amount, .. } => {
+                amount.map_or(Ok(()), positive)?;
+                (true, true, true, true)
             }
             Body::Transfer { debit, to } => {
                 if debit.from == *to {
@@ -462,7 +504,10 @@ fn check_budgets(budgets: &[Budget]) -> Result<(), BadEntry> {
     if budgets.iter().enumerate().any(twice) {
         return bad("budgets", "name one id twice");
     }
-    if budgets.iter().any(|b| b.total.is_none() && b.daily.is_none()) {
+    if budgets
+        .iter()
+        .any(|b| b.total.is_none() && b.daily.is_none())
+    {
         return bad("budgets", "have a total, a daily maximum, or both");
     }
     Ok(())

@@ -7,7 +7,7 @@ use ron_proto::ledger::{TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
-use super::entry::{Body, Debit, Entry, EpochOpen, Kind, Payout};
+use super::entry::{Body, Debit, Entry, EpochOpen, Kind, Original, Payout};
 use super::private::{Private, time};
 use super::verdict::Effect;
 
@@ -83,9 +83,9 @@ impl<'e> Facts<'e> {
             Body::Issue { to, asset, amount } => Self::money(None, Some(to), asset, *amount),
             Body::Transfer { debit, to } => Self::debit(debit, Some(to)),
             Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, None),
-            Body::Capture { hold, to, amount } => {
-                Self::of_hold(*hold, effect, Some(to), Some(*amount))
-            }
+            Body::Capture {
+                hold, to, amount, ..
+            } => Self::of_hold(*hold, effect, Some(to), *amount),
             Body::Release { hold } | Body::Expire { hold } => {
                 Self::of_hold(*hold, effect, None, None)
             }
@@ -102,6 +102,28 @@ impl<'e> Facts<'e> {
                 ..Self::money(None, Some(&payout.to), &payout.asset, payout.amount)
             },
             Body::EpochClose { .. } | Body::Abandon => Self::default(),
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => {
+                let moved = effect.map(|e| e.amount).or(*amount);
+                let found = original.as_ref().map(|o| {
+                    Self::money(
+                        Some(&o.from),
+                        Some(&o.to),
+                        &o.asset,
+                        moved.unwrap_or(o.amount),
+                    )
+                });
+                Self {
+                    reverses: Some(*tx),
+                    ..found.unwrap_or_else(|| Self {
+                        amount: moved,
+                        ..Self::default()
+                    })
+                }
+            }
         };
         Self { batch, ..facts }
     }
@@ -156,6 +178,18 @@ impl<'e> Facts<'e> {
 pub(super) fn put_detail(body: &Body, o: &mut Out) {
     match body {
         Body::Hold { expires_at, .. } => o.varint(expires_at.0),
+        Body::Capture {
+            amount, ends_hold, ..
+        } => {
+            o.option(amount.map(|n| n.0), Out::amount);
+            o.byte(u8::from(*ends_hold));
+        }
+        Body::Reverse {
+            amount, original, ..
+        } => {
+            o.option(amount.map(|n| n.0), Out::amount);
+            o.option(original.as_ref().map(|o| o.amount.0), Out::amount);
+        }
         Body::EpochOpen(open) => {
             o.text(open.epoch.as_str());
             o.bytes(&open.commitment.0);
@@ -175,7 +209,6 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
         Body::Issue { .. }
         | Body::Transfer { .. }
         | Body::Burn { .. }
-        | Body::Capture { .. }
         | Body::Release { .. }
         | Body::Expire { .. }
         | Body::Freeze { .. }
@@ -230,7 +263,12 @@ pub(super) fn read_entry(
         Kind::Capture => Body::Capture {
             hold: hold()?,
             to: to()?,
-            amount: amount()?,
+            amount: i.option(In::amount)?.map(Amount),
+            ends_hold: match i.byte()? {
+                0 => false,
+                1 => true,
+                _ => return i.fail("a flag is 0 or 1"),
+            },
         },
         Kind::Release => Body::Release { hold: hold()? },
         Kind::Expire => Body::Expire { hold: hold()? },
@@ -259,6 +297,19 @@ pub(super) fn read_entry(
             commitment: content(i)?,
         },
         Kind::Abandon => Body::Abandon,
+        Kind::Reverse => Body::Reverse {
+            tx: facts.reverses.ok_or_else(absent)?,
+            amount: i.option(In::amount)?.map(Amount),
+            original: match i.option(In::amount)? {
+                None => None,
+                Some(moved) => Some(Original {
+                    from: from()?,
+                    to: to()?,
+                    asset: asset()?,
+                    amount: Amount(moved),
+                }),
+            },
+        },
     };
     Ok(Entry::new(private.header, body))
 }

@@ -71,6 +71,11 @@ impl Frozen {
             o.text(principal.as_str());
             o.varint(full.0);
         }
+        o.varint(self.reversed.len() as u64);
+        for (seq, amount) in &self.reversed {
+            o.varint(*seq);
+            o.amount(*amount);
+        }
         put(&o.0)
     }
 }
@@ -149,6 +154,9 @@ impl State {
         for _ in 0..i.varint()? {
             let owner = (i.value()?, i.value()?);
             s.set_refusals(owner, Timestamp(i.varint()?));
+        }
+        for _ in 0..i.varint()? {
+            s.reversed.insert(i.varint()?, i.amount()?);
         }
         i.end()?;
         s.sources = Self::sources_of(&s.epochs).map_err(ImageError::Audit)?;

@@ -230,6 +230,8 @@ fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
         18 => Refusal::UsagePaid { by: i.value()? },
         19 => Refusal::AssetSpelling,
         20 => Refusal::RefusalBudget,
+        21 => Refusal::NotReversible,
+        22 => Refusal::ReversalTooLarge,
         LIMITED => Refusal::Limit(read_limit(i)?),
         n => return i.fail(format!("refusal {n} is not known")),
     };
@@ -284,6 +286,8 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
         }
         Refusal::AssetSpelling => o.byte(19),
         Refusal::RefusalBudget => o.byte(20),
+        Refusal::NotReversible => o.byte(21),
+        Refusal::ReversalTooLarge => o.byte(22),
         Refusal::Limit(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);
             o.varint(u64::from(*most));

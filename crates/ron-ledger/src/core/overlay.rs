@@ -169,6 +169,12 @@ impl Overlay<'_> {
         }
     }
 
+    /// How much of the entry at `seq` is reversed.
+    pub(super) fn reversed(&self, seq: u64) -> u128 {
+        let here = self.layers().find_map(|d| d.reversed.get(&seq).copied());
+        here.unwrap_or_else(|| self.state.reversed(seq))
+    }
+
     pub(super) fn epoch(&self, key: &EpochKey) -> Option<&EpochRow> {
         self.layers()
             .find_map(|d| d.epochs.get(key))

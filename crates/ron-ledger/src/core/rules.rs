@@ -2,14 +2,14 @@
 //! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, budgets,
 //! funds, the operator's limits.
 
-use ron_proto::ledger::{ESCROW_PREFIX, TxId, escrow_account};
-use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::ledger::{ESCROW_PREFIX, TxId};
+use ron_proto::{Account, Amount, Asset, Timestamp};
 
-use super::entry::{Body, Budget, Debit, EpochOpen, Header, Payout};
+use super::entry::{Body, Budget, Debit, Header, Original};
 use super::limits::{ACCOUNTS_MAX, ISSUED_MAX, Limit};
 use super::op::Op;
 use super::overlay::Overlay;
-use super::state::{Balance, EpochKey, EpochRow, HoldRow};
+use super::state::{Balance, HoldRow};
 use super::verdict::{Effect, Refusal};
 
 /// Why an entry takes no effect.
@@ -21,13 +21,13 @@ pub(super) enum Stop {
 }
 
 /// The result of a rule.
-type Rule<T> = Result<T, Stop>;
+pub(super) type Rule<T> = Result<T, Stop>;
 
-fn no<T>(why: Refusal) -> Rule<T> {
+pub(super) fn no<T>(why: Refusal) -> Rule<T> {
     Err(Stop::Refused(why))
 }
 
-fn reserved(account: &Account) -> Rule<()> {
+pub(super) fn reserved(account: &Account) -> Rule<()> {
     if account.as_str().starts_with(ESCROW_PREFIX) {
         no(Refusal::ReservedAccount)
     } else {
@@ -41,16 +41,32 @@ impl Overlay<'_> {
     pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Rule<Option<Effect>> {
         let (header, tenant) = (&op.entry().header, &op.entry().header.tenant);
         match &op.entry().body {
-            Body::Issue { to, asset, amount } => self.issue(to, asset, amount.0, &header.budgets)?,
+            Body::Issue { to, asset, amount } => {
+                self.issue(to, asset, amount.0, &header.budgets)?
+            }
             Body::Transfer { debit, to } => self.transfer(debit, header, to)?,
             Body::Burn { debit } => self.burn(debit, header)?,
             Body::Hold { debit, expires_at } => {
                 self.make_hold(debit, header, *expires_at, op.txid(seq))?;
             }
-            Body::Capture { hold, to, amount } => {
-                return self
-                    .capture(*hold, to, amount.0, &header.budgets)
-                    .map(Some);
+            Body::Capture {
+                hold,
+                to,
+                amount,
+                ends_hold,
+            } => {
+                let asked = (*amount, *ends_hold);
+                return self.capture(*hold, to, asked, &header.budgets).map(Some);
+            }
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => {
+                let Some(original) = original else {
+                    return no(Refusal::NotReversible);
+                };
+                return self.reverse(*tx, *amount, original, header).map(Some);
             }
             Body::Release { hold } => return self.end_hold(*hold).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
@@ -67,7 +83,7 @@ impl Overlay<'_> {
     }
 
     /// The row number of an asset; refuses a second spelling of a known one.
-    fn asset_ix(&self, name: &Asset) -> Rule<Option<u32>> {
+    pub(super) fn asset_ix(&self, name: &Asset) -> Rule<Option<u32>> {
         match self.asset_like(name) {
             Some(ix) if self.asset(ix).name != *name => no(Refusal::AssetSpelling),
             known => Ok(known),
@@ -79,7 +95,7 @@ impl Overlay<'_> {
         self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
     }
 
-    fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
+    pub(super) fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
         if self.account_count() < u64::from(most) || self.find(name).is_some() {
             Ok(())
         } else {
@@ -194,13 +210,7 @@ impl Overlay<'_> {
         b.day_total += amount;
     }
 
-    fn issue(
-        &mut self,
-        to: &Account,
-        asset: &Asset,
-        amount: u128,
-        budgets: &[Budget],
-    ) -> Rule<()> {
+    fn issue(&mut self, to: &Account, asset: &Asset, amount: u128, budgets: &[Budget]) -> Rule<()> {
         reserved(to)?;
         let known = self.asset_ix(asset)?;
         self.within_budgets(budgets, amount)?;
@@ -313,7 +323,7 @@ impl Overlay<'_> {
         &mut self,
         id: TxId,
         to: &Account,
-        amount: u128,
+        (asked, ends_hold): (Option<Amount>, bool),
         budgets: &[Budget],
     ) -> Rule<Effect> {
         reserved(to)?;
@@ -324,6 +334,7 @@ impl Overlay<'_> {
         if self.row(hold.account).frozen {
             return no(Refusal::AccountFrozen);
         }
+        let amount = asked.map_or(hold.remaining, |asked| asked.0);
         // The budgets that the hold was counted against have paid for its captures already.
         let others = || budgets.iter().filter(|b| !hold.budgets.contains(&b.id));
         self.within_budgets(others(), amount)?;
@@ -347,7 +358,59 @@ impl Overlay<'_> {
             ..hold.clone()
         });
         self.top().holds.insert(id.seq(), left);
+        if ends_hold && remaining > 0 {
+            self.end_hold(id)?;
+        }
         Ok(effect)
+    }
+
+    /// Moves back what an entry moved: an outflow of the account that it credited, like any other.
+    fn reverse(
+        &mut self,
+        tx: TxId,
+        asked: Option<Amount>,
+        original: &Original,
+        header: &Header,
+    ) -> Rule<Effect> {
+        let Original { from, to, .. } = original;
+        reserved(from)?;
+        reserved(to)?;
+        let done = self.reversed(tx.seq());
+        let left = original.amount.0.saturating_sub(done);
+        let amount = asked.map_or(left, |asked| asked.0);
+        if amount == 0 || amount > left {
+            return no(Refusal::ReversalTooLarge);
+        }
+        let payer = self.find(from);
+        if payer.is_some_and(|ix| self.row(ix).frozen) {
+            return no(Refusal::AccountFrozen);
+        }
+        let asset = self.asset_ix(&original.asset)?;
+        self.within_ceiling(payer, asset, amount, header.daily_ceiling)?;
+        self.within_budgets(&header.budgets, amount)?;
+        let (Some(payer), Some(asset)) = (payer, asset) else {
+            return no(Refusal::InsufficientFunds);
+        };
+        let b = self.row(payer).balance(asset);
+        if b.total - b.held < amount {
+            return no(Refusal::InsufficientFunds);
+        }
+        // A reversal to the debited account itself does not raise its total.
+        if from != to {
+            self.within_total(to, Some(asset), amount)?;
+        }
+        self.room(to)?;
+        self.count_day(payer, asset, amount, header.daily_ceiling);
+        self.count_budgets(&header.budgets, amount);
+        self.touch(payer).row.balance_mut(asset).total -= amount;
+        let payee = self.intern(to);
+        self.touch(payee).row.balance_mut(asset).total += amount;
+        self.top().reversed.insert(tx.seq(), done + amount);
+        Ok(Effect {
+            from: from.clone(),
+            asset: original.asset.clone(),
+            amount: Amount(amount),
+        })
     }
 
     fn expire(&mut self, id: TxId) -> Rule<Effect> {
@@ -383,156 +446,5 @@ impl Overlay<'_> {
         let ix = self.intern(account);
         self.touch(ix).row.frozen = frozen;
         Ok(())
-    }
-}
-
-/// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
-impl Overlay<'_> {
-    fn epoch_open(&mut self, tenant: &Tenant, open: &EpochOpen, seq: u64) -> Rule<()> {
-        let key: EpochKey = (tenant.clone(), open.epoch.clone());
-        if let Some(e) = self.epoch(&key) {
-            let same = e.commitment == open.commitment
-                && e.sum_root == open.sum_root
-                && e.from == open.from
-                && e.recipients == open.recipients
-                && e.source == open.source
-                && e.adjusts == open.adjusts
-                && e.total == open.amount.0
-                && self.asset(e.asset).name == open.asset;
-            return if same {
-                Err(Stop::Known(e.opened_seq))
-            } else {
-                no(Refusal::EpochConflict)
-            };
-        }
-        self.check_source(tenant, open.source, open.adjusts.as_ref())?;
-        let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
-        let escrow = escrow_account(tenant, &open.epoch);
-        self.room_among(&escrow, ACCOUNTS_MAX)?;
-        self.touch(pool).row.balance_mut(asset).total -= open.amount.0;
-        let escrow = self.intern(&escrow);
-        self.touch(escrow).row.balance_mut(asset).total += open.amount.0;
-        let row = EpochRow {
-            commitment: open.commitment,
-            sum_root: open.sum_root,
-            from: open.from.clone(),
-            asset,
-            recipients: open.recipients,
-            source: open.source,
-            adjusts: open.adjusts.clone(),
-            total: open.amount.0,
-            paid: 0,
-            next_index: 0,
-            opened_seq: seq,
-            closed_seq: None,
-            runs: Vec::new(),
-        };
-        let top = self.top();
-        top.sources
-            .insert((key.0.clone(), open.source), key.1.clone());
-        top.epochs.insert(key, row);
-        Ok(())
-    }
-
-    /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
-    /// is made twice.
-    fn check_source(
-        &self,
-        tenant: &Tenant,
-        source: ContentId,
-        adjusts: Option<&EpochId>,
-    ) -> Rule<()> {
-        match (self.paid_by(tenant, source), adjusts) {
-            (Some(paid), named) if named != Some(paid) => {
-                no(Refusal::UsagePaid { by: paid.clone() })
-            }
-            (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
-                no(Refusal::EpochUnknown)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {
-        reserved(from)?;
-        let pool = self.find(from);
-        if pool.is_some_and(|ix| self.row(ix).frozen) {
-            return no(Refusal::AccountFrozen);
-        }
-        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)?) else {
-            return no(Refusal::InsufficientFunds);
-        };
-        let b = self.row(pool).balance(asset);
-        if b.total - b.held < amount {
-            no(Refusal::InsufficientFunds)
-        } else {
-            Ok((pool, asset))
-        }
-    }
-
-    fn payout(&mut self, tenant: &Tenant, payout: &Payout, seq: u64) -> Rule<()> {
-        let key: EpochKey = (tenant.clone(), payout.epoch.clone());
-        let Some(e) = self.epoch(&key) else {
-            return no(Refusal::EpochUnknown);
-        };
-        if let Some(made) = e.payout_seq(payout.index) {
-            return Err(Stop::Known(made));
-        }
-        self.check_payout(e, payout)?;
-        let (asset, amount) = (e.asset, payout.amount.0);
-        let escrow = self.intern(&escrow_account(tenant, &payout.epoch));
-        self.touch(escrow).row.balance_mut(asset).total -= amount;
-        let to = self.intern(&payout.to);
-        self.touch(to).row.balance_mut(asset).total += amount;
-        let e = self.epoch_mut(&key);
-        e.paid += amount;
-        e.note_payout(seq);
-        Ok(())
-    }
-
-    fn check_payout(&self, e: &EpochRow, payout: &Payout) -> Rule<()> {
-        reserved(&payout.to)?;
-        if e.closed_seq.is_some() {
-            return no(Refusal::EpochClosed);
-        }
-        if payout.index >= e.recipients || self.asset(e.asset).name != payout.asset {
-            return no(Refusal::EpochConflict);
-        }
-        if payout.index > e.next_index {
-            let expected = e.next_index;
-            return no(Refusal::IndexGap { expected });
-        }
-        // Every recipient still to come needs at least one unit, and the last one takes exactly the
-        // remainder.
-        let left = e.recipients - payout.index - 1;
-        match (e.total - e.paid).checked_sub(payout.amount.0) {
-            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
-                self.room_among(&payout.to, ACCOUNTS_MAX)
-            }
-            _ => no(Refusal::EpochConflict),
-        }
-    }
-
-    fn epoch_close(&mut self, key: EpochKey, commitment: ContentId, seq: u64) -> Rule<()> {
-        let Some(e) = self.epoch(&key) else {
-            return no(Refusal::EpochUnknown);
-        };
-        if e.commitment != commitment {
-            return no(Refusal::EpochConflict);
-        }
-        if let Some(closed) = e.closed_seq {
-            return Err(Stop::Known(closed));
-        }
-        let paid = e.next_index == e.recipients && e.paid == e.total;
-        if !paid || !self.escrow_is_empty(&key, e.asset) {
-            return no(Refusal::EpochIncomplete);
-        }
-        self.epoch_mut(&key).closed_seq = Some(seq);
-        Ok(())
-    }
-
-    fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {
-        self.find(&escrow_account(&key.0, &key.1))
-            .is_none_or(|ix| self.row(ix).balance(asset).total == 0)
     }
 }

@@ -193,6 +193,8 @@ pub struct State {
     /// What was spent under each budget, until its token has ended.
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) budget_ends: BTreeSet<(Timestamp, BudgetId)>,
+    /// By the sequence of a reversed entry, how much of it is reversed.
+    pub(super) reversed: BTreeMap<u64, u128>,
     /// When the owner's budget of refusals will be full again. A full one has no row, so there are at
     /// most as many as owners with a refusal in the last minutes.
     pub(super) refusals: BTreeMap<Owner, Timestamp>,
@@ -213,6 +215,7 @@ pub struct Frozen {
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) refusals: BTreeMap<Owner, Timestamp>,
+    pub(super) reversed: BTreeMap<u64, u128>,
 }
 
 impl Frozen {
@@ -292,6 +295,11 @@ impl State {
         self.budgets.get(&id).copied().unwrap_or_default()
     }
 
+    /// How much of the entry at `seq` is reversed, in minor units.
+    pub fn reversed(&self, seq: u64) -> u128 {
+        self.reversed.get(&seq).copied().unwrap_or(0)
+    }
+
     /// The earliest expiry of an open hold.
     pub fn next_expiry(&self) -> Option<Timestamp> {
         self.expiries.first().map(|(ts, _)| *ts)
@@ -329,6 +337,7 @@ impl State {
             epochs: self.epochs.clone(),
             budgets: self.budgets.clone(),
             refusals: self.refusals.clone(),
+            reversed: self.reversed.clone(),
         }
     }
 

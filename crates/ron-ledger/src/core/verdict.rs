@@ -11,10 +11,11 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// What a capture, release or expiry moved. It is known only when decided, so the leaf records it.
+/// What a capture, release, expiry or reversal moved. It is known only when decided, so the leaf
+/// records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The account that the hold is on.
+    /// The account that the hold is on, or that the reversal debits.
     pub from: Account,
     pub asset: Asset,
     /// Captured, or made available again.
@@ -55,6 +56,10 @@ pub enum Refusal {
     AssetSpelling,
     /// The principal caused too many refusals; this one has no leaf.
     RefusalBudget,
+    /// There is no done transfer, capture or payout to reverse.
+    NotReversible,
+    /// Not so much is left of the entry to reverse.
+    ReversalTooLarge,
     /// A limit of the operator; callers see `limits_exceeded`.
     Limit(Limit),
 }

@@ -133,11 +133,15 @@ pub enum RefusalCode {
     /// Too many requests of this principal were refused lately. The key is unused: send the same
     /// again later.
     RefusalBudget,
+    /// The entry to reverse is no done transfer, capture or payout.
+    NotReversible,
+    /// The amount is more than what earlier reversals left of the entry, or nothing is left.
+    ReversalTooLarge,
 }
 
 impl RefusalCode {
     /// Every code; a metric has a series for each.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
@@ -158,6 +162,8 @@ impl RefusalCode {
         Self::UsagePaid,
         Self::AssetSpelling,
         Self::RefusalBudget,
+        Self::NotReversible,
+        Self::ReversalTooLarge,
     ];
 
     /// The code on the wire, also the `code` of the problem derived from it.
@@ -183,6 +189,8 @@ impl RefusalCode {
             Self::UsagePaid => "usage_paid",
             Self::AssetSpelling => "asset_spelling",
             Self::RefusalBudget => "refusal_budget",
+            Self::NotReversible => "not_reversible",
+            Self::ReversalTooLarge => "reversal_too_large",
         }
     }
 
@@ -191,7 +199,9 @@ impl RefusalCode {
         match self {
             Self::InsufficientFunds => "the available balance is smaller than the amount",
             Self::NonceConflict => "the nonce is not the account's next",
-            Self::LimitsExceeded => "a daily ceiling, the budget of the token, or another limit would be exceeded",
+            Self::LimitsExceeded => {
+                "a daily ceiling, the budget of the token, or another limit would be exceeded"
+            }
             Self::AmountOverflow => "a total would exceed 128 bits",
             Self::AccountFrozen => "the account is frozen and refuses debits",
             Self::ReservedAccount => "the account is reserved for the ledger",
@@ -212,6 +222,8 @@ impl RefusalCode {
             Self::AssetSpelling => {
                 "the asset exists under a name that differs in upper and lower case only; use that name"
             }
+            Self::NotReversible => "the entry to reverse is no done transfer, capture or payout",
+            Self::ReversalTooLarge => "not so much is left of the entry to reverse",
             Self::RefusalBudget => {
                 "too many requests of this caller were refused lately; wait, then send the same again"
             }

@@ -51,6 +51,16 @@ pub struct BudgetDoc {
     pub day: Timestamp,
 }
 
+/// `GET /v1/ledger/tx/{txid}/reversals`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReversalsDoc {
+    /// How much of the entry is reversed, in minor units.
+    pub reversed_minor: Amount,
+    /// The reversals, oldest first, at most 100; from the projection, which may lag.
+    pub reversals: Vec<TxId>,
+}
+
 /// An open hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,123 +1,12 @@
 //! Entries as a commit carries them and as events show them.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTag, BudgetId, EntryKey, Memo, Metadata, PrincipalName, Reference, TxId};
+use super::{
+    BatchTag, Details, EntryKey, EntryKind, Operands, Original, PrincipalName, TokenBudget, TxId,
+};
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
-
-/// Kind of an entry.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum EntryKind {
-    /// Creates money in `to`.
-    Issue,
-    /// Moves money from `from` to `to`.
-    Transfer,
-    /// Destroys money of `from`.
-    Burn,
-    /// Reserves money of `from`.
-    Hold,
-    /// Pays out of a hold, in part or whole.
-    Capture,
-    /// Ends a hold; the remaining amount becomes available again.
-    Release,
-    /// As `release`, written by the ledger when a hold expires.
-    Expire,
-    /// The account refuses debits from now on.
-    Freeze,
-    /// Revokes a freeze.
-    Unfreeze,
-    /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
-    EpochOpen,
-    /// Pays one recipient out of the epoch's escrow.
-    Payout,
-    /// Ends the epoch once every recipient is paid.
-    EpochClose,
-    /// Abandons a key for which `resolve` found no entry: a refusal without a request.
-    Abandon,
-}
-
-impl EntryKind {
-    /// The name on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Issue => "issue",
-            Self::Transfer => "transfer",
-            Self::Burn => "burn",
-            Self::Hold => "hold",
-            Self::Capture => "capture",
-            Self::Release => "release",
-            Self::Expire => "expire",
-            Self::Freeze => "freeze",
-            Self::Unfreeze => "unfreeze",
-            Self::EpochOpen => "epoch_open",
-            Self::Payout => "payout",
-            Self::EpochClose => "epoch_close",
-            Self::Abandon => "abandon",
-        }
-    }
-
-    /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
-    pub const fn is_settlement(self) -> bool {
-        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
-    }
-}
-
-impl fmt::Display for EntryKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// What a caller says about an entry. No rule of the ledger depends on it. In the log it is private:
-/// the leaf holds only salted hashes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Details {
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
-    /// The caller's own reference (an order, an invoice); need not be unique.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Reference>,
-    /// Members stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
-    /// The time at which statements show the entry; no decision depends on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effective_at: Option<Timestamp>,
-    /// Whether the payee's copy of the receipt shows the reference.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
-    pub share_reference: bool,
-}
-
-const fn yes() -> bool {
-    true
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_yes(b: &bool) -> bool {
-    *b
-}
-
-impl Default for Details {
-    fn default() -> Self {
-        Self {
-            memo: None,
-            reference: None,
-            metadata: None,
-            effective_at: None,
-            share_reference: true,
-        }
-    }
-}
 
 /// One entry of a commit. All kinds except settlement carry a `key`, which is never reused by its
 /// principal. Principals of the same name in two tenants are two principals.
@@ -208,19 +97,46 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         budgets: Vec<TokenBudget>,
     },
-    /// Pays `amount_minor` of the hold to `to`; the remaining amount stays reserved.
+    /// Pays `amount_minor` of the hold to `to`, or all that is left of it; the rest stays reserved.
     Capture {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
         hold: TxId,
         to: Account,
-        amount_minor: Amount,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        amount_minor: Option<Amount>,
+        /// Releases what the capture leaves.
+        #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
+        ends_hold: bool,
         #[serde(flatten)]
         details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         batch: Option<BatchTag>,
         /// As in `issue`; a budget that the hold was counted against does not count its captures.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
+    },
+    /// Moves back what the entry `tx` moved: `amount_minor` of it, or all that is left. `tx` is a done
+    /// transfer, capture or payout; a payout goes back to the pool of its epoch. Never more than is
+    /// left of the entry.
+    Reverse {
+        tenant: Tenant,
+        principal: PrincipalName,
+        key: EntryKey,
+        tx: TxId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        amount_minor: Option<Amount>,
+        /// What the ledger found under `tx`; in requests it is ignored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        original: Option<Original>,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
+        /// As in `transfer`, for the account that is debited now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        daily_ceiling: Option<Amount>,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         budgets: Vec<TokenBudget>,
     },
@@ -313,6 +229,7 @@ impl Entry {
             Self::Hold { .. } => EntryKind::Hold,
             Self::Capture { .. } => EntryKind::Capture,
             Self::Release { .. } => EntryKind::Release,
+            Self::Reverse { .. } => EntryKind::Reverse,
             Self::Expire { .. } => EntryKind::Expire,
             Self::Freeze { .. } => EntryKind::Freeze,
             Self::Unfreeze { .. } => EntryKind::Unfreeze,
@@ -362,6 +279,12 @@ impl Entry {
                 key,
                 ..
             }
+            | Self::Reverse {
+                tenant,
+                principal,
+                key,
+                ..
+            }
             | Self::Freeze {
                 tenant,
                 principal,
@@ -399,9 +322,18 @@ impl Entry {
         | Self::Transfer { budgets, .. }
         | Self::Burn { budgets, .. }
         | Self::Hold { budgets, .. }
-        | Self::Capture { budgets, .. } = &mut self
+        | Self::Capture { budgets, .. }
+        | Self::Reverse { budgets, .. } = &mut self
         {
             budgets.clear();
+        }
+        if let Self::Reverse {
+            original,
+            daily_ceiling,
+            ..
+        } = &mut self
+        {
+            (*original, *daily_ceiling) = (None, None);
         }
         if let Self::Transfer {
             nonce,
@@ -431,7 +363,8 @@ impl Entry {
             | Self::Transfer { batch, .. }
             | Self::Burn { batch, .. }
             | Self::Hold { batch, .. }
-            | Self::Capture { batch, .. } => *batch,
+            | Self::Capture { batch, .. }
+            | Self::Reverse { batch, .. } => *batch,
             Self::Release { .. }
             | Self::Expire { .. }
             | Self::Freeze { .. }
@@ -497,10 +430,25 @@ impl Entry {
                 ..
             } => Operands {
                 to: Some(to),
-                amount_minor: Some(amount_minor),
+                amount_minor,
                 details,
                 ..Operands::default()
             },
+            Self::Reverse {
+                amount_minor,
+                original,
+                details,
+                ..
+            } => {
+                let found = original.map_or_else(Operands::default, |o| {
+                    Operands::money(Some(o.from), Some(o.to), o.asset, o.amount_minor)
+                });
+                Operands {
+                    amount_minor: amount_minor.or(found.amount_minor),
+                    details,
+                    ..found
+                }
+            }
             Self::Freeze {
                 account, details, ..
             }
@@ -530,45 +478,6 @@ impl Entry {
             Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
                 Operands::default()
             }
-        }
-    }
-}
-
-/// A budget that an entry counts against: what a token, and all that was made from it, may spend.
-/// Money of every asset counts, in minor units.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TokenBudget {
-    pub id: BudgetId,
-    /// Maximum in all (`ceiling.total`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub total: Option<Amount>,
-    /// Maximum per UTC day (`ceiling.daily`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub daily: Option<Amount>,
-    /// When the token has ended; the ledger forgets the budget afterwards.
-    pub until: Timestamp,
-}
-
-/// The accounts, money and details that a request names. `from` is also the account of a freeze.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Operands {
-    pub from: Option<Account>,
-    pub to: Option<Account>,
-    pub asset: Option<Asset>,
-    pub amount_minor: Option<Amount>,
-    pub nonce: Option<u64>,
-    pub details: Details,
-}
-
-impl Operands {
-    fn money(from: Option<Account>, to: Option<Account>, asset: Asset, amount: Amount) -> Self {
-        Self {
-            from,
-            to,
-            asset: Some(asset),
-            amount_minor: Some(amount),
-            ..Self::default()
         }
     }
 }

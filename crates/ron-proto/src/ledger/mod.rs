@@ -8,16 +8,21 @@
 mod answer;
 mod document;
 mod entry;
+mod kind;
 mod name;
+mod parts;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
-    AccountDoc, BalanceDoc, BudgetDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
+    AccountDoc, BalanceDoc, BudgetDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc,
+    LEDGER_CLOSED, ReversalsDoc,
 };
-pub use entry::{CommitRequest, Details, Entry, EntryKind, Operands, RequestKey, TokenBudget};
+pub use entry::{CommitRequest, Entry, RequestKey};
+pub use kind::EntryKind;
 pub use name::{
     BatchTag, BudgetId, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
 };
+pub use parts::{Details, Operands, Original, TokenBudget};
 
 use crate::values::{Account, EpochId, Tenant};
 

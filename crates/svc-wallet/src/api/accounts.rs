@@ -7,10 +7,10 @@ use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, RequestKey};
 use ron_proto::wallet::{HistoryEntry, HistoryPage, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
-use super::{Api, is_own};
 use super::holds::remarks;
 use super::submit::{Accepted, write};
 use super::writes::{not_reserved, tag};
+use super::{Api, is_own};
 use crate::render::code_of;
 
 /// Maximum entries of one page.

@@ -85,7 +85,9 @@ fn batch_tag(body: &Batch) -> Result<BatchTag, Problem> {
     let broken = |_| Problem::internal("the batch cannot be written in canonical form");
     let mut compared = body.clone();
     for item in &mut compared.items {
-        if let BatchItem::Transfer(Transfer { nonce, .. }) | BatchItem::Burn(Burn { nonce, .. }) = item {
+        if let BatchItem::Transfer(Transfer { nonce, .. }) | BatchItem::Burn(Burn { nonce, .. }) =
+            item
+        {
             *nonce = None;
         }
     }

@@ -64,7 +64,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             .body::<HoldMoney>()
             .returns::<Transaction>(200),
         write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
-            .summary("Pay out of a hold; the remainder stays reserved.")
+            .summary("Pay out of a hold, in part or all that is left; the remainder stays reserved, unless the capture is final.")
             .body::<Capture>()
             .returns::<Transaction>(200)
             .errors(&[404]),
@@ -117,7 +117,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
 fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let tag = tag(req)?;
     let body: Capture = req.json()?;
-    positive(body.amount_minor)?;
+    body.amount_minor.map_or(Ok(()), positive)?;
     not_reserved(&body.to)?;
     let (hold, facts) = facts(api, req)?;
     api.allow(
@@ -125,7 +125,8 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         WalletAction::Hold,
         &facts.from,
         Some(&facts.asset),
-        Some(body.amount_minor),
+        // All that is left is at most what the hold had at first.
+        Some(body.amount_minor.unwrap_or(facts.amount)),
     )?;
     let entry = Entry::Capture {
         tenant: tag.owned.tenant,
@@ -134,6 +135,7 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         hold,
         to: body.to,
         amount_minor: body.amount_minor,
+        ends_hold: body.ends_hold,
         details: body.details,
         batch: tag.batch,
         // The day's limit bound the hold when it was made.

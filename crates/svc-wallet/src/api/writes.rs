@@ -170,7 +170,7 @@ impl Debit<'_> {
 }
 
 /// The lower one of the limits of rule and configuration.
-fn daily(api: &Api, rule: Option<Amount>) -> Option<Amount> {
+pub fn daily(api: &Api, rule: Option<Amount>) -> Option<Amount> {
     Some(rule.map_or(api.daily_max, |most| most.min(api.daily_max)))
 }
 

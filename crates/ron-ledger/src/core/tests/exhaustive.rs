@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use ron_proto::ledger::{BudgetId, Details, Entry, TokenBudget, TxId};
+use ron_proto::ledger::{BudgetId, Details, Entry, Original, TokenBudget, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use super::model::Model;
@@ -34,6 +34,9 @@ enum Verb {
     Hold(usize),
     Capture(usize),
     Release,
+    Finish(usize),
+    /// Reverses the last transfer, capture or payout.
+    Reverse,
     Freeze(usize),
     Unfreeze(usize),
     Abandon,
@@ -43,7 +46,7 @@ enum Verb {
 }
 
 fn alphabet() -> Vec<Verb> {
-    let mut all = vec![Verb::Release, Verb::Abandon, Verb::Close];
+    let mut all = vec![Verb::Release, Verb::Abandon, Verb::Close, Verb::Reverse];
     for a in 0..3 {
         all.extend([
             Verb::Issue(a),
@@ -52,6 +55,7 @@ fn alphabet() -> Vec<Verb> {
             Verb::Burn(a),
             Verb::Hold(a),
             Verb::Capture(a),
+            Verb::Finish(a),
             Verb::Freeze(a),
             Verb::Unfreeze(a),
             Verb::Open(a),
@@ -139,18 +143,39 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             daily_ceiling,
             budgets: Vec::new(),
         },
-        Verb::Capture(a) => Entry::Capture {
+        Verb::Capture(a) | Verb::Finish(a) => Entry::Capture {
             tenant,
             principal,
             key,
             hold,
             to: name(a),
-            amount_minor: Amount(3),
+            amount_minor: matches!(verb, Verb::Capture(_)).then_some(Amount(3)),
+            ends_hold: matches!(verb, Verb::Finish(_)),
             details,
             batch,
             // Beside one issue of 10, one capture passes.
             budgets,
         },
+        Verb::Reverse => {
+            let found = model.moved.iter().next_back();
+            Entry::Reverse {
+                tenant,
+                principal,
+                key,
+                tx: found.map_or(TxId(1 << 64), |(id, _)| *id),
+                amount_minor: None,
+                original: found.map(|(_, ((to, asset), from, n, _))| Original {
+                    from: from.parse().unwrap(),
+                    to: to.parse().unwrap(),
+                    asset: asset.parse().unwrap(),
+                    amount_minor: Amount(*n),
+                }),
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            }
+        }
         Verb::Release => Entry::Release {
             tenant,
             principal,

@@ -313,16 +313,25 @@ fn refusals_beyond_the_budget_have_no_leaf() {
     other["principal"] = "q".into();
     assert_eq!(at(1_000, vec![entry(other)]), [broke(5)]);
     assert_eq!(at(1_999, vec![over("x4")]), [beyond.clone()]);
-    assert_eq!(at(2_000, vec![over("x4"), over("x5")]), [broke(6), beyond.clone()]);
+    assert_eq!(
+        at(2_000, vec![over("x4"), over("x5")]),
+        [broke(6), beyond.clone()]
+    );
     // Four done entries earn one.
     let pay = |key: &str| with(transfer(key, "b", 1, 1), "nonce", serde_json::Value::Null);
-    assert!(at(2_000, ["y1", "y2", "y3"].map(pay).to_vec()).iter().all(done));
+    assert!(
+        at(2_000, ["y1", "y2", "y3"].map(pay).to_vec())
+            .iter()
+            .all(done)
+    );
     assert_eq!(at(2_000, vec![over("x5")]), [beyond.clone()]);
     assert!(at(2_000, vec![pay("y4")]).iter().all(done));
     assert_eq!(at(2_000, vec![over("x5")]), [broke(11)]);
     // Two refusals of one linked commit do not fit one unit; nothing of it is recorded.
     let linked = vec![pay("z1"), over("z2")];
-    let said = book.commit(3_000, &[(linked.clone(), Atomicity::Linked)]).remove(0);
+    let said = book
+        .commit(3_000, &[(linked.clone(), Atomicity::Linked)])
+        .remove(0);
     assert_eq!(said, [Outcome::Rejected(Refusal::LinkedFailed), beyond]);
     book.state = State::from_image(&image(&book.state)).unwrap();
     let said = book.commit(4_000, &[(linked, Atomicity::Linked)]).remove(0);
@@ -386,10 +395,18 @@ fn a_token_spends_its_budget_and_no_more() {
     assert_eq!((spent(&book, "token"), spent(&book, "child")), (100, 30));
     // Within one linked commit the second debit sees the first.
     let linked = vec![
-        of(transfer("l1", "b", 3, 4), &[budget("third", Some(5), None, END)]),
-        of(transfer("l2", "b", 3, 5), &[budget("third", Some(5), None, END)]),
+        of(
+            transfer("l1", "b", 3, 4),
+            &[budget("third", Some(5), None, END)],
+        ),
+        of(
+            transfer("l2", "b", 3, 5),
+            &[budget("third", Some(5), None, END)],
+        ),
     ];
-    let said = book.commit(2 * DAY, &[(linked, Atomicity::Linked)]).remove(0);
+    let said = book
+        .commit(2 * DAY, &[(linked, Atomicity::Linked)])
+        .remove(0);
     let over = Some(Err(RefusalCode::LimitsExceeded));
     assert_eq!(said_of(&said[1]), over);
     assert_eq!(spent(&book, "third"), 0);

@@ -7,11 +7,14 @@ use ron_proto::Timestamp;
 use ron_proto::ledger::{BudgetId, Entry, EntryKind, RefusalCode, TxId};
 
 mod corners;
+mod draw;
 mod exhaustive;
 mod limits;
 mod model;
+mod moves;
 
-use model::{Draw, Expected, Maker, Model};
+use draw::{Draw, Maker};
+use model::{Expected, Model};
 
 use super::leaf::encode;
 use super::*;
@@ -89,7 +92,13 @@ fn draws() -> impl Strategy<Value = Draw> {
     let nonce = prop_oneof![6 => Just(0i8), 1 => Just(1), 1 => Just(-1), 3 => Just(2)];
     let ceiling = prop_oneof![3 => Just(None), 1 => (0..80u128).prop_map(Some)];
     (
-        (0..Draw::KINDS, any::<u8>(), 0..4u8, 0..4u8, prop_oneof![4 => 0..2u8, 1 => Just(2)]),
+        (
+            0..Draw::KINDS,
+            any::<u8>(),
+            0..4u8,
+            0..4u8,
+            prop_oneof![4 => 0..2u8, 1 => Just(2)],
+        ),
         (amount, nonce, ceiling, any::<u8>()),
     )
         .prop_map(
@@ -145,41 +154,11 @@ fn expect(
         return vec![None; ops.len()];
     }
     if together {
-        let before = model.clone();
-        let linked = atomicity == Atomicity::Linked;
-        let mut said: Vec<Expected> = ops
-            .iter()
-            .enumerate()
-            .map(|(i, op)| model.run(&op.into(), op.txid(*seq + i as u64), ts))
-            .collect();
-        let stops = |s: &Expected| s.is_err_and(|why| linked || !has_leaf(why));
-        let mut bad = said.iter().position(stops);
-        if let Some(bad) = bad {
-            *model = before.clone();
-            let others = (0..said.len()).filter(|i| *i != bad);
-            others.for_each(|i| said[i] = Err(RefusalCode::LinkedFailed));
-        }
-        if bad.is_none_or(|at| said[at].is_err_and(has_leaf)) {
-            let refused = |upto: usize, owner: &str| {
-                let mine = |i: &usize| said[*i].is_err() && tenant(&ops[*i]) == owner;
-                (0..=upto).filter(mine).count() as u64
-            };
-            let fits = |i: usize| {
-                let owner = &tenant(&ops[i]);
-                said[i].is_ok() || before.may_refuse(owner, refused(i, owner), ts, burst)
-            };
-            bad = (0..ops.len()).find(|i| !fits(*i));
-            if bad.is_none() {
-                *seq += ops.len() as u64;
-                for (op, said) in ops.iter().zip(&said) {
-                    note(used, op);
-                    model.note(&tenant(op), said.is_err(), ts);
-                }
-                return said.into_iter().map(Some).collect();
-            }
-            *model = before;
-            said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
-            said[bad.unwrap()] = Err(RefusalCode::RefusalBudget);
+        let said = expect_together(model, ops, atomicity, *seq, (ts, burst));
+        let recorded = |s: &Expected| s.is_ok() || s.is_err_and(has_leaf);
+        if said.iter().all(recorded) {
+            ops.iter().for_each(|op| note(used, op));
+            *seq += ops.len() as u64;
         }
         return said.into_iter().map(Some).collect();
     }
@@ -210,16 +189,59 @@ fn expect(
     all
 }
 
+/// The same for entries that stand together.
+fn expect_together(
+    model: &mut Model,
+    ops: &[Op],
+    atomicity: Atomicity,
+    seq: u64,
+    (ts, burst): (u64, u32),
+) -> Vec<Expected> {
+    let before = model.clone();
+    let linked = atomicity == Atomicity::Linked;
+    let mut said: Vec<Expected> = (seq..)
+        .zip(ops)
+        .map(|(seq, op)| model.run(&op.into(), op.txid(seq), ts))
+        .collect();
+    let only = |at: usize, why| {
+        let mut said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
+        said[at] = Err(why);
+        said
+    };
+    let stops = |s: &Expected| s.is_err_and(|why| linked || !has_leaf(why));
+    if let Some(at) = said.iter().position(stops) {
+        *model = before.clone();
+        let why = said[at].unwrap_err();
+        said = only(at, why);
+        if !has_leaf(why) {
+            return said;
+        }
+    }
+    let refused = |upto: usize, owner: &str| {
+        let mine = |i: &usize| said[*i].is_err() && tenant(&ops[*i]) == owner;
+        (0..=upto).filter(mine).count() as u64
+    };
+    let fits = |i: &usize| {
+        let owner = &tenant(&ops[*i]);
+        said[*i].is_ok() || before.may_refuse(owner, refused(*i, owner), ts, burst)
+    };
+    if let Some(at) = (0..ops.len()).find(|i| !fits(i)) {
+        *model = before;
+        return only(at, RefusalCode::RefusalBudget);
+    }
+    for (op, said) in ops.iter().zip(&said) {
+        model.note(&tenant(op), said.is_err(), ts);
+    }
+    said
+}
+
 fn tenant(op: &Op) -> String {
     op.entry().header.tenant.to_string()
 }
 
 /// Whether a refusal of a keyed entry is recorded.
 fn has_leaf(why: RefusalCode) -> bool {
-    !matches!(
-        why,
-        RefusalCode::NonceConflict | RefusalCode::RefusalBudget
-    )
+    !matches!(why, RefusalCode::NonceConflict | RefusalCode::RefusalBudget)
 }
 
 /// The result of an outcome; `None` for those that have an earlier one.
@@ -288,7 +310,16 @@ fn check(plan: Plan, burst: u32) {
         }
         let want: Vec<_> = ops
             .iter()
-            .map(|(ops, atomicity)| expect(&mut model, &mut used, ops, *atomicity, &mut seq, (now, burst)))
+            .map(|(ops, atomicity)| {
+                expect(
+                    &mut model,
+                    &mut used,
+                    ops,
+                    *atomicity,
+                    &mut seq,
+                    (now, burst),
+                )
+            })
             .collect();
         let got = book.commit(now, &ops);
         for ((g, w), (o, _)) in got
@@ -353,8 +384,15 @@ fn compare(state: &State, model: &Model) {
         );
     }
     assert_eq!(state.hold_count(), model.holds.len());
+    for (tx, (_, _, n, left)) in &model.moved {
+        assert_eq!(state.reversed(tx.seq()), n - left, "{tx}");
+    }
     for (id, (spent, _)) in &model.budgets {
-        assert_eq!(state.budget(id.parse().unwrap()).spent, *spent, "budget {id}");
+        assert_eq!(
+            state.budget(id.parse().unwrap()).spent,
+            *spent,
+            "budget {id}"
+        );
     }
 }
 

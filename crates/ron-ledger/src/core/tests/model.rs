@@ -1,13 +1,10 @@
 //! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a
 //! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
-//! twice. Below it, entries made from drawn numbers, for the property tests and the fuzzer.
+//! twice.
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{
-    BatchTag, BudgetId, Details, Entry, RefusalCode as No, TokenBudget, TxId, escrow_account,
-};
-use ron_proto::{Account, Amount, ContentId, Timestamp};
+use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
 use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
@@ -29,6 +26,9 @@ pub(super) struct Model {
     pub(super) budgets: BTreeMap<String, (u128, BTreeMap<u64, u128>)>,
     /// By tenant: the milliseconds until its refusals are forgotten, as of a time.
     pub(super) refusals: BTreeMap<String, (u64, u64)>,
+    /// Done transfers, captures and payouts: their purse, the account that got it, how much
+    /// it got and how much of that is left.
+    pub(super) moved: BTreeMap<TxId, (Purse, String, u128, u128)>,
     /// Purse, remaining amount, expiry, the day it was made, the entry.
     pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, u64, Value)>,
     /// The opening entry, the next index, the amount paid, closed.
@@ -150,7 +150,11 @@ impl Model {
         let (used, at) = self.refusals.entry(tenant.to_owned()).or_default();
         *used = used.saturating_sub(ts - *at);
         *at = ts;
-        *used = if refused { *used + 1_000 } else { used.saturating_sub(250) };
+        *used = if refused {
+            *used + 1_000
+        } else {
+            used.saturating_sub(250)
+        };
     }
 
     fn live(&self, a: &str) -> Expected {
@@ -201,7 +205,10 @@ impl Model {
                 self.take(&purse.0, &s, n);
                 match to.as_str() {
                     "" => *self.burned.entry(s).or_default() += n,
-                    to => self.put(to, &s, n),
+                    to => {
+                        self.put(to, &s, n);
+                        self.moved.insert(id, (purse, to.to_owned(), n, n));
+                    }
                 }
             }
             Entry::Hold { expires_at, .. } => {
@@ -216,16 +223,44 @@ impl Model {
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
                 let (purse, rest, end, made, by) = found.ok_or(No::HoldNotFound)?;
                 self.live(&purse.0)?;
+                let n = number(e, "amount_minor").unwrap_or(rest);
                 self.clone().spend(e, &by, n, ts)?;
                 let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
                 self.spend(e, &by, n, ts)?;
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
                 self.put(&to, &purse.1, n);
+                self.moved.insert(id, (purse.clone(), to, n, n));
                 self.holds.remove(hold);
                 if left > 0 {
                     self.holds.insert(*hold, (purse, left, end, made, by));
                 }
+                if left > 0 && e["final"] == true {
+                    let principal = e["principal"].clone();
+                    let release = serde_json::json!({"kind": "release", "tenant": e["tenant"],
+                        "principal": principal, "key": "final", "hold": e["hold"]});
+                    let release = serde_json::from_value(release).unwrap();
+                    self.run(&release, id, ts)?;
+                }
+            }
+            Entry::Reverse { tx, original, .. } => {
+                ensure(original.is_some(), No::NotReversible)?;
+                let (purse, from, _, left) = self.moved[tx].clone();
+                let (to, s) = purse;
+                open(&from)?;
+                open(&to)?;
+                let n = number(e, "amount_minor").unwrap_or(left);
+                ensure(n > 0 && n <= left, No::ReversalTooLarge)?;
+                self.live(&from)?;
+                let payer = (from.clone(), s.clone());
+                let day = self.day(&payer, e, n, ts)?;
+                self.clone().spend(e, &Value::Null, n, ts)?;
+                ensure(self.free(&from, &s) >= n, No::InsufficientFunds)?;
+                self.spend(e, &Value::Null, n, ts)?;
+                self.days.extend(day);
+                self.take(&from, &s, n);
+                self.put(&to, &s, n);
+                self.moved.get_mut(tx).unwrap().3 -= n;
             }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
                 let found = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
@@ -240,7 +275,7 @@ impl Model {
             }
             Entry::Abandon { .. } => return Err(No::Abandoned),
             Entry::EpochOpen { .. } => return self.epoch_open(e),
-            Entry::Payout { .. } => return self.payout(e),
+            Entry::Payout { .. } => return self.payout(e, id),
             Entry::EpochClose { .. } => return self.epoch_close(e),
         }
         Ok(())
@@ -276,7 +311,7 @@ impl Model {
         Ok(())
     }
 
-    fn payout(&mut self, e: &Value) -> Expected {
+    fn payout(&mut self, e: &Value, id: TxId) -> Expected {
         let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
@@ -295,6 +330,8 @@ impl Model {
         let left = u128::from(all - index - 1);
         ensure(rest >= left && (left > 0 || rest == 0), No::EpochConflict)?;
         (*next, *paid) = (*next + 1, *paid + n);
+        let pool = (text(bound, "from"), text(e, "asset"));
+        self.moved.insert(id, (pool, text(e, "to"), n, n));
         self.take(&escrow(e), &text(e, "asset"), n);
         self.put(&text(e, "to"), &text(e, "asset"), n);
         Ok(())
@@ -307,237 +344,5 @@ impl Model {
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())
-    }
-}
-
-/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made, and 2
-/// makes a debit without a nonce.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Draw {
-    pub(super) kind: u8,
-    pub(super) key: u8,
-    pub(super) from: u8,
-    pub(super) to: u8,
-    pub(super) asset: u8,
-    pub(super) amount: u128,
-    pub(super) nonce: i8,
-    pub(super) ceiling: Option<u128>,
-    pub(super) pick: u8,
-}
-
-impl Draw {
-    /// The values of `kind` are below this.
-    pub(super) const KINDS: u8 = 15;
-}
-
-/// What is said about an entry; no rule depends on it. Each member is there in half of the draws.
-fn details(pick: u8) -> (Details, Option<BatchTag>) {
-    let has = |bit: u8| pick & bit != 0;
-    let members = (0..pick % 3).map(|n| (format!("m{n}"), format!("v{pick}")));
-    let metadata: BTreeMap<String, String> = members.collect();
-    let details = Details {
-        memo: has(1).then(|| format!("memo {pick}").parse().unwrap()),
-        reference: has(2).then(|| format!("order {pick}").parse().unwrap()),
-        metadata: has(4).then(|| metadata.try_into().unwrap()),
-        effective_at: has(8).then_some(Timestamp(u64::from(pick))),
-        share_reference: has(16),
-    };
-    let batch = has(32).then_some(BatchTag {
-        items: u32::from(pick) + 1,
-        digest: [pick; 16],
-    });
-    (details, batch)
-}
-
-/// The inputs of generated entries: the current nonces and holds.
-pub(super) struct Maker<'a> {
-    model: &'a Model,
-    pub(super) holds: Vec<TxId>,
-    ts: u64,
-}
-
-impl<'a> Maker<'a> {
-    pub(super) fn new(model: &'a Model, ts: u64) -> Self {
-        Self {
-            model,
-            holds: model.holds.keys().copied().collect(),
-            ts,
-        }
-    }
-
-    /// `None` for the draws that are no well-formed entry.
-    pub(super) fn entry(&self, d: &Draw) -> Option<Entry> {
-        // Every account may fund an epoch.
-        let account = |n: u8| format!("pool:t/{n}").parse::<Account>().unwrap();
-        let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
-        let (from, to, asset) = (
-            account(d.from),
-            account(d.to),
-            // The last one is another spelling of the first.
-            ["as0", "as1", "AS0"][usize::from(d.asset)].parse().unwrap(),
-        );
-        let amount_minor = Amount(d.amount);
-        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
-        let nonce = (last + 1)
-            .checked_add_signed(i64::from(d.nonce))
-            .filter(|n| *n > 0)?;
-        let (details, batch) = details(d.pick);
-        let daily_ceiling = d.ceiling.map(Amount);
-        let nonce = (d.nonce != 2).then_some(nonce);
-        let budget = |most| TokenBudget {
-            id: BudgetId::derive(["one", "two"][usize::from(d.key % 2)]),
-            total: (d.pick % 3 != 0).then_some(Amount(2 * most)),
-            daily: (d.pick % 3 != 1).then_some(Amount(most)),
-            until: Timestamp::MAX,
-        };
-        let budgets: Vec<_> = d.ceiling.into_iter().map(budget).collect();
-        let hold = self
-            .holds
-            .get(usize::from(d.pick) % self.holds.len().max(1))
-            .copied()
-            .unwrap_or(TxId(u128::from(d.pick)));
-        // Two tenants whose principals and keys read alike; the first owns the epochs.
-        let tenant = if d.pick < 128 || d.kind > 11 {
-            "t"
-        } else {
-            "u"
-        };
-        let tenant = tenant.parse().unwrap();
-        let epoch = format!("e{}", d.pick % 3).parse().unwrap();
-        let commitment = ContentId([d.pick % 5 / 4; 32]);
-        let source = ContentId([d.key % 3; 32]);
-        let adjusts = format!("e{}", d.to).parse().unwrap();
-        let adjusts = Some(adjusts).filter(|named| d.from < 2 && *named != epoch);
-        Some(match d.kind {
-            0..=2 => Entry::Issue {
-                tenant,
-                principal,
-                key,
-                to,
-                asset,
-                amount_minor,
-                details,
-                batch,
-                budgets,
-            },
-            3..=5 if from == to => return None,
-            3..=5 => Entry::Transfer {
-                tenant,
-                principal,
-                key,
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                batch,
-                daily_ceiling,
-                budgets,
-            },
-            6 => Entry::Burn {
-                tenant,
-                principal,
-                key,
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                batch,
-                daily_ceiling,
-                budgets,
-            },
-            7 => {
-                let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
-                Entry::Hold {
-                    tenant,
-                    principal,
-                    key,
-                    from,
-                    asset,
-                    amount_minor,
-                    nonce,
-                    expires_at,
-                    details,
-                    batch,
-                    daily_ceiling,
-                    budgets,
-                }
-            }
-            8 => Entry::Capture {
-                tenant,
-                principal,
-                key,
-                hold,
-                to,
-                amount_minor,
-                details,
-                batch,
-                budgets,
-            },
-            9 => Entry::Release {
-                tenant,
-                principal,
-                key,
-                hold,
-                details,
-            },
-            10 if d.pick.is_multiple_of(3) => Entry::Freeze {
-                tenant,
-                principal,
-                key,
-                account: from,
-                details,
-            },
-            10 => Entry::Unfreeze {
-                tenant,
-                principal,
-                key,
-                account: from,
-                details,
-            },
-            11 => Entry::Abandon {
-                tenant,
-                principal,
-                key,
-            },
-            12 => Entry::EpochOpen {
-                principal,
-                tenant,
-                epoch,
-                from,
-                asset,
-                amount_minor: Amount(d.amount.min(9)),
-                commitment,
-                sum_root: commitment,
-                recipients: 2.min(d.amount.min(9) as u64),
-                source,
-                adjusts,
-            },
-            13 => {
-                let index = self
-                    .model
-                    .epochs
-                    .get(epoch.as_str())
-                    .map_or(0, |e| e.1)
-                    .saturating_add_signed(i64::from(d.nonce));
-                Entry::Payout {
-                    principal,
-                    tenant,
-                    epoch,
-                    index,
-                    to,
-                    asset,
-                    amount_minor,
-                }
-            }
-            _ => Entry::EpochClose {
-                principal,
-                tenant,
-                epoch,
-                commitment,
-            },
-        })
     }
 }
