@@ -12,6 +12,7 @@ use ron_files::OsDisk;
 use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::{Body, Debit, Entry, Header, Op, Outcome};
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
+use ron_ledger::salts;
 use ron_ledger::verify::verify_dir;
 use ron_proto::ledger::{RefusalCode, RequestKey};
 use ron_proto::{Amount, Timestamp};
@@ -36,18 +37,12 @@ fn main() -> Result<(), Failure> {
         "issue",
         &commit(&mut engine, issue("order-1", "acct:alice", 1_000)?)?,
     );
-    tell(
-        "transfer",
-        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
-    );
+    tell("transfer", &commit(&mut engine, transfer("order-2", 250)?)?);
     tell(
         "the same again",
-        &commit(&mut engine, transfer("order-2", 250, 1)?)?,
+        &commit(&mut engine, transfer("order-2", 250)?)?,
     );
-    tell(
-        "too much",
-        &commit(&mut engine, transfer("order-3", 800, 2)?)?,
-    );
+    tell("too much", &commit(&mut engine, transfer("order-3", 800)?)?);
 
     // Readers see only what is durable.
     let bob = engine.shared().state(|state| {
@@ -71,21 +66,24 @@ fn issue(key: &str, to: &str, minor: u128) -> Result<Op, Failure> {
         asset: "ron".parse()?,
         amount: Amount(minor),
     };
-    Ok(Op::new(Entry::new(header(key)?, body))?)
+    Ok(Op::new(
+        Entry::new(header(key)?, body),
+        &salts::one(&OsRandom),
+    )?)
 }
 
-fn transfer(key: &str, minor: u128, nonce: u64) -> Result<Op, Failure> {
+fn transfer(key: &str, minor: u128) -> Result<Op, Failure> {
     let debit = Debit {
         from: "acct:alice".parse()?,
         asset: "ron".parse()?,
         amount: Amount(minor),
-        nonce,
+        nonce: None,
     };
     let to = "acct:bob".parse()?;
-    Ok(Op::new(Entry::new(
-        header(key)?,
-        Body::Transfer { debit, to },
-    ))?)
+    Ok(Op::new(
+        Entry::new(header(key)?, Body::Transfer { debit, to }),
+        &salts::one(&OsRandom),
+    )?)
 }
 
 /// A key belongs to its tenant and principal, so two shops may use the same texts.
@@ -111,12 +109,13 @@ fn commit(engine: &mut Engine, op: Op) -> Result<Outcome, Failure> {
 
 fn tell(what: &str, outcome: &Outcome) {
     match outcome {
-        Outcome::Fresh { seq, verdict } => match verdict.refusal() {
+        Outcome::Fresh { seq, verdict, .. } => match verdict.refusal() {
             None => println!("{what}: done, entry {seq}"),
             Some(why) => println!("{what}: refused, {}, entry {seq}", RefusalCode::from(why)),
         },
         Outcome::Known { seq } => println!("{what}: known, entry {seq} answered it"),
         Outcome::Mixed => println!("{what}: some of its keys are used"),
+        Outcome::Rejected(why) => println!("{what}: refused, {}", RefusalCode::from(why)),
     }
 }
 // end

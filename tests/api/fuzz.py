@@ -203,11 +203,11 @@ def money(caller):
     first = caller.post("svc-wallet", "/v1/issue", issue)
     caller.post("svc-wallet", "/v1/issue", {**issue, "to": "b"})
     hold = {"from": "a", "asset": "ron", "amount_minor": "500", "nonce": 1, "expires_at": "2099-01-01T00:00:00.000Z"}
-    hold = caller.post("svc-wallet", "/v1/hold", hold)["txid"]
+    hold = caller.post("svc-wallet", "/v1/hold", hold)["receipt"]["txid"]
     moved = {"from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 2}
-    moved = caller.post("svc-wallet", "/v1/transfer", moved)["txid"]
+    moved = caller.post("svc-wallet", "/v1/transfer", moved)["receipt"]["txid"]
     accounts = {"account": ["a", "b"], "from": ["a", "b"], "to": ["b", "a"], "asset": ["ron"]}
-    accounts |= {"txid": [first["txid"], moved, hold], "hold": [hold, moved], "nonce": [3, 1, 2]}
+    accounts |= {"txid": [first["receipt"]["txid"], moved, hold], "hold": [hold, moved], "nonce": [3, 1, 2]}
     accounts |= {"tenant": ["default"], "principal": ["operator"]}
     return accounts
 

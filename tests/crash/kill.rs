@@ -8,9 +8,9 @@ use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
 use ron_kms::Leaf;
 use ron_proto::kms::{CreateKey, PayloadPolicy, SignRequest};
-use ron_proto::ledger::Receipt;
+use ron_proto::ledger::Details;
 use ron_proto::values::{Alg, Kid, OpId};
-use ron_proto::wallet::IssueMoney;
+use ron_proto::wallet::{IssueMoney, Transaction};
 use ron_tests::{CALL, Draws, Fleet, number, ok, ron_binary};
 
 #[test]
@@ -47,7 +47,7 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     assert!(!journal.receipts.is_empty() && !journal.signatures.is_empty());
     let wallet = fleet.wallet();
     for (key, receipt) in &journal.receipts {
-        let found = wallet.tx(receipt.txid, Deadline::within(CALL));
+        let found = wallet.tx(receipt.receipt.txid, Deadline::within(CALL));
         assert_eq!(
             found.as_ref(),
             Ok(receipt),
@@ -77,7 +77,7 @@ struct Journal {
     /// The key that signs for the client.
     key: Kid,
     /// Idempotency key and receipt of each payment.
-    receipts: Vec<(String, Receipt)>,
+    receipts: Vec<(String, Transaction)>,
     /// Leaf index and signature of each signature.
     signatures: Vec<(u64, Vec<u8>)>,
 }
@@ -109,7 +109,7 @@ fn signatures_have_their_leaves(fleet: &Fleet, journal: &[(u64, Vec<u8>)]) {
     let verifiers: serde_json::Value = serde_json::from_slice(&verifiers).unwrap();
     let vkey = verifiers["audit_vkey"].as_str().unwrap().parse().unwrap();
     let mut outputs = Vec::new();
-    let mut on_entry = |_: u64, bytes: &[u8]| {
+    let mut on_entry = |_: u64, bytes: &[u8], _: &[u8]| {
         outputs.push(Leaf::parse(bytes)?.output_sha256);
         Ok(())
     };
@@ -146,7 +146,7 @@ fn pay_until(fleet: &Fleet, round: u64, until: Duration, journal: &mut Journal) 
             to: "acct:journal".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: ron_proto::Amount(1),
-            memo: None,
+            details: Details::default(),
         };
         if let Ok(receipt) = wallet.issue(&key.parse().unwrap(), &request, within()) {
             journal.receipts.push((key.clone(), receipt));

@@ -151,7 +151,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     (
         "ron-kms",
         "ron-kms/data/audit/log.meta",
-        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
+        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
         ["log.meta", "99", "up to 1", "newer program"],
     ),
     (
@@ -181,7 +181,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
     (
         "ron-ledger",
         "ron-ledger/data/log/log.meta",
-        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
+        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
         ["log.meta", "99", "up to 1", "newer program"],
     ),
     (
@@ -301,7 +301,7 @@ fn what_follows_from_something_else_is_made_again() {
     );
     replace(
         &dir.path().join("svc-wallet/data/answers/about"),
-        "answers 1 of",
+        "answers 2 of",
         "answers 99 of",
     );
     let mut fleet = Fleet::start_in(Arc::new(dir));
@@ -328,12 +328,12 @@ fn what_follows_from_something_else_is_made_again() {
     let mut text = String::new();
     for _ in 0..300 {
         text = fs::read_to_string(&about).unwrap_or_default();
-        if text.starts_with("answers 1 of ") {
+        if text.starts_with("answers 2 of ") {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(text.starts_with("answers 1 of "), "{text}");
+    assert!(text.starts_with("answers 2 of "), "{text}");
     assert_eq!(fleet.stop(), Some(0));
 }
 

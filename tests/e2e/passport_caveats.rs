@@ -129,10 +129,11 @@ fn caveats_about_money_hold_at_the_wallet() {
     }
     let held = token(&["account=a", "asset=ron", "ceiling.per_op=5"]);
     assert_eq!(issue(&held, 5).status, 200);
-    // All of the holder's transfers of today count, with whichever token: 5 until here.
+    // What the token moved today counts, and no other.
     let daily = token(&["ceiling.daily=12"]);
     assert_eq!(issue(&daily, 5).status, 200);
-    assert_eq!(issue(&daily, 5).status, 403);
+    assert_eq!(issue(&daily, 5).status, 200);
+    assert_eq!(issue(&daily, 3).status, 403);
     assert_eq!(issue(&daily, 2).status, 200, "up to the ceiling itself");
     let bytes = token(&["budget.bytes=60"]);
     assert_eq!(issue(&bytes, 1).status, 200);
@@ -142,8 +143,7 @@ fn caveats_about_money_hold_at_the_wallet() {
         (403, "budget".to_owned()),
         "the second body is too much"
     );
-    // The day's total of 13 and the hold is above the narrow ceiling, with whichever token the hold
-    // was made.
+    // A token's ceiling binds captures, with whichever token the hold was made.
     let post = |key: &str, caveats: &[&str], path: &str, body: &Value| {
         let (url, token) = (format!("{wallet}/v1/{path}"), token(caveats));
         let headers = [("Idempotency-Key", key)];
@@ -151,12 +151,43 @@ fn caveats_about_money_hold_at_the_wallet() {
     };
     let hold = json!({"from": "a", "asset": "ron", "amount_minor": "9", "nonce": 1,
         "expires_at": "2200-01-01T00:00:00.000Z"});
-    let id = json(&post("hold", &[], "hold", &hold), 200)["txid"].clone();
+    let id = json(&post("hold", &[], "hold", &hold), 200)["receipt"]["txid"].clone();
     let capture = format!("hold/{}/capture", id.as_str().unwrap());
     let all = json!({"to": "b", "amount_minor": "9"});
     let narrow = post("c1", &["ceiling.daily=5"], &capture, &all);
     assert_eq!(json(&narrow, 403)["code"], "limits_exceeded");
-    json(&post("c2", &["ceiling.daily=22"], &capture, &all), 200);
+    json(&post("c2", &["ceiling.daily=9"], &capture, &all), 200);
+    a_budget(&fleet, &token(&["ceiling.total=6", "account=a"]));
+}
+
+/// A token spends what its `ceiling.total` allows, a hold included, and can ask what is left.
+fn a_budget(fleet: &Fleet, token: &str) {
+    let wallet = fleet.api("svc-wallet");
+    let post = |key: &str, path: &str, body: Value| {
+        let (url, headers) = (format!("{wallet}/v1/{path}"), [("Idempotency-Key", key)]);
+        fleet.post(&url, Some(token), &body.to_string(), &headers)
+    };
+    let left = || {
+        let doc = json(&fleet.get(&format!("{wallet}/v1/budget"), Some(token)), 200);
+        assert_eq!(doc["total"]["limit_minor"], "6");
+        doc["total"]["left_minor"].as_str().unwrap().to_owned()
+    };
+    let pay = |key: &str, n: u32| {
+        let body = json!({"from": "a", "to": "b", "asset": "ron", "amount_minor": n.to_string()});
+        post(key, "transfer", body)
+    };
+    assert_eq!(left(), "6");
+    assert_eq!(pay("b1", 2).status, 200);
+    let hold = json!({"from": "a", "asset": "ron", "amount_minor": "3", "expires_at": "2200-01-01T00:00:00Z"});
+    let id = json(&post("b2", "hold", hold), 200)["receipt"]["txid"].clone();
+    assert_eq!(left(), "1");
+    assert_eq!(json(&pay("b3", 2), 403)["code"], "limits_exceeded");
+    let release = format!("hold/{}/release", id.as_str().unwrap());
+    json(&post("b4", &release, json!({})), 200);
+    assert_eq!(pay("b5", 4).status, 200);
+    assert_eq!(left(), "0");
+    assert_eq!(json(&pay("b6", 1), 403)["code"], "limits_exceeded");
+    json(&pay("b5", 4), 200);
 }
 
 /// A service that moves no money cannot tell whether a caveat about it is met: it refuses the
@@ -173,6 +204,7 @@ fn caveats_that_a_service_cannot_enforce_are_refused() {
             "asset=ron",
             "ceiling.per_op=1",
             "ceiling.daily=1",
+            "ceiling.total=1",
         ] {
             let token = source.token(&fleet, service, &[caveat]);
             let got = reason(&read(&fleet, service, &token));

@@ -50,7 +50,7 @@ fn the_tour_with_curl_does_what_it_says() {
     let lines: Vec<&str> = said.lines().collect();
     let json =
         |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {said}"));
-    assert!(json(lines[0])["txid"].is_string(), "{said}");
+    assert!(json(lines[0])["receipt"]["txid"].is_string(), "{said}");
     assert_eq!(lines[1], lines[2], "the same answer, no second transfer");
     assert_eq!(json(lines[3])["amount_minor"], "250", "{said}");
     assert!(said.contains("\n\u{2014} "), "signed checkpoints: {said}");

@@ -23,7 +23,7 @@ fn money_moves_once_and_leaves_a_proof() {
         r#"{"from":"acct:alice","to":"acct:bob","asset":"ron","amount_minor":"250","nonce":1}"#;
     let first = post("k-2", "transfer", transfer);
     let receipt = json(&first, 200);
-    assert_eq!(receipt["amount_minor"], "250");
+    assert_eq!(receipt["receipt"]["amount_minor"], "250");
 
     let again = post("k-2", "transfer", transfer);
     assert_eq!(
@@ -49,9 +49,14 @@ fn money_moves_once_and_leaves_a_proof() {
         (json!("750"), json!("250"))
     );
 
-    let txid = receipt["txid"].as_str().unwrap();
+    let txid = receipt["receipt"]["txid"].as_str().unwrap();
     let found = fleet.get(&format!("{wallet}/v1/tx/{txid}"), Some(&token));
-    assert_eq!(json(&found, 200), receipt);
+    let mut found = json(&found, 200);
+    let now = found.as_object_mut().unwrap().remove("now").unwrap();
+    assert_eq!(
+        (&now["reversed_minor"], found),
+        (&json!("0"), receipt.clone())
+    );
     let ops = fleet.get(&format!("{wallet}/v1/ops/k-2"), Some(&token));
     assert_eq!(json(&ops, 200)["outcome"], "done");
     let proof = (0..60).find_map(|_| {

@@ -109,6 +109,7 @@ fn holds_batches_freeze_limits_and_history() {
     let w = Wallet::start();
     w.issue("i", "a", 1_000);
     holds(&w);
+    captures_and_reversals(&w);
     batches(&w);
     freeze_and_limits(&w);
     history_and_commands(&w);
@@ -122,9 +123,9 @@ fn holds(w: &Wallet) {
         let body = json!({"from": "a", "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce, "expires_at": expires});
         w.post(key, "hold", &body)
     };
-    let far = "2200-01-01T00:00:00.000Z";
+    let far = "2200-01-01T00:00:00Z";
     let made = json(&hold("h1", 400, 1, far), 200);
-    let id = made["txid"].as_str().unwrap().to_owned();
+    let id = made["receipt"]["txid"].as_str().unwrap().to_owned();
     assert_eq!(w.balance("a"), three("1000", "600", 1));
     let over = w.post("t0", "transfer", &transfer("a", "b", 601, 2));
     assert_eq!(json(&over, 409)["code"], "insufficient_funds");
@@ -132,7 +133,7 @@ fn holds(w: &Wallet) {
         let body = json!({"to": "shop", "amount_minor": n.to_string()});
         w.post(key, &format!("hold/{id}/capture"), &body)
     };
-    assert_eq!(json(&capture("c1", 150), 200)["from"], "a");
+    assert_eq!(json(&capture("c1", 150), 200)["receipt"]["from"], "a");
     let state = json(&w.get(&format!("hold/{id}")), 200);
     assert_eq!(
         (&state["state"], &state["remaining_minor"]),
@@ -141,7 +142,7 @@ fn holds(w: &Wallet) {
     assert_eq!(json(&capture("c2", 251), 409)["code"], "hold_too_small");
     let release = |key: &str| w.post(key, &format!("hold/{id}/release"), &json!({}));
     let released = release("r1");
-    assert_eq!(json(&released, 200)["amount_minor"], "250");
+    assert_eq!(json(&released, 200)["receipt"]["amount_minor"], "250");
     assert_eq!(release("r1").body, released.body, "a replay");
     assert_eq!(json(&release("r2"), 409)["code"], "hold_not_found");
     assert_eq!(
@@ -157,7 +158,7 @@ fn holds(w: &Wallet) {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
     let soon = ron_proto::Timestamp(now.as_millis() as u64 + 3_000).to_string();
-    let brief = json(&hold("h2", 100, 2, &soon), 200)["txid"].clone();
+    let brief = json(&hold("h2", 100, 2, &soon), 200)["receipt"]["txid"].clone();
     assert_eq!(w.balance("a"), three("850", "750", 2));
     let end = Instant::now() + Duration::from_secs(20);
     while w.balance("a") != three("850", "850", 2) {
@@ -174,6 +175,69 @@ fn holds(w: &Wallet) {
         &json!({"to": "shop", "amount_minor": "1"}),
     );
     assert_eq!(json(&late, 409)["code"], "hold_not_found");
+}
+
+/// A final capture, and the reversal of a part of it and then of the rest.
+fn captures_and_reversals(w: &Wallet) {
+    w.issue("rev-i", "payer", 100);
+    let hold = json!({"from": "payer", "asset": "ron", "amount_minor": "60", "expires_at": "2200-01-01T00:00:00Z"});
+    let hold = json(&w.post("rev-h", "hold", &hold), 200)["receipt"]["txid"].clone();
+    let body = json!({"to": "seller", "amount_minor": "40", "final": true});
+    let path = format!("hold/{}/capture", hold.as_str().unwrap());
+    let captured = json(&w.post("rev-c", &path, &body), 200);
+    assert_eq!(captured["receipt"]["hold"], hold);
+    assert_eq!(
+        w.balance("payer"),
+        three("60", "60", 0),
+        "the rest is released"
+    );
+    let tx = captured["receipt"]["txid"].as_str().unwrap();
+    let reverse = |key: &str, body: Value| w.post(key, &format!("tx/{tx}/reverse"), &body);
+    let part = reverse(
+        "rev-1",
+        json!({"amount_minor": "15", "reference": "return-1"}),
+    );
+    let receipt = json(&part, 200)["receipt"].clone();
+    assert_eq!(
+        [
+            &receipt["op"],
+            &receipt["from"],
+            &receipt["to"],
+            &receipt["reverses"]
+        ],
+        [
+            &json!("reverse"),
+            &json!("seller"),
+            &json!("payer"),
+            &json!(tx)
+        ]
+    );
+    assert_eq!(
+        reverse(
+            "rev-1",
+            json!({"amount_minor": "15", "reference": "return-1"})
+        )
+        .body,
+        part.body
+    );
+    let more = reverse("rev-2", json!({"amount_minor": "26"}));
+    assert_eq!(json(&more, 409)["code"], "reversal_too_large");
+    json(&reverse("rev-3", json!({})), 200);
+    assert_eq!(w.balance("payer").0, "100");
+    let again = reverse("rev-4", json!({}));
+    assert_eq!(json(&again, 409)["code"], "reversal_too_large");
+    let of_reversal = format!("tx/{}/reverse", receipt["txid"].as_str().unwrap());
+    assert_eq!(w.post("rev-5", &of_reversal, &json!({})).status, 404);
+    let mut now = Value::Null;
+    for _ in 0..50 {
+        now = json(&w.get(&format!("tx/{tx}")), 200)["now"].clone();
+        if now["reversals"].as_array().unwrap().len() == 2 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(now["reversed_minor"], "40");
+    assert_eq!(now["reversals"][0], receipt["txid"]);
 }
 
 fn batches(w: &Wallet) {
@@ -264,12 +328,7 @@ fn freeze_and_limits(w: &Wallet) {
         json(&w.post("l1", "issue", &over), 403)["code"],
         "limits_exceeded"
     );
-    // The daily maximum is 100 times the maximum of one operation.
-    let most = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": "100000000000000000000"});
-    let day = json!({ "items": vec![most; 101] });
-    let results = json(&w.post("l2", "batch", &day), 200)["results"].clone();
-    assert_eq!(results[99]["outcome"], "done");
-    assert_eq!(results[100]["code"], "limits_exceeded");
+    the_day(w);
     let missing = w.fleet.post(
         &format!("{}/v1/transfer", w.url),
         Some(&w.token),
@@ -277,6 +336,32 @@ fn freeze_and_limits(w: &Wallet) {
         &[],
     );
     assert_eq!(missing.status, 400);
+}
+
+/// The daily maximum is 100 times the maximum of one operation. It counts what leaves.
+fn the_day(w: &Wallet) {
+    let most = "100000000000000000000";
+    let many = |op: Value, n: usize| json!({ "items": vec![op; n] });
+    let issue = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": most});
+    let issued = json(&w.post("l2", "batch", &many(issue, 101)), 200);
+    assert_eq!(
+        issued["results"][100]["outcome"], "done",
+        "issues do not count"
+    );
+    let pay =
+        json!({"op": "transfer", "from": "rich", "to": "b", "asset": "big", "amount_minor": most});
+    let paid = json(&w.post("l3", "batch", &many(pay.clone(), 99)), 200);
+    assert_eq!(paid["results"][98]["outcome"], "done");
+    let hold = json!({"from": "rich", "asset": "big", "amount_minor": most, "expires_at": "2200-01-01T00:00:00Z"});
+    for round in 0..3 {
+        let made = json(&w.post(&format!("l4-{round}"), "hold", &hold), 200);
+        let id = made["receipt"]["txid"].as_str().unwrap();
+        let path = format!("hold/{id}/release");
+        json(&w.post(&format!("l5-{round}"), &path, &json!({})), 200);
+    }
+    let last = json(&w.post("l6", "batch", &many(pay, 2)), 200)["results"].clone();
+    assert_eq!(last[0]["outcome"], "done", "released holds do not count");
+    assert_eq!(last[1]["code"], "limits_exceeded");
 }
 
 fn history_and_commands(w: &Wallet) {
@@ -300,7 +385,7 @@ fn history_and_commands(w: &Wallet) {
         "wallet", "issue", "cli", "40", "--asset", "ron", "--json",
     ]))
     .unwrap();
-    assert_eq!(receipt["to"], "cli");
+    assert_eq!(receipt["receipt"]["to"], "cli");
     out(&[
         "wallet", "transfer", "cli", "b", "10", "--asset", "ron", "--key", "cli-1",
     ]);
@@ -310,13 +395,13 @@ fn history_and_commands(w: &Wallet) {
     out(&again);
     let hold = out(&["wallet", "hold", "cli", "20", "--asset", "ron", "--json"]);
     let hold: Value = serde_json::from_str(&hold).unwrap();
-    let id = hold["txid"].as_str().unwrap();
+    let id = hold["receipt"]["txid"].as_str().unwrap();
     out(&["wallet", "capture", id, "b", "5"]);
     out(&["wallet", "release", id]);
     out(&["wallet", "burn", "cli", "25", "--asset", "ron"]);
     let shown = out(&["wallet", "balance", "cli", "--asset", "ron"]);
     assert!(
-        shown.contains("amount     0") && shown.contains("nonce      3"),
+        shown.contains("amount     0") && shown.contains("nonce      0"),
         "{shown}"
     );
     let told = out(&["wallet", "op", "cli-1"]);
@@ -376,6 +461,38 @@ fn many_clients_with_one_key_make_one_commit_and_with_one_nonce_one_winner() {
     let all = 2 * rounds() as u64;
     assert_eq!(w.balance("b").0, all.to_string());
     assert_eq!(w.balance("a").2, all);
+}
+
+/// Debits without a nonce: the key alone makes each happen once, so that no worker waits for
+/// another's nonce and every first attempt succeeds.
+#[test]
+fn sixteen_workers_pay_from_one_account_by_keys_alone() {
+    let w = Wallet::start();
+    w.issue("i", "a", 1_000);
+    let each = 10;
+    let pay = |worker: usize| {
+        let body = json!({"from": "a", "to": "b", "asset": "ron", "amount_minor": "1"});
+        let paid = |n| w.insist(&format!("w{worker}-{n}"), "transfer", &body);
+        (0..each).map(paid).for_each(|(reply, _)| {
+            let receipt = json(&reply, 200);
+            assert!(receipt["private"]["nonce"].is_null(), "{receipt}");
+        });
+    };
+    at_once(16, pay);
+    // A busy machine may refuse or lose a request; no other repetition is needed.
+    let repeated = w.repeated.load(Ordering::Relaxed);
+    assert!(repeated <= CALM, "{repeated} requests were repeated");
+    assert_eq!(w.balance("a"), three("840", "840", 0));
+    assert_eq!(w.balance("b").0, "160");
+    // A conflict uses neither the key nor the nonce.
+    let late = w.post("order-17", "transfer", &transfer("a", "b", 1, 9));
+    let problem = json(&late, 409);
+    assert_eq!(problem["details"]["expected"], 1);
+    let paid = w.post("order-17", "transfer", &transfer("a", "b", 1, 1));
+    assert_eq!(json(&paid, 200)["private"]["nonce"], 1);
+    let again = w.post("order-17", "transfer", &transfer("a", "b", 1, 9));
+    assert_eq!(again.body, paid.body);
+    assert_eq!(again.header("idempotency-replayed"), Some("true"));
 }
 
 #[test]

@@ -249,9 +249,9 @@ impl Rig {
 
     /// Waits until the wallet's feed has copied everything up to this response, the ledger's last.
     pub fn wait_copied(&self, answer: &Reply) {
-        let receipt: Value = serde_json::from_slice(&answer.body).unwrap();
+        let made: Value = serde_json::from_slice(&answer.body).unwrap();
         until("the feed copies the answer", || {
-            Some(self.wallet_metric("svc_wallet_feed_seq ")) == receipt["seq"].as_u64()
+            Some(self.wallet_metric("svc_wallet_feed_seq ")) == made["receipt"]["seq"].as_u64()
         });
     }
 
@@ -263,6 +263,13 @@ impl Rig {
 
     pub fn get(&self, path: &str) -> Reply {
         self.call(Method::GET, path, None, None).unwrap()
+    }
+
+    /// Gives a key up.
+    pub fn abandon(&self, key: &str) -> Reply {
+        let path = format!("/v1/ops/{key}/abandon");
+        self.call(Method::POST, &path, None, Some(&json!({})))
+            .unwrap()
     }
 
     pub fn balance(&self, account: &str) -> Value {

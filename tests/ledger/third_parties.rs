@@ -65,8 +65,8 @@ fn third_parties_verify_the_proof_of_a_receipt() {
     let body = json!({"to": "shop", "asset": "ron", "amount_minor": "12"});
     let receipt = json(&bank.post("mine", "issue", &body), 200);
     let (txid, seq) = (
-        receipt["txid"].as_str().unwrap(),
-        receipt["seq"].as_u64().unwrap(),
+        receipt["receipt"]["txid"].as_str().unwrap(),
+        receipt["receipt"]["seq"].as_u64().unwrap(),
     );
     let url = format!("{}/v1/tx/{txid}/proof", bank.url);
     // Retries until a checkpoint covers it.

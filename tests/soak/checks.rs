@@ -31,7 +31,7 @@ pub fn promises_were_kept(load: &Load<'_>) {
     assert!(promised.epochs > 0 && !promised.signatures.is_empty() && !promised.revoked.is_empty());
     let step = promised.receipts.len().div_ceil(RECEIPTS).max(1);
     for receipt in promised.receipts.iter().step_by(step) {
-        let found = load.until_answered(|| load.wallet().tx(receipt.txid, within()));
+        let found = load.until_answered(|| load.wallet().tx(receipt.receipt.txid, within()));
         assert_eq!(
             found.as_ref(),
             Ok(receipt),
@@ -112,7 +112,7 @@ pub fn logs_verify(load: &Load<'_>) {
     let vkey = read_json(&dir.join("verifiers.json"))["audit_vkey"].clone();
     let pin = vkey.as_str().unwrap().parse().unwrap();
     let mut outputs = Vec::new();
-    let mut on_entry = |_: u64, bytes: &[u8]| {
+    let mut on_entry = |_: u64, bytes: &[u8], _: &[u8]| {
         outputs.push(Leaf::parse(bytes)?.output_sha256);
         Ok(())
     };

@@ -11,9 +11,9 @@ use ron_client::{ClientError, Credential, KmsClient, PassportClient, TokenAsk, W
 use ron_http::Call;
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::kms::SignRequest;
-use ron_proto::ledger::Receipt;
+use ron_proto::ledger::Details;
 use ron_proto::passport::RevokeRequest;
-use ron_proto::wallet::{Capture, HoldMoney, IssueMoney, Transfer};
+use ron_proto::wallet::{Capture, HoldMoney, IssueMoney, Transaction, Transfer};
 use ron_proto::{Amount, Kid, Timestamp};
 use ron_tests::{SERVICES, ron_binary};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub const EPOCH_PAYS: u128 = 1_000;
 /// What the services have promised.
 #[derive(Default)]
 pub struct Promised {
-    pub receipts: Vec<Receipt>,
+    pub receipts: Vec<Transaction>,
     pub signatures: Vec<(u64, Vec<u8>)>,
     pub revoked: Vec<String>,
     /// The balance that each account must have.
@@ -158,8 +158,8 @@ impl<'a> Load<'a> {
     fn paid(
         &self,
         what: &'static str,
-        write: impl Fn(&WalletClient) -> Result<Receipt, ClientError>,
-    ) -> Receipt {
+        write: impl Fn(&WalletClient) -> Result<Transaction, ClientError>,
+    ) -> Transaction {
         let answer = self.until_answered(|| write(&self.wallet()));
         let receipt = answer.unwrap_or_else(|e| panic!("{what}: {e}"));
         self.count(what);
@@ -172,7 +172,7 @@ impl<'a> Load<'a> {
             to: to.parse().unwrap(),
             asset: asset.parse().unwrap(),
             amount_minor: Amount(amount),
-            memo: None,
+            details: Details::default(),
         };
         let key = key.parse().unwrap();
         self.paid("issue", |w| w.issue(&key, &request, soon()));
@@ -195,8 +195,8 @@ impl<'a> Load<'a> {
                 to: to.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
                 amount_minor: Amount(3),
-                nonce,
-                memo: None,
+                nonce: Some(nonce),
+                details: Details::default(),
             };
             self.paid("transfer", |w| {
                 w.transfer(&key("transfer"), &request, soon())
@@ -206,18 +206,20 @@ impl<'a> Load<'a> {
                 from: from.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
                 amount_minor: Amount(2),
-                nonce,
+                nonce: Some(nonce),
                 expires_at: Timestamp(SystemClock.unix_ms() + 3_600_000),
-                memo: None,
+                details: Details::default(),
             };
             let hold = self
                 .paid("hold", |w| w.hold(&key("hold"), &request, soon()))
+                .receipt
                 .txid;
             if n % 2 == 0 {
                 let request = Capture {
                     to: to.parse().unwrap(),
-                    amount_minor: Amount(2),
-                    memo: None,
+                    amount_minor: Some(Amount(2)),
+                    ends_hold: false,
+                    details: Details::default(),
                 };
                 self.paid("capture", |w| {
                     w.capture(&key("end"), hold, &request, soon())

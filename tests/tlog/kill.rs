@@ -70,7 +70,7 @@ fn check(home: &Home, journal: &Journal, round: u64) {
     let dir = home.data().join("audit");
     let keys = kept_keys(&dir, &home.vkey).expect("the chain of keys");
     let (mut leaves, mut found) = (LeafCheck::default(), 0);
-    let mut on_entry = |index: u64, bytes: &[u8]| {
+    let mut on_entry = |index: u64, bytes: &[u8], _: &[u8]| {
         leaves.take(bytes)?;
         if let Some(told) = journal.get(&index) {
             found += 1;

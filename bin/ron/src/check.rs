@@ -191,8 +191,12 @@ pub fn ledger_dir(dir: &Path, vkey: &str) -> Result<String, String> {
         ron_ledger::verify::verify_dir(dir, &vkey, &mut |done, total| show(&bar, done, total));
     bar.finish_and_clear();
     let report = result.map_err(|e| format!("ledger {}: {e}", dir.display()))?;
+    let erased = match report.erased {
+        0 => String::new(),
+        n => format!(", texts of {n} entries were erased"),
+    };
     Ok(format!(
-        "ledger verified: {} entries, {} leaves of them under a signed checkpoint, {} accounts, {} keys, money conserved in {} assets",
+        "ledger verified: {} entries, {} leaves of them under a signed checkpoint, {} accounts, {} keys, money conserved in {} assets{erased}",
         report.entries,
         report.checkpoint_size,
         report.accounts,

@@ -9,6 +9,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ron_client::{ClientError, Credential, RewarderClient, TokenAsk, WalletClient};
 use ron_kernel::Deadline;
+use ron_proto::ledger::Details;
 use ron_proto::rewarder::{ComputeRequest, EpochRun, ImportKind, RewardPolicy, RunState};
 use ron_proto::wallet::{IssueMoney, Transfer};
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
@@ -131,7 +132,7 @@ impl Demo {
                 to: self.policy.pool.account.clone(),
                 asset: self.policy.asset.clone(),
                 amount_minor: self.policy.pool.amount_minor,
-                memo: None,
+                details: Details::default(),
             };
             let key = idem(&format!("demo-fund-{name}"))?;
             self.wallet
@@ -149,7 +150,7 @@ impl Demo {
             to: account("acct:demo-alice")?,
             asset: asset.clone(),
             amount_minor: Amount(1_000),
-            memo: None,
+            details: Details::default(),
         };
         let key = idem("demo-issue-1")?;
         self.wallet
@@ -160,8 +161,8 @@ impl Demo {
             to: account("acct:demo-bob")?,
             asset,
             amount_minor: Amount(250),
-            nonce: 1,
-            memo: None,
+            nonce: Some(1),
+            details: Details::default(),
         };
         let key = idem("demo-transfer-1")?;
         self.wallet

@@ -147,7 +147,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "wallet burn",
-        "ron wallet burn acct:alice 10 --asset ron --nonce 4",
+        "ron wallet burn acct:alice 10 --asset ron --key scrap-4",
     ),
     (
         "wallet hold",
@@ -158,6 +158,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron wallet capture $HOLD acct:shop 80 --key order-18",
     ),
     ("wallet release", "ron wallet release $HOLD"),
+    (
+        "wallet reverse",
+        "ron wallet reverse $TX 30 --key refund-17",
+    ),
     ("wallet show", "ron wallet show $HOLD --json"),
     ("wallet freeze", "ron wallet freeze acct:mallory"),
     ("wallet unfreeze", "ron wallet unfreeze acct:mallory"),
@@ -165,6 +169,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "wallet history",
         "ron wallet history acct:alice --after 1200 --limit 50 --json",
     ),
+    ("wallet abandon", "ron wallet abandon order-17"),
     ("wallet op", "ron wallet op order-17"),
     ("witness run", "ron witness --config witness.toml run"),
     ("witness vkey", "ron witness --config witness.toml vkey"),

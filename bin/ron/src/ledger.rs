@@ -164,7 +164,7 @@ fn stat_json(r: &Report, counts: &Counts, days: &[Option<String>; 2]) -> Result<
         .collect();
     let doc = json!({
         "origin": r.origin, "entries": r.entries, "root": ron_proto::b64::std(&r.root),
-        "checkpoint_size": r.checkpoint_size, "accounts": r.accounts, "keys": r.keys,
+        "checkpoint_size": r.checkpoint_size, "accounts": r.accounts, "keys": r.keys, "erased": r.erased,
         "tail_bytes": r.tail_bytes, "first": days[0], "last": days[1], "kinds": rows, "assets": assets,
         "notes": r.notes,
     });

@@ -1,14 +1,17 @@
 //! `ron wallet`: balances and money from the command line, as the operator or another client of the
 //! data directory.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
 use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
-use ron_proto::ledger::{Memo, Receipt, TxId};
-use ron_proto::wallet::{Burn, Capture, HoldMoney, IssueMoney, Operation, Transfer};
+use ron_proto::ledger::{Details, Memo, Metadata, PrivateFacts, Receipt, Reference, TxId};
+use ron_proto::wallet::{
+    Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
+};
 use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
 use ron_service::config::parse_duration;
 use serde::Serialize;
@@ -93,8 +96,24 @@ enum Command {
         hold: TxId,
         /// Account to credit.
         to: Account,
-        /// Amount in minor units.
-        amount: Amount,
+        /// Amount in minor units; all that is left when absent.
+        amount: Option<Amount>,
+        /// Release what the capture leaves.
+        #[arg(long = "final")]
+        ends_hold: bool,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Move back what a transfer, capture or payout moved.
+    Reverse {
+        /// Id of the transaction.
+        tx: TxId,
+        /// Amount in minor units; all that is left when absent.
+        amount: Option<Amount>,
+        #[command(flatten)]
+        remark: Remark,
         #[command(flatten)]
         once: Once,
     },
@@ -135,6 +154,11 @@ enum Command {
         #[arg(long, default_value_t = 100)]
         limit: u64,
     },
+    /// Give up an operation whose outcome is not known, or show its outcome.
+    Abandon {
+        /// Idempotency key of the operation.
+        key: IdemKey,
+    },
     /// Show the outcome of an operation.
     Op {
         /// Idempotency key of the operation.
@@ -149,17 +173,58 @@ struct Money {
     /// Asset of the amount.
     #[arg(long)]
     asset: Asset,
-    /// Text stored with the entry.
-    #[arg(long)]
-    memo: Option<Memo>,
+    #[command(flatten)]
+    remark: Remark,
     #[command(flatten)]
     once: Once,
 }
 
+/// What is said about the entry. Only its maker sees it, and the payee the reference.
+#[derive(Args)]
+struct Remark {
+    /// Text stored with the entry.
+    #[arg(long)]
+    memo: Option<Memo>,
+    /// Your own reference, such as an order number; the payee sees it too.
+    #[arg(long)]
+    reference: Option<Reference>,
+    /// Do not show the reference to the payee.
+    #[arg(long, requires = "reference")]
+    own_reference: bool,
+    /// A member stored with the entry, as name=value; may be repeated.
+    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = member)]
+    metadata: Vec<(String, String)>,
+    /// Time at which statements show the entry.
+    #[arg(long)]
+    effective_at: Option<Timestamp>,
+}
+
+fn member(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Remark {
+    fn details(self) -> Result<Details, String> {
+        let members: BTreeMap<String, String> = self.metadata.into_iter().collect();
+        let metadata = (!members.is_empty())
+            .then(|| Metadata::try_from(members))
+            .transpose()
+            .map_err(|e| format!("--meta: {e}"))?;
+        Ok(Details {
+            memo: self.memo,
+            reference: self.reference,
+            metadata,
+            effective_at: self.effective_at,
+            share_reference: !self.own_reference,
+        })
+    }
+}
+
 #[derive(Args)]
 struct Debit {
-    /// Next nonce of the account. When absent, the wallet is asked for it, which is only safe while
-    /// no other client debits the account.
+    /// Next nonce of the account, where debits must keep an order. Without one the key alone makes
+    /// the operation happen once.
     #[arg(long)]
     nonce: Option<u64>,
 }
@@ -229,22 +294,20 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             after,
             limit,
         } => history(&wallet, &account, after, limit, out),
-        Command::Op { key } => match explain(wallet.operation(&key, deadline()))? {
-            Operation::Done { receipt } => out.receipt(&receipt),
-            other => out.fields(&other, &[("outcome", describe(&other))]),
-        },
-        write => out.receipt(&write_once(&wallet, write)?),
+        Command::Op { key } => out.operation(explain(wallet.operation(&key, deadline()))?),
+        Command::Abandon { key } => out.operation(explain(wallet.abandon(&key, deadline()))?),
+        write => out.transaction(&write_once(&wallet, write)?),
     }
 }
 
-fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, String> {
     let answer = match command {
         Command::Issue { to, money } => {
             let request = IssueMoney {
                 to,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.issue(&money.once.key()?, &request, deadline())
         }
@@ -255,14 +318,29 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             hold,
             to,
             amount,
+            ends_hold,
+            remark,
             once,
         } => {
             let request = Capture {
                 to,
                 amount_minor: amount,
-                memo: None,
+                ends_hold,
+                details: remark.details()?,
             };
             wallet.capture(&once.key()?, hold, &request, deadline())
+        }
+        Command::Reverse {
+            tx,
+            amount,
+            remark,
+            once,
+        } => {
+            let request = Reverse {
+                amount_minor: amount,
+                details: remark.details()?,
+            };
+            wallet.reverse(&once.key()?, tx, &request, deadline())
         }
         Command::Release { hold, once } => wallet.release(&once.key()?, hold, deadline()),
         Command::Freeze { account, once } => {
@@ -274,12 +352,13 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
         Command::Balance { .. }
         | Command::Show { .. }
         | Command::History { .. }
+        | Command::Abandon { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
     };
     explain(answer)
 }
 
-fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String> {
+fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, String> {
     let answer = match command {
         Command::Transfer {
             from,
@@ -288,22 +367,22 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             debit,
         } => {
             let request = Transfer {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 to,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.transfer(&money.once.key()?, &request, deadline())
         }
         Command::Burn { from, money, debit } => {
             let request = Burn {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 asset: money.asset,
                 amount_minor: money.amount,
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.burn(&money.once.key()?, &request, deadline())
         }
@@ -316,12 +395,12 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Receipt, String
             let wait = parse_duration(&expires_in).map_err(|e| format!("--expires-in: {e}"))?;
             let ms = u64::try_from(wait.as_millis()).map_err(|_| "--expires-in is too long")?;
             let request = HoldMoney {
-                nonce: debit.nonce(wallet, &from, &money.asset)?,
+                nonce: debit.nonce,
                 from,
                 asset: money.asset,
                 amount_minor: money.amount,
                 expires_at: Timestamp(SystemClock.unix_ms() + ms),
-                memo: money.memo,
+                details: money.remark.details()?,
             };
             wallet.hold(&money.once.key()?, &request, deadline())
         }
@@ -343,20 +422,13 @@ fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     })
 }
 
-impl Debit {
-    /// The given nonce, or the account's next one.
-    fn nonce(&self, wallet: &WalletClient, from: &Account, asset: &Asset) -> Result<u64, String> {
-        match self.nonce {
-            Some(nonce) => Ok(nonce),
-            None => explain(wallet.balance(from, asset, deadline())).map(|b| b.nonce + 1),
-        }
-    }
-}
-
 fn describe(operation: &Operation) -> String {
     match operation {
-        Operation::Done { receipt } => format!("done, {}", receipt.txid),
+        Operation::Done { receipt, .. } => format!("done, {}", receipt.txid),
         Operation::Refused { code } => format!("refused: {}", code.meaning()),
+        Operation::Open {} => {
+            "open: send it again with its key, or run ron wallet abandon".to_owned()
+        }
         Operation::Batch { results } => format!("batch of {}", results.len()),
     }
 }
@@ -421,18 +493,53 @@ impl Out {
         Ok(())
     }
 
-    fn receipt(self, r: &Receipt) -> Result<(), String> {
-        let mut fields = vec![("txid", r.txid.to_string()), ("op", r.op.to_string())];
-        let parts = [
-            ("from", r.from.as_ref().map(ToString::to_string)),
-            ("to", r.to.as_ref().map(ToString::to_string)),
-            ("asset", r.asset.as_ref().map(ToString::to_string)),
-            ("amount", r.amount_minor.map(|a| a.to_string())),
-            ("nonce", r.nonce.map(|n| n.to_string())),
-        ];
-        fields.extend(parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v))));
-        fields.push(("key", r.idem.clone()));
-        fields.push(("entry", format!("{}, {}", r.seq, r.ts)));
-        self.fields(r, &fields)
+    fn operation(self, operation: Operation) -> Result<(), String> {
+        match operation {
+            Operation::Done { receipt, private } => self.transaction(&Transaction {
+                receipt,
+                private: Some(private),
+                now: None,
+            }),
+            other => self.fields(&other, &[("outcome", describe(&other))]),
+        }
     }
+
+    fn transaction(self, t: &Transaction) -> Result<(), String> {
+        let none = PrivateFacts::default();
+        let mut fields = receipt_fields(&t.receipt);
+        fields.extend(private_fields(t.private.as_ref().unwrap_or(&none)));
+        self.fields(t, &fields)
+    }
+}
+
+/// The facts of a receipt, for people.
+pub fn receipt_fields(r: &Receipt) -> Vec<(&'static str, String)> {
+    let mut fields = vec![("txid", r.txid.to_string()), ("op", r.op.to_string())];
+    let parts = [
+        ("from", r.from.as_ref().map(ToString::to_string)),
+        ("to", r.to.as_ref().map(ToString::to_string)),
+        ("asset", r.asset.as_ref().map(ToString::to_string)),
+        ("amount", r.amount_minor.map(|a| a.to_string())),
+        ("hold", r.hold.map(|id| id.to_string())),
+        ("batch", r.batch.map(|id| id.to_string())),
+        ("reverses", r.reverses.map(|id| id.to_string())),
+        ("entry", Some(format!("{}, {}", r.seq, r.ts))),
+    ];
+    fields.extend(parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v))));
+    fields
+}
+
+/// The private side of a transaction, for people.
+pub fn private_fields(p: &PrivateFacts) -> Vec<(&'static str, String)> {
+    let metadata = p.metadata.iter().flat_map(Metadata::iter);
+    let metadata = metadata.map(|(name, value)| ("metadata", format!("{name}={value}")));
+    let parts = [
+        ("key", p.idem.clone()),
+        ("nonce", p.nonce.map(|n| n.to_string())),
+        ("memo", p.memo.as_ref().map(ToString::to_string)),
+        ("reference", p.reference.as_ref().map(ToString::to_string)),
+        ("effective", p.effective_at.map(|at| at.to_string())),
+    ];
+    let parts = parts.into_iter().filter_map(|(n, v)| v.map(|v| (n, v)));
+    parts.chain(metadata).collect()
 }

@@ -400,6 +400,7 @@ impl RonAuthorizer {
             by: SignedBy::of(&claims, keys),
             scopes: claims.scopes.clone().into(),
             caveats: claims.caveats.clone().into(),
+            budgets: claims.budgets.clone().into(),
             claims,
         });
         self.cache.insert(hash, verified.clone());
@@ -507,6 +508,7 @@ fn service_principal(entry: &ServicePrincipal) -> Principal {
         scopes: entry.scopes.clone(),
         caveats: Arc::from([]),
         kind: PrincipalKind::Service,
+        budgets: Arc::from([]),
         key_prefixes: Some(entry.key_prefixes.clone()).filter(|prefixes| !prefixes.is_empty()),
         jti: None,
     }
@@ -547,6 +549,7 @@ fn principal_of(verified: &Verified) -> Principal {
         scopes: verified.scopes.clone(),
         caveats: verified.caveats.clone(),
         kind: PrincipalKind::Passport,
+        budgets: verified.budgets.clone(),
         key_prefixes: None,
         jti: Some(verified.claims.jti.clone()),
     }

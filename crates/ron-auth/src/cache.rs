@@ -57,6 +57,7 @@ pub(crate) struct Verified {
     pub by: SignedBy,
     pub scopes: Arc<[String]>,
     pub caveats: Arc<[ron_proto::Caveat]>,
+    pub budgets: Arc<[ron_proto::ledger::TokenBudget]>,
 }
 
 #[derive(Debug)]
@@ -166,6 +167,7 @@ mod tests {
             pq_kid: pq_kid.map(Into::into),
             x5t: None,
             ancestors: Vec::new(),
+            budgets: Vec::new(),
         }
     }
 

@@ -28,10 +28,16 @@ pub struct CaveatCtx<'a> {
 
 /// Caveats that only the service can check, because their facts are in the body or in its own
 /// records.
-pub const BODY_KEYS: [&str; 4] = ["account", "asset", "ceiling.per_op", "ceiling.daily"];
+pub const BODY_KEYS: [&str; 5] = [
+    "account",
+    "asset",
+    "ceiling.per_op",
+    "ceiling.daily",
+    "ceiling.total",
+];
 
 /// Checks all caveats except those counted over time: `rate.rps` and `budget.*` (the authorizer),
-/// `ceiling.daily` (the service, see [`daily_ceiling`]).
+/// `ceiling.daily` and `ceiling.total` (the ledger, see [`crate::spending`]).
 pub fn check(caveats: &[Caveat], ctx: &CaveatCtx<'_>) -> Result<(), AuthReject> {
     caveats.iter().try_for_each(|caveat| {
         if holds(caveat, ctx)? {
@@ -61,18 +67,6 @@ pub fn check_operation(
     } else {
         Err(AuthReject::Caveat)
     }
-}
-
-/// The lowest `ceiling.daily` in minor units, if the token has one.
-pub fn daily_ceiling(caveats: &[Caveat]) -> Option<Amount> {
-    let daily = |caveat: &Caveat| {
-        if let Caveat::CeilingDaily(most) = caveat {
-            Some(*most)
-        } else {
-            None
-        }
-    };
-    caveats.iter().filter_map(daily).min()
 }
 
 /// The check on the request head. `enforced` names the [`BODY_KEYS`] that the service checks
@@ -113,6 +107,7 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
         Caveat::ProofBind(only) => ctx.proof == Some(only),
         // Counted over time elsewhere, or a marker without a limit.
         Caveat::CeilingDaily(_)
+        | Caveat::CeilingTotal(_)
         | Caveat::BudgetBytes(_)
         | Caveat::BudgetReqs(_)
         | Caveat::RateRps(_)
@@ -227,7 +222,6 @@ mod tests {
             Err(AuthReject::Caveat)
         );
         assert_eq!(check_operation(&both, None, None, Some(Amount(5))), Ok(()));
-        assert_eq!(daily_ceiling(&both), Some(Amount(3)));
     }
 
     #[test]
@@ -249,6 +243,7 @@ mod tests {
             "asset=ron",
             "ceiling.per_op=1",
             "ceiling.daily=1",
+            "ceiling.total=1",
         ] {
             let caveats = parse(&[text]);
             assert_eq!(

@@ -5,6 +5,7 @@
 //! trusted before the signature is verified; members that the profile does not name are refused in
 //! the header and ignored in the claims.
 
+use ron_proto::ledger::TokenBudget;
 use ron_proto::passport::{
     ANCESTORS_MAX, PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX, TokenAncestor,
 };
@@ -16,6 +17,7 @@ use crate::hybrid;
 use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
 use crate::jws::Jws;
 use crate::reject::AuthReject;
+use crate::spending;
 
 /// Tolerated clock difference, in seconds.
 pub const SKEW_S: u64 = 60;
@@ -61,6 +63,8 @@ pub struct Claims {
     pub x5t: Option<String>,
     /// The tokens that it was exchanged from, the first one first.
     pub ancestors: Vec<Ancestor>,
+    /// What it may spend; narrowing statements add to them.
+    pub budgets: Vec<TokenBudget>,
 }
 
 /// A token that another was exchanged from.
@@ -71,7 +75,7 @@ pub struct Ancestor {
     pub exp: u64,
     /// The keys that signed it.
     pub kids: Vec<String>,
-    /// Its caveats that count uses.
+    /// Its caveats that count.
     pub counted: Vec<Caveat>,
 }
 
@@ -257,6 +261,8 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
         return Err(AuthReject::Claims);
     }
     let caveats = read_caveats(&raw.authorization_details)?;
+    let ancestors = read_ancestors(raw.ron_from)?;
+    let budgets = spending::budgets(&raw.jti, &caveats, raw.exp, &ancestors);
     Ok(Claims {
         nbf: raw.nbf.unwrap_or(raw.iat),
         iss: raw.iss,
@@ -281,7 +287,8 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
         pq_kid: signers.pq_kid,
         jkt,
         x5t,
-        ancestors: read_ancestors(raw.ron_from)?,
+        ancestors,
+        budgets,
     })
 }
 

@@ -35,6 +35,7 @@ pub mod revocation_log;
 mod seen;
 pub mod service_token;
 mod settings;
+mod spending;
 mod trust;
 
 pub use authorizer::{AuthThreads, RonAuthorizer, x5t_s256};

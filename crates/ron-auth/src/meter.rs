@@ -46,11 +46,12 @@ pub(crate) struct Metered<'a> {
     pub caveats: &'a [Caveat],
 }
 
-/// The caveats whose uses are counted.
+/// The caveats that count: uses here, money in the ledger.
 pub fn counted(caveats: &[Caveat]) -> impl Iterator<Item = &Caveat> {
+    let of_money = |c: &Caveat| matches!(c, Caveat::CeilingDaily(_) | Caveat::CeilingTotal(_));
     caveats
         .iter()
-        .filter(|caveat| Limits::of(std::slice::from_ref(caveat)) != Limits::default())
+        .filter(move |c| of_money(c) || Limits::of(std::slice::from_ref(c)) != Limits::default())
 }
 
 /// The lowest value of each counted caveat.

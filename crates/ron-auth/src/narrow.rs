@@ -16,6 +16,7 @@ use crate::dpop::token_hash;
 use crate::jws::{Holder, self_signed};
 use crate::jwt::{Claims, SKEW_S};
 use crate::reject::AuthReject;
+use crate::spending;
 
 /// Separates a token from its statements.
 pub const SEPARATOR: char = '~';
@@ -96,6 +97,7 @@ fn apply_statement(
     let parent = token_hash(before);
     let mut bound = false;
     let mut dated = false;
+    let mut added = Vec::new();
     for (name, value) in &members {
         match (name.as_str(), value) {
             ("parent", Value::String(hash)) if *hash == parent => bound = true,
@@ -116,13 +118,17 @@ fn apply_statement(
             ("scope", Value::String(scope)) => {
                 claims.scopes = narrow_scopes(&claims.scopes, scope)?;
             }
-            ("caveats", Value::Array(list)) => add_caveats(&mut claims.caveats, list)?,
+            ("caveats", Value::Array(list)) => added = add_caveats(&mut claims.caveats, list)?,
             ("jkt", Value::String(jkt)) if ron_proto::b64::from_url_array::<32>(jkt).is_ok() => {
                 claims.jkt = Some(jkt.clone());
             }
             _ => return Err(refuse),
         }
     }
+    // A budget of its own: what the giver spends besides does not count against it.
+    let name = token_hash(&format!("{before}{SEPARATOR}{statement}"));
+    let own = spending::budget(&name, &added, claims.exp);
+    claims.budgets.extend(own);
     if bound && dated { Ok(()) } else { Err(refuse) }
 }
 
@@ -140,7 +146,9 @@ fn narrow_scopes(held: &[String], scope: &str) -> Result<Vec<String>, AuthReject
     }
 }
 
-fn add_caveats(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReject> {
+/// Adds the caveats of a statement and returns them.
+fn add_caveats(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<Vec<Caveat>, AuthReject> {
+    let before = caveats.len();
     for item in list {
         let text = item.as_str().ok_or(AuthReject::Narrowing)?;
         let caveat: Caveat = text.parse().map_err(|_| AuthReject::CaveatUnsupported)?;
@@ -152,7 +160,7 @@ fn add_caveats(caveats: &mut Vec<Caveat>, list: &[Value]) -> Result<(), AuthReje
     if caveats.len() > caveat::MAX_CAVEATS {
         return Err(AuthReject::CaveatUnsupported);
     }
-    Ok(())
+    Ok(caveats[before..].to_vec())
 }
 
 #[cfg(test)]

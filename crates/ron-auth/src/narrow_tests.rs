@@ -31,6 +31,7 @@ fn claims() -> Claims {
         pq_kid: None,
         x5t: None,
         ancestors: Vec::new(),
+        budgets: Vec::new(),
     }
 }
 

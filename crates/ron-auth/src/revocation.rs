@@ -288,6 +288,7 @@ mod tests {
             pq_kid: None,
             x5t: None,
             ancestors: Vec::new(),
+            budgets: Vec::new(),
         }
     }
 

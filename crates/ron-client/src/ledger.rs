@@ -6,8 +6,8 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
-    HoldDoc, RequestKey, TxId,
+    AccountDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event,
+    EventPage, Head, HoldDoc, RequestKey, ReversalsDoc, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
 use serde::Serialize;
@@ -81,6 +81,11 @@ impl LedgerClient {
         self.0.get(&format!("/v1/ledger/holds/{hold}"), deadline)
     }
 
+    /// What was spent under the budget of a token.
+    pub fn budget(&self, id: BudgetId, deadline: Deadline) -> Result<BudgetDoc, ClientError> {
+        self.0.get(&format!("/v1/ledger/budgets/{id}"), deadline)
+    }
+
     /// The entry of a key; 404 when there is none.
     pub fn by_key(&self, key: &RequestKey, deadline: Deadline) -> Result<Event, ClientError> {
         let path = format!(
@@ -94,6 +99,12 @@ impl LedgerClient {
 
     pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Event, ClientError> {
         self.0.get(&format!("/v1/ledger/tx/{txid}"), deadline)
+    }
+
+    /// What became of a transaction by reversals.
+    pub fn reversals(&self, tx: TxId, deadline: Deadline) -> Result<ReversalsDoc, ClientError> {
+        self.0
+            .get(&format!("/v1/ledger/tx/{tx}/reversals"), deadline)
     }
 
     /// Entries after a sequence, waiting up to `wait` for the next one; the deadline must be later.

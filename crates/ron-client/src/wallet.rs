@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Receipt, TxId};
+use ron_proto::ledger::TxId;
 use ron_proto::wallet::{
     Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing,
-    Operation, Transfer,
+    Operation, Remarks, Reverse, Transaction, Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
@@ -31,7 +31,7 @@ impl WalletClient {
         key: &IdemKey,
         request: &IssueMoney,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write("/v1/issue", key, request, deadline)
     }
 
@@ -40,7 +40,7 @@ impl WalletClient {
         key: &IdemKey,
         request: &Transfer,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write("/v1/transfer", key, request, deadline)
     }
 
@@ -49,7 +49,7 @@ impl WalletClient {
         key: &IdemKey,
         request: &Burn,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write("/v1/burn", key, request, deadline)
     }
 
@@ -70,7 +70,7 @@ impl WalletClient {
         key: &IdemKey,
         request: &HoldMoney,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write("/v1/hold", key, request, deadline)
     }
 
@@ -81,8 +81,18 @@ impl WalletClient {
         hold: TxId,
         request: &Capture,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write(&format!("/v1/hold/{hold}/capture"), key, request, deadline)
+    }
+
+    pub fn reverse(
+        &self,
+        key: &IdemKey,
+        tx: TxId,
+        request: &Reverse,
+        deadline: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        self.write(&format!("/v1/tx/{tx}/reverse"), key, request, deadline)
     }
 
     pub fn release(
@@ -90,11 +100,11 @@ impl WalletClient {
         key: &IdemKey,
         hold: TxId,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         self.write(
             &format!("/v1/hold/{hold}/release"),
             key,
-            &Nothing {},
+            &Remarks::default(),
             deadline,
         )
     }
@@ -111,10 +121,10 @@ impl WalletClient {
         account: &Account,
         frozen: bool,
         deadline: Deadline,
-    ) -> Result<Receipt, ClientError> {
+    ) -> Result<Transaction, ClientError> {
         let verb = if frozen { "freeze" } else { "unfreeze" };
         let path = format!("/v1/account/{}/{verb}", encode(account.as_str()));
-        self.write(&path, key, &Nothing {}, deadline)
+        self.write(&path, key, &Remarks::default(), deadline)
     }
 
     /// Entries that touched an account after a sequence, oldest first.
@@ -145,8 +155,8 @@ impl WalletClient {
         self.0.get(&path, deadline)
     }
 
-    /// The receipt of a transaction.
-    pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Receipt, ClientError> {
+    /// A transaction: its receipt, and what the caller may see of its private side.
+    pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Transaction, ClientError> {
         self.0.get(&format!("/v1/tx/{txid}"), deadline)
     }
 
@@ -159,6 +169,12 @@ impl WalletClient {
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
         self.0
             .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
+    }
+
+    /// Gives a key up: its operation's outcome if it was committed, else the refusal `abandoned`.
+    pub fn abandon(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
+        let path = format!("/v1/ops/{}/abandon", encode(key.as_ref()));
+        self.0.post(&path, &Nothing {}, true, deadline)
     }
 
     fn write<B: Serialize, T: DeserializeOwned>(

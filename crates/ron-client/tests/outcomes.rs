@@ -11,6 +11,7 @@ use ron_client::{ClientError, Credential, KmsClient, LedgerClient, WalletClient}
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, OsRandom, Random as _};
 use ron_proto::kms::{SignBatch, SignItem, SignRequest};
+use ron_proto::ledger::Details;
 use ron_proto::wallet::Transfer;
 use ron_proto::{Amount, IdemKey, Kid, OpId};
 
@@ -25,7 +26,7 @@ enum Act {
 
 use Act::{Answer, HangUp};
 
-const RECEIPT: &str = r#"{"txid":"tx_00000000000000070000000000000001","op":"transfer","from":"a","to":"b","asset":"ron","amount_minor":"5","nonce":1,"idem":"k","ts":"2025-03-01T12:00:00.000Z","seq":7,"receipt_hash":"b3:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"}"#;
+const TRANSACTION: &str = r#"{"receipt":{"txid":"tx_00000000000000070000000000000001","op":"transfer","from":"a","to":"b","asset":"ron","amount_minor":"5","ts":"2025-03-01T12:00:00.000Z","seq":7,"receipt_hash":"sha256:af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"},"private":{"idem":"k","nonce":1}}"#;
 
 /// A peer that follows its script, one connection per request, and closes the connection past its
 /// end. Returns the count of requests it has read.
@@ -119,12 +120,12 @@ fn transfer_by(
         to: "b".parse().expect("an account"),
         asset: "ron".parse().expect("an asset"),
         amount_minor: Amount(5),
-        nonce: 1,
-        memo: None,
+        nonce: Some(1),
+        details: Details::default(),
     };
     wallet
         .transfer(&key, &request, deadline)
-        .map(|receipt| receipt.seq)
+        .map(|receipt| receipt.receipt.seq)
 }
 
 fn word(outcome: &Result<u64, ClientError>) -> String {
@@ -145,7 +146,7 @@ const BUSY: Act = Answer(503, r#"{"code":"draining","retryable":true}"#);
 const READ_ONLY: Act = Answer(503, r#"{"code":"read_only","retryable":false}"#);
 const LATE: Act = Answer(504, r#"{"code":"deadline_exceeded"}"#);
 const RUNS: Act = Answer(409, r#"{"code":"in_flight","retryable":true}"#);
-const DONE: Act = Answer(201, RECEIPT);
+const DONE: Act = Answer(201, TRANSACTION);
 
 #[test]
 fn a_mutation_with_a_key_ends_done_refused_or_unknown() {

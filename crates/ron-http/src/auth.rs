@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ron_proto::ledger::TokenBudget;
 use ron_proto::{Caveat, Problem, Tenant};
 
 use crate::head::RequestHead;
@@ -36,6 +37,8 @@ pub struct Principal {
     pub scopes: Arc<[String]>,
     /// The caveats that narrow them.
     pub caveats: Arc<[Caveat]>,
+    /// What it may spend, counted by the ledger.
+    pub budgets: Arc<[TokenBudget]>,
     /// The source of the identity.
     pub kind: PrincipalKind,
     /// When set, only keys whose `purpose` path starts with one of these may be used.
@@ -51,6 +54,7 @@ impl Principal {
             tenant: "default".parse().expect("a constant, valid tenant"),
             scopes: Arc::from([]),
             caveats: Arc::from([]),
+            budgets: Arc::from([]),
             kind: PrincipalKind::Public,
             key_prefixes: None,
             jti: None,

@@ -189,6 +189,7 @@ fn caller(tenant: Tenant) -> Principal {
         tenant,
         scopes: Arc::from([]),
         caveats: Arc::from([]),
+        budgets: Arc::from([]),
         kind: PrincipalKind::Service,
         key_prefixes: None,
         jti: None,

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use ron_crypto::sign::Ed25519Key;
 use ron_files::OsDisk;
-use ron_kernel::{Clock, SystemClock};
+use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::{Op, Outcome};
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request};
+use ron_ledger::salts;
 use ron_ledger::verify::verify_dir;
-use ron_proto::ledger::Entry;
+use ron_proto::ledger::{Details, Entry};
 use ron_proto::{Amount, Timestamp};
 use ron_tlog::Ed25519NoteSigner;
 
@@ -54,12 +55,13 @@ impl Load {
             to: format!("acc:{to}").parse().expect("a name"),
             asset: "ron".parse().expect("a name"),
             amount_minor: Amount(1),
-            nonce: self.nonces[from as usize],
-            memo: None,
-            reference: None,
+            nonce: Some(self.nonces[from as usize]),
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         };
-        Op::new(entry).expect("a good entry")
+        Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
     }
 
     fn batch(&mut self, n: usize, hot: bool) -> Vec<Request> {
@@ -137,11 +139,11 @@ fn main() {
                 to: format!("acc:{n}").parse().expect("a name"),
                 asset: "ron".parse().expect("a name"),
                 amount_minor: Amount(FUNDS),
-                memo: None,
-                reference: None,
-                daily_ceiling: None,
+                details: Details::default(),
+                batch: None,
+                budgets: Vec::new(),
             };
-            Op::new(entry).expect("a good entry")
+            Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
         });
         let request = Request {
             ops: ops.collect(),

@@ -1,92 +1,69 @@
 //! Turns decisions and leaves into what callers see: answers, receipts, events. Pure.
 
+use std::borrow::Cow;
+
 use ron_proto::ledger::{
-    EntryAnswer, EntryKey, EntryKind, Event, Receipt, RefusalCode, escrow_account,
+    EntryAnswer, EntryKey, EntryKind, Event, LeafHash, PrivateFacts, Receipt, RefusalCode, TxId,
 };
-use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Timestamp};
+use ron_proto::{EpochId, Timestamp};
 
-use crate::core::{Body, Debit, Effect, Op, Refusal, Verdict};
+use crate::core::{Body, Facts, Kind, Leaf, Op, PublicLeaf, Refusal, Verdict};
 
-/// The accounts, asset, amount and nonce of a receipt.
-#[derive(Default)]
-struct Moved {
-    from: Option<Account>,
-    to: Option<Account>,
-    asset: Option<Asset>,
-    amount: Option<Amount>,
-    nonce: Option<u64>,
+/// A decided entry: what its record in the log says.
+#[derive(Clone, Copy, Debug)]
+pub struct LogEntry<'a> {
+    pub seq: u64,
+    pub ts: Timestamp,
+    pub batch: Option<TxId>,
+    pub op: &'a Op,
+    pub verdict: &'a Verdict,
+    /// RFC 6962 hash of its leaf.
+    pub leaf_hash: [u8; 32],
 }
 
-impl Moved {
-    fn of(from: Option<&Account>, to: Option<&Account>, asset: &Asset, amount: Amount) -> Self {
-        let (from, to) = (from.cloned(), to.cloned());
+impl<'a> LogEntry<'a> {
+    pub const fn of(leaf: &'a Leaf, leaf_hash: [u8; 32]) -> Self {
         Self {
-            from,
-            to,
-            asset: Some(asset.clone()),
-            amount: Some(amount),
-            nonce: None,
-        }
-    }
-
-    fn debit(debit: &Debit, to: Option<&Account>) -> Self {
-        Self {
-            nonce: Some(debit.nonce),
-            ..Self::of(Some(&debit.from), to, &debit.asset, debit.amount)
-        }
-    }
-
-    /// What a hold gave up, to `to` when it was captured.
-    fn effect(effect: Option<&Effect>, to: Option<&Account>) -> Self {
-        effect.map_or_else(Self::default, |e| {
-            Self::of(Some(&e.from), to, &e.asset, e.amount)
-        })
-    }
-
-    /// What a done entry moved.
-    fn by(op: &Op, effect: Option<&Effect>) -> Self {
-        let escrow = |epoch| escrow_account(&op.entry().header.tenant, epoch);
-        match &op.entry().body {
-            Body::Issue { to, asset, amount } => Self::of(None, Some(to), asset, *amount),
-            Body::Transfer { debit, to } => Self::debit(debit, Some(to)),
-            Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, None),
-            Body::Capture { to, .. } => Self::effect(effect, Some(to)),
-            Body::Release { .. } | Body::Expire { .. } => Self::effect(effect, None),
-            Body::Freeze { account } | Body::Unfreeze { account } => Self {
-                from: Some(account.clone()),
-                ..Self::default()
-            },
-            Body::EpochOpen(open) => {
-                let to = escrow(&open.epoch);
-                Self::of(Some(&open.from), Some(&to), &open.asset, open.amount)
-            }
-            Body::Payout(payout) => {
-                let from = escrow(&payout.epoch);
-                Self::of(Some(&from), Some(&payout.to), &payout.asset, payout.amount)
-            }
-            Body::EpochClose { .. } | Body::Abandon => Self::default(),
+            seq: leaf.seq,
+            ts: leaf.ts,
+            batch: leaf.place.batch,
+            op: &leaf.op,
+            verdict: &leaf.verdict,
+            leaf_hash,
         }
     }
 }
 
-pub fn answer(op: &Op, seq: u64, ts: Timestamp, verdict: &Verdict) -> EntryAnswer {
-    match verdict {
+pub fn answer(entry: LogEntry<'_>) -> EntryAnswer {
+    match entry.verdict {
         Verdict::Done(effect) => {
-            let receipt = receipt(op, seq, ts, effect.as_ref());
+            let facts = Facts::of(entry.op.entry(), effect.as_ref(), entry.batch);
+            let id = (entry.seq, entry.op.txid(entry.seq));
+            let receipt = render(id, entry.ts, entry.op.kind(), facts, entry.leaf_hash);
             EntryAnswer::Done {
-                seq,
+                seq: entry.seq,
                 txid: receipt.txid,
                 receipt,
+                private: private_facts(entry.op),
                 replayed: false,
             }
         }
-        Verdict::Refused(why) => EntryAnswer::Refused {
-            code: why.into(),
-            seq: Some(seq),
-            expected: expected(why),
-            paid_by: paid_by(why),
-            replayed: false,
-        },
+        Verdict::Refused(why) => refused(why, Some(entry.seq)),
+    }
+}
+
+/// The answer to an entry that was refused without a leaf.
+pub fn rejected(why: &Refusal) -> EntryAnswer {
+    refused(why, None)
+}
+
+fn refused(why: &Refusal, seq: Option<u64>) -> EntryAnswer {
+    EntryAnswer::Refused {
+        code: why.into(),
+        seq,
+        expected: expected(why),
+        paid_by: paid_by(why),
+        replayed: false,
     }
 }
 
@@ -106,13 +83,12 @@ fn paid_by(why: &Refusal) -> Option<EpochId> {
     }
 }
 
-/// The answer to `op` when the entry at `seq` already has its key, epoch or index.
-pub fn replayed(op: &Op, seq: u64, first: (Timestamp, &Op, &Verdict)) -> EntryAnswer {
-    let (ts, first_op, verdict) = first;
-    if !op.repeats(first_op) {
+/// The answer to `op` when `first` already has its key, epoch or index.
+pub fn replayed(op: &Op, first: LogEntry<'_>) -> EntryAnswer {
+    if !op.repeats(first.op) {
         return mismatch(op);
     }
-    answer(first_op, seq, ts, verdict).as_replayed()
+    answer(first).as_replayed()
 }
 
 /// The refusal of a request whose key (or epoch index) belongs to a different request.
@@ -131,35 +107,59 @@ pub fn mismatch(op: &Op) -> EntryAnswer {
     }
 }
 
-/// The entry at `seq` as the event feed shows it.
-pub fn event(seq: u64, ts: Timestamp, op: &Op, verdict: &Verdict) -> Event {
+/// The entry as the event feed shows it.
+pub fn event(entry: LogEntry<'_>) -> Event {
     Event {
-        seq,
-        ts,
-        entry: op.into(),
-        answer: answer(op, seq, ts, verdict),
+        seq: entry.seq,
+        ts: entry.ts,
+        entry: entry.op.into(),
+        answer: answer(entry),
     }
 }
 
-/// The receipt of a committed entry. It depends only on the leaf and its sequence, so it can be
-/// made again at any time.
-pub fn receipt(op: &Op, seq: u64, ts: Timestamp, effect: Option<&Effect>) -> Receipt {
-    let moved = Moved::by(op, effect);
+/// The receipt that a leaf alone gives; `None` for a refused entry.
+pub fn receipt(leaf: &PublicLeaf, leaf_hash: [u8; 32]) -> Option<Receipt> {
+    let id = (leaf.seq, leaf.txid());
+    let done = leaf.verdict.is_done();
+    done.then(|| render(id, leaf.ts, leaf.kind, leaf.facts.clone(), leaf_hash))
+}
+
+/// The receipt of a leaf. The leaf's first byte is also the version of this rendering: another one
+/// must come with another format of the leaf, so that a receipt never changes.
+fn render(
+    (seq, txid): (u64, TxId),
+    ts: Timestamp,
+    kind: Kind,
+    facts: Facts<'_>,
+    leaf_hash: [u8; 32],
+) -> Receipt {
     Receipt {
-        txid: op.txid(seq),
-        op: op.kind().into(),
-        from: moved.from,
-        to: moved.to,
-        asset: moved.asset,
-        amount_minor: moved.amount,
-        nonce: moved.nonce,
-        idem: idem(op),
+        txid,
+        op: kind.into(),
+        from: facts.from.map(Cow::into_owned),
+        to: facts.to.map(Cow::into_owned),
+        asset: facts.asset.map(Cow::into_owned),
+        amount_minor: facts.amount,
         ts,
         seq,
-        receipt_hash: ContentId([0; 32]),
+        hold: facts.hold,
+        batch: facts.batch,
+        reverses: facts.reverses,
+        receipt_hash: LeafHash(leaf_hash),
     }
-    .sealed()
-    .expect("a receipt has no floats and no maps, so it has a canonical form")
+}
+
+/// The private side of an entry, as its maker sees it.
+pub fn private_facts(op: &Op) -> PrivateFacts {
+    let header = &op.entry().header;
+    PrivateFacts {
+        idem: Some(idem(op)),
+        nonce: op.entry().body.nonce(),
+        memo: header.memo.clone(),
+        metadata: header.metadata.clone(),
+        reference: header.reference.clone(),
+        effective_at: header.effective_at,
+    }
 }
 
 /// The entry's key, or a text that identifies an entry without one.
@@ -179,7 +179,8 @@ fn idem(op: &Op) -> String {
         | Body::Release { .. }
         | Body::Freeze { .. }
         | Body::Unfreeze { .. }
-        | Body::Abandon => header
+        | Body::Abandon
+        | Body::Reverse { .. } => header
             .key
             .as_ref()
             .map(EntryKey::to_string)

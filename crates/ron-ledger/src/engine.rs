@@ -12,14 +12,17 @@ use ron_files::Disk;
 use ron_kernel::{OsRandom, RankedRwLock, SharedRandom};
 use ron_proto::ledger::{LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::{Tenant, Timestamp};
+use ron_tlog::tree::leaf_hash;
 use ron_tlog::{
     AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
 };
 
 use crate::core::{
-    Batch, Broken, Content, Frozen, KeyHash, Leaf, Limits, Op, Outcome, State, Step, Verdict,
+    Batch, Broken, Frozen, KeyHash, Leaf, Limits, Op, Outcome, Record, State, Step, genesis,
+    read_genesis,
 };
 use crate::replay::{Keys, Replay, ReplayError};
+use crate::salts;
 use crate::store::keys::KeyIndex;
 use crate::store::segment::Segment;
 use crate::store::snapshot;
@@ -39,7 +42,7 @@ pub struct EngineOptions {
     pub snapshot_every: u64,
     /// The operator's limits; may change between two starts.
     pub limits: Limits,
-    /// Gives the salt of the log's checksums.
+    /// Gives the salts of the log's checksums and of private records.
     pub random: SharedRandom,
 }
 
@@ -132,6 +135,16 @@ pub struct Committed {
     pub outcomes: Vec<Vec<Outcome>>,
 }
 
+impl ron_tlog::Record for Record {
+    fn leaf(&self) -> &[u8] {
+        &self.leaf
+    }
+
+    fn private(&self) -> &[u8] {
+        &self.private
+    }
+}
+
 /// State shared by readers and the writer.
 #[derive(Debug)]
 pub struct Shared {
@@ -210,14 +223,7 @@ impl Engine {
         disk.create_dir_all(dir)?;
         let mut log = Log::open(Arc::clone(&disk), &dir.join("log"), log_options)?;
         if log.size() == 0 {
-            let genesis = Leaf {
-                ts: now,
-                link: None,
-                content: Content::Genesis {
-                    origin: options.origin.clone(),
-                },
-            };
-            log.append(&[genesis.encode()])?;
+            log.append(&[genesis(now, &options.origin)])?;
         }
         check_genesis(&log.reader(), &options.origin)?;
         let derived = dir.join("derived");
@@ -244,6 +250,11 @@ impl Engine {
 
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
+    }
+
+    /// The source of salts.
+    pub const fn random(&self) -> &SharedRandom {
+        &self.options.random
     }
 
     pub const fn opened(&self) -> &Opened {
@@ -304,7 +315,7 @@ impl Engine {
     ) -> Result<(Vec<Vec<Outcome>>, Batch), Broken> {
         let mut step = Step::new(state, now);
         step.set_limits(self.options.limits);
-        step.expire_due();
+        step.expire_due(&mut || salts::one(&*self.options.random));
         let mut rest = priors;
         let mut outcomes = Vec::with_capacity(requests.len());
         for r in requests {
@@ -347,16 +358,17 @@ impl Engine {
                 principal: LEDGER_PRINCIPAL.parse().expect("a constant name"),
                 key: key.parse().expect("a short key"),
             };
-            step.entry(&Op::abandon(owned), None);
+            let salts = salts::one(&*self.options.random);
+            step.entry(&Op::abandon(owned, &salts), None);
         }
     }
 
     fn make_durable(&mut self, batch: Batch) -> Result<(), CommitError> {
-        if batch.leaves.is_empty() {
+        if batch.records.is_empty() {
             return Ok(());
         }
         let (first, last, ts) = (batch.first_seq, batch.last_seq(), batch.ts);
-        let index = self.log.append(&batch.leaves).map_err(|e| match e {
+        let index = self.log.append(&batch.records).map_err(|e| match e {
             AppendError::Poisoned => CommitError::Poisoned,
             AppendError::EntryTooLarge { .. } | AppendError::BatchTooLarge { .. } => {
                 CommitError::Broken(Broken(format!("the batch does not fit the log: {e}")))
@@ -449,20 +461,11 @@ impl Snapshotter {
 
 fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
     let bytes = reader.entry(0)?;
-    match Leaf::decode(&bytes) {
-        Ok(Leaf {
-            content: Content::Genesis { origin: found },
-            ..
-        }) if found == origin => Ok(()),
-        Ok(Leaf {
-            content: Content::Genesis { origin: found },
-            ..
-        }) => Err(EngineError::Foreign(format!(
+    match read_genesis(&bytes) {
+        Ok(found) if found == origin => Ok(()),
+        Ok(found) => Err(EngineError::Foreign(format!(
             "the log is that of `{found}`, the configuration says `{origin}`"
         ))),
-        Ok(_) => Err(EngineError::Foreign(
-            "the log does not begin with a ledger's genesis record".to_owned(),
-        )),
         Err(e) => Err(EngineError::Foreign(format!(
             "the log does not begin with a ledger's genesis record: {e}"
         ))),
@@ -490,8 +493,9 @@ fn recover(
     let (state, segments) = start;
     let size = reader.size_durable();
     let mut replay = Replay::from_state(state);
-    reader.entries(opened.snapshot_seq + 1..size, |index, bytes| {
-        replay.leaf(index, bytes).map_err(EngineError::from)
+    reader.records(opened.snapshot_seq + 1..size, |index, bytes, private| {
+        let replayed = replay.leaf(index, bytes, private);
+        replayed.map(drop).map_err(EngineError::from)
     })?;
     let (state, tail) = replay.finish()?;
     opened.replayed = size - 1 - opened.snapshot_seq;
@@ -536,22 +540,18 @@ fn load_snapshot(
     ))
 }
 
-/// The entry at `seq`, as an [`Op`] with its time and verdict.
-pub fn read_entry(reader: &LogReader, seq: u64) -> Result<(Timestamp, Op, Verdict), ReadError> {
-    let bytes = reader.entry(seq)?;
-    decode_entry(seq, &bytes)
+/// The entry at `seq` with the hash of its leaf.
+pub fn read_entry(reader: &LogReader, seq: u64) -> Result<(Leaf, Hash), ReadError> {
+    let (leaf, private) = reader.record(seq)?;
+    decode_entry(seq, &leaf, &private)
 }
 
-/// Like [`read_entry`], from leaf bytes.
-pub fn decode_entry(seq: u64, bytes: &[u8]) -> Result<(Timestamp, Op, Verdict), ReadError> {
+/// Like [`read_entry`], from the bytes of leaf and private record.
+pub fn decode_entry(seq: u64, bytes: &[u8], private: &[u8]) -> Result<(Leaf, Hash), ReadError> {
     let damaged = |why: String| ReadError::Damaged { index: seq, why };
-    match Leaf::decode(bytes) {
-        Ok(Leaf {
-            ts,
-            content: Content::Entry { op, verdict },
-            ..
-        }) => Ok((ts, op, verdict)),
-        Ok(_) => Err(damaged("it is not an entry".to_owned())),
-        Err(e) => Err(damaged(e.to_string())),
+    let leaf = Leaf::decode(bytes, private).map_err(|e| damaged(e.to_string()))?;
+    if leaf.seq != seq {
+        return Err(damaged(format!("it is the entry {}", leaf.seq)));
     }
+    Ok((leaf, leaf_hash(bytes)))
 }

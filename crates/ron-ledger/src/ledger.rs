@@ -5,17 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ron_files::DiskRoom;
-use ron_kernel::{Deadline, SendError, Sender, SharedClock, WaitError, reply};
+use ron_kernel::{
+    Deadline, Random, SendError, Sender, SharedClock, SharedRandom, WaitError, reply,
+};
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
-    EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, RequestKey, TxId, escrow_account,
+    AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
+    EpochState, Event, EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, Original, RequestKey, TxId,
+    escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
 
-use crate::answers;
-use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict};
+use crate::answers::{self, LogEntry};
+use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash};
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
+use crate::salts;
 
 /// Maximum open holds in an account document.
 const HOLDS_SHOWN: usize = 1_000;
@@ -120,6 +124,8 @@ pub struct Ledger {
     pub(crate) shared: Arc<Shared>,
     pub(crate) commits: Sender<Job>,
     pub(crate) gate: Arc<Gate>,
+    /// Gives the salts of private records.
+    pub(crate) random: SharedRandom,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -129,15 +135,21 @@ impl std::fmt::Debug for Ledger {
 }
 
 /// Checks entries from outside and turns them into operations.
-pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, SubmitError> {
+fn ops_of(
+    entries: Vec<Entry>,
+    atomicity: Atomicity,
+    random: &dyn Random,
+) -> Result<Vec<Op>, SubmitError> {
     let bound = atomicity != Atomicity::Independent;
     let bad = |index, field, why| SubmitError::Bad {
         index,
         bad: BadEntry { field, why },
     };
     let mut ops = Vec::with_capacity(entries.len());
-    for (index, entry) in entries.into_iter().enumerate() {
-        let op = Op::new(entry).map_err(|bad| SubmitError::Bad { index, bad })?;
+    // Drawn and hashed here, on the caller's thread: the writer has less to do for each entry.
+    let salts = salts::many(random, entries.len());
+    for (index, (entry, salts)) in entries.into_iter().zip(&salts).enumerate() {
+        let op = Op::new(entry, salts).map_err(|bad| SubmitError::Bad { index, bad })?;
         if is_own(&op) {
             return Err(bad(
                 index,
@@ -169,8 +181,8 @@ pub fn ops_of(entries: Vec<Entry>, atomicity: Atomicity) -> Result<Vec<Op>, Subm
 }
 
 /// Checks a key from outside and turns it into the operation that resolves it.
-pub fn resolution_of(key: RequestKey) -> Result<Op, SubmitError> {
-    let op = Op::abandon(key);
+fn resolution_of(key: RequestKey, random: &dyn Random) -> Result<Op, SubmitError> {
+    let op = Op::abandon(key, &salts::one(random));
     if is_of_ledger(&op) {
         let (field, why) = (
             "principal",
@@ -193,6 +205,70 @@ fn is_of_ledger(op: &Op) -> bool {
 }
 
 impl Ledger {
+    /// Checks the entries of a commit.
+    pub fn request(
+        &self,
+        entries: Vec<Entry>,
+        atomicity: Atomicity,
+    ) -> Result<Request, SubmitError> {
+        let entries = entries.into_iter().map(|entry| self.with_original(entry));
+        let entries = entries.collect::<Result<_, _>>()?;
+        Ok(Request {
+            ops: ops_of(entries, atomicity, &*self.random)?,
+            atomicity,
+        })
+    }
+
+    /// Puts what a reversed entry moved into its reversal. Read here, on the caller's thread: the log
+    /// does not change, so the writer need not read it.
+    fn with_original(&self, mut entry: Entry) -> Result<Entry, SubmitError> {
+        if let Entry::Reverse { tx, original, .. } = &mut entry {
+            let unable = |e: ReadError| SubmitError::Unable(e.to_string());
+            *original = self.tx(*tx).map_err(unable)?.and_then(|e| self.original(e));
+        }
+        Ok(entry)
+    }
+
+    /// What the reversal of an entry moves; `None` for an entry that cannot be reversed.
+    fn original(&self, event: Event) -> Option<Original> {
+        let receipt = event.answer.receipt()?;
+        let to = match &event.entry {
+            Entry::Transfer { .. } | Entry::Capture { .. } => receipt.from.clone()?,
+            // The escrow of the epoch is spent; the money came from its pool.
+            Entry::Payout { tenant, epoch, .. } => self.epoch(tenant, epoch)?.from,
+            Entry::Issue { .. }
+            | Entry::Burn { .. }
+            | Entry::Hold { .. }
+            | Entry::Release { .. }
+            | Entry::Reverse { .. }
+            | Entry::Expire { .. }
+            | Entry::Freeze { .. }
+            | Entry::Unfreeze { .. }
+            | Entry::EpochOpen { .. }
+            | Entry::EpochClose { .. }
+            | Entry::Abandon { .. } => return None,
+        };
+        Some(Original {
+            from: receipt.to.clone()?,
+            to,
+            asset: receipt.asset.clone()?,
+            amount_minor: receipt.amount_minor?,
+        })
+    }
+
+    /// How much of an entry is reversed, in minor units.
+    pub fn reversed(&self, tx: TxId) -> Amount {
+        Amount(self.shared.state(|s| s.reversed(tx.seq())))
+    }
+
+    /// Checks the key of a resolve.
+    pub fn resolution(&self, key: RequestKey) -> Result<Request, SubmitError> {
+        Ok(Request {
+            ops: vec![resolution_of(key, &*self.random)?],
+            atomicity: Atomicity::Independent,
+        })
+    }
+
     /// Commits entries and waits for their answers, at most until `deadline`.
     pub fn commit(
         &self,
@@ -200,28 +276,13 @@ impl Ledger {
         atomicity: Atomicity,
         deadline: Deadline,
     ) -> Result<Vec<EntryAnswer>, SubmitError> {
-        self.wait(
-            Request {
-                ops: ops_of(entries, atomicity)?,
-                atomicity,
-            },
-            deadline,
-        )
+        self.wait(self.request(entries, atomicity)?, deadline)
     }
 
     /// The outcome of a key; a key without an entry is permanently abandoned.
     pub fn resolve(&self, key: RequestKey, deadline: Deadline) -> Result<EntryAnswer, SubmitError> {
-        let ops = vec![resolution_of(key)?];
-        let answer = self
-            .wait(
-                Request {
-                    ops,
-                    atomicity: Atomicity::Independent,
-                },
-                deadline,
-            )?
-            .into_iter()
-            .next();
+        let request = self.resolution(key)?;
+        let answer = self.wait(request, deadline)?.into_iter().next();
         answer.ok_or_else(|| SubmitError::Unknown("the writer gave no answer".to_owned()))
     }
 
@@ -326,6 +387,16 @@ impl Ledger {
         })
     }
 
+    /// What was spent under a budget.
+    pub fn budget(&self, id: BudgetId) -> BudgetDoc {
+        let row = self.shared.state(|s| s.budget(id));
+        BudgetDoc {
+            spent_minor: Amount(row.spent),
+            day_minor: Amount(row.day_spent),
+            day: Timestamp::from_utc_day(row.day),
+        }
+    }
+
     pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
         self.shared
             .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))
@@ -365,26 +436,24 @@ impl Ledger {
         if seq == 0 || seq > self.shared.head() {
             return Ok(None);
         }
-        let (ts, op, verdict) = read_entry(self.shared.reader(), seq)?;
-        Ok(Some(answers::event(seq, ts, &op, &verdict)))
+        let (leaf, hash) = read_entry(self.shared.reader(), seq)?;
+        Ok(Some(answers::event(LogEntry::of(&leaf, hash))))
     }
 
     pub fn tx(&self, txid: TxId) -> Result<Option<Event>, ReadError> {
         if txid.seq() == 0 || txid.seq() > self.shared.head() {
             return Ok(None);
         }
-        let (ts, op, verdict) = read_entry(self.shared.reader(), txid.seq())?;
-        Ok((op.txid(txid.seq()) == txid).then(|| answers::event(txid.seq(), ts, &op, &verdict)))
+        let (leaf, hash) = read_entry(self.shared.reader(), txid.seq())?;
+        Ok((leaf.txid() == txid).then(|| answers::event(LogEntry::of(&leaf, hash))))
     }
 
     /// The entry committed under a key.
     pub fn by_key(&self, key: RequestKey) -> Result<Option<Event>, ReadError> {
-        let op = Op::abandon(key);
-        let hash = op.key().expect("an abandon entry has a key");
         let found = self
             .shared
             .keys()
-            .find(hash)
+            .find(key_hash(key))
             .map_err(|source| ReadError::Io { index: 0, source })?;
         found.map_or(Ok(None), |seq| self.event(seq))
     }
@@ -397,9 +466,9 @@ impl Ledger {
         if after < last {
             self.shared
                 .reader()
-                .entries(after + 1..last + 1, |seq, bytes| {
-                    let (ts, op, verdict) = decode_entry(seq, bytes)?;
-                    events.push(answers::event(seq, ts, &op, &verdict));
+                .records(after + 1..last + 1, |seq, bytes, private| {
+                    let (leaf, hash) = decode_entry(seq, bytes, private)?;
+                    events.push(answers::event(LogEntry::of(&leaf, hash)));
                     Ok::<(), ReadError>(())
                 })?;
         }
@@ -423,12 +492,13 @@ fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
 
 /// The answer to `op` whose key (or epoch, or index) belongs to the entry at `seq`.
 fn known_answer(shared: &Shared, op: &Op, seq: u64) -> Result<EntryAnswer, ReadError> {
-    let (ts, first, verdict) = read_entry(shared.reader(), seq)?;
+    let (leaf, hash) = read_entry(shared.reader(), seq)?;
+    let first = LogEntry::of(&leaf, hash);
     // A resolve asks for the outcome of the key, whatever its request was.
     if op.kind() == Kind::Abandon {
-        return Ok(answers::replayed(&first, seq, (ts, &first, &verdict)));
+        return Ok(answers::answer(first).as_replayed());
     }
-    Ok(answers::replayed(op, seq, (ts, &first, &verdict)))
+    Ok(answers::replayed(op, first))
 }
 
 /// Makes the answers for the durable outcomes of one request, which was decided at `ts`.
@@ -439,16 +509,27 @@ pub(crate) fn answer_all(
     outcomes: &[Outcome],
 ) -> Result<Vec<EntryAnswer>, SubmitError> {
     let one = |(op, outcome): (&Op, &Outcome)| match outcome {
-        Outcome::Fresh { seq, verdict } => Ok(answers::answer(op, *seq, ts, verdict)),
+        Outcome::Fresh {
+            seq,
+            verdict,
+            batch,
+        } => Ok(answers::answer(LogEntry {
+            seq: *seq,
+            ts,
+            batch: *batch,
+            op,
+            verdict,
+            leaf_hash: shared.reader().leaf_hash(*seq)?,
+        })),
         Outcome::Mixed => Ok(answers::mismatch(op)),
-        Outcome::Known { seq } => {
-            known_answer(shared, op, *seq).map_err(|e| SubmitError::Unknown(e.to_string()))
-        }
+        Outcome::Rejected(why) => Ok(answers::rejected(why)),
+        Outcome::Known { seq } => known_answer(shared, op, *seq),
     };
-    ops.iter().zip(outcomes).map(one).collect()
+    let all: Result<Vec<EntryAnswer>, ReadError> = ops.iter().zip(outcomes).map(one).collect();
+    all.map_err(|e| SubmitError::Unknown(e.to_string()))
 }
 
-/// `done`, `refused` or `replayed`, as a metric label.
+/// `done`, `refused`, `rejected` (refused without a leaf) or `replayed`, as a metric label.
 pub(crate) const fn outcome_label(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Fresh {
@@ -459,6 +540,7 @@ pub(crate) const fn outcome_label(outcome: &Outcome) -> &'static str {
             verdict: Verdict::Refused(_),
             ..
         } => "refused",
+        Outcome::Rejected(_) => "rejected",
         Outcome::Known { .. } | Outcome::Mixed => "replayed",
     }
 }

@@ -8,7 +8,7 @@
 //!                               └ snapshots beside       └─> projection (SQLite), behind the acknowledgement
 //! ```
 //!
-//! The modules: `core` (pure state machine and leaf format), `replay` (decides leaves again),
+//! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine`
 //! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `verify`
 //! (offline), `api`, `boot`, `settings`.
@@ -46,6 +46,7 @@ pub mod metrics;
 mod projection;
 mod reader;
 pub mod replay;
+pub mod salts;
 mod settings;
 mod store;
 mod table;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_kernel::{Receiver, ThreadCtx};
-use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Reference};
+use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Reference, TxId};
 use ron_proto::{Account, Asset};
 use ron_service::{StoreError, open_private};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, params};
@@ -22,14 +22,15 @@ use crate::metrics::Metrics;
 const CHUNK: u64 = 2_000;
 /// Pause after each full chunk, so that catching up leaves the CPU to the writer.
 const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS entries (
   seq INTEGER PRIMARY KEY, ts TEXT NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL, code TEXT,
   tenant TEXT, principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
-  memo TEXT, ref TEXT, txid TEXT
+  memo TEXT, reference TEXT, metadata TEXT, effective_at TEXT, hold TEXT, batch TEXT, reverses TEXT, txid TEXT
 );
+CREATE INDEX IF NOT EXISTS reversals ON entries (reverses, seq) WHERE reverses IS NOT NULL;
 CREATE TABLE IF NOT EXISTS history (account TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (account, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS balances (
   account TEXT NOT NULL, asset TEXT NOT NULL, amount_minor TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -192,7 +193,8 @@ impl Changes {
 
 fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
     let mut entry = tx.prepare_cached(
-        "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+        "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+         ?17, ?18, ?19, ?20, ?21)",
     )?;
     let mut history = tx.prepare_cached("INSERT OR IGNORE INTO history VALUES (?1, ?2)")?;
     let (outcome, code) = match &e.answer {
@@ -206,8 +208,13 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
     if let Some(r) = receipt {
         (columns.from, columns.to) = (r.from.clone(), r.to.clone());
         (columns.asset, columns.amount_minor) = (r.asset.clone(), r.amount_minor);
-        columns.nonce = r.nonce;
     }
+    let details = &columns.details;
+    let metadata = details.metadata.as_ref().map(serde_json::to_string);
+    let metadata = metadata
+        .transpose()
+        .map_err(|e| ProjectionError::Foreign(e.to_string()))?;
+    let link = |id: Option<TxId>| id.map(|id| id.to_string());
     entry.execute(params![
         e.seq as i64,
         e.ts.to_string(),
@@ -222,9 +229,14 @@ fn insert(tx: &Transaction<'_>, e: &Event) -> Result<(), ProjectionError> {
         columns.asset.as_ref().map(Asset::as_str),
         columns.amount_minor.map(|a| a.to_string()),
         columns.nonce.map(|n| n as i64),
-        columns.memo.as_ref().map(Memo::as_str),
-        columns.reference.as_ref().map(Reference::as_str),
-        receipt.map(|r| r.txid.to_string()),
+        details.memo.as_ref().map(Memo::as_str),
+        details.reference.as_ref().map(Reference::as_str),
+        metadata,
+        details.effective_at.map(|at| at.to_string()),
+        link(receipt.and_then(|r| r.hold)),
+        link(receipt.and_then(|r| r.batch)),
+        link(receipt.and_then(|r| r.reverses)),
+        link(receipt.map(|r| r.txid)),
     ])?;
     for account in [&columns.from, &columns.to].into_iter().flatten() {
         history.execute(params![account.as_str(), e.seq as i64])?;
@@ -243,6 +255,27 @@ impl ProjectionReader {
         Self { path }
     }
 
+    /// The reversals of a transaction, oldest first.
+    pub fn reversals(&self, tx: TxId) -> Result<Vec<TxId>, ProjectionError> {
+        let db = self.open()?;
+        let mut q =
+            db.prepare("SELECT txid FROM entries WHERE reverses = ?1 ORDER BY seq LIMIT 100")?;
+        let rows = q.query_map([tx.to_string()], |r| r.get::<_, String>(0))?;
+        rows.map(|row| {
+            let text = row?;
+            let id = text.parse();
+            id.map_err(|_| ProjectionError::Foreign(format!("{text} is no transaction id")))
+        })
+        .collect()
+    }
+
+    fn open(&self) -> Result<Connection, ProjectionError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(&self.path, flags)?;
+        db.busy_timeout(Duration::from_secs(1))?;
+        Ok(db)
+    }
+
     /// Sequences of an account's entries after `after`, ascending, and the last entry in the file.
     pub fn history(
         &self,
@@ -250,9 +283,7 @@ impl ProjectionReader {
         after: u64,
         limit: u64,
     ) -> Result<(Vec<u64>, u64), ProjectionError> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(&self.path, flags)?;
-        db.busy_timeout(Duration::from_secs(1))?;
+        let db = self.open()?;
         let applied: i64 = db.query_row("SELECT applied FROM meta", [], |r| r.get(0))?;
         let mut q = db.prepare(
             "SELECT seq FROM history WHERE account = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3",

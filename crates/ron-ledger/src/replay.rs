@@ -4,8 +4,9 @@
 //! Used at start (the tail after a snapshot) and by the offline check (everything).
 
 use ron_proto::Timestamp;
+use ron_proto::ledger::TxId;
 
-use crate::core::{Content, KeyHash, Leaf, Limit, Limits, Link, Op, Refusal, State, Step, Verdict};
+use crate::core::{Erased, KeyHash, Leaf, Limit, Limits, Op, Place, Refusal, State, Step, Verdict};
 use crate::table::{ByHash, Table};
 
 /// Why a leaf contradicts the entries before it.
@@ -28,12 +29,14 @@ pub struct Replay {
     keys: Keys,
     /// Leaves read and not yet decided: one timestamp, whole linked commits.
     waiting: Vec<Waiting>,
+    /// The batch that the last leaf belongs to.
+    batch: Option<TxId>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     ts: Timestamp,
-    link: Option<Link>,
+    place: Place,
     op: Op,
     /// The limit that refused it when it was written; the current limits do not matter.
     limit: Option<Limit>,
@@ -52,6 +55,7 @@ impl Replay {
             state,
             keys: Table::default(),
             waiting: Vec::new(),
+            batch: None,
         }
     }
 
@@ -60,22 +64,29 @@ impl Replay {
         &self.state
     }
 
-    /// Adds the next leaf. Errors may concern an earlier leaf, because leaves are decided in
-    /// groups.
-    pub fn leaf(&mut self, seq: u64, bytes: &[u8]) -> Result<(), ReplayError> {
+    /// Adds the next leaf with its private record; returns how many of its texts were erased. Errors
+    /// may concern an earlier leaf, because leaves are decided in groups.
+    pub fn leaf(&mut self, seq: u64, bytes: &[u8], private: &[u8]) -> Result<Erased, ReplayError> {
         let fail = |why: String| Err(ReplayError { seq, why });
         let next = self.state.seq() + 1 + self.waiting.len() as u64;
         if seq != next {
             return fail(format!("expected entry {next}"));
         }
-        let leaf = match Leaf::decode(bytes) {
+        let leaf = match Leaf::decode(bytes, private) {
             Ok(leaf) => leaf,
             Err(e) => return fail(format!("the leaf cannot be read: {e}")),
         };
-        let Content::Entry { op, verdict } = leaf.content else {
-            return fail("a genesis record among the entries".to_owned());
-        };
-        let starts_group = leaf.link.is_none_or(|l| l.position == 0);
+        if let Err(e) = leaf.op.check_private() {
+            return fail(e.why);
+        }
+        // The first item of a batch names itself, the others follow it directly.
+        let batch = leaf.place.batch;
+        if batch.is_some_and(|b| b != leaf.txid()) && batch != self.batch {
+            return fail("it does not follow the first item of its batch".to_owned());
+        }
+        self.batch = batch;
+        let erased = leaf.op.erased();
+        let starts_group = leaf.place.link.is_none_or(|l| l.position == 0);
         let last_ts = self.waiting.last().map_or(self.state.ts(), |w| w.ts);
         if leaf.ts < last_ts {
             return fail("its time is before the entry before it".to_owned());
@@ -86,15 +97,15 @@ impl Replay {
         }
         self.waiting.push(Waiting {
             ts: leaf.ts,
-            link: leaf.link,
-            op,
-            limit: match verdict {
+            place: leaf.place,
+            op: leaf.op,
+            limit: match leaf.verdict {
                 Verdict::Refused(Refusal::Limit(limit)) => Some(limit),
                 Verdict::Done(_) | Verdict::Refused(_) => None,
             },
             bytes: bytes.to_vec(),
         });
-        Ok(())
+        Ok(erased)
     }
 
     /// Decides the remaining leaves and checks all sums.
@@ -119,12 +130,14 @@ impl Replay {
         let mut step = Step::new(&self.state, ts);
         let mut at = 0;
         while at < self.waiting.len() {
-            let n = self.waiting[at].link.map_or(1, |l| l.length as usize);
+            let n = self.waiting[at].place.link.map_or(1, |l| l.length as usize);
             let Some(group) = self.waiting.get(at..at + n) else {
                 return fail(at, "its linked commit is not complete");
             };
             for (i, w) in group.iter().enumerate() {
-                if w.link.map(|l| (l.position as usize, l.length as usize))
+                if w.place
+                    .link
+                    .map(|l| (l.position as usize, l.length as usize))
                     != (n > 1).then_some((i, n))
                 {
                     return fail(at + i, "it stands at the wrong place of its linked commit");
@@ -138,7 +151,7 @@ impl Replay {
             // the format apply.
             step.set_limits(limit.map_or_else(Limits::default, Limits::only));
             if n == 1 {
-                step.entry(&group[0].op, None);
+                step.item(&group[0].op, None, group[0].place.batch);
             } else {
                 let ops: Vec<Op> = group.iter().map(|w| w.op.clone()).collect();
                 step.linked(&ops, &vec![None; n]);
@@ -150,8 +163,8 @@ impl Replay {
             why: e.to_string(),
         })?;
         for (i, w) in self.waiting.iter().enumerate() {
-            match batch.leaves.get(i) {
-                Some(leaf) if *leaf == w.bytes => {}
+            match batch.records.get(i) {
+                Some(record) if record.leaf == w.bytes => {}
                 _ => {
                     return fail(
                         i,

@@ -5,7 +5,7 @@ use ron_service::config::NoteName;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
-use crate::core::Limits;
+use crate::core::{Limits, REFUSALS_MAX};
 
 ron_service::settings! {
     pub struct Settings {
@@ -54,6 +54,7 @@ impl Settings {
         Limits {
             accounts: self.accounts_max,
             account_total: self.account_total_max.0,
+            refusals: REFUSALS_MAX,
         }
     }
 
@@ -73,7 +74,11 @@ mod tests {
         };
         let good = check(&[("data_dir", "/tmp/x")]).unwrap();
         assert_eq!(good.prefixes(), ["pool:"]);
-        assert_eq!(good.limits(), Limits::default(), "none but the format's");
+        let format = Limits {
+            refusals: REFUSALS_MAX,
+            ..Limits::default()
+        };
+        assert_eq!(good.limits(), format, "none but the format's");
         let tight = [
             ("ledger.accounts_max", "7"),
             ("ledger.account_total_max_minor", "1000"),
@@ -83,7 +88,8 @@ mod tests {
             check(&tight).unwrap().limits(),
             Limits {
                 accounts,
-                account_total
+                account_total,
+                ..format
             }
         );
         assert!(check(&[("ledger.account_total_max_minor", "1.5")]).is_err());

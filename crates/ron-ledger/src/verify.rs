@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use ron_proto::ledger::Event;
 use ron_tlog::VerifierKey;
 
-use crate::answers;
-use crate::core::{AssetRow, Content, Leaf, State};
+use crate::answers::{self, LogEntry};
+use crate::core::{AssetRow, State, read_genesis};
 use crate::engine::decode_entry;
 use crate::replay::{Replay, ReplayError};
 
@@ -34,6 +34,9 @@ pub struct Report {
     pub checkpoint_size: u64,
     pub accounts: u64,
     pub keys: u64,
+    /// Entries of which a memo, metadata or a reference was erased. The private records of all
+    /// others are the ones that their leaves were written with.
+    pub erased: u64,
     pub assets: Vec<AssetTotal>,
     /// Bytes after the last whole batch: a write in progress, or torn and never acknowledged.
     pub tail_bytes: u64,
@@ -94,26 +97,22 @@ fn check(
     let mut replay = Replay::new();
     let mut genesis: Option<String> = None;
     let mut faulty: Option<ReplayError> = None;
-    let mut on_entry = |index: u64, bytes: &[u8]| -> Result<(), String> {
+    let mut erased = 0;
+    let mut on_entry = |index: u64, bytes: &[u8], private: &[u8]| -> Result<(), String> {
         if index == 0 {
-            return match Leaf::decode(bytes) {
-                Ok(Leaf {
-                    content: Content::Genesis { origin },
-                    ..
-                }) => {
-                    genesis = Some(origin);
-                    Ok(())
-                }
-                _ => Err("the log does not begin with a ledger's genesis record".to_owned()),
-            };
+            let origin = read_genesis(bytes)
+                .map_err(|_| "the log does not begin with a ledger's genesis record".to_owned())?;
+            genesis = Some(origin.to_owned());
+            return Ok(());
         }
-        replay.leaf(index, bytes).map_err(|e| {
+        let texts = replay.leaf(index, bytes, private).map_err(|e| {
             faulty = Some(e.clone());
             e.why
         })?;
+        erased += u64::from(texts.any());
         let Some(show) = &mut show else { return Ok(()) };
-        let (ts, op, verdict) = decode_entry(index, bytes).map_err(|e| e.to_string())?;
-        show(answers::event(index, ts, &op, &verdict))
+        let (leaf, hash) = decode_entry(index, bytes, private).map_err(|e| e.to_string())?;
+        show(answers::event(LogEntry::of(&leaf, hash)))
     };
     let checked = ron_tlog::verify_dir(&log_dir(dir), vkey, &mut on_entry, progress);
     let checked = match checked {
@@ -146,7 +145,10 @@ fn check(
             checked.size
         )));
     }
-    Ok(report(checked, &state, keys.len()))
+    Ok(Report {
+        erased,
+        ..report(checked, &state, keys.len())
+    })
 }
 
 fn report(checked: ron_tlog::Verified, state: &State, keys: usize) -> Report {
@@ -163,6 +165,7 @@ fn report(checked: ron_tlog::Verified, state: &State, keys: usize) -> Report {
         checkpoint_size: checked.checkpoint_size,
         accounts: state.account_count() as u64,
         keys: keys as u64,
+        erased: 0,
         assets: state.assets().iter().map(total).collect(),
         tail_bytes: checked.tail_bytes,
         notes: checked.notes,

@@ -4,9 +4,11 @@
 //! log.
 
 use ron_proto::Tenant;
-use ron_proto::ledger::{self as wire, EntryKind, RefusalCode, RequestKey};
+use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
 
-use crate::core::{Body, Debit, Entry, EpochOpen, Header, Kind, Op, Payout, Refusal};
+use crate::core::{
+    Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Original, Payout, Refusal,
+};
 
 impl From<Kind> for EntryKind {
     fn from(kind: Kind) -> Self {
@@ -24,6 +26,7 @@ impl From<Kind> for EntryKind {
             Kind::Payout => Self::Payout,
             Kind::EpochClose => Self::EpochClose,
             Kind::Abandon => Self::Abandon,
+            Kind::Reverse => Self::Reverse,
         }
     }
 }
@@ -48,17 +51,61 @@ impl From<&Refusal> for RefusalCode {
             Refusal::LinkedFailed => Self::LinkedFailed,
             Refusal::Abandoned => Self::Abandoned,
             Refusal::UsagePaid { .. } => Self::UsagePaid,
+            Refusal::AssetSpelling => Self::AssetSpelling,
+            Refusal::RefusalBudget => Self::RefusalBudget,
+            Refusal::NotReversible => Self::NotReversible,
+            Refusal::ReversalTooLarge => Self::ReversalTooLarge,
         }
     }
 }
 
+fn from_wire(budgets: Vec<wire::TokenBudget>) -> Vec<Budget> {
+    let one = |b: wire::TokenBudget| Budget {
+        id: b.id,
+        total: b.total,
+        daily: b.daily,
+        until: b.until,
+    };
+    budgets.into_iter().map(one).collect()
+}
+
+fn to_wire(budgets: Vec<Budget>) -> Vec<wire::TokenBudget> {
+    let one = |b: Budget| wire::TokenBudget {
+        id: b.id,
+        total: b.total,
+        daily: b.daily,
+        until: b.until,
+    };
+    budgets.into_iter().map(one).collect()
+}
+
 /// The header of a keyed entry.
-fn keyed(tenant: Tenant, principal: wire::PrincipalName, key: wire::EntryKey) -> Header {
-    Header::keyed(RequestKey {
+fn keyed(
+    tenant: Tenant,
+    principal: wire::PrincipalName,
+    key: wire::EntryKey,
+    details: Details,
+) -> Header {
+    let owned = RequestKey {
         tenant,
         principal,
         key,
-    })
+    };
+    let Details {
+        memo,
+        reference,
+        metadata,
+        effective_at,
+        share_reference,
+    } = details;
+    Header {
+        memo,
+        metadata,
+        reference,
+        share_reference,
+        effective_at,
+        ..Header::keyed(owned)
+    }
 }
 
 impl From<wire::Entry> for Entry {
@@ -71,15 +118,14 @@ impl From<wire::Entry> for Entry {
                 to,
                 asset,
                 amount_minor: amount,
-                memo,
-                reference,
-                daily_ceiling,
+                details,
+                batch,
+                budgets,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
-                    daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    batch,
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
                 };
                 Self::new(header, Body::Issue { to, asset, amount })
             }
@@ -92,15 +138,16 @@ impl From<wire::Entry> for Entry {
                 asset,
                 amount_minor: amount,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -118,15 +165,16 @@ impl From<wire::Entry> for Entry {
                 asset,
                 amount_minor: amount,
                 nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -145,15 +193,16 @@ impl From<wire::Entry> for Entry {
                 amount_minor: amount,
                 nonce,
                 expires_at,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
+                    batch,
                     daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
                 };
                 let debit = Debit {
                     from,
@@ -170,37 +219,88 @@ impl From<wire::Entry> for Entry {
                 hold,
                 to,
                 amount_minor: amount,
-                memo,
-                reference,
-                daily_ceiling,
+                ends_hold,
+                details,
+                batch,
+                budgets,
             } => {
                 let header = Header {
-                    memo,
-                    reference,
-                    daily_ceiling,
-                    ..keyed(tenant, principal, key)
+                    batch,
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
                 };
-                Self::new(header, Body::Capture { hold, to, amount })
+                Self::new(
+                    header,
+                    Body::Capture {
+                        hold,
+                        to,
+                        amount,
+                        ends_hold,
+                    },
+                )
+            }
+            wire::Entry::Reverse {
+                tenant,
+                principal,
+                key,
+                tx,
+                amount_minor: amount,
+                original,
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            } => {
+                let header = Header {
+                    batch,
+                    daily_ceiling,
+                    budgets: from_wire(budgets),
+                    ..keyed(tenant, principal, key, details)
+                };
+                let original = original.map(|o| Original {
+                    from: o.from,
+                    to: o.to,
+                    asset: o.asset,
+                    amount: o.amount_minor,
+                });
+                let body = Body::Reverse {
+                    tx,
+                    amount,
+                    original,
+                };
+                Self::new(header, body)
             }
             wire::Entry::Release {
                 tenant,
                 principal,
                 key,
                 hold,
-            } => Self::new(keyed(tenant, principal, key), Body::Release { hold }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Release { hold },
+            ),
             wire::Entry::Expire { hold } => Self::new(Header::own(), Body::Expire { hold }),
             wire::Entry::Freeze {
                 tenant,
                 principal,
                 key,
                 account,
-            } => Self::new(keyed(tenant, principal, key), Body::Freeze { account }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Freeze { account },
+            ),
             wire::Entry::Unfreeze {
                 tenant,
                 principal,
                 key,
                 account,
-            } => Self::new(keyed(tenant, principal, key), Body::Unfreeze { account }),
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Unfreeze { account },
+            ),
             wire::Entry::EpochOpen {
                 principal,
                 tenant,
@@ -258,7 +358,10 @@ impl From<wire::Entry> for Entry {
                 tenant,
                 principal,
                 key,
-            } => Self::new(keyed(tenant, principal, key), Body::Abandon),
+            } => Self::new(
+                keyed(tenant, principal, key, Details::default()),
+                Body::Abandon,
+            ),
         }
     }
 }
@@ -271,9 +374,21 @@ impl From<&Op> for wire::Entry {
             principal,
             key,
             memo,
+            metadata,
             reference,
+            share_reference,
+            effective_at,
+            batch,
             daily_ceiling,
+            budgets,
         } = op.entry().header.clone();
+        let details = Details {
+            memo,
+            reference,
+            metadata,
+            effective_at,
+            share_reference,
+        };
         let key = || key.expect("a checked entry of a keyed kind has a key");
         match op.entry().body.clone() {
             Body::Issue { to, asset, amount } => Self::Issue {
@@ -283,9 +398,9 @@ impl From<&Op> for wire::Entry {
                 to,
                 asset,
                 amount_minor: amount,
-                memo,
-                reference,
-                daily_ceiling,
+                details,
+                batch,
+                budgets: to_wire(budgets),
             },
             Body::Transfer { debit, to } => Self::Transfer {
                 tenant,
@@ -296,9 +411,10 @@ impl From<&Op> for wire::Entry {
                 asset: debit.asset,
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Burn { debit } => Self::Burn {
                 tenant,
@@ -308,9 +424,10 @@ impl From<&Op> for wire::Entry {
                 asset: debit.asset,
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Hold { debit, expires_at } => Self::Hold {
                 tenant,
@@ -321,26 +438,55 @@ impl From<&Op> for wire::Entry {
                 amount_minor: debit.amount,
                 nonce: debit.nonce,
                 expires_at,
-                memo,
-                reference,
+                details,
+                batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
-            Body::Capture { hold, to, amount } => Self::Capture {
+            Body::Capture {
+                hold,
+                to,
+                amount,
+                ends_hold,
+            } => Self::Capture {
                 tenant,
                 principal,
                 key: key(),
                 hold,
                 to,
                 amount_minor: amount,
-                memo,
-                reference,
+                ends_hold,
+                details,
+                batch,
+                budgets: to_wire(budgets),
+            },
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => Self::Reverse {
+                tenant,
+                principal,
+                key: key(),
+                tx,
+                amount_minor: amount,
+                original: original.map(|o| wire::Original {
+                    from: o.from,
+                    to: o.to,
+                    asset: o.asset,
+                    amount_minor: o.amount,
+                }),
+                details,
+                batch,
                 daily_ceiling,
+                budgets: to_wire(budgets),
             },
             Body::Release { hold } => Self::Release {
                 tenant,
                 principal,
                 key: key(),
                 hold,
+                details,
             },
             Body::Expire { hold } => Self::Expire { hold },
             Body::Freeze { account } => Self::Freeze {
@@ -348,12 +494,14 @@ impl From<&Op> for wire::Entry {
                 principal,
                 key: key(),
                 account,
+                details,
             },
             Body::Unfreeze { account } => Self::Unfreeze {
                 tenant,
                 principal,
                 key: key(),
                 account,
+                details,
             },
             Body::EpochOpen(open) => Self::EpochOpen {
                 principal,

@@ -90,6 +90,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (project_tx, project) = queue(&NOTIFY_PROJECT, 1, &parts.km);
     let shared = engine.shared();
     let snapshotter = engine.snapshotter();
+    let random = Arc::clone(engine.random());
     let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room));
     let writer = Writer {
         commits,
@@ -128,6 +129,7 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let ledger = Ledger {
         shared,
         commits: commits_tx,
+        random,
         gate,
     };
     (ledger, Notifications { events, project })

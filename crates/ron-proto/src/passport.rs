@@ -242,7 +242,7 @@ pub struct TokenAncestor {
     pub exp: u64,
     /// Ids of the keys that signed it.
     pub kids: Vec<String>,
-    /// Its caveats that count uses: `rate.*` and `budget.*`.
+    /// Its caveats that count: `rate.*`, `budget.*`, `ceiling.daily` and `ceiling.total`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counted: Vec<String>,
 }

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{EntryKind, Memo, Receipt, RefusalCode, TxId};
+use crate::ledger::{Details, EntryKind, Memo, PrivateFacts, Receipt, RefusalCode, TxId};
 use crate::values::{Account, Amount, Asset, Tenant, Timestamp};
 
 /// Maximum number of items in one batch.
@@ -21,9 +21,8 @@ pub struct IssueMoney {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /transfer`: moves money.
@@ -38,11 +37,12 @@ pub struct Transfer {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
-    /// Text stored with the entry.
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    pub nonce: Option<u64>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /burn`: destroys money.
@@ -55,11 +55,12 @@ pub struct Burn {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
-    /// Text stored with the entry.
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    pub nonce: Option<u64>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// `POST /batch`: up to 1,000 operations under one idempotency key.
@@ -73,52 +74,16 @@ pub struct Batch {
     pub linked: bool,
 }
 
-/// One operation of a batch.
+/// One operation of a batch, with the members of its own request.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum BatchItem {
     /// As `POST /issue`.
-    Issue {
-        /// The credited account.
-        to: Account,
-        /// Asset to create.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
-    /// As `POST /transfer`.
-    Transfer {
-        /// The debited account.
-        from: Account,
-        /// The credited account; must differ from `from`.
-        to: Account,
-        /// Asset to move.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// The next nonce of `from`, counting the preceding items.
-        nonce: u64,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
-    /// As `POST /burn`.
-    Burn {
-        /// The debited account.
-        from: Account,
-        /// Asset to destroy.
-        asset: Asset,
-        /// Amount in minor units, more than zero.
-        amount_minor: Amount,
-        /// The next nonce of `from`, counting the preceding items.
-        nonce: u64,
-        /// Text stored with the entry.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-    },
+    Issue(IssueMoney),
+    /// As `POST /transfer`; the nonce counts the preceding items.
+    Transfer(Transfer),
+    /// As `POST /burn`; the nonce counts the preceding items.
+    Burn(Burn),
 }
 
 /// Response of `POST /batch`: one result per item, in the order of the items.
@@ -132,19 +97,22 @@ pub struct BatchAnswer {
 /// Outcome of one item of a batch.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum ItemOutcome {
     /// The item took effect and is in the ledger.
     Done {
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
     },
     /// The item is refused permanently; nothing changed.
     Refused {
         /// Why the item was refused.
         code: RefusalCode,
-        /// The nonce that would have been accepted; only for callers who may read the account.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        expected: Option<u64>,
     },
 }
 
@@ -158,29 +126,79 @@ pub struct HoldMoney {
     pub asset: Asset,
     /// Amount in minor units, more than zero.
     pub amount_minor: Amount,
-    /// The next nonce of `from`: 1, 2, 3 ...
-    pub nonce: u64,
+    /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
+    /// the operation happen once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
     /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
-/// `POST /hold/{id}/capture`: pays out of a hold; the remaining amount stays reserved.
+/// `POST /hold/{id}/capture`: pays out of a hold; the rest stays reserved, unless the capture is final.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
     /// The credited account.
     pub to: Account,
-    /// Amount in minor units, more than zero and at most the remaining amount of the hold.
-    pub amount_minor: Amount,
-    /// Text stored with the entry.
+    /// Amount in minor units, more than zero and at most the remaining amount of the hold; all that
+    /// is left when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    pub amount_minor: Option<Amount>,
+    /// Releases what the capture leaves.
+    #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
+    pub ends_hold: bool,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
-/// Body of requests that are fully specified by their path: `{}`, or no body.
+/// `POST /tx/{txid}/reverse`: moves back what a transfer, capture or payout moved.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reverse {
+    /// Amount in minor units, at most what earlier reversals left; all that is left when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// Body of requests that are otherwise specified by their path: what the caller says about the
+/// operation. `{}` or no body says nothing.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Remarks {
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// A transaction: its receipt, and the private side of it as far as the caller may see it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Transaction {
+    /// Public facts; they never change.
+    pub receipt: Receipt,
+    /// The caller who made the transaction sees all of it, others the reference if it is shared;
+    /// absent when there is nothing to see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub private: Option<PrivateFacts>,
+    /// What became of it, in `GET /tx/{txid}` alone; only receipt and private side never change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<TransactionNow>,
+}
+
+/// What became of a transaction.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TransactionNow {
+    /// How much of it is reversed, in minor units.
+    pub reversed_minor: Amount,
+    /// The reversals, oldest first, at most 100; the list may lag slightly behind the amount.
+    pub reversals: Vec<TxId>,
+}
+
+/// Body of `POST /ops/{key}/abandon`: `{}`, or no body.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
@@ -233,8 +251,31 @@ pub struct Balance {
     pub as_of_seq: u64,
     /// Age of the state in milliseconds; 0 when it was read from the ledger for this request.
     pub stale_ms: u64,
-    /// The last nonce used; the next debit must carry `nonce + 1`.
+    /// The last nonce used; the next debit with a nonce must carry `nonce + 1`.
     pub nonce: u64,
+}
+
+/// Response of `GET /budget`: what the caller's token may still spend, in minor units of any asset.
+/// Of several limits, the one with least left.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// Over the token's life (`ceiling.total`); absent without such a caveat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Allowance>,
+    /// On this UTC day (`ceiling.daily`); absent without such a caveat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub daily: Option<Allowance>,
+}
+
+/// One limit of a token, and what is left of it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Allowance {
+    /// The limit, in minor units.
+    pub limit_minor: Amount,
+    /// What is left of it, in minor units.
+    pub left_minor: Amount,
 }
 
 /// Response of `GET /account/{a}/history?after&limit`.
@@ -252,7 +293,7 @@ pub struct HistoryPage {
     pub head: u64,
 }
 
-/// One entry that concerned an account, including refused ones.
+/// One entry that concerned an account; refused ones are shown only to their makers.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryEntry {
@@ -284,6 +325,15 @@ pub struct HistoryEntry {
     /// Nonce of the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
+    /// The hold that was captured, released or expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<TxId>,
+    /// The batch the entry belongs to: the transaction id of its first item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TxId>,
+    /// The transaction that the entry reverses, whole or in part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverses: Option<TxId>,
     /// Text given by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
@@ -292,17 +342,26 @@ pub struct HistoryEntry {
 /// Response of `GET /ops/{idempotency_key}`: the outcome of an operation.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum Operation {
     /// The operation took effect and is in the ledger.
     Done {
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
     },
     /// The operation is refused permanently; nothing changed.
     Refused {
         /// Why it was refused.
         code: RefusalCode,
     },
+    /// The outcome is not known: the operation is under way, or its answer was lost. Sending the same
+    /// again commits the same operation; `POST /ops/{key}/abandon` gives it up.
+    Open {},
     /// The operation was a batch; each item has its own outcome.
     Batch {
         /// One outcome per item, in the order of the items.
@@ -333,14 +392,16 @@ pub struct WalletRule {
     /// Allowed actions.
     pub actions: Vec<WalletAction>,
     /// Accounts: exact, or a prefix ending in `*`. Decisive is the debited account of a transfer,
-    /// the credited account of an issue, the account of the hold for a capture or release.
+    /// the credited account of an issue, the account of the hold for a capture or release, the account
+    /// that is debited now for a reversal.
     pub accounts: Vec<String>,
     /// Assets: exact, or `*`.
     pub assets: Vec<String>,
     /// Maximum of one operation, in minor units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_op: Option<Amount>,
-    /// Maximum per account and UTC day, in minor units.
+    /// Maximum that may leave an account per UTC day, in minor units. Holds count on the day they are
+    /// made; `issue` is not bound by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub daily: Option<Amount>,
 }
@@ -359,6 +420,8 @@ pub enum WalletAction {
     Burn,
     /// Reserving money, capturing and releasing what is reserved.
     Hold,
+    /// Moving back what a transaction moved, out of the account that it credited.
+    Reverse,
     /// Freezing and unfreezing accounts.
     Admin,
 }

@@ -109,7 +109,12 @@ fn proofs(log: &Log) -> Result<(), Box<dyn Error>> {
 fn check(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), Box<dyn Error>> {
     let clock = SystemClock;
     let start = clock.now();
-    let verified = verify_dir(dir, signer.verifier(), &mut |_, _| Ok(()), &mut |_, _| ())?;
+    let verified = verify_dir(
+        dir,
+        signer.verifier(),
+        &mut |_, _, _| Ok(()),
+        &mut |_, _| (),
+    )?;
     let taken = start.elapsed();
     let per_second = u128::from(verified.size) * 1_000_000 / taken.as_micros().max(1);
     println!(

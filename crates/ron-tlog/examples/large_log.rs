@@ -107,7 +107,7 @@ fn main() {
     let verified = verify_dir(
         &dir,
         signer().verifier(),
-        &mut |_, _| Ok(()),
+        &mut |_, _, _| Ok(()),
         &mut |_, _| (),
     )
     .unwrap();

@@ -38,7 +38,7 @@ pub mod witness;
 
 pub use append::{
     AppendError, CheckpointError, Checkpointer, Log, LogOptions, LogReader, OpenError, ProofError,
-    ReadError, Recovery, Verified, VerifyError, WriteFailure, verify_dir,
+    ReadError, Record, Recovery, Verified, VerifyError, WriteFailure, verify_dir,
 };
 pub use checkpoint::Checkpoint;
 pub use cosignature::{Cosigner, CosignerKey};

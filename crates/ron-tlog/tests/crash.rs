@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{dir, entries, entry, open, signer, verify};
+use common::{dir, entries, entry, open, private, signer, verify};
 use ron_files::trial::{Draws, number};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_tlog::Log;
@@ -65,9 +65,9 @@ fn check(disk: &SimDisk, acknowledged: Acknowledged, what: &str) {
     for index in from..size {
         assert_eq!(
             reader
-                .entry(index)
+                .record(index)
                 .unwrap_or_else(|e| panic!("{what}: {e}")),
-            entry(index),
+            (entry(index), private(index)),
             "{what}: {index}"
         );
     }

@@ -41,7 +41,8 @@ fn map(bytes: &[u8]) -> Map {
             batches.push((at, Vec::new()));
             at += BATCH_HEADER;
         } else {
-            let len = 8 + usize::from(u16::from_le_bytes([bytes[at + 1], bytes[at + 2]]));
+            let u16_at = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+            let len = 10 + u16_at(at + 1) + u16_at(at + 3);
             batches
                 .last_mut()
                 .expect("a batch")
@@ -68,7 +69,7 @@ fn crc(parts: &[&[u8]]) -> [u8; 4] {
 
 fn refused(disk: &SimDisk) -> VerifyError {
     // Without comparing contents: the log's own hashes must find the damage.
-    verify_on(disk, dir(), &[key()], &mut |_, _| Ok(()), &mut |_, _| ()).expect_err("damaged")
+    verify_on(disk, dir(), &[key()], &mut |_, _, _| Ok(()), &mut |_, _| ()).expect_err("damaged")
 }
 
 #[test]
@@ -116,9 +117,9 @@ fn an_entry_edited_with_a_right_checksum_is_found() {
         let batches = map(&bytes);
         let (_, in_batch) = &batches[5];
         let (index, at, len) = in_batch[3];
-        bytes[at + 8] ^= 1;
-        let sum = crc(&[&index.to_le_bytes(), &bytes[at + 8..at + len]]);
-        bytes[at + 3..at + 7].copy_from_slice(&sum);
+        bytes[at + 10] ^= 1;
+        let sum = crc(&[&index.to_le_bytes(), &bytes[at + 10..at + len]]);
+        bytes[at + 5..at + 9].copy_from_slice(&sum);
         disk.poke(&name, Some(bytes));
         let named = refused(&disk).index.expect("an index");
         if exact {
@@ -297,13 +298,13 @@ fn an_older_program_refuses_a_newer_format() {
     let disk = filled();
     let name = path("00000002.seg");
     let mut bytes = disk.peek(&name).expect("there");
-    bytes[8] = 2;
+    bytes[8] = 3;
     disk.poke(&name, Some(bytes));
     assert!(matches!(
         open(&disk),
         Err(OpenError::NewerFormat {
-            found: 2,
-            known: 1,
+            found: 3,
+            known: 2,
             ..
         })
     ));
@@ -311,7 +312,7 @@ fn an_older_program_refuses_a_newer_format() {
         verify(&disk)
             .expect_err("refused")
             .why
-            .contains("newer format 2")
+            .contains("has format 3")
     );
 }
 
@@ -322,7 +323,7 @@ fn the_visitor_may_reject_an_entry() {
         &disk,
         dir(),
         &[key()],
-        &mut |index, _| {
+        &mut |index, _, _| {
             if index == 300 {
                 Err("the books do not balance".into())
             } else {

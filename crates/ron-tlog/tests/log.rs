@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{dir, entries, entry, fill, key, open, options, signer, verify};
+use common::{dir, entries, entry, fill, key, open, options, private, signer, verify};
 use ron_files::{CrashMode, Disk as _, FaultKind, OsDisk, SimDisk};
 use ron_tlog::tile::{TilePath, split_bundle, tiles_of};
 use ron_tlog::tree::{Frontier, leaf_hash, verify_consistency};
@@ -39,6 +39,10 @@ fn appended_entries_are_read_back() {
         );
         for index in [0, 1, 63, 64, 65, 255, 256, 300, 511, 512, N - 2, N - 1] {
             assert_eq!(reader.entry(index).expect("there"), entry(index), "{index}");
+            let both = (entry(index), private(index));
+            assert_eq!(reader.record(index).expect("there"), both, "{index}");
+            let leaf = leaf_hash(&entry(index));
+            assert_eq!(reader.leaf_hash(index).expect("there"), leaf, "{index}");
         }
         assert!(matches!(
             reader.entry(N),
@@ -413,8 +417,8 @@ fn the_real_disk_works_and_verifies_while_it_grows() {
         let at = log.size();
         log.append(&entries(at, 41.min(N - at))).expect("appends");
         log.publish_checkpoint(&signer()).expect("publishes");
-        let verified =
-            verify_dir(&dir, &key(), &mut |_, _| Ok(()), &mut |_, _| ()).expect("whole while open");
+        let verified = verify_dir(&dir, &key(), &mut |_, _, _| Ok(()), &mut |_, _| ())
+            .expect("whole while open");
         assert_eq!(
             (verified.size, verified.checkpoint_size),
             (log.size(), log.size())

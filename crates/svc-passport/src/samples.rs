@@ -96,5 +96,6 @@ pub fn claims() -> Claims {
         pq_kid: None,
         x5t: None,
         ancestors: Vec::new(),
+        budgets: Vec::new(),
     }
 }

@@ -163,7 +163,11 @@ impl Committer {
         for (job, finished) in self.finish(jobs) {
             let (mine, later) = rest.split_at(job.entries.len());
             rest = later;
-            self.unresolved.release(&job.key);
+            // A key that this answer left unused stays unresolved: an earlier attempt with it may
+            // still arrive.
+            if !mine.iter().any(render::leaves_key_unused) {
+                self.unresolved.release(&job.key);
+            }
             let abandoned_batch = self.abandoned_batch(slot, job, mine);
             let answers = abandoned_batch.as_deref().unwrap_or(mine);
             self.note_outcome(job, answers);

@@ -18,7 +18,7 @@ pub fn in_flight() -> Problem {
 /// 504: the outcome is not known yet. The Location is that of the operation.
 pub fn unknown(key: &EntryKey) -> Problem {
     Problem::deadline_exceeded(
-        "the outcome is not known yet: read it at the Location, or send the same request with the same key again",
+        "the outcome is not known yet: send the same request with the same key again, read the outcome at the Location, or give it up with POST <Location>/abandon",
     )
     .with_location(format!("/v1/ops/{}", key.as_str()))
 }

@@ -152,7 +152,7 @@ impl Feed {
     }
 
     /// Releases the next unresolved key if the ledger has it. A key that the ledger does not have stays:
-    /// its request may still arrive, and only a lookup by its caller ends that.
+    /// its request may still arrive, and only its caller gives it up.
     fn recheck(&self, (last, due): &mut (Option<RequestKey>, Deadline)) -> Result<(), FeedError> {
         if !due.expired() {
             return Ok(());

@@ -190,7 +190,7 @@ pub fn same_request(a: &[Entry], b: &[Entry]) -> bool {
     a.len() == b.len()
         && a.iter()
             .zip(b)
-            .all(|(x, y)| x == y || x.clone().without_ceiling() == y.clone().without_ceiling())
+            .all(|(x, y)| x == y || x.clone().compared() == y.clone().compared())
 }
 
 /// The watch thread answers a waiter this long before its deadline, ahead of the HTTP front's own
@@ -201,18 +201,21 @@ pub const MARGIN: Duration = Duration::from_millis(40);
 mod tests {
     use super::*;
     use ron_kernel::Deadline;
+    use ron_proto::ledger::Details;
 
     fn entry(key: &str, amount: u128, ceiling: Option<u128>) -> Arc<[Entry]> {
-        Arc::new([Entry::Issue {
+        Arc::new([Entry::Burn {
             tenant: "t".parse().unwrap(),
             principal: "p".parse().unwrap(),
             key: key.parse().unwrap(),
-            to: "a".parse().unwrap(),
+            from: "a".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: ron_proto::Amount(amount),
-            memo: None,
-            reference: None,
+            nonce: None,
+            details: Details::default(),
+            batch: None,
             daily_ceiling: ceiling.map(ron_proto::Amount),
+            budgets: Vec::new(),
         }])
     }
 

@@ -4,7 +4,7 @@
 use ron_http::Response;
 use ron_proto::Problem;
 use ron_proto::ledger::{EntryAnswer, RefusalCode};
-use ron_proto::wallet::{BatchAnswer, ItemOutcome};
+use ron_proto::wallet::{BatchAnswer, ItemOutcome, Transaction};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -25,9 +25,25 @@ pub struct AnswerOptions {
 
 /// The HTTP response to a request, from the ledger's answers to its entries.
 pub fn answer(shape: Shape, answers: &[EntryAnswer], options: AnswerOptions) -> Response {
-    let given_before = options.replayed || answers.iter().all(EntryAnswer::is_replayed);
+    // A refusal that used no key is no first answer: the next request may get another one.
+    let follows = options.replayed && !answers.iter().any(leaves_key_unused);
+    let given_before = follows || answers.iter().all(EntryAnswer::is_replayed);
     let response = match (shape, answers) {
-        (Shape::One, [EntryAnswer::Done { receipt, .. }]) => Response::json(200, receipt),
+        (
+            Shape::One,
+            [
+                EntryAnswer::Done {
+                    receipt, private, ..
+                },
+            ],
+        ) => Response::json(
+            200,
+            &Transaction {
+                now: None,
+                receipt: receipt.clone(),
+                private: Some(private.clone()),
+            },
+        ),
         (Shape::One, [refused @ EntryAnswer::Refused { .. }]) => refusal(refused, None, options),
         (Shape::One, _) => {
             Problem::internal("the ledger answered a different number of entries").into()
@@ -47,22 +63,28 @@ fn batch(linked: bool, answers: &[EntryAnswer], options: AnswerOptions) -> Respo
         return self::mismatch().into();
     }
     let guilty = |a: &EntryAnswer| !matches!(code_of(a), None | Some(RefusalCode::LinkedFailed));
-    if linked && let Some(at) = answers.iter().position(guilty) {
+    let whole = linked || answers.iter().any(leaves_key_unused);
+    if whole && let Some(at) = answers.iter().position(guilty) {
         return refusal(&answers[at], Some(at), options);
     }
-    let results = answers.iter().map(|a| item(a, options.expected)).collect();
+    let results = answers.iter().map(item).collect();
     Response::json(200, &BatchAnswer { results })
 }
 
-pub fn item(answer: &EntryAnswer, with_expected: bool) -> ItemOutcome {
+/// True for a refusal after which the key is unused, so that the same request may be sent again.
+pub fn leaves_key_unused(answer: &EntryAnswer) -> bool {
+    seq_of(answer).is_none() && code_of(answer) != Some(RefusalCode::IdempotencyMismatch)
+}
+
+pub fn item(answer: &EntryAnswer) -> ItemOutcome {
     match answer {
-        EntryAnswer::Done { receipt, .. } => ItemOutcome::Done {
+        EntryAnswer::Done {
+            receipt, private, ..
+        } => ItemOutcome::Done {
             receipt: receipt.clone(),
+            private: private.clone(),
         },
-        EntryAnswer::Refused { code, expected, .. } => ItemOutcome::Refused {
-            code: *code,
-            expected: expected.filter(|_| with_expected),
-        },
+        EntryAnswer::Refused { code, .. } => ItemOutcome::Refused { code: *code },
     }
 }
 
@@ -111,7 +133,10 @@ fn refusal(answer: &EntryAnswer, index: Option<usize>, options: AnswerOptions) -
     } else {
         problem.with_details(details.into())
     };
-    let id = seq.map_or_else(|| "entry".to_owned(), |seq| format!("entry-{seq}"));
+    let Some(seq) = seq else {
+        return problem.into();
+    };
+    let id = format!("entry-{seq}");
     Response::bytes(problem.status, problem.content_type(), problem.to_json(&id))
 }
 
@@ -120,7 +145,8 @@ pub fn mismatch() -> Problem {
     Problem::idempotency_mismatch("the key was used for another request; use a new key")
 }
 
-fn problem(code: RefusalCode) -> Problem {
+/// The problem of a refusal.
+pub fn problem(code: RefusalCode) -> Problem {
     let (status, title) = match code {
         RefusalCode::LimitsExceeded => (403, "Limit exceeded"),
         RefusalCode::AccountFrozen => (403, "Account frozen"),
@@ -128,6 +154,10 @@ fn problem(code: RefusalCode) -> Problem {
         RefusalCode::IdempotencyMismatch => return mismatch(),
         RefusalCode::InsufficientFunds => (409, "Insufficient funds"),
         RefusalCode::NonceConflict => (409, "Nonce conflict"),
+        RefusalCode::RefusalBudget => {
+            let problem = Problem::new(429, code.as_str(), "Too many refusals", code.meaning());
+            return problem.with_retry_after(1);
+        }
         _ => (409, "Refused by the ledger"),
     };
     Problem::new(status, code.as_str(), title, code.meaning())
@@ -135,6 +165,8 @@ fn problem(code: RefusalCode) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use ron_http::Body;
+
     use super::*;
 
     fn refused(code: RefusalCode, seq: u64, expected: Option<u64>, replayed: bool) -> EntryAnswer {
@@ -151,6 +183,13 @@ mod tests {
         serde_json::from_slice(r.body.as_bytes()).unwrap()
     }
 
+    fn details(r: &Response) -> serde_json::Value {
+        match &r.body {
+            Body::Problem(problem) => *problem.details.clone().unwrap_or_default(),
+            other => panic!("{other:?} is no problem"),
+        }
+    }
+
     const OPTIONS: AnswerOptions = AnswerOptions {
         expected: true,
         replayed: false,
@@ -158,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_refusal_sent_again_is_the_same_to_the_byte() {
-        let first = refused(RefusalCode::NonceConflict, 9, Some(4), false);
-        let again = refused(RefusalCode::NonceConflict, 9, Some(4), true);
+        let first = refused(RefusalCode::InsufficientFunds, 9, None, false);
+        let again = refused(RefusalCode::InsufficientFunds, 9, None, true);
         let (a, b) = (
             answer(Shape::One, std::slice::from_ref(&first), OPTIONS),
             answer(Shape::One, &[again], OPTIONS),
@@ -167,16 +206,39 @@ mod tests {
         assert_eq!(a.body.as_bytes(), b.body.as_bytes());
         assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
         assert_eq!(b.get("idempotency-replayed"), Some("true"));
-        assert_eq!(body(&a)["details"]["expected"], 4);
+    }
+
+    #[test]
+    fn a_nonce_conflict_is_never_a_replay_and_names_the_next_nonce_to_readers() {
+        let conflict = EntryAnswer::Refused {
+            code: RefusalCode::NonceConflict,
+            seq: None,
+            expected: Some(4),
+            paid_by: None,
+            replayed: false,
+        };
+        let follower = AnswerOptions {
+            replayed: true,
+            ..OPTIONS
+        };
+        let told = answer(Shape::One, std::slice::from_ref(&conflict), follower);
+        assert_eq!((told.status, told.get("idempotency-replayed")), (409, None));
+        assert_eq!(details(&told)["expected"], 4);
         let hidden = AnswerOptions {
             expected: false,
             ..OPTIONS
         };
-        assert!(
-            body(&answer(Shape::One, &[first], hidden))
-                .get("details")
-                .is_none()
-        );
+        let told = answer(Shape::One, std::slice::from_ref(&conflict), hidden);
+        assert!(details(&told).is_null());
+        let other = EntryAnswer::Refused {
+            code: RefusalCode::LinkedFailed,
+            seq: None,
+            expected: None,
+            paid_by: None,
+            replayed: false,
+        };
+        let whole = answer(Shape::Batch { linked: false }, &[other, conflict], OPTIONS);
+        assert_eq!((whole.status, &details(&whole)["item"]), (409, &1.into()));
     }
 
     #[test]

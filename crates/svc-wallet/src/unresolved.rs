@@ -1,5 +1,6 @@
 //! Unresolved keys: keys whose outcome is unknown. They are recorded on disk, their callers are
-//! informed, and the ledger resolves them on the next lookup; the wallet never guesses.
+//! informed, and a lookup reports them as open until the ledger has an entry for the key; the wallet
+//! never guesses, and only its caller gives a key up.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -65,7 +66,7 @@ impl UnresolvedKeys {
             self.set.lock().insert(key.clone());
             return;
         }
-        // Memory first: from here on a lookup by the caller resolves the key with the ledger.
+        // Memory first: from here on a lookup by the caller reports the key as open.
         self.set.lock().insert(key.clone());
         let note = Change::Add(key.clone(), callers);
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ron_client::ClientError;
 use ron_kernel::{Deadline, LockSpec, RankedMutex};
-use ron_ledger::answers;
-use ron_ledger::core::{KeyHash, Op, Outcome, State, Step, Verdict};
+use ron_ledger::answers::{self, LogEntry};
+use ron_ledger::core::{KeyHash, Op, Outcome, Salts, State, Step, Verdict, key_hash};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, CommitAnswer, CommitRequest, Entry, EntryAnswer, EntryKey, Event,
     RequestKey,
@@ -58,24 +58,37 @@ impl Book {
     }
 
     fn one(&mut self, entry: &Entry) -> EntryAnswer {
-        let op = Op::new(entry.clone()).expect("models send well-formed entries");
+        let op = Op::new(entry.clone(), &Salts::new([[7; 16]; 5]))
+            .expect("models send well-formed entries");
         let mut step = Step::new(&self.state, NOW);
         let prior = op.key().and_then(|k| self.keys.get(&k).copied());
         let outcome = step.entry(&op, prior);
         let batch = step.finish().expect("invariants hold");
         match outcome {
-            Outcome::Fresh { seq, verdict } => {
+            Outcome::Fresh { seq, verdict, .. } => {
                 self.keys.extend(batch.delta.keys().iter().copied());
                 self.state.apply(batch.delta, seq, NOW);
-                let answer = answers::answer(&op, seq, NOW, &verdict);
                 self.entries.push((op, verdict));
-                answer
+                answers::answer(self.entry(seq))
             }
-            Outcome::Known { seq } => {
-                let (first, verdict) = &self.entries[seq as usize - 1];
-                answers::replayed(&op, seq, (NOW, first, verdict))
-            }
+            Outcome::Known { seq } => answers::replayed(&op, self.entry(seq)),
             Outcome::Mixed => answers::mismatch(&op),
+            Outcome::Rejected(why) => answers::rejected(&why),
+        }
+    }
+}
+
+impl Book {
+    fn entry(&self, seq: u64) -> LogEntry<'_> {
+        let (op, verdict) = &self.entries[seq as usize - 1];
+        LogEntry {
+            seq,
+            ts: NOW,
+            batch: None,
+            op,
+            verdict,
+            // The models keep no log.
+            leaf_hash: [0; 32],
         }
     }
 }
@@ -87,13 +100,11 @@ pub struct Client(RankedMutex<Book>);
 impl Client {
     pub fn by_key(&self, key: &RequestKey, _by: Deadline) -> Result<Event, ClientError> {
         let book = self.0.lock();
-        let op = Op::abandon(key.clone());
-        let found = op.key().and_then(|k| book.keys.get(&k).copied());
+        let found = book.keys.get(&key_hash(key.clone())).copied();
         let seq = found.ok_or_else(|| ClientError::NotSent {
             detail: "no such key".to_owned(),
         })?;
-        let (op, verdict) = &book.entries[seq as usize - 1];
-        Ok(answers::event(seq, NOW, op, verdict))
+        Ok(answers::event(book.entry(seq)))
     }
 
     /// Entries with this key that took effect.

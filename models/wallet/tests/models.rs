@@ -18,7 +18,7 @@ use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Registry, ReplyWaiter, Sender, Shutdown, ShutdownTrigger,
     Supervisor, SystemClock, ThreadCtx, Topology,
 };
-use ron_proto::ledger::{Entry, RequestKey};
+use ron_proto::ledger::{Details, Entry, RequestKey};
 use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
@@ -87,9 +87,9 @@ impl Wallet {
             to: "a".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(100),
-            memo: None,
-            reference: None,
-            daily_ceiling: None,
+            details: Details::default(),
+            batch: None,
+            budgets: Vec::new(),
         }]);
         Arc::new(Self {
             in_flight: Arc::new(InFlightTable::default()),
@@ -157,10 +157,11 @@ impl Wallet {
             to: "b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(n),
-            nonce,
-            memo: None,
-            reference: None,
+            nonce: Some(nonce),
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }]);
         let (responder, answer) = Responder::detached(Deadline::within(within));
         let waiter = Waiter {
@@ -444,9 +445,9 @@ fn issue_more(i: usize) -> Entry {
         to: "a".parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(1),
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
+        details: Details::default(),
+        batch: None,
+        budgets: Vec::new(),
     }
 }
 

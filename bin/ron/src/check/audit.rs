@@ -260,7 +260,7 @@ fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String
         &OsDisk,
         dir,
         &keys,
-        &mut |_, leaf| taker.take(leaf),
+        &mut |_, leaf, _| taker.take(leaf),
         &mut |done, total| show(&bar, done, total),
     );
     bar.finish_and_clear();

@@ -70,6 +70,7 @@ fn wallet() -> WalletPolicy {
                 WalletAction::Transfer,
                 WalletAction::Burn,
                 WalletAction::Hold,
+                WalletAction::Reverse,
                 WalletAction::Admin,
             ],
             accounts: any(),

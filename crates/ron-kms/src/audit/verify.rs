@@ -75,7 +75,7 @@ pub fn verify_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
     let mut check = LeafCheck::default();
-    let mut on_entry = |_: u64, bytes: &[u8]| -> Result<(), String> {
+    let mut on_entry = |_: u64, bytes: &[u8], _: &[u8]| -> Result<(), String> {
         if stop() {
             return Err("the verification was stopped".into());
         }

@@ -109,6 +109,7 @@ pub fn principal(tenant: &str, prefixes: Option<&[&str]>) -> Principal {
         tenant: tenant.parse().expect("tenant"),
         scopes: Arc::from([]),
         caveats: Arc::from([]),
+        budgets: Arc::from([]),
         kind: PrincipalKind::Service,
         key_prefixes: prefixes.map(|p| p.iter().map(|s| (*s).to_owned()).collect()),
         jti: None,

@@ -181,6 +181,7 @@ impl Kms {
                 tenant: tenant.clone(),
                 scopes: Arc::from([]),
                 caveats: Arc::from([]),
+                budgets: Arc::from([]),
                 kind: PrincipalKind::Service,
                 key_prefixes: None,
                 jti: None,

@@ -7,7 +7,7 @@ use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::engine::{Atomicity, Request};
-use crate::ledger::{Reply, ops_of, resolution_of};
+use crate::ledger::Reply;
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
     match checked(api, req) {
@@ -20,13 +20,9 @@ pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
 
 pub(super) fn resolve(api: &Api, req: &HttpRequest, res: Responder) {
     let body = by_installation(req).and_then(|()| req.json::<RequestKey>());
-    let op = match body.and_then(|key| Ok(resolution_of(key)?)) {
-        Ok(op) => op,
+    let request = match body.and_then(|key| Ok(api.ledger.resolution(key)?)) {
+        Ok(request) => request,
         Err(problem) => return res.send(problem),
-    };
-    let request = Request {
-        ops: vec![op],
-        atomicity: Atomicity::Independent,
     };
     submit(api, request, res, |answers| match answers.first() {
         Some(answer) => Response::json(200, answer),
@@ -69,10 +65,7 @@ fn checked(api: &Api, req: &HttpRequest) -> Result<Request, Problem> {
     api.pool_prefixes
         .with(|prefixes| check_pools(&body.entries, prefixes))?;
     let atomicity = Atomicity::of(body.linked, body.batch);
-    Ok(Request {
-        ops: ops_of(body.entries, atomicity)?,
-        atomicity,
-    })
+    Ok(api.ledger.request(body.entries, atomicity)?)
 }
 
 /// Epochs are funded from pool accounts only, for every caller.

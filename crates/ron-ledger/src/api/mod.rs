@@ -9,8 +9,8 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
-    AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
-    HoldDoc, MAX_COMMIT_BYTES, RequestKey,
+    AccountDoc, BudgetDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage,
+    Head, HoldDoc, MAX_COMMIT_BYTES, RequestKey, ReversalsDoc,
 };
 use ron_proto::scope;
 
@@ -65,8 +65,8 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn state_routes(api: &Arc<Api>) -> [Route; 5] {
-    let [a, b, c, d, e] = [api, api, api, api, api].map(Arc::clone);
+fn state_routes(api: &Arc<Api>) -> [Route; 6] {
+    let [a, b, c, d, e, f] = [api; 6].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
             reads::account(&a, req)
@@ -95,6 +95,13 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         .returns::<HoldDoc>(200)
         .errors(&[400, 404])
         .while_draining(),
+        Route::get("/v1/ledger/budgets/{id}", READ, move |req| {
+            reads::budget(&f, req)
+        })
+        .summary("What was spent under the budget of a token")
+        .returns::<BudgetDoc>(200)
+        .errors(&[400])
+        .while_draining(),
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)
         })
@@ -111,8 +118,8 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
     ]
 }
 
-fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
-    let [a, b, c] = [api, api, api].map(Arc::clone);
+fn entry_routes(api: &Arc<Api>) -> [Route; 4] {
+    let [a, b, c, d] = [api; 4].map(Arc::clone);
     [
         Route::get("/v1/ledger/by-key/{tenant}/{principal}/{key}", READ, move |req| {
             reads::by_key(&a, req)
@@ -126,6 +133,13 @@ fn entry_routes(api: &Arc<Api>) -> [Route; 3] {
             .returns::<Event>(200)
             .errors(&[400, 404])
             .while_draining(),
+        Route::get("/v1/ledger/tx/{txid}/reversals", READ, move |req| {
+            reads::reversals(&d, req)
+        })
+        .summary("How much of a transaction is reversed, and by what")
+        .returns::<ReversalsDoc>(200)
+        .errors(&[400, 503])
+        .while_draining(),
         Route::new(Method::GET, "/v1/ledger/events", READ, move |req, res| {
             reads::events(&c, &req, res);
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, RequestKey, TxId};
+use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, RequestKey, ReversalsDoc, TxId};
 use ron_proto::{Problem, ValueError};
 use ron_tlog::ReadError;
 
@@ -97,6 +97,11 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
     }
 }
 
+pub(super) fn budget(api: &Api, req: &Request) -> Answer {
+    req.query_only(&[])?;
+    Ok(Response::json(200, &api.ledger.budget(param(req, "id")?)))
+}
+
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     let tenant = param(req, "tenant")?;
     let found = api.ledger.epoch(&tenant, &param(req, "epoch")?);
@@ -121,6 +126,21 @@ pub(super) fn by_key(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn tx(api: &Api, req: &Request) -> Answer {
     found(req, api.ledger.tx(param(req, "txid")?), "id")
+}
+
+pub(super) fn reversals(api: &Api, req: &Request) -> Answer {
+    req.query_only(&[])?;
+    let tx: TxId = param(req, "txid")?;
+    let found = api.history.as_ref().map(|history| history.reversals(tx));
+    let reversals = found.transpose().map_err(|e| {
+        tracing::warn!(event = "projection_read_failed", error = %e);
+        Problem::unavailable("the projection cannot be read now", 1)
+    })?;
+    let doc = ReversalsDoc {
+        reversed_minor: api.ledger.reversed(tx),
+        reversals: reversals.unwrap_or_default(),
+    };
+    Ok(Response::json(200, &doc))
 }
 
 pub(super) fn events(api: &Api, req: &Request, res: Responder) {

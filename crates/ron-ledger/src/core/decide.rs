@@ -2,16 +2,18 @@
 //! so far.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ron_proto::Timestamp;
 use ron_proto::ledger::TxId;
 
 use super::delta::Delta;
 use super::entry::{Body, Entry, Header};
-use super::leaf::{self, Link};
+use super::leaf::{self, Link, Place};
 use super::limits::Limits;
 use super::op::Op;
 use super::overlay::Overlay;
+use super::private::Salts;
 use super::rules::Stop;
 use super::state::State;
 use super::verdict::{Refusal, Verdict};
@@ -22,21 +24,39 @@ pub enum Outcome {
     Fresh {
         seq: u64,
         verdict: Verdict,
+        /// The transaction id of the first item of its batch or linked commit.
+        batch: Option<TxId>,
     },
     /// Its key, epoch or index already has a leaf; nothing changed. The caller compares whether it
     /// was the same request ([`Op::repeats`]).
-    Known {
-        seq: u64,
-    },
+    Known { seq: u64 },
     /// Part of a linked commit or batch with both used and unused keys, or with the same key twice:
     /// nothing changed, no leaf.
     Mixed,
+    /// Refused without a leaf: nothing changed, and its key (if any) is unused.
+    Rejected(Refusal),
+}
+
+/// How the entries of one request stand together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Together {
+    Batch,
+    Linked,
+}
+
+/// What the log stores of one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Canonical bytes of the leaf.
+    pub leaf: Vec<u8>,
+    /// The private record.
+    pub private: Arc<[u8]>,
 }
 
 #[derive(Debug)]
 pub struct Batch {
-    /// Canonical leaves in order; the first has `first_seq`.
-    pub leaves: Vec<Vec<u8>>,
+    /// Records in order; the first has `first_seq`.
+    pub records: Vec<Record>,
     pub first_seq: u64,
     pub ts: Timestamp,
     pub delta: Delta,
@@ -45,7 +65,7 @@ pub struct Batch {
 impl Batch {
     /// Sequence of the last leaf. Call it only when there is one.
     pub fn last_seq(&self) -> u64 {
-        self.first_seq + self.leaves.len() as u64 - 1
+        self.first_seq + self.records.len() as u64 - 1
     }
 }
 
@@ -61,7 +81,7 @@ const EXPIRIES_PER_STEP: usize = 1_000;
 #[derive(Debug)]
 pub struct Step<'a> {
     pub(super) overlay: Overlay<'a>,
-    leaves: Vec<Vec<u8>>,
+    records: Vec<Record>,
 }
 
 impl<'a> Step<'a> {
@@ -76,7 +96,7 @@ impl<'a> Step<'a> {
                 ts: now.max(state.ts),
                 limits: Limits::default(),
             },
-            leaves: Vec::new(),
+            records: Vec::new(),
         }
     }
 
@@ -87,23 +107,78 @@ impl<'a> Step<'a> {
 
     /// Decides one entry. `prior` is the sequence that its key already has outside this batch.
     pub fn entry(&mut self, op: &Op, prior: Option<u64>) -> Outcome {
+        self.item(op, prior, None)
+    }
+
+    /// Decides one entry of the batch whose first item has the transaction id `batch`.
+    pub fn item(&mut self, op: &Op, prior: Option<u64>, batch: Option<TxId>) -> Outcome {
+        let place = Place { link: None, batch };
         if let Some(seq) = prior.or_else(|| self.used(op)) {
             return Outcome::Known { seq };
         }
         let seq = self.next_seq();
         match self.overlay.decide(op, seq) {
-            Ok(effect) => self.record(op, None, Verdict::Done(effect)),
-            Err(Stop::Refused(why)) => self.record(op, None, Verdict::Refused(why)),
+            Ok(effect) => self.record(op, place, Verdict::Done(effect)),
+            // Settlement entries have no key to use up, and a settler that waits for its pool to be
+            // funded must not fill the log.
+            Err(Stop::Refused(why)) if !why.has_leaf() || op.kind().is_settlement() => {
+                Outcome::Rejected(why)
+            }
+            Err(Stop::Refused(_)) if !self.overlay.may_refuse(&op.entry().header, 1) => {
+                Outcome::Rejected(Refusal::RefusalBudget)
+            }
+            Err(Stop::Refused(why)) => self.record(op, place, Verdict::Refused(why)),
             Err(Stop::Known(seq)) => Outcome::Known { seq },
         }
     }
 
-    /// Decides a batch: each entry by itself, but only if none of its keys is used.
+    /// Decides a batch: each entry by itself, but only if none of its keys is used and every entry
+    /// gets a leaf. Otherwise nothing changes, so that the whole batch can be sent again.
     pub fn batch(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        self.together(ops, priors, Together::Batch)
+    }
+
+    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
+    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
+        self.together(ops, priors, Together::Linked)
+    }
+
+    fn together(&mut self, ops: &[Op], priors: &[Option<u64>], how: Together) -> Vec<Outcome> {
+        if let ([op], [prior]) = (ops, priors) {
+            return vec![self.entry(op, *prior)];
+        }
         if let Some(outcomes) = self.known_together(ops, priors) {
             return outcomes;
         }
-        ops.iter().map(|op| self.entry(op, None)).collect()
+        let verdicts = match self.decide_together(ops, how) {
+            Ok(verdicts) => verdicts,
+            Err((at, why)) => {
+                let mut outcomes = vec![Outcome::Rejected(Refusal::LinkedFailed); ops.len()];
+                outcomes[at] = Outcome::Rejected(why);
+                return outcomes;
+            }
+        };
+        let (length, batch) = (ops.len() as u32, self.batch_of(ops));
+        let place = |i: usize| Place {
+            link: (how == Together::Linked).then_some(Link {
+                position: i as u32,
+                length,
+            }),
+            batch,
+        };
+        ops.iter()
+            .zip(verdicts)
+            .enumerate()
+            .map(|(i, (op, v))| self.record(op, place(i), v))
+            .collect()
+    }
+
+    /// The link that items of one request share: the transaction id that its first item gets.
+    fn batch_of(&self, ops: &[Op]) -> Option<TxId> {
+        match ops {
+            [first, _, ..] => Some(first.txid(self.next_seq())),
+            _ => None,
+        }
     }
 
     /// The outcomes of a request of which a key is already used or occurs twice; `None` when all
@@ -128,58 +203,72 @@ impl<'a> Step<'a> {
         twice.then(|| vec![Outcome::Mixed; ops.len()])
     }
 
-    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
-    pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
-        if let ([op], [prior]) = (ops, priors) {
-            return vec![self.entry(op, *prior)];
-        }
-        if let Some(outcomes) = self.known_together(ops, priors) {
-            return outcomes;
-        }
-        let verdicts = self.decide_linked(ops);
-        let length = ops.len() as u32;
-        let link = |i: usize| {
-            Some(Link {
-                position: i as u32,
-                length,
-            })
-        };
-        ops.iter()
-            .zip(verdicts)
-            .enumerate()
-            .map(|(i, (op, v))| self.record(op, link(i), v))
-            .collect()
-    }
-
-    fn decide_linked(&mut self, ops: &[Op]) -> Vec<Verdict> {
+    /// The verdicts of entries that stand together; their effects are in the batch. The error is the
+    /// first entry whose refusal has no leaf: then nothing changed.
+    fn decide_together(
+        &mut self,
+        ops: &[Op],
+        how: Together,
+    ) -> Result<Vec<Verdict>, (usize, Refusal)> {
         let first = self.next_seq();
         self.overlay.group = Some(Delta::default());
-        let decided: Result<Vec<Verdict>, (usize, Refusal)> = (0..)
-            .zip(ops)
-            .map(|(i, op)| match self.overlay.decide(op, first + i as u64) {
-                Ok(effect) => Ok(Verdict::Done(effect)),
-                Err(Stop::Refused(why)) => Err((i, why)),
-                // Linked commits contain keyed entries only, so none is found by epoch or index.
-                Err(Stop::Known(_)) => Err((i, Refusal::EpochConflict)),
-            })
-            .collect();
-        let group = self.overlay.group.take().expect("set above");
-        match decided {
-            Ok(verdicts) => {
-                self.overlay.delta.merge(group);
-                verdicts
-            }
-            Err((at, why)) => {
-                let mut verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
-                verdicts[at] = Verdict::Refused(why);
-                verdicts
+        let mut verdicts = Vec::with_capacity(ops.len());
+        let mut refused = None;
+        for (i, op) in ops.iter().enumerate() {
+            let verdict = match self.overlay.decide(op, first + i as u64) {
+                Ok(effect) => Verdict::Done(effect),
+                Err(Stop::Refused(why)) => Verdict::Refused(why),
+                // Entries that stand together have keys, so none is found by epoch or index.
+                Err(Stop::Known(_)) => Verdict::Refused(Refusal::EpochConflict),
+            };
+            let why = verdict.refusal().cloned();
+            verdicts.push(verdict);
+            if let Some(why) = why
+                && (how == Together::Linked || !why.has_leaf())
+            {
+                refused = Some((i, why));
+                break;
             }
         }
+        let group = self.overlay.group.take().expect("set above");
+        match refused {
+            Some((at, why)) if !why.has_leaf() => return Err((at, why)),
+            Some((at, why)) => {
+                verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
+                verdicts[at] = Verdict::Refused(why);
+                self.may_refuse_all(ops, &verdicts)?;
+            }
+            None => {
+                self.may_refuse_all(ops, &verdicts)?;
+                self.overlay.delta.merge(group);
+            }
+        }
+        Ok(verdicts)
     }
 
-    /// Ends the holds that are due; call it before the entries of the batch. Returns how many
-    /// ended.
-    pub fn expire_due(&mut self) -> usize {
+    /// The refusals of one request must fit the budgets of their owners together. The error names the
+    /// first entry that does not.
+    fn may_refuse_all(&self, ops: &[Op], verdicts: &[Verdict]) -> Result<(), (usize, Refusal)> {
+        let mut counts: BTreeMap<_, u64> = BTreeMap::new();
+        for (i, (op, verdict)) in ops.iter().zip(verdicts).enumerate() {
+            let header = &op.entry().header;
+            if verdict.is_done() {
+                continue;
+            }
+            let count = counts
+                .entry((&header.tenant, &header.principal))
+                .or_default();
+            *count += 1;
+            if !self.overlay.may_refuse(header, *count) {
+                return Err((i, Refusal::RefusalBudget));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the holds that are due; call it before the entries of the batch. `salts` gives those of
+    /// each expiry. Returns how many ended.
+    pub fn expire_due(&mut self, salts: &mut dyn FnMut() -> Salts) -> usize {
         let due: Vec<TxId> = self
             .overlay
             .state
@@ -190,7 +279,8 @@ impl<'a> Step<'a> {
             .collect();
         for hold in &due {
             let expire = Entry::new(Header::own(), Body::Expire { hold: *hold });
-            let op = Op::new(expire).expect("an expiry has no key and nothing else to check");
+            let op =
+                Op::new(expire, &salts()).expect("an expiry has no key and nothing else to check");
             self.entry(&op, None);
         }
         due.len()
@@ -202,7 +292,7 @@ impl<'a> Step<'a> {
         self.check_conservation()?;
         let first_seq = self.overlay.state.seq + 1;
         Ok(Batch {
-            leaves: self.leaves,
+            records: self.records,
             first_seq,
             ts: self.overlay.ts,
             delta: self.overlay.delta,
@@ -211,7 +301,7 @@ impl<'a> Step<'a> {
 
     /// The sequence that the next leaf gets.
     pub fn next_seq(&self) -> u64 {
-        self.overlay.state.seq + 1 + self.leaves.len() as u64
+        self.overlay.state.seq + 1 + self.records.len() as u64
     }
 
     fn used(&self, op: &Op) -> Option<u64> {
@@ -219,23 +309,31 @@ impl<'a> Step<'a> {
             .and_then(|k| self.overlay.delta.keys.get(&k).copied())
     }
 
-    fn record(&mut self, op: &Op, link: Option<Link>, verdict: Verdict) -> Outcome {
+    fn record(&mut self, op: &Op, place: Place, verdict: Verdict) -> Outcome {
         let seq = self.next_seq();
-        self.leaves
-            .push(leaf::encode(self.overlay.ts, link, &verdict, op));
+        self.records.push(Record {
+            leaf: leaf::encode(seq, self.overlay.ts, place, &verdict, op),
+            private: Arc::clone(op.private()),
+        });
         if let Some(key) = op.key() {
             self.overlay.delta.add_key(key, seq);
         }
-        Outcome::Fresh { seq, verdict }
+        let refused = !verdict.is_done();
+        self.overlay.count_refusal(&op.entry().header, refused);
+        Outcome::Fresh {
+            seq,
+            verdict,
+            batch: place.batch,
+        }
     }
 
     fn check_rows(&self) -> Result<(), Broken> {
         for t in &self.overlay.delta.touched {
             let old_nonce = self.overlay.state.account_at(t.ix).map_or(0, |r| r.nonce);
-            if t.row.nonce != old_nonce + t.debits {
+            if t.row.nonce != old_nonce + t.nonces {
                 return Err(Broken(format!(
-                    "account {}: nonce {old_nonce} became {} by {} debits",
-                    t.row.name, t.row.nonce, t.debits
+                    "account {}: nonce {old_nonce} became {} by {} debits with a nonce",
+                    t.row.name, t.row.nonce, t.nonces
                 )));
             }
             if let Some(b) = t.row.balances.iter().find(|b| b.held > b.total) {

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::Account;
+use ron_proto::ledger::BudgetId;
+use ron_proto::{Account, Timestamp};
 
 use super::entry::KeyHash;
-use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, Sources, State};
+use super::state::{
+    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, Sources, State,
+};
 use crate::table::{ByHash, ByRow, Table};
 
 /// An account row after the batch.
@@ -14,7 +17,7 @@ pub(super) struct Touched {
     pub(super) ix: u32,
     pub(super) row: AccountRow,
     /// Nonces that the batch used.
-    pub(super) debits: u64,
+    pub(super) nonces: u64,
 }
 
 /// New values of every row that a batch changed.
@@ -27,6 +30,9 @@ pub struct Delta {
     pub(super) holds: BTreeMap<u64, Option<HoldRow>>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
     pub(super) sources: Sources,
+    pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
+    pub(super) refusals: BTreeMap<Owner, Timestamp>,
+    pub(super) reversed: BTreeMap<u64, u128>,
     pub(super) keys: ByHash<KeyHash, u64>,
     pub(super) key_list: Vec<(KeyHash, u64)>,
     pub(super) accounts_added: u32,
@@ -65,7 +71,7 @@ impl Delta {
         self.touched_mut(ix, || Touched {
             ix,
             row: AccountRow::new(name),
-            debits: 0,
+            nonces: 0,
         });
     }
 
@@ -89,6 +95,8 @@ impl Delta {
         self.holds.extend(group.holds);
         self.epochs.extend(group.epochs);
         self.sources.extend(group.sources);
+        self.budgets.extend(group.budgets);
+        self.reversed.extend(group.reversed);
         for (key, seq) in group.key_list {
             self.add_key(key, seq);
         }
@@ -103,7 +111,7 @@ impl Touched {
 
 impl State {
     /// Applies a durable batch. `seq` and `ts` are those of its last leaf.
-    pub fn apply(&mut self, delta: Delta, seq: u64, ts: ron_proto::Timestamp) {
+    pub fn apply(&mut self, delta: Delta, seq: u64, ts: Timestamp) {
         self.seq = seq;
         self.ts = ts;
         let mut added: Vec<Touched> = Vec::new();
@@ -126,7 +134,7 @@ impl State {
             if let Some(old) = self.assets.get_mut(ix as usize) {
                 *old = row;
             } else {
-                self.asset_names.insert(row.name.clone(), ix);
+                self.asset_names.insert(row.name.folded(), ix);
                 self.assets.push(row);
             }
         }
@@ -135,6 +143,37 @@ impl State {
         }
         self.epochs.extend(delta.epochs);
         self.sources.extend(delta.sources);
+        for (id, row) in delta.budgets {
+            self.set_budget(id, row);
+        }
+        while let Some((until, id)) = self.budget_ends.first().copied()
+            && until < ts
+        {
+            self.budget_ends.remove(&(until, id));
+            self.budgets.remove(&id);
+        }
+        self.reversed.extend(delta.reversed);
+        for (owner, full) in delta.refusals {
+            self.set_refusals(owner, full);
+        }
+        while let Some(first) = self.refusal_ends.first().filter(|(full, _)| *full <= ts) {
+            self.refusals.remove(&first.1);
+            self.refusal_ends.pop_first();
+        }
+    }
+
+    pub(super) fn set_refusals(&mut self, owner: Owner, full: Timestamp) {
+        if let Some(old) = self.refusals.insert(owner.clone(), full) {
+            self.refusal_ends.remove(&(old, owner.clone()));
+        }
+        self.refusal_ends.insert((full, owner));
+    }
+
+    pub(super) fn set_budget(&mut self, id: BudgetId, row: BudgetRow) {
+        if let Some(old) = self.budgets.insert(id, row) {
+            self.budget_ends.remove(&(old.until, id));
+        }
+        self.budget_ends.insert((row.until, id));
     }
 
     pub(super) fn set_hold(&mut self, seq: u64, hold: Option<HoldRow>) {

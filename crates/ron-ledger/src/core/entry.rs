@@ -4,10 +4,12 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    EntryKey, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, Memo, PrincipalName, Reference, RequestKey, TxId,
-    is_pool_of,
+    BatchTag, BudgetId, EntryKey, LEDGER_PRINCIPAL, MAX_BUDGETS, MAX_WIRE_INTEGER, Memo, Metadata,
+    PrincipalName, Reference, RequestKey, TxId, is_pool_of,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+use super::private::Erased;
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
@@ -49,6 +51,7 @@ kinds! {
     Payout = 11,
     EpochClose = 12,
     Abandon = 13,
+    Reverse = 14,
 }
 
 impl Kind {
@@ -60,7 +63,7 @@ impl Kind {
     /// Whether the leaf of a done entry records what it moved, because the request does not say it.
     pub(super) const fn has_effect(self) -> bool {
         match self {
-            Self::Capture | Self::Release | Self::Expire => true,
+            Self::Capture | Self::Release | Self::Expire | Self::Reverse => true,
             Self::Issue
             | Self::Transfer
             | Self::Burn
@@ -89,8 +92,9 @@ pub struct Entry {
     pub body: Body,
 }
 
-/// What entries of all kinds have in common. The encoding marks the optional fields that are
-/// present, so a new one leaves the bytes of other entries as they are.
+/// What entries of all kinds have in common. All of it stands in the private record of the log,
+/// whose encoding marks the optional fields that are present, so a new one leaves the bytes of other
+/// entries as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Tenant of the principal, and of the epoch that a settlement entry names.
@@ -100,10 +104,31 @@ pub struct Header {
     /// Never used twice by its principal; absent in settlement entries and expiries.
     pub key: Option<EntryKey>,
     pub memo: Option<Memo>,
-    /// The caller's own reference, or the batch that the entry belongs to.
+    pub metadata: Option<Metadata>,
+    /// The caller's own reference.
     pub reference: Option<Reference>,
-    /// Maximum minor units that entries with a ceiling may move for the account on one UTC day.
+    /// Whether the payee's copy of the receipt shows the reference.
+    pub share_reference: bool,
+    /// For statements; no rule reads it.
+    pub effective_at: Option<Timestamp>,
+    /// The request that the entry is an item of.
+    pub batch: Option<BatchTag>,
+    /// Maximum minor units that entries with a ceiling may take from the account on one UTC day.
     pub daily_ceiling: Option<Amount>,
+    /// The budgets of the token that asked for the entry, and of those that it was made from.
+    pub budgets: Vec<Budget>,
+}
+
+/// What a token, and all that was made from it, may spend. Money of every asset counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    pub id: BudgetId,
+    /// Maximum minor units in all.
+    pub total: Option<Amount>,
+    /// Maximum minor units per UTC day.
+    pub daily: Option<Amount>,
+    /// When the token has ended; the state forgets the budget afterwards.
+    pub until: Timestamp,
 }
 
 impl Header {
@@ -114,8 +139,13 @@ impl Header {
             principal,
             key: None,
             memo: None,
+            metadata: None,
             reference: None,
+            share_reference: true,
+            effective_at: None,
+            batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }
     }
 
@@ -168,14 +198,29 @@ impl Header {
         })
     }
 
-    /// True when both ask for the same. The daily ceiling is not part of a request: it comes from
-    /// the policy in force, so it may differ when a request is repeated.
-    fn same_but_ceiling(&self, other: &Self) -> bool {
-        self.tenant == other.tenant
-            && self.principal == other.principal
-            && self.key == other.key
-            && self.memo == other.memo
-            && self.reference == other.reference
+    /// True when both ask for the same. The daily ceiling and the budgets are not part of a request:
+    /// they come from the policy in force and from the token, so they may differ when a request is
+    /// repeated. Texts of `first` that were erased cannot be compared.
+    fn same_but_limits(&self, first: &Self, erased: Erased) -> bool {
+        self.tenant == first.tenant
+            && self.principal == first.principal
+            && self.key == first.key
+            && (erased.memo || self.memo == first.memo)
+            && (erased.metadata || self.metadata == first.metadata)
+            && (erased.reference || self.reference == first.reference)
+            && self.share_reference == first.share_reference
+            && self.effective_at == first.effective_at
+            && self.batch == first.batch
+    }
+
+    /// True when the header has what only some kinds take: texts and other details.
+    const fn has_details(&self) -> bool {
+        self.memo.is_some()
+            || self.metadata.is_some()
+            || self.reference.is_some()
+            || !self.share_reference
+            || self.effective_at.is_some()
+            || self.batch.is_some()
     }
 }
 
@@ -185,8 +230,9 @@ pub struct Debit {
     pub from: Account,
     pub asset: Asset,
     pub amount: Amount,
-    /// Must be the account's last nonce plus one.
-    pub nonce: u64,
+    /// Must be the account's last nonce plus one; without one the key alone makes the debit happen
+    /// once.
+    pub nonce: Option<u64>,
 }
 
 /// Binds an epoch to one manifest and moves its total from the pool into escrow.
@@ -241,7 +287,10 @@ pub enum Body {
     Capture {
         hold: TxId,
         to: Account,
-        amount: Amount,
+        /// All that is left of the hold when absent.
+        amount: Option<Amount>,
+        /// Releases what the capture leaves.
+        ends_hold: bool,
     },
     Release {
         hold: TxId,
@@ -264,6 +313,24 @@ pub enum Body {
     },
     /// Written by the ledger alone, for a key that has no entry.
     Abandon,
+    Reverse {
+        tx: TxId,
+        /// All that is left of the entry when absent.
+        amount: Option<Amount>,
+        /// Found in the log before the entry is decided; `None` when there is nothing to reverse.
+        original: Option<Original>,
+    },
+}
+
+/// What a reversed entry moved, seen from the reversal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Original {
+    /// The account that the entry credited, which the reversal debits.
+    pub from: Account,
+    /// The account that the entry debited; the pool for a payout.
+    pub to: Account,
+    pub asset: Asset,
+    pub amount: Amount,
 }
 
 impl Body {
@@ -282,6 +349,60 @@ impl Body {
             Self::Payout(_) => Kind::Payout,
             Self::EpochClose { .. } => Kind::EpochClose,
             Self::Abandon => Kind::Abandon,
+            Self::Reverse { .. } => Kind::Reverse,
+        }
+    }
+}
+
+impl Body {
+    /// The nonce, for debits by the account's owner.
+    pub const fn nonce(&self) -> Option<u64> {
+        match self {
+            Self::Transfer { debit, .. } | Self::Burn { debit } | Self::Hold { debit, .. } => {
+                debit.nonce
+            }
+            Self::Issue { .. }
+            | Self::Capture { .. }
+            | Self::Release { .. }
+            | Self::Expire { .. }
+            | Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::EpochOpen(_)
+            | Self::Payout(_)
+            | Self::EpochClose { .. }
+            | Self::Abandon
+            | Self::Reverse { .. } => None,
+        }
+    }
+
+    /// True when both ask for the same. The nonce is not compared: a debit that met a nonce conflict
+    /// is sent again under its key with the next nonce, and either attempt may arrive first.
+    fn asks_the_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Transfer { debit: a, to: x }, Self::Transfer { debit: b, to: y }) => {
+                a.moves_the_same(b) && x == y
+            }
+            (Self::Burn { debit: a }, Self::Burn { debit: b }) => a.moves_the_same(b),
+            (
+                Self::Hold {
+                    debit: a,
+                    expires_at: x,
+                },
+                Self::Hold {
+                    debit: b,
+                    expires_at: y,
+                },
+            ) => a.moves_the_same(b) && x == y,
+            // What the ledger finds under `tx` is no part of the request.
+            (
+                Self::Reverse {
+                    tx: a, amount: x, ..
+                },
+                Self::Reverse {
+                    tx: b, amount: y, ..
+                },
+            ) => a == b && x == y,
+            (a, b) => a == b,
         }
     }
 }
@@ -293,7 +414,7 @@ impl Entry {
 
     /// True when `self` asks for the same as `first`, which was found under the same key, epoch or
     /// index. A settlement entry is the same also in another principal's name.
-    pub(super) fn repeats(&self, first: &Self) -> bool {
+    pub(super) fn repeats(&self, first: &Self, erased: Erased) -> bool {
         match first.body.kind() {
             // The key was given up, so every request under it has this answer.
             Kind::Abandon => true,
@@ -306,62 +427,100 @@ impl Entry {
             | Kind::Release
             | Kind::Expire
             | Kind::Freeze
-            | Kind::Unfreeze => {
-                self.body == first.body && self.header.same_but_ceiling(&first.header)
+            | Kind::Unfreeze
+            | Kind::Reverse => {
+                self.body.asks_the_same(&first.body)
+                    && self.header.same_but_limits(&first.header, erased)
             }
         }
     }
 
     /// Checks what can be checked without state.
     pub(super) fn check(&self) -> Result<(), BadEntry> {
-        let (keyed, texts, ceiling) = match &self.body {
-            Body::Issue { amount, .. } | Body::Capture { amount, .. } => {
+        let (keyed, details, budgets, ceiling) = match &self.body {
+            Body::Issue { amount, .. } => {
                 positive(*amount)?;
-                (true, true, true)
+                (true, true, true, false)
+            }
+            Body::Capture { amount, .. } => {
+                amount.map_or(Ok(()), positive)?;
+                (true, true, true, false)
+            }
+            Body::Reverse { amount, .. } => {
+                amount.map_or(Ok(()), positive)?;
+                (true, true, true, true)
             }
             Body::Transfer { debit, to } => {
                 if debit.from == *to {
                     return bad("to", "must differ from `from`");
                 }
                 debit.check()?;
-                (true, true, true)
+                (true, true, true, true)
             }
             Body::Burn { debit } | Body::Hold { debit, .. } => {
                 debit.check()?;
-                (true, true, true)
+                (true, true, true, true)
             }
-            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } | Body::Abandon => {
-                (true, false, false)
+            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } => {
+                (true, true, false, false)
             }
+            Body::Abandon => (true, false, false, false),
             Body::EpochOpen(open) => {
                 open.check(&self.header.tenant)?;
-                (false, false, false)
+                (false, false, false, false)
             }
             Body::Payout(payout) => {
                 positive(payout.amount)?;
                 count("index", payout.index, 0)?;
-                (false, false, false)
+                (false, false, false, false)
             }
-            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false),
+            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false, false),
         };
         let h = &self.header;
         if h.key.is_some() != keyed {
             return bad("key", "stands in keyed kinds, and in all of these");
         }
-        if (h.memo.is_some() || h.reference.is_some()) && !texts {
-            return bad("memo", "memo and ref do not belong to this kind");
+        if h.has_details() && !details {
+            return bad(
+                "memo",
+                "texts, times and batches do not belong to this kind",
+            );
         }
         if h.daily_ceiling.is_some() && !ceiling {
             return bad("daily_ceiling", "does not belong to this kind");
         }
-        Ok(())
+        if !h.budgets.is_empty() && !budgets {
+            return bad("budgets", "do not belong to this kind");
+        }
+        check_budgets(&h.budgets)
     }
+}
+
+fn check_budgets(budgets: &[Budget]) -> Result<(), BadEntry> {
+    if budgets.len() > MAX_BUDGETS {
+        return bad("budgets", "are more than 17");
+    }
+    let twice = |(i, b): (usize, &Budget)| budgets[..i].iter().any(|other| other.id == b.id);
+    if budgets.iter().enumerate().any(twice) {
+        return bad("budgets", "name one id twice");
+    }
+    if budgets
+        .iter()
+        .any(|b| b.total.is_none() && b.daily.is_none())
+    {
+        return bad("budgets", "have a total, a daily maximum, or both");
+    }
+    Ok(())
 }
 
 impl Debit {
     fn check(&self) -> Result<(), BadEntry> {
         positive(self.amount)?;
-        count("nonce", self.nonce, 1)
+        self.nonce.map_or(Ok(()), |nonce| count("nonce", nonce, 1))
+    }
+
+    fn moves_the_same(&self, other: &Self) -> bool {
+        self.from == other.from && self.asset == other.asset && self.amount == other.amount
     }
 }
 

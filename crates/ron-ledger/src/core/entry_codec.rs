@@ -1,220 +1,332 @@
-//! The canonical encoding of a request: kind, header, then the fields of the body in a fixed order
-//! (`docs/formats/ledger.md`).
+//! The public side of an entry, as its leaf holds it: the facts that all kinds share, then the detail
+//! of the kind (`docs/formats/ledger.md`).
 
-use ron_proto::ledger::TxId;
-use ron_proto::{Account, Amount, Asset, ContentId, Timestamp};
+use std::borrow::Cow;
+
+use ron_proto::ledger::{TxId, escrow_account};
+use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
-use super::entry::{Body, Debit, Entry, EpochOpen, Header, Kind, Payout};
+use super::entry::{Body, Debit, Entry, EpochOpen, Kind, Original, Payout};
+use super::private::{Private, time};
+use super::verdict::Effect;
 
-/// Bits of the number that precedes a header: which optional fields follow, in this order. A later
-/// version takes further bits for further fields.
-const KEY: u64 = 1;
-const MEMO: u64 = 1 << 1;
-const REFERENCE: u64 = 1 << 2;
-const DAILY_CEILING: u64 = 1 << 3;
-const KNOWN: u64 = KEY | MEMO | REFERENCE | DAILY_CEILING;
+/// Accounts, money and links of an entry: what it moved, or what it asked for when it was refused.
+/// A receipt consists of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts<'e> {
+    /// The debited account; the account of a freeze.
+    pub from: Option<Cow<'e, Account>>,
+    pub to: Option<Cow<'e, Account>>,
+    pub asset: Option<Cow<'e, Asset>>,
+    pub amount: Option<Amount>,
+    /// The hold that is captured or ended.
+    pub hold: Option<TxId>,
+    /// The first item of the batch that the entry belongs to.
+    pub batch: Option<TxId>,
+    /// The entry that this one reverses.
+    pub reverses: Option<TxId>,
+}
 
-pub(super) fn encode(entry: &Entry, o: &mut Out) {
-    o.byte(entry.body.kind() as u8);
-    put_header(o, &entry.header);
-    match &entry.body {
-        Body::Issue { to, asset, amount } => put_money(o, to, asset, *amount),
-        Body::Transfer { debit, to } => {
-            put_debit(o, debit);
-            o.text(to.as_str());
+/// Bits of the number before the facts: which of them follow, in this order.
+const FROM: u64 = 1;
+const TO: u64 = 1 << 1;
+const ASSET: u64 = 1 << 2;
+const AMOUNT: u64 = 1 << 3;
+const HOLD: u64 = 1 << 4;
+const BATCH: u64 = 1 << 5;
+const REVERSES: u64 = 1 << 6;
+const KNOWN: u64 = FROM | TO | ASSET | AMOUNT | HOLD | BATCH | REVERSES;
+
+impl<'e> Facts<'e> {
+    fn money(
+        from: Option<&'e Account>,
+        to: Option<&'e Account>,
+        asset: &'e Asset,
+        n: Amount,
+    ) -> Self {
+        Self {
+            from: from.map(Cow::Borrowed),
+            to: to.map(Cow::Borrowed),
+            asset: Some(Cow::Borrowed(asset)),
+            amount: Some(n),
+            ..Self::default()
         }
-        Body::Burn { debit } => put_debit(o, debit),
-        Body::Hold { debit, expires_at } => {
-            put_debit(o, debit);
-            o.varint(expires_at.0);
+    }
+
+    fn debit(debit: &'e Debit, to: Option<&'e Account>) -> Self {
+        Self::money(Some(&debit.from), to, &debit.asset, debit.amount)
+    }
+
+    /// What becomes of a hold: `effect` when it was decided, else what was asked for.
+    fn of_hold(
+        hold: TxId,
+        effect: Option<&'e Effect>,
+        to: Option<&'e Account>,
+        asked: Option<Amount>,
+    ) -> Self {
+        let moved = effect.map(|e| Self::money(Some(&e.from), to, &e.asset, e.amount));
+        Self {
+            hold: Some(hold),
+            ..moved.unwrap_or_else(|| Self {
+                to: to.map(Cow::Borrowed),
+                amount: asked,
+                ..Self::default()
+            })
         }
-        Body::Capture { hold, to, amount } => {
-            o.bytes(&hold.0.to_be_bytes());
-            o.text(to.as_str());
+    }
+
+    /// The facts of an entry with this effect that came in this batch.
+    pub fn of(entry: &'e Entry, effect: Option<&'e Effect>, batch: Option<TxId>) -> Self {
+        let escrow = |epoch| Some(Cow::Owned(escrow_account(&entry.header.tenant, epoch)));
+        let facts = match &entry.body {
+            Body::Issue { to, asset, amount } => Self::money(None, Some(to), asset, *amount),
+            Body::Transfer { debit, to } => Self::debit(debit, Some(to)),
+            Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, None),
+            Body::Capture {
+                hold, to, amount, ..
+            } => Self::of_hold(*hold, effect, Some(to), *amount),
+            Body::Release { hold } | Body::Expire { hold } => {
+                Self::of_hold(*hold, effect, None, None)
+            }
+            Body::Freeze { account } | Body::Unfreeze { account } => Self {
+                from: Some(Cow::Borrowed(account)),
+                ..Self::default()
+            },
+            Body::EpochOpen(open) => Self {
+                to: escrow(&open.epoch),
+                ..Self::money(Some(&open.from), None, &open.asset, open.amount)
+            },
+            Body::Payout(payout) => Self {
+                from: escrow(&payout.epoch),
+                ..Self::money(None, Some(&payout.to), &payout.asset, payout.amount)
+            },
+            Body::EpochClose { .. } | Body::Abandon => Self::default(),
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => {
+                let moved = effect.map(|e| e.amount).or(*amount);
+                let found = original.as_ref().map(|o| {
+                    Self::money(
+                        Some(&o.from),
+                        Some(&o.to),
+                        &o.asset,
+                        moved.unwrap_or(o.amount),
+                    )
+                });
+                Self {
+                    reverses: Some(*tx),
+                    ..found.unwrap_or_else(|| Self {
+                        amount: moved,
+                        ..Self::default()
+                    })
+                }
+            }
+        };
+        Self { batch, ..facts }
+    }
+
+    pub(super) fn put(&self, o: &mut Out) {
+        let present = [
+            (FROM, self.from.is_some()),
+            (TO, self.to.is_some()),
+            (ASSET, self.asset.is_some()),
+            (AMOUNT, self.amount.is_some()),
+            (HOLD, self.hold.is_some()),
+            (BATCH, self.batch.is_some()),
+            (REVERSES, self.reverses.is_some()),
+        ];
+        let bits = present.into_iter().filter(|(_, there)| *there);
+        o.varint(bits.map(|(bit, _)| bit).sum());
+        for account in [&self.from, &self.to].into_iter().flatten() {
+            o.text(account.as_str());
+        }
+        if let Some(asset) = &self.asset {
+            o.text(asset.as_str());
+        }
+        if let Some(amount) = self.amount {
             o.amount(amount.0);
         }
-        Body::Release { hold } | Body::Expire { hold } => o.bytes(&hold.0.to_be_bytes()),
-        Body::Freeze { account } | Body::Unfreeze { account } => o.text(account.as_str()),
-        Body::EpochOpen(open) => put_epoch_open(o, open),
+        for id in [self.hold, self.batch, self.reverses].into_iter().flatten() {
+            o.bytes(&id.0.to_be_bytes());
+        }
+    }
+
+    pub(super) fn read(i: &mut In<'_>) -> Result<Facts<'static>, DecodeError> {
+        let present = i.varint()?;
+        if present & !KNOWN != 0 {
+            return i.fail(
+                "the leaf has a fact that is not known; a newer version may have written it",
+            );
+        }
+        let has = |bit| present & bit != 0;
+        Ok(Facts {
+            from: has(FROM).then(|| i.value().map(Cow::Owned)).transpose()?,
+            to: has(TO).then(|| i.value().map(Cow::Owned)).transpose()?,
+            asset: has(ASSET).then(|| i.value().map(Cow::Owned)).transpose()?,
+            amount: has(AMOUNT).then(|| i.amount().map(Amount)).transpose()?,
+            hold: has(HOLD).then(|| txid(i)).transpose()?,
+            batch: has(BATCH).then(|| txid(i)).transpose()?,
+            reverses: has(REVERSES).then(|| txid(i)).transpose()?,
+        })
+    }
+}
+
+/// What the leaf holds of a kind beside the facts.
+pub(super) fn put_detail(body: &Body, o: &mut Out) {
+    match body {
+        Body::Hold { expires_at, .. } => o.varint(expires_at.0),
+        Body::Capture {
+            amount, ends_hold, ..
+        } => {
+            o.option(amount.map(|n| n.0), Out::amount);
+            o.byte(u8::from(*ends_hold));
+        }
+        Body::Reverse {
+            amount, original, ..
+        } => {
+            o.option(amount.map(|n| n.0), Out::amount);
+            o.option(original.as_ref().map(|o| o.amount.0), Out::amount);
+        }
+        Body::EpochOpen(open) => {
+            o.text(open.epoch.as_str());
+            o.bytes(&open.commitment.0);
+            o.bytes(&open.sum_root.0);
+            o.varint(open.recipients);
+            o.bytes(&open.source.0);
+            o.option(open.adjusts.as_ref(), |o, epoch| o.text(epoch.as_str()));
+        }
         Body::Payout(payout) => {
             o.text(payout.epoch.as_str());
             o.varint(payout.index);
-            put_money(o, &payout.to, &payout.asset, payout.amount);
         }
         Body::EpochClose { epoch, commitment } => {
             o.text(epoch.as_str());
             o.bytes(&commitment.0);
         }
-        Body::Abandon => {}
+        Body::Issue { .. }
+        | Body::Transfer { .. }
+        | Body::Burn { .. }
+        | Body::Release { .. }
+        | Body::Expire { .. }
+        | Body::Freeze { .. }
+        | Body::Unfreeze { .. }
+        | Body::Abandon => {}
     }
 }
 
-pub(super) fn decode(i: &mut In<'_>) -> Result<Entry, DecodeError> {
-    let number = i.byte()?;
-    let Some(kind) = Kind::from_number(number) else {
-        return i.fail(format!(
-            "kind {number} is not known; a newer version may have written it"
-        ));
+/// The entry of a leaf with these facts and of this private record; `i` is at the detail.
+pub(super) fn read_entry(
+    kind: Kind,
+    facts: &Facts<'_>,
+    i: &mut In<'_>,
+    private: Private,
+) -> Result<Entry, DecodeError> {
+    let mut from = facts.from.as_deref().cloned();
+    let mut to = facts.to.as_deref().cloned();
+    let missing = || DecodeError {
+        at: i.at(),
+        why: "the leaf lacks a fact of its kind".to_owned(),
     };
-    let header = header(i)?;
+    let (absent, hold) = (missing(), facts.hold);
+    let absent = || absent.clone();
+    let mut from = || from.take().ok_or_else(absent);
+    let mut to = || to.take().ok_or_else(absent);
+    let hold = || hold.ok_or_else(absent);
+    let asset = || facts.asset.as_deref().cloned().ok_or_else(absent);
+    let amount = || facts.amount.ok_or_else(absent);
+    let mut debit = || {
+        Ok::<Debit, DecodeError>(Debit {
+            from: from()?,
+            asset: asset()?,
+            amount: amount()?,
+            nonce: private.nonce,
+        })
+    };
     let body = match kind {
-        Kind::Issue => {
-            let (to, asset, amount) = money(i)?;
-            Body::Issue { to, asset, amount }
-        }
-        Kind::Transfer => Body::Transfer {
-            debit: debit(i)?,
-            to: i.value()?,
+        Kind::Issue => Body::Issue {
+            to: to()?,
+            asset: asset()?,
+            amount: amount()?,
         },
-        Kind::Burn => Body::Burn { debit: debit(i)? },
+        Kind::Transfer => Body::Transfer {
+            debit: debit()?,
+            to: to()?,
+        },
+        Kind::Burn => Body::Burn { debit: debit()? },
         Kind::Hold => Body::Hold {
-            debit: debit(i)?,
+            debit: debit()?,
             expires_at: time(i)?,
         },
         Kind::Capture => Body::Capture {
-            hold: hold(i)?,
-            to: i.value()?,
-            amount: Amount(i.amount()?),
+            hold: hold()?,
+            to: to()?,
+            amount: i.option(In::amount)?.map(Amount),
+            ends_hold: match i.byte()? {
+                0 => false,
+                1 => true,
+                _ => return i.fail("a flag is 0 or 1"),
+            },
         },
-        Kind::Release => Body::Release { hold: hold(i)? },
-        Kind::Expire => Body::Expire { hold: hold(i)? },
-        Kind::Freeze => Body::Freeze {
-            account: i.value()?,
-        },
-        Kind::Unfreeze => Body::Unfreeze {
-            account: i.value()?,
-        },
-        Kind::EpochOpen => Body::EpochOpen(epoch_open(i)?),
-        Kind::Payout => {
-            let (epoch, index) = (i.value()?, i.varint()?);
-            let (to, asset, amount) = money(i)?;
-            Body::Payout(Payout {
-                epoch,
-                index,
-                to,
-                asset,
-                amount,
-            })
-        }
+        Kind::Release => Body::Release { hold: hold()? },
+        Kind::Expire => Body::Expire { hold: hold()? },
+        Kind::Freeze => Body::Freeze { account: from()? },
+        Kind::Unfreeze => Body::Unfreeze { account: from()? },
+        Kind::EpochOpen => Body::EpochOpen(EpochOpen {
+            from: from()?,
+            asset: asset()?,
+            amount: amount()?,
+            epoch: i.value()?,
+            commitment: content(i)?,
+            sum_root: content(i)?,
+            recipients: i.varint()?,
+            source: content(i)?,
+            adjusts: i.option(In::value)?,
+        }),
+        Kind::Payout => Body::Payout(Payout {
+            to: to()?,
+            asset: asset()?,
+            amount: amount()?,
+            epoch: i.value()?,
+            index: i.varint()?,
+        }),
         Kind::EpochClose => Body::EpochClose {
             epoch: i.value()?,
             commitment: content(i)?,
         },
         Kind::Abandon => Body::Abandon,
+        Kind::Reverse => Body::Reverse {
+            tx: facts.reverses.ok_or_else(absent)?,
+            amount: i.option(In::amount)?.map(Amount),
+            original: match i.option(In::amount)? {
+                None => None,
+                Some(moved) => Some(Original {
+                    from: from()?,
+                    to: to()?,
+                    asset: asset()?,
+                    amount: Amount(moved),
+                }),
+            },
+        },
     };
-    Ok(Entry::new(header, body))
+    Ok(Entry::new(private.header, body))
 }
 
-fn put_header(o: &mut Out, h: &Header) {
-    let present = [
-        (KEY, h.key.is_some()),
-        (MEMO, h.memo.is_some()),
-        (REFERENCE, h.reference.is_some()),
-        (DAILY_CEILING, h.daily_ceiling.is_some()),
-    ];
-    let bits = present.into_iter().filter(|(_, there)| *there);
-    o.varint(bits.map(|(bit, _)| bit).sum());
-    o.text(h.tenant.as_str());
-    o.text(h.principal.as_str());
-    if let Some(key) = &h.key {
-        o.text(key.as_str());
-    }
-    if let Some(memo) = &h.memo {
-        o.text(memo.as_str());
-    }
-    if let Some(reference) = &h.reference {
-        o.text(reference.as_str());
-    }
-    if let Some(ceiling) = h.daily_ceiling {
-        o.amount(ceiling.0);
-    }
-}
-
-fn header(i: &mut In<'_>) -> Result<Header, DecodeError> {
-    let present = i.varint()?;
-    if present & !KNOWN != 0 {
-        return i
-            .fail("the header has a field that is not known; a newer version may have written it");
-    }
-    let mut h = Header::new(i.value()?, i.value()?);
-    if present & KEY != 0 {
-        h.key = Some(i.value()?);
-    }
-    if present & MEMO != 0 {
-        h.memo = Some(i.value()?);
-    }
-    if present & REFERENCE != 0 {
-        h.reference = Some(i.value()?);
-    }
-    if present & DAILY_CEILING != 0 {
-        h.daily_ceiling = Some(Amount(i.amount()?));
-    }
-    Ok(h)
-}
-
-fn put_money(o: &mut Out, account: &Account, asset: &Asset, amount: Amount) {
-    o.text(account.as_str());
-    o.text(asset.as_str());
-    o.amount(amount.0);
-}
-
-fn money(i: &mut In<'_>) -> Result<(Account, Asset, Amount), DecodeError> {
-    Ok((i.value()?, i.value()?, Amount(i.amount()?)))
-}
-
-fn put_debit(o: &mut Out, debit: &Debit) {
-    put_money(o, &debit.from, &debit.asset, debit.amount);
-    o.varint(debit.nonce);
-}
-
-fn debit(i: &mut In<'_>) -> Result<Debit, DecodeError> {
-    let (from, asset, amount) = money(i)?;
-    Ok(Debit {
-        from,
-        asset,
-        amount,
-        nonce: i.varint()?,
+/// What a done entry of a kind with an effect moved.
+pub(super) fn effect(facts: &Facts<'_>) -> Option<Effect> {
+    Some(Effect {
+        from: facts.from.as_deref()?.clone(),
+        asset: facts.asset.as_deref()?.clone(),
+        amount: facts.amount?,
     })
 }
 
-fn put_epoch_open(o: &mut Out, open: &EpochOpen) {
-    o.text(open.epoch.as_str());
-    put_money(o, &open.from, &open.asset, open.amount);
-    o.bytes(&open.commitment.0);
-    o.bytes(&open.sum_root.0);
-    o.varint(open.recipients);
-    o.bytes(&open.source.0);
-    o.option(open.adjusts.as_ref(), |o, epoch| o.text(epoch.as_str()));
-}
-
-fn epoch_open(i: &mut In<'_>) -> Result<EpochOpen, DecodeError> {
-    let epoch = i.value()?;
-    let (from, asset, amount) = money(i)?;
-    Ok(EpochOpen {
-        epoch,
-        from,
-        asset,
-        amount,
-        commitment: content(i)?,
-        sum_root: content(i)?,
-        recipients: i.varint()?,
-        source: content(i)?,
-        adjusts: i.option(In::value)?,
-    })
-}
-
-fn hold(i: &mut In<'_>) -> Result<TxId, DecodeError> {
+fn txid(i: &mut In<'_>) -> Result<TxId, DecodeError> {
     i.array().map(|b| TxId(u128::from_be_bytes(b)))
 }
 
 fn content(i: &mut In<'_>) -> Result<ContentId, DecodeError> {
     i.array().map(ContentId)
-}
-
-fn time(i: &mut In<'_>) -> Result<Timestamp, DecodeError> {
-    match i.varint()? {
-        ms if ms <= Timestamp::MAX.0 => Ok(Timestamp(ms)),
-        _ => i.fail("the time is past the year 9999"),
-    }
 }

@@ -1,9 +1,10 @@
 //! The canonical encoding of a whole state, as stored in snapshots. Equal states have equal bytes.
 
+use ron_proto::ledger::BudgetId;
 use ron_proto::{Asset, ContentId, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
-use super::state::{AccountRow, AssetRow, Balance, EpochRow, Frozen, HoldRow, State};
+use super::state::{AccountRow, AssetRow, Balance, BudgetRow, EpochRow, Frozen, HoldRow, State};
 use crate::table::{Rows, Table};
 
 /// Why an image was refused.
@@ -45,13 +46,35 @@ impl Frozen {
             o.varint(u64::from(h.asset));
             o.amount(h.remaining);
             o.varint(h.expires_at.0);
-            o.option(h.counted_on, Out::varint);
+            o.varint(h.made_on);
+            o.byte(u8::from(h.counted));
+            o.varint(h.budgets.len() as u64);
+            h.budgets.iter().for_each(|id| o.bytes(&id.0));
         }
         o.varint(self.epochs.len() as u64);
         for ((tenant, epoch), e) in &self.epochs {
             o.text(tenant.as_str());
             o.text(epoch.as_str());
             put_epoch(&mut o, e);
+        }
+        o.varint(self.budgets.len() as u64);
+        for (id, b) in &self.budgets {
+            o.bytes(&id.0);
+            o.amount(b.spent);
+            o.varint(b.day);
+            o.amount(b.day_spent);
+            o.varint(b.until.0);
+        }
+        o.varint(self.refusals.len() as u64);
+        for ((tenant, principal), full) in &self.refusals {
+            o.text(tenant.as_str());
+            o.text(principal.as_str());
+            o.varint(full.0);
+        }
+        o.varint(self.reversed.len() as u64);
+        for (seq, amount) in &self.reversed {
+            o.varint(*seq);
+            o.amount(*amount);
         }
         put(&o.0)
     }
@@ -71,7 +94,10 @@ impl State {
             let circulating = issued.checked_sub(burned);
             let circulating = circulating
                 .ok_or_else(|| ImageError::Audit(format!("asset {name}: burned above issued")))?;
-            s.asset_names.insert(name.clone(), s.assets.len() as u32);
+            let known = s.asset_names.insert(name.folded(), s.assets.len() as u32);
+            if known.is_some() {
+                return Err(ImageError::Audit(format!("asset {name} is there twice")));
+            }
             s.assets.push(AssetRow {
                 name,
                 issued,
@@ -105,13 +131,32 @@ impl State {
                     asset,
                     remaining,
                     expires_at,
-                    counted_on: i.option(In::varint)?,
+                    made_on: i.varint()?,
+                    counted: flag(&mut i)?,
+                    budgets: budget_ids(&mut i)?,
                 }),
             );
         }
         for _ in 0..i.varint()? {
             let key = (i.value()?, i.value()?);
             s.epochs.insert(key, epoch(&mut i)?);
+        }
+        for _ in 0..i.varint()? {
+            let id = BudgetId(i.array()?);
+            let row = BudgetRow {
+                spent: i.amount()?,
+                day: i.varint()?,
+                day_spent: i.amount()?,
+                until: Timestamp(i.varint()?),
+            };
+            s.set_budget(id, row);
+        }
+        for _ in 0..i.varint()? {
+            let owner = (i.value()?, i.value()?);
+            s.set_refusals(owner, Timestamp(i.varint()?));
+        }
+        for _ in 0..i.varint()? {
+            s.reversed.insert(i.varint()?, i.amount()?);
         }
         i.end()?;
         s.sources = Self::sources_of(&s.epochs).map_err(ImageError::Audit)?;
@@ -139,13 +184,22 @@ fn row_number(i: &mut In<'_>) -> Result<u32, DecodeError> {
     u32::try_from(n).or_else(|_| i.fail("the row number is too large"))
 }
 
+fn flag(i: &mut In<'_>) -> Result<bool, DecodeError> {
+    match i.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => i.fail("a flag is 0 or 1"),
+    }
+}
+
+fn budget_ids(i: &mut In<'_>) -> Result<Box<[BudgetId]>, DecodeError> {
+    let n = i.varint()?;
+    (0..n).map(|_| i.array().map(BudgetId)).collect()
+}
+
 fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
     let (name, nonce) = (i.value()?, i.varint()?);
-    let frozen = match i.byte()? {
-        0 => false,
-        1 => true,
-        _ => return i.fail("frozen is 0 or 1"),
-    };
+    let frozen = flag(i)?;
     let n = i.varint()?;
     let mut balances = Vec::with_capacity(usize::try_from(n).unwrap_or(0).min(16));
     for _ in 0..n {

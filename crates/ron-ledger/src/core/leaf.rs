@@ -1,24 +1,34 @@
-//! The canonical encoding of a log leaf: time, verdict and request, which is all that a replay
-//! needs.
+//! The canonical encoding of a log leaf: the public side of an entry, which alone is in the tree.
 //!
 //! ```text
-//! leaf    := 0x01 | ts varint (unix ms) | link | verdict | request
+//! leaf    := 0x01 | kind | seq varint | ts varint (unix ms) | link | outcome | facts | detail | private_hash(32)
+//! genesis := 0x01 | 0x00 | 0x00 | ts varint | origin text
 //! link    := 0x00 | 0x01 position varint, length varint      (one linked commit)
-//! verdict := 0x00 | 0xff from text, asset text, amount | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
-//!            0xff: done, with the effect of a capture, release or expire
+//! outcome := 0x00 done | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
 //!            expected: a varint with nonce_conflict, index_gap; paid_by: the epoch, with usage_paid
 //!            0xfe: refused by the operator's limit of accounts (1) or of one account's total (2)
-//! request := 0x00 origin text (genesis) | kind (1..) header fields
+//! facts   := present varint | [from] [to] [asset] [amount] [hold] [batch] [reverses]
+//! detail  := by kind
 //! ```
+//!
+//! A done capture, release or expiry has the account, asset and amount of its effect among the
+//! facts. What is left of an entry is in its private record.
 
-use ron_proto::{Amount, Timestamp};
+use ron_proto::Timestamp;
+use ron_proto::ledger::TxId;
 
 use super::codec::{DecodeError, In, Out};
+use super::entry::Kind;
+use super::entry_codec::{Facts, effect, put_detail, read_entry};
 use super::limits::{ACCOUNTS_MAX, Limit};
 use super::op::Op;
-use super::verdict::{Effect, Refusal, Verdict};
+use super::private::Layout;
+use super::verdict::{Refusal, Verdict};
 
+/// Version of the leaf, of the private record beside it, and of the receipt that is made of them.
 const FORMAT: u8 = 1;
+const GENESIS: u8 = 0;
+const HASH: usize = 32;
 
 /// Position of an entry in its linked commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,80 +37,165 @@ pub struct Link {
     pub length: u32,
 }
 
+/// How an entry came with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    pub link: Option<Link>,
+    /// The transaction id of the first item of its batch or linked commit.
+    pub batch: Option<TxId>,
+}
+
+/// The public side of an entry, read from its leaf alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub struct PublicLeaf {
+    pub kind: Kind,
+    pub seq: u64,
     /// The writer's time; never decreases.
     pub ts: Timestamp,
     pub link: Option<Link>,
-    pub content: Content,
+    pub verdict: Verdict,
+    pub facts: Facts<'static>,
+    pub private_hash: [u8; HASH],
+    /// Where the detail of the kind begins.
+    detail: usize,
 }
 
+/// An entry as the log holds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
-    /// Leaf 0: the origin of the log.
-    Genesis { origin: String },
-    /// Every other leaf: an entry and its verdict.
-    Entry { op: Op, verdict: Verdict },
+pub struct Leaf {
+    pub seq: u64,
+    pub ts: Timestamp,
+    pub place: Place,
+    pub op: Op,
+    pub verdict: Verdict,
+}
+
+/// Bytes of leaf 0, which names the log.
+pub fn genesis(ts: Timestamp, origin: &str) -> Vec<u8> {
+    let mut o = Out(Vec::with_capacity(origin.len() + 16));
+    o.bytes(&[FORMAT, GENESIS, 0]);
+    o.varint(ts.0);
+    o.text(origin);
+    o.0
+}
+
+/// The origin in leaf 0.
+pub fn read_genesis(bytes: &[u8]) -> Result<&str, DecodeError> {
+    let mut i = In::new(bytes);
+    format(&mut i)?;
+    if (i.byte()?, i.varint()?) != (GENESIS, 0) {
+        return i.fail("it is not a genesis record");
+    }
+    time(&mut i)?;
+    let origin = i.text()?;
+    i.end()?;
+    Ok(origin)
+}
+
+fn format(i: &mut In<'_>) -> Result<(), DecodeError> {
+    match i.byte()? {
+        FORMAT => Ok(()),
+        other => i.fail(format!(
+            "leaf format {other} is not known; another version may have written it"
+        )),
+    }
+}
+
+impl PublicLeaf {
+    /// Reads the public side of an entry's leaf.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let Some(end) = bytes.len().checked_sub(HASH) else {
+            return In::new(bytes).fail("it ends too early");
+        };
+        let mut i = In::new(&bytes[..end]);
+        format(&mut i)?;
+        let number = i.byte()?;
+        let Some(kind) = Kind::from_number(number) else {
+            return i.fail(format!(
+                "kind {number} is not known; a newer version may have written it"
+            ));
+        };
+        let seq = i.varint()?;
+        let ts = time(&mut i)?;
+        let link = i.option(link)?;
+        let verdict = read_verdict(&mut i)?;
+        let facts = Facts::read(&mut i)?;
+        let mut private_hash = [0; HASH];
+        private_hash.copy_from_slice(&bytes[end..]);
+        let verdict = match verdict {
+            Verdict::Done(_) if kind.has_effect() => match effect(&facts) {
+                Some(effect) => Verdict::Done(Some(effect)),
+                None => return i.fail("the leaf lacks a fact of its kind"),
+            },
+            verdict => verdict,
+        };
+        Ok(Self {
+            kind,
+            seq,
+            ts,
+            link,
+            verdict,
+            facts,
+            private_hash,
+            detail: i.at(),
+        })
+    }
+
+    pub fn txid(&self) -> TxId {
+        TxId::new(self.seq, &self.private_hash)
+    }
 }
 
 impl Leaf {
-    pub fn encode(&self) -> Vec<u8> {
-        match &self.content {
-            Content::Entry { op, verdict } => encode(self.ts, self.link, verdict, op),
-            Content::Genesis { origin } => {
-                let mut o = Out(Vec::with_capacity(origin.len() + 16));
-                o.byte(FORMAT);
-                o.varint(self.ts.0);
-                o.bytes(&[0, 0, 0]);
-                o.text(origin);
-                o.0
-            }
-        }
+    /// Reads an entry from its leaf and its private record. Whether the two belong together is
+    /// checked by [`Op::check_private`].
+    pub fn decode(bytes: &[u8], private: &[u8]) -> Result<Self, DecodeError> {
+        let public = PublicLeaf::decode(bytes)?;
+        let mut i = In::new(&bytes[..bytes.len() - HASH]);
+        i.take(public.detail)?;
+        let record = Layout::of(private).and_then(|layout| layout.read(private));
+        let record = record.map_err(|e| DecodeError {
+            at: bytes.len() + e.at,
+            why: format!("in the private record: {}", e.why),
+        })?;
+        let erased = record.erased;
+        let entry = read_entry(public.kind, &public.facts, &mut i, record)?;
+        i.end()?;
+        let op = Op::read(entry, private, public.private_hash, erased);
+        let op = op.map_err(|e| DecodeError {
+            at: 0,
+            why: e.to_string(),
+        })?;
+        Ok(Self {
+            seq: public.seq,
+            ts: public.ts,
+            place: Place {
+                link: public.link,
+                batch: public.facts.batch,
+            },
+            op,
+            verdict: public.verdict,
+        })
     }
 
-    /// Decodes canonical bytes; every other encoding of the same leaf is an error.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut i = In::new(bytes);
-        let format = i.byte()?;
-        if format != FORMAT {
-            return i.fail(format!(
-                "leaf format {format} is not known; a newer version may have written it"
-            ));
-        }
-        let ts = match i.varint()? {
-            ms if ms <= Timestamp::MAX.0 => Timestamp(ms),
-            _ => return i.fail("the time is past the year 9999"),
-        };
-        let link = i.option(|i| {
-            let link = Link {
-                position: small(i)?,
-                length: small(i)?,
-            };
-            if link.position < link.length && link.length > 1 {
-                Ok(link)
-            } else {
-                i.fail("a link outside its commit")
-            }
-        })?;
-        let verdict = read_verdict(&mut i)?;
-        let content = if i.rest().first() == Some(&0) {
-            i.byte()?;
-            let origin = i.text()?.to_owned();
-            i.end()?;
-            if link.is_some() || verdict != Verdict::Done(None) {
-                return i.fail("a genesis leaf has neither link nor verdict");
-            }
-            Content::Genesis { origin }
-        } else {
-            let op = Op::decode(&mut i)?;
-            if let Verdict::Done(effect) = &verdict
-                && effect.is_some() != op.kind().has_effect()
-            {
-                return i.fail("an effect belongs to capture, release and expire");
-            }
-            Content::Entry { op, verdict }
-        };
-        Ok(Self { ts, link, content })
+    pub fn txid(&self) -> TxId {
+        self.op.txid(self.seq)
+    }
+}
+
+fn time(i: &mut In<'_>) -> Result<Timestamp, DecodeError> {
+    super::private::time(i)
+}
+
+fn link(i: &mut In<'_>) -> Result<Link, DecodeError> {
+    let link = Link {
+        position: small(i)?,
+        length: small(i)?,
+    };
+    if link.position < link.length && link.length > 1 {
+        Ok(link)
+    } else {
+        i.fail("a link outside its commit")
     }
 }
 
@@ -112,14 +207,6 @@ fn small(i: &mut In<'_>) -> Result<u32, DecodeError> {
 fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
     let why = match i.byte()? {
         0 => return Ok(Verdict::Done(None)),
-        EFFECT => {
-            let effect = Effect {
-                from: i.value()?,
-                asset: i.value()?,
-                amount: Amount(i.amount()?),
-            };
-            return Ok(Verdict::Done(Some(effect)));
-        }
         1 => Refusal::InsufficientFunds,
         2 => Refusal::NonceConflict {
             expected: i.varint()?,
@@ -141,6 +228,10 @@ fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
         15 => Refusal::LinkedFailed,
         16 => Refusal::Abandoned,
         18 => Refusal::UsagePaid { by: i.value()? },
+        19 => Refusal::AssetSpelling,
+        20 => Refusal::RefusalBudget,
+        21 => Refusal::NotReversible,
+        22 => Refusal::ReversalTooLarge,
         LIMITED => Refusal::Limit(read_limit(i)?),
         n => return i.fail(format!("refusal {n} is not known")),
     };
@@ -158,20 +249,12 @@ fn read_limit(i: &mut In<'_>) -> Result<Limit, DecodeError> {
     }
 }
 
-/// Marks an effect; above every refusal number.
-const EFFECT: u8 = 0xff;
 /// Marks a refusal by a limit of the operator; above every refusal number.
 const LIMITED: u8 = 0xfe;
 
 fn put_verdict(o: &mut Out, verdict: &Verdict) {
     let why = match verdict {
-        Verdict::Done(None) => return o.byte(0),
-        Verdict::Done(Some(effect)) => {
-            o.byte(EFFECT);
-            o.text(effect.from.as_str());
-            o.text(effect.asset.as_str());
-            return o.amount(effect.amount.0);
-        }
+        Verdict::Done(_) => return o.byte(0),
         Verdict::Refused(why) => why,
     };
     match why {
@@ -201,6 +284,10 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
             o.byte(18);
             o.text(by.as_str());
         }
+        Refusal::AssetSpelling => o.byte(19),
+        Refusal::RefusalBudget => o.byte(20),
+        Refusal::NotReversible => o.byte(21),
+        Refusal::ReversalTooLarge => o.byte(22),
         Refusal::Limit(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);
             o.varint(u64::from(*most));
@@ -212,16 +299,23 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
     }
 }
 
-/// The bytes of an entry's leaf, without building a [`Leaf`].
-pub(super) fn encode(ts: Timestamp, link: Option<Link>, verdict: &Verdict, op: &Op) -> Vec<u8> {
-    let mut o = Out(Vec::with_capacity(op.request().len() + 32));
-    o.byte(FORMAT);
+/// The bytes of an entry's leaf.
+pub(super) fn encode(seq: u64, ts: Timestamp, place: Place, verdict: &Verdict, op: &Op) -> Vec<u8> {
+    let mut o = Out(Vec::with_capacity(160));
+    o.bytes(&[FORMAT, op.kind() as u8]);
+    o.varint(seq);
     o.varint(ts.0);
-    o.option(link, |o, l| {
+    o.option(place.link, |o, l| {
         o.varint(u64::from(l.position));
         o.varint(u64::from(l.length));
     });
     put_verdict(&mut o, verdict);
-    o.bytes(op.request());
+    let effect = match verdict {
+        Verdict::Done(effect) => effect.as_ref(),
+        Verdict::Refused(_) => None,
+    };
+    Facts::of(op.entry(), effect, place.batch).put(&mut o);
+    put_detail(&op.entry().body, &mut o);
+    o.bytes(op.private_hash());
     o.0
 }

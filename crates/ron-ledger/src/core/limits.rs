@@ -19,7 +19,17 @@ pub struct Limits {
     pub accounts: u32,
     /// Maximum minor units of one asset in one account; an entry that would exceed it is refused.
     pub account_total: u128,
+    /// Refusals with a leaf that a principal may cause at once; see [`REFUSAL_MS`].
+    pub refusals: u32,
 }
+
+/// A refusal with a leaf uses up one unit of its principal's budget; this many milliseconds give one
+/// back, which makes 60 a minute.
+pub(super) const REFUSAL_MS: u64 = 1_000;
+/// What an entry that is done gives back, in the same measure: one unit per four.
+pub(super) const DONE_MS: u64 = REFUSAL_MS / 4;
+/// The units of a full budget, unless a test sets others.
+pub const REFUSALS_MAX: u32 = 1_000;
 
 impl Default for Limits {
     /// Only the limits of the format.
@@ -27,6 +37,7 @@ impl Default for Limits {
         Self {
             accounts: ACCOUNTS_MAX,
             account_total: ISSUED_MAX,
+            refusals: u32::MAX,
         }
     }
 }

@@ -18,19 +18,27 @@ mod leaf;
 mod limits;
 mod op;
 mod overlay;
+mod private;
 mod rules;
+mod settlement;
 mod state;
 mod verdict;
 
 pub use codec::DecodeError;
-pub use decide::{Batch, Broken, Outcome, Step};
+pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
-pub use entry::{BadEntry, Body, Debit, Entry, EpochOpen, Header, KeyHash, Kind, Payout};
+pub use entry::{
+    BadEntry, Body, Budget, Debit, Entry, EpochOpen, Header, KeyHash, Kind, Original, Payout,
+};
+pub use entry_codec::Facts;
 pub use image::ImageError;
-pub use leaf::{Content, Leaf, Link};
-pub use limits::{ACCOUNTS_MAX, Limit, Limits};
-pub use op::Op;
-pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldRow, State};
+pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
+pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
+pub use op::{Op, key_hash};
+pub use private::{Erased, Layout, Opening, Part, Private, Salts};
+pub use state::{
+    AccountRow, AssetRow, Balance, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow, State,
+};
 pub use verdict::{Effect, Refusal, Verdict};
 
 #[cfg(test)]

@@ -1,37 +1,61 @@
-//! One checked entry with its canonical request bytes: the input of the state machine.
+//! One checked entry with its private record: the input of the state machine.
+
+use std::sync::Arc;
 
 use ron_proto::ledger::{RequestKey, TxId};
 
-use super::codec::{DecodeError, In, Out};
+use super::codec::DecodeError;
 use super::entry::{BadEntry, Body, Entry, Header, KeyHash, Kind};
-use super::entry_codec::{decode, encode};
+use super::private::{Erased, Layout, Salts, seal};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
     entry: Entry,
-    request: Box<[u8]>,
+    private: Arc<[u8]>,
+    private_hash: [u8; 32],
+    erased: Erased,
     key: Option<KeyHash>,
 }
 
 impl Op {
-    /// Checks what can be checked without state and makes the canonical bytes.
-    pub fn new(entry: impl Into<Entry>) -> Result<Self, BadEntry> {
+    /// Checks what can be checked without state and makes the private record. `salts` are random
+    /// and used for this entry alone.
+    pub fn new(entry: impl Into<Entry>, salts: &Salts) -> Result<Self, BadEntry> {
         let entry = entry.into();
         entry.check()?;
-        let mut out = Out(Vec::with_capacity(192));
-        encode(&entry, &mut out);
+        let sealed = seal(&entry, salts);
         let key = entry.header.key_hash();
         Ok(Self {
             entry,
-            request: out.0.into_boxed_slice(),
+            private: sealed.bytes,
+            private_hash: sealed.hash,
+            erased: Erased::default(),
             key,
         })
     }
 
     /// The entry with which `resolve` abandons a key.
-    pub fn abandon(owned: RequestKey) -> Self {
-        Self::new(Entry::new(Header::keyed(owned), Body::Abandon))
+    pub fn abandon(owned: RequestKey, salts: &Salts) -> Self {
+        Self::new(Entry::new(Header::keyed(owned), Body::Abandon), salts)
             .expect("an abandon entry has a key and nothing else to check")
+    }
+
+    /// An entry as it was read from the log.
+    pub(super) fn read(
+        entry: Entry,
+        private: &[u8],
+        private_hash: [u8; 32],
+        erased: Erased,
+    ) -> Result<Self, BadEntry> {
+        entry.check()?;
+        let key = entry.header.key_hash();
+        Ok(Self {
+            entry,
+            private: private.into(),
+            private_hash,
+            erased,
+            key,
+        })
     }
 
     pub const fn entry(&self) -> &Entry {
@@ -42,9 +66,30 @@ impl Op {
         self.entry.body.kind()
     }
 
-    /// The canonical bytes: equal exactly when two entries are equal.
-    pub fn request(&self) -> &[u8] {
-        &self.request
+    /// The private record, as the log stores it.
+    pub const fn private(&self) -> &Arc<[u8]> {
+        &self.private
+    }
+
+    /// The hash of the private record, as the leaf holds it.
+    pub const fn private_hash(&self) -> &[u8; 32] {
+        &self.private_hash
+    }
+
+    /// The texts that were erased since the entry was written.
+    pub const fn erased(&self) -> Erased {
+        self.erased
+    }
+
+    /// Checks that the private record is the one that the leaf was made with.
+    pub fn check_private(&self) -> Result<(), DecodeError> {
+        match Layout::of(&self.private)?.hash(&self.private) {
+            Some(hash) if hash == self.private_hash => Ok(()),
+            _ => Err(DecodeError {
+                at: 0,
+                why: "the private record is not the one that its leaf was written with".to_owned(),
+            }),
+        }
     }
 
     /// The hash of the key with its owner; `None` for settlement entries and expiries.
@@ -54,31 +99,19 @@ impl Op {
 
     /// The transaction id it has as the entry at `seq`.
     pub fn txid(&self, seq: u64) -> TxId {
-        TxId::derive(seq, &self.request)
+        TxId::new(seq, &self.private_hash)
     }
 
     /// True when `self`, sent again, asks for the same as `first`, which was found under the same
-    /// key, epoch or index.
+    /// key, epoch or index. Texts of `first` that were erased are not compared.
     pub fn repeats(&self, first: &Self) -> bool {
-        self.entry.repeats(&first.entry)
+        self.entry.repeats(&first.entry, first.erased)
     }
+}
 
-    /// Decodes canonical request bytes up to the end of `input`.
-    pub(crate) fn decode(input: &mut In<'_>) -> Result<Self, DecodeError> {
-        let at = input.at();
-        let bytes = input.rest();
-        let entry = decode(input)?;
-        input.end()?;
-        let op = Self::new(entry).map_err(|e| DecodeError {
-            at,
-            why: e.to_string(),
-        })?;
-        if *op.request != *bytes {
-            return Err(DecodeError {
-                at,
-                why: "the request is not in canonical form".to_owned(),
-            });
-        }
-        Ok(op)
-    }
+/// The hash by which the key is found.
+pub fn key_hash(owned: RequestKey) -> KeyHash {
+    Header::keyed(owned)
+        .key_hash()
+        .expect("the header has a key")
 }

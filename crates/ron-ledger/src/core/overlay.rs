@@ -1,11 +1,12 @@
 //! The changes of a batch laid over the state: what the rules read and write.
 
-use ron_proto::ledger::TxId;
+use ron_proto::ledger::{BudgetId, LEDGER_PRINCIPAL, TxId};
 use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use super::delta::{Delta, Touched};
-use super::limits::Limits;
-use super::state::{AccountRow, AssetRow, EpochKey, EpochRow, HoldRow, State};
+use super::entry::Header;
+use super::limits::{DONE_MS, Limits, REFUSAL_MS};
+use super::state::{AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, State};
 
 /// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
 /// these. The state itself does not change.
@@ -17,6 +18,10 @@ pub(super) struct Overlay<'a> {
     pub(super) group: Option<Delta>,
     pub(super) ts: Timestamp,
     pub(super) limits: Limits,
+}
+
+fn owner_of(header: &Header) -> Owner {
+    (header.tenant.clone(), header.principal.clone())
 }
 
 impl Overlay<'_> {
@@ -47,7 +52,7 @@ impl Overlay<'_> {
                 .account_at(ix)
                 .expect("row numbers come from find or intern")
                 .clone();
-            Touched { ix, row, debits: 0 }
+            Touched { ix, row, nonces: 0 }
         };
         match &mut self.group {
             None => delta.touched_mut(ix, from_state),
@@ -74,23 +79,24 @@ impl Overlay<'_> {
         ix
     }
 
-    pub(super) fn asset_ix(&self, name: &Asset) -> Option<u32> {
+    /// The row number of the asset whose name is this one or differs from it in case only.
+    pub(super) fn asset_like(&self, name: &Asset) -> Option<u32> {
         let first_new = self.state.assets.len() as u32;
         let among_new = |d: &Delta| {
             d.assets
                 .range(first_new..)
-                .find(|(_, a)| a.name == *name)
+                .find(|(_, a)| a.name.folded() == name.folded())
                 .map(|(ix, _)| *ix)
         };
         self.state
-            .asset_ix(name)
+            .asset_like(name)
             .or_else(|| self.layers().find_map(among_new))
     }
 
     pub(super) fn asset(&self, ix: u32) -> &AssetRow {
         let here = self.layers().find_map(|d| d.assets.get(&ix));
         here.or_else(|| self.state.asset(ix))
-            .expect("row numbers come from asset_ix or add_asset")
+            .expect("row numbers come from asset_like or add_asset")
     }
 
     pub(super) fn asset_mut(&mut self, ix: u32) -> &mut AssetRow {
@@ -120,6 +126,53 @@ impl Overlay<'_> {
             None => self.state.holds.get(&seq),
         }
         .filter(|h| h.id == id)
+    }
+
+    pub(super) fn budget(&self, id: BudgetId) -> BudgetRow {
+        self.layers()
+            .find_map(|d| d.budgets.get(&id).copied())
+            .unwrap_or_else(|| self.state.budget(id))
+    }
+
+    /// When the owner's budget of refusals will be full again; in the past for a full one.
+    fn refusals_full_at(&self, owner: &Owner) -> Timestamp {
+        // Refusals are counted when a leaf is made, so no row is in the layer of a linked commit.
+        let row = self.delta.refusals.get(owner);
+        let row = row.or_else(|| self.state.refusals.get(owner));
+        row.copied().unwrap_or_default().max(self.ts)
+    }
+
+    /// Whether the budget of the owner has room for `n` more refusals.
+    pub(super) fn may_refuse(&self, header: &Header, n: u64) -> bool {
+        if header.principal.as_str() == LEDGER_PRINCIPAL {
+            return true;
+        }
+        let full = self.refusals_full_at(&owner_of(header));
+        let used = full.0 - self.ts.0 + n * REFUSAL_MS;
+        used <= u64::from(self.limits.refusals) * REFUSAL_MS
+    }
+
+    /// Takes a refusal from the budget of the owner, or gives back what a done entry earns.
+    pub(super) fn count_refusal(&mut self, header: &Header, refused: bool) {
+        let none = self.delta.refusals.is_empty() && self.state.refusals.is_empty();
+        if header.principal.as_str() == LEDGER_PRINCIPAL || (none && !refused) {
+            return;
+        }
+        let owner = owner_of(header);
+        let full = self.refusals_full_at(&owner);
+        if refused {
+            let full = Timestamp(full.0 + REFUSAL_MS);
+            self.delta.refusals.insert(owner, full);
+        } else if full > self.ts {
+            let full = Timestamp(full.0.saturating_sub(DONE_MS)).max(self.ts);
+            self.delta.refusals.insert(owner, full);
+        }
+    }
+
+    /// How much of the entry at `seq` is reversed.
+    pub(super) fn reversed(&self, seq: u64) -> u128 {
+        let here = self.layers().find_map(|d| d.reversed.get(&seq).copied());
+        here.unwrap_or_else(|| self.state.reversed(seq))
     }
 
     pub(super) fn epoch(&self, key: &EpochKey) -> Option<&EpochRow> {

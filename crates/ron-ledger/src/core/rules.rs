@@ -1,15 +1,15 @@
 //! What each kind of entry requires and does. Every rule checks first and changes afterwards, so
-//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, funds, the
-//! operator's limits.
+//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, budgets,
+//! funds, the operator's limits.
 
-use ron_proto::ledger::{ESCROW_PREFIX, TxId, escrow_account};
-use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::ledger::{ESCROW_PREFIX, TxId};
+use ron_proto::{Account, Amount, Asset, Timestamp};
 
-use super::entry::{Body, Debit, EpochOpen, Payout};
+use super::entry::{Body, Budget, Debit, Header, Original};
 use super::limits::{ACCOUNTS_MAX, ISSUED_MAX, Limit};
 use super::op::Op;
 use super::overlay::Overlay;
-use super::state::{Balance, EpochKey, EpochRow, HoldRow};
+use super::state::{Balance, HoldRow};
 use super::verdict::{Effect, Refusal};
 
 /// Why an entry takes no effect.
@@ -21,13 +21,13 @@ pub(super) enum Stop {
 }
 
 /// The result of a rule.
-type Rule<T> = Result<T, Stop>;
+pub(super) type Rule<T> = Result<T, Stop>;
 
-fn no<T>(why: Refusal) -> Rule<T> {
+pub(super) fn no<T>(why: Refusal) -> Rule<T> {
     Err(Stop::Refused(why))
 }
 
-fn reserved(account: &Account) -> Rule<()> {
+pub(super) fn reserved(account: &Account) -> Rule<()> {
     if account.as_str().starts_with(ESCROW_PREFIX) {
         no(Refusal::ReservedAccount)
     } else {
@@ -40,16 +40,33 @@ impl Overlay<'_> {
     /// nothing has changed.
     pub(super) fn decide(&mut self, op: &Op, seq: u64) -> Rule<Option<Effect>> {
         let (header, tenant) = (&op.entry().header, &op.entry().header.tenant);
-        let ceiling = header.daily_ceiling;
         match &op.entry().body {
-            Body::Issue { to, asset, amount } => self.issue(to, asset, amount.0, ceiling)?,
-            Body::Transfer { debit, to } => self.transfer(debit, ceiling, to)?,
-            Body::Burn { debit } => self.burn(debit, ceiling)?,
-            Body::Hold { debit, expires_at } => {
-                self.make_hold(debit, ceiling, *expires_at, op.txid(seq))?;
+            Body::Issue { to, asset, amount } => {
+                self.issue(to, asset, amount.0, &header.budgets)?
             }
-            Body::Capture { hold, to, amount } => {
-                return self.capture(*hold, to, amount.0, ceiling).map(Some);
+            Body::Transfer { debit, to } => self.transfer(debit, header, to)?,
+            Body::Burn { debit } => self.burn(debit, header)?,
+            Body::Hold { debit, expires_at } => {
+                self.make_hold(debit, header, *expires_at, op.txid(seq))?;
+            }
+            Body::Capture {
+                hold,
+                to,
+                amount,
+                ends_hold,
+            } => {
+                let asked = (*amount, *ends_hold);
+                return self.capture(*hold, to, asked, &header.budgets).map(Some);
+            }
+            Body::Reverse {
+                tx,
+                amount,
+                original,
+            } => {
+                let Some(original) = original else {
+                    return no(Refusal::NotReversible);
+                };
+                return self.reverse(*tx, *amount, original, header).map(Some);
             }
             Body::Release { hold } => return self.end_hold(*hold).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
@@ -65,12 +82,20 @@ impl Overlay<'_> {
         Ok(None)
     }
 
+    /// The row number of an asset; refuses a second spelling of a known one.
+    pub(super) fn asset_ix(&self, name: &Asset) -> Rule<Option<u32>> {
+        match self.asset_like(name) {
+            Some(ix) if self.asset(ix).name != *name => no(Refusal::AssetSpelling),
+            known => Ok(known),
+        }
+    }
+
     /// Refuses a new account above the limit of accounts.
     fn room(&self, name: &Account) -> Rule<()> {
         self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
     }
 
-    fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
+    pub(super) fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
         if self.account_count() < u64::from(most) || self.find(name).is_some() {
             Ok(())
         } else {
@@ -117,6 +142,62 @@ impl Overlay<'_> {
         }
     }
 
+    /// Refuses an amount that would bring what was spent under one of the budgets above its limits.
+    fn within_budgets<'b>(
+        &self,
+        budgets: impl IntoIterator<Item = &'b Budget>,
+        amount: u128,
+    ) -> Rule<()> {
+        let day = self.ts.utc_day();
+        let fits = |budget: &Budget| {
+            let row = self.budget(budget.id);
+            let within = |spent: u128, most: Option<Amount>| {
+                let sum = spent.checked_add(amount);
+                sum.is_some_and(|sum| most.is_none_or(|most| sum <= most.0))
+            };
+            within(row.spent, budget.total) && within(row.spent_on(day), budget.daily)
+        };
+        if budgets.into_iter().all(fits) {
+            Ok(())
+        } else {
+            no(Refusal::LimitsExceeded)
+        }
+    }
+
+    fn count_budgets<'b>(&mut self, budgets: impl IntoIterator<Item = &'b Budget>, amount: u128) {
+        let day = self.ts.utc_day();
+        for budget in budgets {
+            let mut row = self.budget(budget.id);
+            row.spent += amount;
+            row.day_spent = row.spent_on(day) + amount;
+            row.day = day;
+            row.until = row.until.max(budget.until);
+            self.top().budgets.insert(budget.id, row);
+        }
+    }
+
+    /// Returns what a hold did not pay: to its budgets, and to the day on which it was made while
+    /// that day lasts.
+    fn give_back(&mut self, hold: &HoldRow, amount: u128) {
+        let today = self.ts.utc_day();
+        let same_day = hold.made_on == today;
+        if hold.counted && same_day {
+            let b = self.touch(hold.account).row.balance_mut(hold.asset);
+            b.day_total -= amount;
+        }
+        for id in &hold.budgets {
+            let mut row = self.budget(*id);
+            // The row was dropped, and perhaps made again, when the token ended before the hold.
+            if row.until >= self.ts {
+                row.spent = row.spent.saturating_sub(amount);
+                if same_day && row.day == today {
+                    row.day_spent = row.day_spent.saturating_sub(amount);
+                }
+                self.top().budgets.insert(*id, row);
+            }
+        }
+    }
+
     fn count_day(&mut self, account: u32, asset: u32, amount: u128, ceiling: Option<Amount>) {
         if ceiling.is_none() {
             return;
@@ -129,16 +210,10 @@ impl Overlay<'_> {
         b.day_total += amount;
     }
 
-    fn issue(
-        &mut self,
-        to: &Account,
-        asset: &Asset,
-        amount: u128,
-        ceiling: Option<Amount>,
-    ) -> Rule<()> {
+    fn issue(&mut self, to: &Account, asset: &Asset, amount: u128, budgets: &[Budget]) -> Rule<()> {
         reserved(to)?;
-        let known = self.asset_ix(asset);
-        self.within_ceiling(self.find(to), known, amount, ceiling)?;
+        let known = self.asset_ix(asset)?;
+        self.within_budgets(budgets, amount)?;
         let issued = known.map_or(0, |ix| self.asset(ix).issued);
         let Some(issued) = issued.checked_add(amount) else {
             return no(Refusal::AmountOverflow);
@@ -154,12 +229,12 @@ impl Overlay<'_> {
         row.circulating += amount;
         let to = self.intern(to);
         self.touch(to).row.balance_mut(ix).total += amount;
-        self.count_day(to, ix, amount, ceiling);
+        self.count_budgets(budgets, amount);
         Ok(())
     }
 
     /// Checks a debit; returns the row numbers of account and asset.
-    fn check_debit(&self, d: &Debit, ceiling: Option<Amount>) -> Rule<(u32, u32)> {
+    fn check_debit(&self, d: &Debit, header: &Header) -> Rule<(u32, u32)> {
         reserved(&d.from)?;
         let from = self.find(&d.from);
         let nonce = match from.map(|ix| self.row(ix)) {
@@ -167,12 +242,13 @@ impl Overlay<'_> {
             Some(row) => row.nonce,
             None => 0,
         };
-        if d.nonce != nonce + 1 {
+        if d.nonce.is_some_and(|n| n != nonce + 1) {
             let expected = nonce + 1;
             return no(Refusal::NonceConflict { expected });
         }
-        let asset = self.asset_ix(&d.asset);
-        self.within_ceiling(from, asset, d.amount.0, ceiling)?;
+        let asset = self.asset_ix(&d.asset)?;
+        self.within_ceiling(from, asset, d.amount.0, header.daily_ceiling)?;
+        self.within_budgets(&header.budgets, d.amount.0)?;
         let (Some(from), Some(asset)) = (from, asset) else {
             return no(Refusal::InsufficientFunds);
         };
@@ -183,29 +259,32 @@ impl Overlay<'_> {
         Ok((from, asset))
     }
 
-    /// Uses up the nonce and adds to the day's total.
-    fn note_debit(&mut self, d: &Debit, ceiling: Option<Amount>, (from, asset): (u32, u32)) {
-        let t = self.touch(from);
-        t.row.nonce += 1;
-        t.debits += 1;
-        self.count_day(from, asset, d.amount.0, ceiling);
+    /// Uses up the nonce, if there is one, and adds to the day's total and to the budgets.
+    fn note_debit(&mut self, d: &Debit, header: &Header, (from, asset): (u32, u32)) {
+        if d.nonce.is_some() {
+            let t = self.touch(from);
+            t.row.nonce += 1;
+            t.nonces += 1;
+        }
+        self.count_day(from, asset, d.amount.0, header.daily_ceiling);
+        self.count_budgets(&header.budgets, d.amount.0);
     }
 
-    fn transfer(&mut self, d: &Debit, ceiling: Option<Amount>, to: &Account) -> Rule<()> {
+    fn transfer(&mut self, d: &Debit, header: &Header, to: &Account) -> Rule<()> {
         reserved(to)?;
-        let (from, asset) = self.check_debit(d, ceiling)?;
+        let (from, asset) = self.check_debit(d, header)?;
         self.within_total(to, Some(asset), d.amount.0)?;
         self.room(to)?;
-        self.note_debit(d, ceiling, (from, asset));
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let to = self.intern(to);
         self.touch(to).row.balance_mut(asset).total += d.amount.0;
         Ok(())
     }
 
-    fn burn(&mut self, d: &Debit, ceiling: Option<Amount>) -> Rule<()> {
-        let (from, asset) = self.check_debit(d, ceiling)?;
-        self.note_debit(d, ceiling, (from, asset));
+    fn burn(&mut self, d: &Debit, header: &Header) -> Rule<()> {
+        let (from, asset) = self.check_debit(d, header)?;
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).total -= d.amount.0;
         let row = self.asset_mut(asset);
         row.burned += d.amount.0;
@@ -216,15 +295,15 @@ impl Overlay<'_> {
     fn make_hold(
         &mut self,
         d: &Debit,
-        ceiling: Option<Amount>,
+        header: &Header,
         expires_at: Timestamp,
         id: TxId,
     ) -> Rule<()> {
         if expires_at <= self.ts {
             return no(Refusal::HoldExpired);
         }
-        let (from, asset) = self.check_debit(d, ceiling)?;
-        self.note_debit(d, ceiling, (from, asset));
+        let (from, asset) = self.check_debit(d, header)?;
+        self.note_debit(d, header, (from, asset));
         self.touch(from).row.balance_mut(asset).held += d.amount.0;
         let row = HoldRow {
             id,
@@ -232,7 +311,9 @@ impl Overlay<'_> {
             asset,
             remaining: d.amount.0,
             expires_at,
-            counted_on: ceiling.map(|_| self.ts.utc_day()),
+            made_on: self.ts.utc_day(),
+            counted: header.daily_ceiling.is_some(),
+            budgets: header.budgets.iter().map(|b| b.id).collect(),
         };
         self.top().holds.insert(id.seq(), Some(row));
         Ok(())
@@ -242,8 +323,8 @@ impl Overlay<'_> {
         &mut self,
         id: TxId,
         to: &Account,
-        amount: u128,
-        ceiling: Option<Amount>,
+        (asked, ends_hold): (Option<Amount>, bool),
+        budgets: &[Budget],
     ) -> Rule<Effect> {
         reserved(to)?;
         let ts = self.ts;
@@ -253,13 +334,10 @@ impl Overlay<'_> {
         if self.row(hold.account).frozen {
             return no(Refusal::AccountFrozen);
         }
-        // The day's total already includes a hold that was counted today.
-        let counted = match hold.counted_on {
-            Some(day) if day == ts.utc_day() => 0,
-            _ => amount,
-        };
-        let (from, asset) = (Some(hold.account), Some(hold.asset));
-        self.within_ceiling(from, asset, counted, ceiling)?;
+        let amount = asked.map_or(hold.remaining, |asked| asked.0);
+        // The budgets that the hold was counted against have paid for its captures already.
+        let others = || budgets.iter().filter(|b| !hold.budgets.contains(&b.id));
+        self.within_budgets(others(), amount)?;
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(Refusal::HoldTooSmall);
         };
@@ -272,12 +350,67 @@ impl Overlay<'_> {
         let from = self.touch(hold.account).row.balance_mut(hold.asset);
         from.total -= amount;
         from.held -= amount;
-        self.count_day(hold.account, hold.asset, counted, ceiling);
+        self.count_budgets(others(), amount);
         let to = self.intern(to);
         self.touch(to).row.balance_mut(hold.asset).total += amount;
-        let left = (remaining > 0).then_some(HoldRow { remaining, ..hold });
+        let left = (remaining > 0).then(|| HoldRow {
+            remaining,
+            ..hold.clone()
+        });
         self.top().holds.insert(id.seq(), left);
+        if ends_hold && remaining > 0 {
+            self.end_hold(id)?;
+        }
         Ok(effect)
+    }
+
+    /// Moves back what an entry moved: an outflow of the account that it credited, like any other.
+    fn reverse(
+        &mut self,
+        tx: TxId,
+        asked: Option<Amount>,
+        original: &Original,
+        header: &Header,
+    ) -> Rule<Effect> {
+        let Original { from, to, .. } = original;
+        reserved(from)?;
+        reserved(to)?;
+        let done = self.reversed(tx.seq());
+        let left = original.amount.0.saturating_sub(done);
+        let amount = asked.map_or(left, |asked| asked.0);
+        if amount == 0 || amount > left {
+            return no(Refusal::ReversalTooLarge);
+        }
+        let payer = self.find(from);
+        if payer.is_some_and(|ix| self.row(ix).frozen) {
+            return no(Refusal::AccountFrozen);
+        }
+        let asset = self.asset_ix(&original.asset)?;
+        self.within_ceiling(payer, asset, amount, header.daily_ceiling)?;
+        self.within_budgets(&header.budgets, amount)?;
+        let (Some(payer), Some(asset)) = (payer, asset) else {
+            return no(Refusal::InsufficientFunds);
+        };
+        let b = self.row(payer).balance(asset);
+        if b.total - b.held < amount {
+            return no(Refusal::InsufficientFunds);
+        }
+        // A reversal to the debited account itself does not raise its total.
+        if from != to {
+            self.within_total(to, Some(asset), amount)?;
+        }
+        self.room(to)?;
+        self.count_day(payer, asset, amount, header.daily_ceiling);
+        self.count_budgets(&header.budgets, amount);
+        self.touch(payer).row.balance_mut(asset).total -= amount;
+        let payee = self.intern(to);
+        self.touch(payee).row.balance_mut(asset).total += amount;
+        self.top().reversed.insert(tx.seq(), done + amount);
+        Ok(Effect {
+            from: from.clone(),
+            asset: original.asset.clone(),
+            amount: Amount(amount),
+        })
     }
 
     fn expire(&mut self, id: TxId) -> Rule<Effect> {
@@ -294,6 +427,7 @@ impl Overlay<'_> {
         };
         let effect = self.effect(&hold, hold.remaining);
         self.touch(hold.account).row.balance_mut(hold.asset).held -= hold.remaining;
+        self.give_back(&hold, hold.remaining);
         self.top().holds.insert(id.seq(), None);
         Ok(effect)
     }
@@ -312,156 +446,5 @@ impl Overlay<'_> {
         let ix = self.intern(account);
         self.touch(ix).row.frozen = frozen;
         Ok(())
-    }
-}
-
-/// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
-impl Overlay<'_> {
-    fn epoch_open(&mut self, tenant: &Tenant, open: &EpochOpen, seq: u64) -> Rule<()> {
-        let key: EpochKey = (tenant.clone(), open.epoch.clone());
-        if let Some(e) = self.epoch(&key) {
-            let same = e.commitment == open.commitment
-                && e.sum_root == open.sum_root
-                && e.from == open.from
-                && e.recipients == open.recipients
-                && e.source == open.source
-                && e.adjusts == open.adjusts
-                && e.total == open.amount.0
-                && self.asset(e.asset).name == open.asset;
-            return if same {
-                Err(Stop::Known(e.opened_seq))
-            } else {
-                no(Refusal::EpochConflict)
-            };
-        }
-        self.check_source(tenant, open.source, open.adjusts.as_ref())?;
-        let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
-        let escrow = escrow_account(tenant, &open.epoch);
-        self.room_among(&escrow, ACCOUNTS_MAX)?;
-        self.touch(pool).row.balance_mut(asset).total -= open.amount.0;
-        let escrow = self.intern(&escrow);
-        self.touch(escrow).row.balance_mut(asset).total += open.amount.0;
-        let row = EpochRow {
-            commitment: open.commitment,
-            sum_root: open.sum_root,
-            from: open.from.clone(),
-            asset,
-            recipients: open.recipients,
-            source: open.source,
-            adjusts: open.adjusts.clone(),
-            total: open.amount.0,
-            paid: 0,
-            next_index: 0,
-            opened_seq: seq,
-            closed_seq: None,
-            runs: Vec::new(),
-        };
-        let top = self.top();
-        top.sources
-            .insert((key.0.clone(), open.source), key.1.clone());
-        top.epochs.insert(key, row);
-        Ok(())
-    }
-
-    /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
-    /// is made twice.
-    fn check_source(
-        &self,
-        tenant: &Tenant,
-        source: ContentId,
-        adjusts: Option<&EpochId>,
-    ) -> Rule<()> {
-        match (self.paid_by(tenant, source), adjusts) {
-            (Some(paid), named) if named != Some(paid) => {
-                no(Refusal::UsagePaid { by: paid.clone() })
-            }
-            (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
-                no(Refusal::EpochUnknown)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {
-        reserved(from)?;
-        let pool = self.find(from);
-        if pool.is_some_and(|ix| self.row(ix).frozen) {
-            return no(Refusal::AccountFrozen);
-        }
-        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)) else {
-            return no(Refusal::InsufficientFunds);
-        };
-        let b = self.row(pool).balance(asset);
-        if b.total - b.held < amount {
-            no(Refusal::InsufficientFunds)
-        } else {
-            Ok((pool, asset))
-        }
-    }
-
-    fn payout(&mut self, tenant: &Tenant, payout: &Payout, seq: u64) -> Rule<()> {
-        let key: EpochKey = (tenant.clone(), payout.epoch.clone());
-        let Some(e) = self.epoch(&key) else {
-            return no(Refusal::EpochUnknown);
-        };
-        if let Some(made) = e.payout_seq(payout.index) {
-            return Err(Stop::Known(made));
-        }
-        self.check_payout(e, payout)?;
-        let (asset, amount) = (e.asset, payout.amount.0);
-        let escrow = self.intern(&escrow_account(tenant, &payout.epoch));
-        self.touch(escrow).row.balance_mut(asset).total -= amount;
-        let to = self.intern(&payout.to);
-        self.touch(to).row.balance_mut(asset).total += amount;
-        let e = self.epoch_mut(&key);
-        e.paid += amount;
-        e.note_payout(seq);
-        Ok(())
-    }
-
-    fn check_payout(&self, e: &EpochRow, payout: &Payout) -> Rule<()> {
-        reserved(&payout.to)?;
-        if e.closed_seq.is_some() {
-            return no(Refusal::EpochClosed);
-        }
-        if payout.index >= e.recipients || self.asset(e.asset).name != payout.asset {
-            return no(Refusal::EpochConflict);
-        }
-        if payout.index > e.next_index {
-            let expected = e.next_index;
-            return no(Refusal::IndexGap { expected });
-        }
-        // Every recipient still to come needs at least one unit, and the last one takes exactly the
-        // remainder.
-        let left = e.recipients - payout.index - 1;
-        match (e.total - e.paid).checked_sub(payout.amount.0) {
-            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
-                self.room_among(&payout.to, ACCOUNTS_MAX)
-            }
-            _ => no(Refusal::EpochConflict),
-        }
-    }
-
-    fn epoch_close(&mut self, key: EpochKey, commitment: ContentId, seq: u64) -> Rule<()> {
-        let Some(e) = self.epoch(&key) else {
-            return no(Refusal::EpochUnknown);
-        };
-        if e.commitment != commitment {
-            return no(Refusal::EpochConflict);
-        }
-        if let Some(closed) = e.closed_seq {
-            return Err(Stop::Known(closed));
-        }
-        let paid = e.next_index == e.recipients && e.paid == e.total;
-        if !paid || !self.escrow_is_empty(&key, e.asset) {
-            return no(Refusal::EpochIncomplete);
-        }
-        self.epoch_mut(&key).closed_seq = Some(seq);
-        Ok(())
-    }
-
-    fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {
-        self.find(&escrow_account(&key.0, &key.1))
-            .is_none_or(|ix| self.row(ix).balance(asset).total == 0)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ron_proto::ledger::TxId;
+use ron_proto::ledger::{BudgetId, PrincipalName, TxId};
 use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use crate::table::{Rows, Table};
@@ -31,7 +31,7 @@ pub struct Balance {
     pub held: u128,
     /// The UTC day of `day_total`.
     pub day: u64,
-    /// The day's sum of the entries that carried a ceiling.
+    /// What left on that day by entries that carried a ceiling, and holds made on it.
     pub day_total: u128,
 }
 
@@ -91,8 +91,31 @@ pub struct HoldRow {
     pub asset: u32,
     pub remaining: u128,
     pub expires_at: Timestamp,
-    /// The UTC day whose total includes the hold; `None` when it carried no ceiling.
-    pub counted_on: Option<u64>,
+    /// The UTC day on which it was made.
+    pub made_on: u64,
+    /// Whether that day's total includes it: it carried a ceiling.
+    pub counted: bool,
+    /// The budgets that include it.
+    pub budgets: Box<[BudgetId]>,
+}
+
+/// What was spent under a budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BudgetRow {
+    /// In all, in minor units.
+    pub spent: u128,
+    /// The UTC day of `day_spent`.
+    pub day: u64,
+    pub day_spent: u128,
+    /// The row is dropped after this time.
+    pub until: Timestamp,
+}
+
+impl BudgetRow {
+    /// What was spent on this UTC day.
+    pub const fn spent_on(&self, day: u64) -> u128 {
+        if self.day == day { self.day_spent } else { 0 }
+    }
 }
 
 pub type EpochKey = (Tenant, EpochId);
@@ -160,13 +183,26 @@ pub struct State {
     pub(super) names: Table<Account, u32>,
     pub(super) accounts: Rows<AccountRow>,
     pub(super) assets: Vec<AssetRow>,
+    /// By the name in lower case, so that no second spelling comes into being.
     pub(super) asset_names: BTreeMap<Asset, u32>,
     pub(super) holds: BTreeMap<u64, HoldRow>,
     pub(super) holds_by_account: BTreeSet<(u32, u64)>,
     pub(super) expiries: BTreeSet<(Timestamp, u64)>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
     pub(super) sources: Sources,
+    /// What was spent under each budget, until its token has ended.
+    pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
+    pub(super) budget_ends: BTreeSet<(Timestamp, BudgetId)>,
+    /// By the sequence of a reversed entry, how much of it is reversed.
+    pub(super) reversed: BTreeMap<u64, u128>,
+    /// When the owner's budget of refusals will be full again. A full one has no row, so there are at
+    /// most as many as owners with a refusal in the last minutes.
+    pub(super) refusals: BTreeMap<Owner, Timestamp>,
+    pub(super) refusal_ends: BTreeSet<(Timestamp, Owner)>,
 }
+
+/// The owner of keys: a principal of a tenant.
+pub(super) type Owner = (Tenant, PrincipalName);
 
 /// An immutable copy of a state; cheap to take, because account rows are shared.
 #[derive(Clone, Debug)]
@@ -177,6 +213,9 @@ pub struct Frozen {
     pub(super) assets: Vec<AssetRow>,
     pub(super) holds: BTreeMap<u64, HoldRow>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+    pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
+    pub(super) refusals: BTreeMap<Owner, Timestamp>,
+    pub(super) reversed: BTreeMap<u64, u128>,
 }
 
 impl Frozen {
@@ -217,7 +256,13 @@ impl State {
 
     /// The row number of an asset.
     pub fn asset_ix(&self, name: &Asset) -> Option<u32> {
-        self.asset_names.get(name).copied()
+        self.asset_like(name)
+            .filter(|ix| self.assets[*ix as usize].name == *name)
+    }
+
+    /// The row number of the asset whose name is this one or differs from it in case only.
+    pub(super) fn asset_like(&self, name: &Asset) -> Option<u32> {
+        self.asset_names.get(&name.folded()).copied()
     }
 
     pub fn asset(&self, ix: u32) -> Option<&AssetRow> {
@@ -243,6 +288,16 @@ impl State {
         self.holds_by_account
             .range((ix, 0)..=(ix, u64::MAX))
             .filter_map(|(_, seq)| self.holds.get(seq))
+    }
+
+    /// What was spent under a budget; nothing under one that was never used or has ended.
+    pub fn budget(&self, id: BudgetId) -> BudgetRow {
+        self.budgets.get(&id).copied().unwrap_or_default()
+    }
+
+    /// How much of the entry at `seq` is reversed, in minor units.
+    pub fn reversed(&self, seq: u64) -> u128 {
+        self.reversed.get(&seq).copied().unwrap_or(0)
     }
 
     /// The earliest expiry of an open hold.
@@ -280,6 +335,9 @@ impl State {
             assets: self.assets.clone(),
             holds: self.holds.clone(),
             epochs: self.epochs.clone(),
+            budgets: self.budgets.clone(),
+            refusals: self.refusals.clone(),
+            reversed: self.reversed.clone(),
         }
     }
 

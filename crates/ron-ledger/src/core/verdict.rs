@@ -11,10 +11,11 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// What a capture, release or expiry moved. It is known only when decided, so the leaf records it.
+/// What a capture, release, expiry or reversal moved. It is known only when decided, so the leaf
+/// records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The account that the hold is on.
+    /// The account that the hold is on, or that the reversal debits.
     pub from: Account,
     pub asset: Asset,
     /// Captured, or made available again.
@@ -51,8 +52,25 @@ pub enum Refusal {
         /// The epoch that already paid for the usage.
         by: EpochId,
     },
+    /// An asset's name differs from this one in case only.
+    AssetSpelling,
+    /// The principal caused too many refusals; this one has no leaf.
+    RefusalBudget,
+    /// There is no done transfer, capture or payout to reverse.
+    NotReversible,
+    /// Not so much is left of the entry to reverse.
+    ReversalTooLarge,
     /// A limit of the operator; callers see `limits_exceeded`.
     Limit(Limit),
+}
+
+impl Refusal {
+    /// Whether the refusal of a keyed entry has a leaf, which uses its key up: a late duplicate of a
+    /// request that was answered must not succeed. A nonce conflict has none, so that the debit can
+    /// be sent again under its key, nor has a refusal beyond the budget of refusals.
+    pub const fn has_leaf(&self) -> bool {
+        !matches!(self, Self::NonceConflict { .. } | Self::RefusalBudget)
+    }
 }
 
 impl Verdict {

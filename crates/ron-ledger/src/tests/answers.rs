@@ -4,23 +4,47 @@ use ron_proto::ledger::{Entry, EntryAnswer, RefusalCode, TxId, escrow_account};
 use ron_proto::{Amount, Timestamp};
 use serde_json::{Value, json};
 
-use super::support::T0;
-use crate::answers;
+use super::support::{T0, salts};
+use crate::answers::{self, LogEntry};
 use crate::core::{Effect, Limit, Op, Refusal, Verdict};
 
 fn op(json: Value) -> Op {
-    Op::new(serde_json::from_value::<Entry>(json).unwrap()).unwrap()
+    Op::new(serde_json::from_value::<Entry>(json).unwrap(), &salts()).unwrap()
 }
 
-/// The receipt of a committed entry at sequence 9, without its id and hash.
+/// The entry at sequence 9.
+fn at_nine<'a>(op: &'a Op, verdict: &'a Verdict) -> LogEntry<'a> {
+    LogEntry {
+        seq: 9,
+        ts: Timestamp(T0),
+        batch: None,
+        op,
+        verdict,
+        leaf_hash: [7; 32],
+    }
+}
+
+/// The receipt of a committed entry at sequence 9 and its private side, without ids and hash.
 fn told(op: &Op, effect: Option<Effect>) -> Value {
-    let receipt = answers::receipt(op, 9, Timestamp(T0), effect.as_ref());
+    let answer = answers::answer(at_nine(op, &Verdict::Done(effect)));
+    let EntryAnswer::Done {
+        receipt, private, ..
+    } = answer
+    else {
+        panic!("{answer:?}");
+    };
     assert_eq!(receipt.txid, op.txid(9));
-    assert!(receipt.clone().sealed().unwrap() == receipt, "its own hash");
+    assert_eq!(receipt.receipt_hash.0, [7; 32]);
     let mut json = serde_json::to_value(receipt).unwrap();
     let fields = json.as_object_mut().unwrap();
     for name in ["txid", "receipt_hash", "seq", "ts"] {
         assert!(fields.remove(name).is_some(), "{name}");
+    }
+    for (name, value) in serde_json::to_value(private).unwrap().as_object().unwrap() {
+        assert!(
+            fields.insert(name.clone(), value.clone()).is_none(),
+            "{name}"
+        );
     }
     json
 }
@@ -67,18 +91,18 @@ fn receipts_of_holds_that_end_say_what_moved() {
     );
     assert_eq!(
         told(&capture, effect(5)),
-        json!({"op": "capture", "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "idem": "k"})
+        json!({"op": "capture", "hold": hold, "from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "idem": "k"})
     );
     let release =
         op(json!({"kind": "release", "tenant": "t", "principal": "p", "key": "k", "hold": hold}));
     assert_eq!(
         told(&release, effect(2)),
-        json!({"op": "release", "from": "a", "asset": "ron", "amount_minor": "2", "idem": "k"})
+        json!({"op": "release", "hold": hold, "from": "a", "asset": "ron", "amount_minor": "2", "idem": "k"})
     );
     let expire = op(json!({"kind": "expire", "hold": hold}));
     assert_eq!(
         told(&expire, effect(3)),
-        json!({"op": "expire", "from": "a", "asset": "ron", "amount_minor": "3", "idem": format!("expire:{hold}")})
+        json!({"op": "expire", "hold": hold, "from": "a", "asset": "ron", "amount_minor": "3", "idem": format!("expire:{hold}")})
     );
 }
 
@@ -128,25 +152,24 @@ fn refusals_and_mismatches() {
         paid_by: None,
         replayed,
     };
-    let conflict = Verdict::Refused(Refusal::NonceConflict { expected: 4 });
     assert_eq!(
-        answers::answer(&issue("k", 1), 9, Timestamp(T0), &conflict),
-        refused(RefusalCode::NonceConflict, Some(9), Some(4), false)
+        answers::rejected(&Refusal::NonceConflict { expected: 4 }),
+        refused(RefusalCode::NonceConflict, None, Some(4), false)
     );
     let limited = Verdict::Refused(Refusal::Limit(Limit::AccountTotal(7)));
     let first = issue("k", 1);
-    let again = answers::replayed(&issue("k", 1), 9, (Timestamp(T0), &first, &limited));
+    let again = answers::replayed(&issue("k", 1), at_nine(&first, &limited));
     assert_eq!(
         again,
         refused(RefusalCode::LimitsExceeded, Some(9), None, true),
         "the limit itself is the operator's matter"
     );
     let by = "e".parse().unwrap();
-    let paid = Verdict::Refused(Refusal::UsagePaid { by });
-    let told = serde_json::to_value(answers::answer(&first, 9, Timestamp(T0), &paid)).unwrap();
-    let want = json!({"outcome": "refused", "code": "usage_paid", "seq": 9, "paid_by": "e"});
+    let paid = answers::rejected(&Refusal::UsagePaid { by });
+    let told = serde_json::to_value(paid).unwrap();
+    let want = json!({"outcome": "refused", "code": "usage_paid", "paid_by": "e"});
     assert_eq!(told, want, "who asked learns which epoch paid");
-    let other = answers::replayed(&issue("k", 2), 9, (Timestamp(T0), &first, &limited));
+    let other = answers::replayed(&issue("k", 2), at_nine(&first, &limited));
     assert_eq!(
         other,
         refused(RefusalCode::IdempotencyMismatch, None, None, false)
@@ -159,7 +182,7 @@ fn refusals_and_mismatches() {
         answers::mismatch(&payout),
         refused(RefusalCode::EpochConflict, None, None, false)
     );
-    let event = answers::event(9, Timestamp(T0), &first, &Verdict::Done(None));
+    let event = answers::event(at_nine(&first, &Verdict::Done(None)));
     assert_eq!((event.seq, event.ts), (9, Timestamp(T0)));
     assert_eq!(event.entry, Entry::from(&first));
     assert!(event.answer.receipt().is_some());

@@ -53,7 +53,7 @@ fn commit_noted(
     for (key, d) in keys.into_iter().zip(decided) {
         match d {
             Outcome::Fresh { seq, .. } | Outcome::Known { seq } => journal.push((key, seq)),
-            Outcome::Mixed => panic!("{key}: a linked commit was torn"),
+            Outcome::Mixed | Outcome::Rejected(_) => panic!("{key}: a linked commit was torn"),
         }
     }
     Some(())
@@ -66,8 +66,10 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     let shared = e.shared();
     shared.state(|s| s.audit().unwrap_or_else(|why| panic!("{what}: {why}")));
     for (key, seq) in journal {
-        let (_, op, _) = crate::engine::read_entry(shared.reader(), *seq)
+        let (leaf, _) = crate::engine::read_entry(shared.reader(), *seq)
             .unwrap_or_else(|e| panic!("{what}: {e}"));
+        let op = &leaf.op;
+        op.check_private().unwrap_or_else(|e| panic!("{what}: {e}"));
         let found = op.entry().header.key.as_ref().unwrap();
         assert_eq!(found.as_str(), key, "{what}");
         assert_eq!(

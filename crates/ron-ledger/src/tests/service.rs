@@ -154,23 +154,24 @@ fn commits_reads_feed_history_and_proofs() {
         EntryAnswer::Refused {
             code: RefusalCode::NonceConflict,
             expected: Some(2),
-            seq: Some(3),
+            seq: None,
             ..
         }
     ));
     let doc: AccountDoc = rig.get("/v1/ledger/accounts/acc%3Aa%2F1");
     assert_eq!(
         (doc.nonce, doc.balances[0].amount_minor.0, doc.seq),
-        (1, 70, 3)
+        (1, 70, 2),
+        "a nonce conflict has no leaf"
     );
     let page: EventPage = rig.get("/v1/ledger/events?after=0");
-    assert_eq!((page.events.len(), page.next, page.head), (3, 3, 3));
+    assert_eq!((page.events.len(), page.next, page.head), (2, 2, 2));
     assert_eq!(
         page.events
             .iter()
             .map(|e| e.answer.clone())
             .collect::<Vec<_>>(),
-        got
+        got[..2]
     );
     let txid = got[1].receipt().unwrap().txid;
     let by_tx: ron_proto::ledger::Event = rig.get(&format!("/v1/ledger/tx/{txid}"));
@@ -188,14 +189,14 @@ fn commits_reads_feed_history_and_proofs() {
         let (status, body) = rig.send("reader", "/v1/ledger/accounts/acc%3Ab/history", None);
         let page: Option<EventPage> =
             (status == 200).then(|| serde_json::from_slice(&body).unwrap());
-        if let Some(page) = page.filter(|p| p.next == 3) {
+        if let Some(page) = page.filter(|p| p.next == 2) {
             break page;
         }
         assert!(!limit.expired(), "the projection did not catch up");
     };
     assert_eq!(
         history.events.iter().map(|e| e.seq).collect::<Vec<_>>(),
-        [2, 3]
+        [2]
     );
     rig.wait_checkpoint(2);
     let (status, proof) = rig.send("", "/log/v1/proof/2", None);
@@ -510,7 +511,8 @@ fn threads_and_queues_are_those_of_the_table() {
 fn the_projection_survives_sums_beyond_128_bits() {
     let dir = tempfile::tempdir().unwrap();
     let rig = rig(dir.path());
-    let all = u128::MAX;
+    // The most that may ever be issued.
+    let all = u128::MAX - 1_000_000_000;
     rig.commit(vec![
         issue("i", "a", all),
         transfer("t1", "a", "b", all, 1),

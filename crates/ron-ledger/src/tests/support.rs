@@ -5,13 +5,18 @@ use std::sync::Arc;
 
 use ron_files::{Disk, SimDisk};
 use ron_kernel::SeededRandom;
-use ron_proto::ledger::{Entry, TxId};
+use ron_proto::ledger::{Details, Entry, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
-use crate::core::{Op, Outcome, Verdict};
+use crate::core::{Op, Outcome, Salts, Verdict};
 use crate::engine::{Atomicity, Engine, EngineOptions, Request};
 
 pub(super) const T0: u64 = 1_700_000_000_000;
+
+/// The same for all entries, so that equal entries have equal records.
+pub(super) fn salts() -> Salts {
+    Salts::new([[1; 16], [2; 16], [3; 16], [4; 16], [5; 16]])
+}
 
 pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
     Entry::Issue {
@@ -21,9 +26,9 @@ pub(super) fn issue(key: &str, to: &str, n: u128) -> Entry {
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
+        details: Details::default(),
+        batch: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -36,10 +41,11 @@ pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> 
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
-        memo: None,
-        reference: None,
+        nonce: Some(nonce),
+        details: Details::default(),
+        batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -51,11 +57,12 @@ pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) 
         from: from.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
+        nonce: Some(nonce),
         expires_at: Timestamp(expires_ms),
-        memo: None,
-        reference: None,
+        details: Details::default(),
+        batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -66,10 +73,11 @@ pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
         key: key.parse().unwrap(),
         hold: id,
         to: to.parse().unwrap(),
-        amount_minor: Amount(n),
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
+        amount_minor: Some(Amount(n)),
+        ends_hold: false,
+        details: Details::default(),
+        batch: None,
+        budgets: Vec::new(),
     }
 }
 
@@ -131,7 +139,10 @@ pub(super) fn epoch_close(epoch: &str, commitment: u8) -> Entry {
 
 pub(super) fn request(entries: Vec<Entry>, linked: bool) -> Request {
     Request {
-        ops: entries.into_iter().map(|e| Op::new(e).unwrap()).collect(),
+        ops: entries
+            .into_iter()
+            .map(|e| Op::new(e, &salts()).unwrap())
+            .collect(),
         atomicity: Atomicity::of(linked, false),
     }
 }

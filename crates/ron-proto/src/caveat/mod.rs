@@ -66,6 +66,8 @@ pub enum Caveat {
     CeilingPerOp(Amount),
     /// `ceiling.daily`: maximum per UTC day, in minor units.
     CeilingDaily(Amount),
+    /// `ceiling.total`: maximum over the token's life, in minor units.
+    CeilingTotal(Amount),
     /// `budget.bytes`: maximum number of body bytes over the token's lifetime.
     BudgetBytes(u64),
     /// `budget.reqs`: maximum number of requests over the token's lifetime.
@@ -85,7 +87,7 @@ pub enum Caveat {
 
 impl Caveat {
     /// Every key, in the order of the documentation.
-    pub const KEYS: [&'static str; 15] = [
+    pub const KEYS: [&'static str; 16] = [
         "svc",
         "route",
         "method",
@@ -94,6 +96,7 @@ impl Caveat {
         "asset",
         "ceiling.per_op",
         "ceiling.daily",
+        "ceiling.total",
         "budget.bytes",
         "budget.reqs",
         "rate.rps",
@@ -114,6 +117,7 @@ impl Caveat {
             Self::Asset(_) => "asset",
             Self::CeilingPerOp(_) => "ceiling.per_op",
             Self::CeilingDaily(_) => "ceiling.daily",
+            Self::CeilingTotal(_) => "ceiling.total",
             Self::BudgetBytes(_) => "budget.bytes",
             Self::BudgetReqs(_) => "budget.reqs",
             Self::RateRps(_) => "rate.rps",
@@ -134,7 +138,9 @@ impl Caveat {
             | Self::ProofBind(text) => text.clone(),
             Self::Account(account) => account.to_string(),
             Self::Asset(asset) => asset.to_string(),
-            Self::CeilingPerOp(amount) | Self::CeilingDaily(amount) => amount.to_string(),
+            Self::CeilingPerOp(amount)
+            | Self::CeilingDaily(amount)
+            | Self::CeilingTotal(amount) => amount.to_string(),
             Self::BudgetBytes(count) | Self::BudgetReqs(count) | Self::RateRps(count) => {
                 count.to_string()
             }
@@ -176,6 +182,7 @@ impl Caveat {
             "asset" => Self::Asset(value.parse().map_err(reason)?),
             "ceiling.per_op" => Self::CeilingPerOp(value.parse().map_err(reason)?),
             "ceiling.daily" => Self::CeilingDaily(value.parse().map_err(reason)?),
+            "ceiling.total" => Self::CeilingTotal(value.parse().map_err(reason)?),
             "budget.bytes" => Self::BudgetBytes(count()?),
             "budget.reqs" => Self::BudgetReqs(count()?),
             "rate.rps" => Self::RateRps(count()?),
@@ -428,6 +435,7 @@ mod tests {
             "asset=ron",
             "ceiling.per_op=1000",
             "ceiling.daily=340282366920938463463374607431768211455",
+            "ceiling.total=2000",
             "budget.bytes=1048576",
             "budget.reqs=100",
             "rate.rps=5",
@@ -486,7 +494,7 @@ mod tests {
             "method=post",
             "method=TRACE",
             "account=a b",
-            "asset=RON",
+            "asset=r_n",
             "ceiling.per_op=-1",
             "ceiling.per_op=1.5",
             "ceiling.daily=01",

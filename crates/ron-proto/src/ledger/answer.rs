@@ -5,9 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, EntryKind, TxId};
-use crate::jcs::{self, JcsError};
-use crate::values::{Account, Amount, Asset, ContentId, EpochId, Timestamp};
+use super::{Entry, EntryKind, LeafHash, Memo, Metadata, Reference, TxId};
+use crate::values::{Account, Amount, Asset, EpochId, Timestamp};
 
 /// Response of `POST /v1/ledger/commit`: one result per entry, in the order of the entries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -19,6 +18,10 @@ pub struct CommitAnswer {
 /// Outcome of one entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "nearly all of them are of the large variant"
+)]
 pub enum EntryAnswer {
     /// The entry took effect and is durable.
     Done {
@@ -28,16 +31,18 @@ pub enum EntryAnswer {
         txid: TxId,
         /// Receipt of the entry.
         receipt: Receipt,
+        /// The private side of the entry.
+        private: PrivateFacts,
         /// True when the request had been decided before; nothing changed now.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
-    /// Nothing changed, except that the key (if any) is consumed.
+    /// Nothing changed, except that the key (if any) is used, when `seq` is present.
     Refused {
         /// Why the entry was refused.
         code: RefusalCode,
-        /// Index of the leaf that records the refusal; absent for `idempotency_mismatch`, which
-        /// writes none.
+        /// Index of the leaf that records the refusal. Absent when none was written: the key (if
+        /// any) is still unused, unless the code is `idempotency_mismatch`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<u64>,
         /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
@@ -86,9 +91,10 @@ impl EntryAnswer {
 pub enum RefusalCode {
     /// The available balance (or the pool) is smaller than the amount.
     InsufficientFunds,
-    /// The nonce is not the account's next; `expected` contains the next one.
+    /// The nonce is not the account's next; `expected` contains the next one. Neither key nor nonce
+    /// is used: the entry may be sent again under its key.
     NonceConflict,
-    /// A limit would be exceeded: a daily ceiling, the operator's limit on accounts or on an
+    /// A limit would be exceeded: a daily ceiling, a budget of the token, the operator's limit on accounts or on an
     /// account's total, or the maximum ever issued of an asset.
     LimitsExceeded,
     /// A total would exceed 128 bits.
@@ -113,7 +119,8 @@ pub enum RefusalCode {
     IndexGap,
     /// Not every index is paid, or the escrow is not empty.
     EpochIncomplete,
-    /// Another entry of the same linked commit was refused.
+    /// Another entry of the same linked commit was refused, or an entry of the same batch in a way
+    /// that uses no key.
     LinkedFailed,
     /// The key was abandoned by `resolve` before the entry arrived.
     Abandoned,
@@ -121,11 +128,20 @@ pub enum RefusalCode {
     IdempotencyMismatch,
     /// Another epoch of the tenant paid this usage; `paid_by` contains it.
     UsagePaid,
+    /// The asset exists under a name that differs in upper and lower case only.
+    AssetSpelling,
+    /// Too many requests of this principal were refused lately. The key is unused: send the same
+    /// again later.
+    RefusalBudget,
+    /// The entry to reverse is no done transfer, capture or payout.
+    NotReversible,
+    /// The amount is more than what earlier reversals left of the entry, or nothing is left.
+    ReversalTooLarge,
 }
 
 impl RefusalCode {
     /// Every code; a metric has a series for each.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 22] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
@@ -144,6 +160,10 @@ impl RefusalCode {
         Self::Abandoned,
         Self::IdempotencyMismatch,
         Self::UsagePaid,
+        Self::AssetSpelling,
+        Self::RefusalBudget,
+        Self::NotReversible,
+        Self::ReversalTooLarge,
     ];
 
     /// The code on the wire, also the `code` of the problem derived from it.
@@ -167,6 +187,10 @@ impl RefusalCode {
             Self::Abandoned => "abandoned",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::UsagePaid => "usage_paid",
+            Self::AssetSpelling => "asset_spelling",
+            Self::RefusalBudget => "refusal_budget",
+            Self::NotReversible => "not_reversible",
+            Self::ReversalTooLarge => "reversal_too_large",
         }
     }
 
@@ -175,7 +199,9 @@ impl RefusalCode {
         match self {
             Self::InsufficientFunds => "the available balance is smaller than the amount",
             Self::NonceConflict => "the nonce is not the account's next",
-            Self::LimitsExceeded => "a daily ceiling or another limit would be exceeded",
+            Self::LimitsExceeded => {
+                "a daily ceiling, the budget of the token, or another limit would be exceeded"
+            }
             Self::AmountOverflow => "a total would exceed 128 bits",
             Self::AccountFrozen => "the account is frozen and refuses debits",
             Self::ReservedAccount => "the account is reserved for the ledger",
@@ -189,10 +215,18 @@ impl RefusalCode {
             Self::EpochClosed => "the epoch is closed",
             Self::IndexGap => "the payout is not the epoch's next",
             Self::EpochIncomplete => "not every index of the epoch is paid",
-            Self::LinkedFailed => "another entry of the same linked commit was refused",
+            Self::LinkedFailed => "another entry of the same linked commit or batch was refused",
             Self::Abandoned => "the key was abandoned before the entry arrived",
             Self::IdempotencyMismatch => "the key was used for another request",
             Self::UsagePaid => "another epoch paid this usage",
+            Self::AssetSpelling => {
+                "the asset exists under a name that differs in upper and lower case only; use that name"
+            }
+            Self::NotReversible => "the entry to reverse is no done transfer, capture or payout",
+            Self::ReversalTooLarge => "not so much is left of the entry to reverse",
+            Self::RefusalBudget => {
+                "too many requests of this caller were refused lately; wait, then send the same again"
+            }
         }
     }
 }
@@ -203,8 +237,8 @@ impl fmt::Display for RefusalCode {
     }
 }
 
-/// Receipt of an entry that took effect. Its content follows from the request, the ledger's time
-/// and the sequence number, so a repetition returns the same receipt.
+/// Receipt of an entry that took effect: the public facts of its leaf. It depends on the leaf alone,
+/// so it never changes and a repetition returns the same receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
@@ -224,64 +258,48 @@ pub struct Receipt {
     /// Amount moved, in minor units; absent together with `asset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
-    /// Nonce of the debited account, for the kinds that have one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nonce: Option<u64>,
-    /// The entry's key; for settlement entries a text derived from epoch and index.
-    pub idem: String,
     /// The ledger's time of the entry.
     pub ts: Timestamp,
     /// Index of the entry's leaf in the ledger's log.
     pub seq: u64,
-    /// `b3:` of the canonical JSON of all preceding fields.
-    pub receipt_hash: ContentId,
+    /// The hold that was captured, released or expired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<TxId>,
+    /// The batch the entry belongs to: the transaction id of its first item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<TxId>,
+    /// The transaction that the entry reverses, whole or in part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reverses: Option<TxId>,
+    /// RFC 6962 hash of the entry's leaf in the ledger's log.
+    pub receipt_hash: LeafHash,
 }
 
-/// The hashed fields of a receipt, in the same order.
-#[derive(Serialize)]
-struct ReceiptBody<'a> {
-    txid: TxId,
-    op: EntryKind,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from: Option<&'a Account>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to: Option<&'a Account>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    asset: Option<&'a Asset>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    amount_minor: Option<Amount>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    nonce: Option<u64>,
-    idem: &'a str,
-    ts: Timestamp,
-    seq: u64,
+/// The private side of an entry that took effect. The leaf of the log holds only a salted hash of
+/// it; texts that were erased are absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateFacts {
+    /// The entry's key; for settlement entries a text derived from epoch and index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idem: Option<String>,
+    /// Nonce of the debited account, for the kinds that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
+    /// Text given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memo: Option<Memo>,
+    /// Members given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// The caller's own reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// The time for statements, given by the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_at: Option<Timestamp>,
 }
 
-impl Receipt {
-    /// The hash the receipt must contain: `b3:` of the canonical JSON of every field except
-    /// `receipt_hash`.
-    pub fn expected_hash(&self) -> Result<ContentId, JcsError> {
-        let body = ReceiptBody {
-            txid: self.txid,
-            op: self.op,
-            from: self.from.as_ref(),
-            to: self.to.as_ref(),
-            asset: self.asset.as_ref(),
-            amount_minor: self.amount_minor,
-            nonce: self.nonce,
-            idem: &self.idem,
-            ts: self.ts,
-            seq: self.seq,
-        };
-        Ok(ContentId::of(&jcs::to_vec(&body)?))
-    }
-
-    /// The same receipt with its hash filled in.
-    pub fn sealed(mut self) -> Result<Self, JcsError> {
-        self.receipt_hash = self.expected_hash()?;
-        Ok(self)
-    }
-}
 /// One entry as recorded in the log: `GET /tx/{txid}`, `/by-key/..`, and the items of `/events`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -311,36 +329,6 @@ pub struct EventPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn receipt_hash_covers_every_field() {
-        let r = Receipt {
-            txid: TxId::derive(1, b"x"),
-            op: EntryKind::Transfer,
-            from: Some("a".parse().unwrap()),
-            to: Some("b".parse().unwrap()),
-            asset: Some("ron".parse().unwrap()),
-            amount_minor: Some(Amount(5)),
-            nonce: Some(1),
-            idem: "k".to_owned(),
-            ts: Timestamp(0),
-            seq: 1,
-            receipt_hash: ContentId([0; 32]),
-        }
-        .sealed()
-        .unwrap();
-        assert_eq!(r.receipt_hash, r.expected_hash().unwrap());
-        let mut variants = vec![r.clone(); 6];
-        variants[0].amount_minor = Some(Amount(6));
-        variants[1].seq = 2;
-        variants[2].idem = "l".to_owned();
-        variants[3].ts = Timestamp(1);
-        variants[4].from = None;
-        variants[5].op = EntryKind::Burn;
-        for v in variants {
-            assert_ne!(v.expected_hash().unwrap(), r.receipt_hash);
-        }
-    }
 
     #[test]
     fn refusal_codes_are_listed_once() {

@@ -39,6 +39,28 @@ pub struct BalanceDoc {
     pub available_minor: Amount,
 }
 
+/// `GET /v1/ledger/budgets/{id}`: what was spent under a budget. One that was never used reads as
+/// empty, as does one whose token has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BudgetDoc {
+    /// Minor units spent in all.
+    pub spent_minor: Amount,
+    /// Minor units spent on the UTC day that starts at `day`, the last one with spending.
+    pub day_minor: Amount,
+    pub day: Timestamp,
+}
+
+/// `GET /v1/ledger/tx/{txid}/reversals`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReversalsDoc {
+    /// How much of the entry is reversed, in minor units.
+    pub reversed_minor: Amount,
+    /// The reversals, oldest first, at most 100; from the projection, which may lag.
+    pub reversals: Vec<TxId>,
+}
+
 /// An open hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -1,78 +1,12 @@
 //! Entries as a commit carries them and as events show them.
 
-use std::fmt;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{EntryKey, Memo, PrincipalName, Reference, TxId};
+use super::{
+    BatchTag, Details, EntryKey, EntryKind, Operands, Original, PrincipalName, TokenBudget, TxId,
+};
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
-
-/// Kind of an entry.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum EntryKind {
-    /// Creates money in `to`.
-    Issue,
-    /// Moves money from `from` to `to`.
-    Transfer,
-    /// Destroys money of `from`.
-    Burn,
-    /// Reserves money of `from`.
-    Hold,
-    /// Pays out of a hold, in part or whole.
-    Capture,
-    /// Ends a hold; the remaining amount becomes available again.
-    Release,
-    /// As `release`, written by the ledger when a hold expires.
-    Expire,
-    /// The account refuses debits from now on.
-    Freeze,
-    /// Revokes a freeze.
-    Unfreeze,
-    /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
-    EpochOpen,
-    /// Pays one recipient out of the epoch's escrow.
-    Payout,
-    /// Ends the epoch once every recipient is paid.
-    EpochClose,
-    /// Abandons a key for which `resolve` found no entry: a refusal without a request.
-    Abandon,
-}
-
-impl EntryKind {
-    /// The name on the wire.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Issue => "issue",
-            Self::Transfer => "transfer",
-            Self::Burn => "burn",
-            Self::Hold => "hold",
-            Self::Capture => "capture",
-            Self::Release => "release",
-            Self::Expire => "expire",
-            Self::Freeze => "freeze",
-            Self::Unfreeze => "unfreeze",
-            Self::EpochOpen => "epoch_open",
-            Self::Payout => "payout",
-            Self::EpochClose => "epoch_close",
-            Self::Abandon => "abandon",
-        }
-    }
-
-    /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
-    pub const fn is_settlement(self) -> bool {
-        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
-    }
-}
-
-impl fmt::Display for EntryKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// One entry of a commit. All kinds except settlement carry a `key`, which is never reused by its
 /// principal. Principals of the same name in two tenants are two principals.
@@ -90,16 +24,17 @@ pub enum Entry {
         to: Account,
         asset: Asset,
         amount_minor: Amount,
+        #[serde(flatten)]
+        details: Details,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
-        /// Maximum of the account's total in this asset per UTC day, in minor units; refused when
-        /// the entry would exceed it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        daily_ceiling: Option<Amount>,
+        batch: Option<BatchTag>,
+        /// Budgets of the token that asks for the entry, and of those it was made from; at most 17.
+        /// Refused when one of them would be exceeded.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
-    /// Moves money. `nonce` must be the next of the debited account (1, 2, 3 ...).
+    /// Moves money. A `nonce`, where one is given, must be the next of the debited account (1, 2, 3
+    /// ...); without one the key alone makes the entry happen once.
     Transfer {
         tenant: Tenant,
         principal: PrincipalName,
@@ -108,13 +43,19 @@ pub enum Entry {
         to: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        nonce: Option<u64>,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
+        /// Maximum that leaves `from` in this asset per UTC day, in minor units; refused when the
+        /// entry would exceed it. A hold counts on the day it was made, until it is released or
+        /// expires within that day.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Destroys money of `from`.
     Burn {
@@ -124,13 +65,16 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        nonce: Option<u64>,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Reserves money until it is captured, released or expired. The txid of the entry identifies
     /// the hold.
@@ -141,31 +85,60 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
-        nonce: u64,
-        expires_at: Timestamp,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
+        nonce: Option<u64>,
+        expires_at: Timestamp,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
-    /// Pays `amount_minor` of the hold to `to`; the remaining amount stays reserved.
+    /// Pays `amount_minor` of the hold to `to`, or all that is left of it; the rest stays reserved.
     Capture {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
         hold: TxId,
         to: Account,
-        amount_minor: Amount,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        memo: Option<Memo>,
-        #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-        reference: Option<Reference>,
-        /// Maximum of the total per UTC day of the account that made the hold. The day that
-        /// counted the hold does not count its captures again.
+        amount_minor: Option<Amount>,
+        /// Releases what the capture leaves.
+        #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
+        ends_hold: bool,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
+        /// As in `issue`; a budget that the hold was counted against does not count its captures.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
+    },
+    /// Moves back what the entry `tx` moved: `amount_minor` of it, or all that is left. `tx` is a done
+    /// transfer, capture or payout; a payout goes back to the pool of its epoch. Never more than is
+    /// left of the entry.
+    Reverse {
+        tenant: Tenant,
+        principal: PrincipalName,
+        key: EntryKey,
+        tx: TxId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        amount_minor: Option<Amount>,
+        /// What the ledger found under `tx`; in requests it is ignored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        original: Option<Original>,
+        #[serde(flatten)]
+        details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
+        /// As in `transfer`, for the account that is debited now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         daily_ceiling: Option<Amount>,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        budgets: Vec<TokenBudget>,
     },
     /// Ends the hold; the remaining amount becomes available again.
     Release {
@@ -173,6 +146,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         hold: TxId,
+        #[serde(flatten)]
+        details: Details,
     },
     /// Written by the ledger when a hold expires; refused in requests.
     Expire { hold: TxId },
@@ -182,6 +157,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        #[serde(flatten)]
+        details: Details,
     },
     /// The account accepts debits again.
     Unfreeze {
@@ -189,6 +166,8 @@ pub enum Entry {
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        #[serde(flatten)]
+        details: Details,
     },
     /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's
     /// escrow.
@@ -270,6 +249,7 @@ impl Entry {
             Self::Hold { .. } => EntryKind::Hold,
             Self::Capture { .. } => EntryKind::Capture,
             Self::Release { .. } => EntryKind::Release,
+            Self::Reverse { .. } => EntryKind::Reverse,
             Self::Expire { .. } => EntryKind::Expire,
             Self::Freeze { .. } => EntryKind::Freeze,
             Self::Unfreeze { .. } => EntryKind::Unfreeze,
@@ -319,6 +299,12 @@ impl Entry {
                 key,
                 ..
             }
+            | Self::Reverse {
+                tenant,
+                principal,
+                key,
+                ..
+            }
             | Self::Freeze {
                 tenant,
                 principal,
@@ -347,18 +333,67 @@ impl Entry {
         }
     }
 
-    /// The entry as the caller sent it: without the daily ceiling, which the policy in force sets.
+    /// What two requests under one key are compared by: the entry without the daily ceiling and the
+    /// budgets, which policy and token set, and without the nonce, because a debit that met a nonce conflict is
+    /// sent again under its key with the next nonce.
     #[must_use]
-    pub fn without_ceiling(mut self) -> Self {
-        if let Self::Issue { daily_ceiling, .. }
-        | Self::Transfer { daily_ceiling, .. }
-        | Self::Burn { daily_ceiling, .. }
-        | Self::Hold { daily_ceiling, .. }
-        | Self::Capture { daily_ceiling, .. } = &mut self
+    pub fn compared(mut self) -> Self {
+        if let Self::Issue { budgets, .. }
+        | Self::Transfer { budgets, .. }
+        | Self::Burn { budgets, .. }
+        | Self::Hold { budgets, .. }
+        | Self::Capture { budgets, .. }
+        | Self::Reverse { budgets, .. } = &mut self
         {
-            *daily_ceiling = None;
+            budgets.clear();
+        }
+        if let Self::Reverse {
+            original,
+            daily_ceiling,
+            ..
+        } = &mut self
+        {
+            (*original, *daily_ceiling) = (None, None);
+        }
+        if let Self::Transfer {
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Self::Burn {
+            nonce,
+            daily_ceiling,
+            ..
+        }
+        | Self::Hold {
+            nonce,
+            daily_ceiling,
+            ..
+        } = &mut self
+        {
+            (*nonce, *daily_ceiling) = (None, None);
         }
         self
+    }
+
+    /// The batch that the entry came with.
+    pub const fn batch(&self) -> Option<BatchTag> {
+        match self {
+            Self::Issue { batch, .. }
+            | Self::Transfer { batch, .. }
+            | Self::Burn { batch, .. }
+            | Self::Hold { batch, .. }
+            | Self::Capture { batch, .. }
+            | Self::Reverse { batch, .. } => *batch,
+            Self::Release { .. }
+            | Self::Expire { .. }
+            | Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::EpochOpen { .. }
+            | Self::Payout { .. }
+            | Self::EpochClose { .. }
+            | Self::Abandon { .. } => None,
+        }
     }
 
     /// What the request names. The receipt of a committed entry says what it moved, which is more:
@@ -369,12 +404,10 @@ impl Entry {
                 to,
                 asset,
                 amount_minor,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
-                memo,
-                reference,
+                details,
                 ..Operands::money(None, Some(to), asset, amount_minor)
             },
             Self::Transfer {
@@ -383,13 +416,11 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
-                nonce: Some(nonce),
-                memo,
-                reference,
+                nonce,
+                details,
                 ..Operands::money(Some(from), Some(to), asset, amount_minor)
             },
             Self::Burn {
@@ -397,8 +428,7 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             }
             | Self::Hold {
@@ -406,30 +436,51 @@ impl Entry {
                 asset,
                 amount_minor,
                 nonce,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
-                nonce: Some(nonce),
-                memo,
-                reference,
+                nonce,
+                details,
                 ..Operands::money(Some(from), None, asset, amount_minor)
             },
             Self::Capture {
                 to,
                 amount_minor,
-                memo,
-                reference,
+                details,
                 ..
             } => Operands {
                 to: Some(to),
-                amount_minor: Some(amount_minor),
-                memo,
-                reference,
+                amount_minor,
+                details,
                 ..Operands::default()
             },
-            Self::Freeze { account, .. } | Self::Unfreeze { account, .. } => Operands {
+            Self::Reverse {
+                amount_minor,
+                original,
+                details,
+                ..
+            } => {
+                let found = original.map_or_else(Operands::default, |o| {
+                    Operands::money(Some(o.from), Some(o.to), o.asset, o.amount_minor)
+                });
+                Operands {
+                    amount_minor: amount_minor.or(found.amount_minor),
+                    details,
+                    ..found
+                }
+            }
+            Self::Freeze {
+                account, details, ..
+            }
+            | Self::Unfreeze {
+                account, details, ..
+            } => Operands {
                 from: Some(account),
+                details,
+                ..Operands::default()
+            },
+            Self::Release { details, .. } => Operands {
+                details,
                 ..Operands::default()
             },
             Self::EpochOpen {
@@ -444,34 +495,9 @@ impl Entry {
                 amount_minor,
                 ..
             } => Operands::money(None, Some(to), asset, amount_minor),
-            Self::Release { .. }
-            | Self::Expire { .. }
-            | Self::EpochClose { .. }
-            | Self::Abandon { .. } => Operands::default(),
-        }
-    }
-}
-
-/// The accounts, money and texts that a request names. `from` is also the account of a freeze.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Operands {
-    pub from: Option<Account>,
-    pub to: Option<Account>,
-    pub asset: Option<Asset>,
-    pub amount_minor: Option<Amount>,
-    pub nonce: Option<u64>,
-    pub memo: Option<Memo>,
-    pub reference: Option<Reference>,
-}
-
-impl Operands {
-    fn money(from: Option<Account>, to: Option<Account>, asset: Asset, amount: Amount) -> Self {
-        Self {
-            from,
-            to,
-            asset: Some(asset),
-            amount_minor: Some(amount),
-            ..Self::default()
+            Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
+                Operands::default()
+            }
         }
     }
 }
@@ -521,10 +547,11 @@ mod tests {
             to: "acc:b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(12),
-            nonce: 1,
-            memo: None,
-            reference: None,
+            nonce: Some(1),
+            details: Details::default(),
+            batch: None,
             daily_ceiling: None,
+            budgets: Vec::new(),
         }
     }
 
@@ -560,5 +587,27 @@ mod tests {
         check("nonce", (-1).into());
         check("amount_minor", 12.into());
         check("amount_minor", "-12".into());
+        check("reference", "".into());
+        check("reference", "r".repeat(129).into());
+        check("metadata", "m".into());
+        check("metadata", serde_json::json!({"a": {}}));
+        check("effective_at", "yesterday".into());
+        check("share_reference", "yes".into());
+        check("details", serde_json::json!({}));
+    }
+
+    #[test]
+    fn details_are_members_of_the_entry() {
+        let mut entry = transfer();
+        if let Entry::Transfer { details, .. } = &mut entry {
+            details.reference = Some("order 17".parse().unwrap());
+            details.share_reference = false;
+        }
+        let json = serde_json::to_string(&entry).unwrap();
+        assert!(
+            json.ends_with(r#""nonce":1,"reference":"order 17","share_reference":false}"#),
+            "{json}"
+        );
+        assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
     }
 }

@@ -1,21 +1,28 @@
 //! The ledger's wire types: entries, responses, receipts, account and epoch documents, events and
 //! the head.
 //!
-//! Amounts are decimal strings of minor units, times are RFC 3339 UTC with milliseconds, `seq` and
+//! Amounts are decimal strings of minor units, times are RFC 3339 UTC (written with milliseconds), `seq` and
 //! nonces are JSON integers below 2^53. `seq` is the index of the entry's leaf in the ledger's log;
 //! leaf 0 is the genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
 
 mod answer;
 mod document;
 mod entry;
+mod kind;
 mod name;
+mod parts;
 
-pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, Receipt, RefusalCode};
+pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
-    AccountDoc, BalanceDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
+    AccountDoc, BalanceDoc, BudgetDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc,
+    LEDGER_CLOSED, ReversalsDoc,
 };
-pub use entry::{CommitRequest, Entry, EntryKind, Operands, RequestKey};
-pub use name::{EntryKey, Memo, PrincipalName, Reference, TxId};
+pub use entry::{CommitRequest, Entry, RequestKey};
+pub use kind::EntryKind;
+pub use name::{
+    BatchTag, BudgetId, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
+};
+pub use parts::{Details, Operands, Original, TokenBudget};
 
 use crate::values::{Account, EpochId, Tenant};
 
@@ -23,8 +30,17 @@ use crate::values::{Account, EpochId, Tenant};
 pub const MAX_ENTRIES: usize = 1_000;
 /// Maximum size of one commit body, in bytes.
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
+/// Maximum number of token budgets that one entry counts against: the tokens of a line of
+/// exchanges, and the narrowing statements on the last.
+pub const MAX_BUDGETS: usize = 17;
 /// Maximum size of a memo, in bytes.
 pub const MAX_MEMO_BYTES: usize = 256;
+/// Maximum size of a reference, in bytes.
+pub const MAX_REFERENCE_BYTES: usize = 128;
+/// Maximum number of metadata members of an entry.
+pub const MAX_METADATA_MEMBERS: usize = 16;
+/// Maximum size of the names and values of an entry's metadata together, in bytes.
+pub const MAX_METADATA_BYTES: usize = 1_024;
 /// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
 /// them exactly.
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;

@@ -1,10 +1,16 @@
-//! The names in an entry: principal, key, memo, reference and transaction id.
+//! The names and texts in an entry: principal, key, memo, reference, metadata, batch tag, transaction
+//! id and leaf hash.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::MAX_MEMO_BYTES;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{MAX_MEMO_BYTES, MAX_METADATA_BYTES, MAX_METADATA_MEMBERS, MAX_REFERENCE_BYTES};
 use crate::values::{ValueError, is_control, string_value};
 
 /// A string type with a validity rule: `FromStr`, `TryFrom`, `Display`, serde as a string, and a
@@ -68,34 +74,207 @@ text!(
 );
 
 text!(
-    /// The caller's own reference (an order, an invoice): 1 to 128 printable ASCII characters
-    /// without spaces.
-    Reference, "ref", "1..128 printable ASCII characters without spaces",
-    |s| printable(s, 128),
-    { "type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$" }
+    /// The caller's own reference (an order, an invoice): 1 to 128 bytes of UTF-8 without control
+    /// characters, bidirectional ones included.
+    Reference, "reference", "1..128 bytes without control characters, bidirectional ones included",
+    |s| (1..=MAX_REFERENCE_BYTES).contains(&s.len()) && !s.chars().any(is_control),
+    { "type": "string", "minLength": 1, "maxLength": 128 }
 );
 
-/// Transaction id: `tx_` and 32 hex digits, 16 of the sequence number and 16 of a hash over
-/// sequence number and request.
+/// Members that a caller adds to an entry: at most 16, names of 1 to 64 of `[A-Za-z0-9._-]`, values
+/// without control characters, at most 1,024 bytes of names and values together.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Metadata(Arc<BTreeMap<String, String>>);
+
+impl Metadata {
+    /// Members in the order of their names' bytes.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
+impl TryFrom<BTreeMap<String, String>> for Metadata {
+    type Error = ValueError;
+
+    fn try_from(members: BTreeMap<String, String>) -> Result<Self, ValueError> {
+        let bad = |why| Err(ValueError::new("metadata", why));
+        let named = |s: &String| {
+            (1..=64).contains(&s.len())
+                && s.bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        };
+        if members.len() > MAX_METADATA_MEMBERS {
+            return bad("it has at most 16 members");
+        }
+        if !members.keys().all(named) {
+            return bad("its names have 1..64 of [A-Za-z0-9._-]");
+        }
+        if members.values().any(|v| v.chars().any(is_control)) {
+            return bad("its values have no control characters, bidirectional ones included");
+        }
+        if members
+            .iter()
+            .map(|(k, v)| k.len() + v.len())
+            .sum::<usize>()
+            > MAX_METADATA_BYTES
+        {
+            return bad("its names and values have at most 1024 bytes together");
+        }
+        Ok(Self(Arc::new(members)))
+    }
+}
+
+impl Serialize for Metadata {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let members = BTreeMap::<String, String>::deserialize(deserializer)?;
+        Self::try_from(members).map_err(de::Error::custom)
+    }
+}
+
+impl JsonSchema for Metadata {
+    fn schema_name() -> Cow<'static, str> {
+        "Metadata".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "object",
+            "maxProperties": 16,
+            "propertyNames": { "pattern": "^[A-Za-z0-9._-]{1,64}$" },
+            "additionalProperties": { "type": "string", "maxLength": 1024 }
+        })
+    }
+}
+
+/// Identifies the request that a batch item came with: the number of its items and 128 bits of a
+/// hash over it, written `items:` and 32 hex digits. A key matches only the identical batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchTag {
+    pub items: u32,
+    pub digest: [u8; 16],
+}
+
+string_value!(BatchTag, "batch", { "type": "string", "maxLength": 43, "pattern": "^[1-9][0-9]{0,9}:[0-9a-f]{32}$" });
+
+impl fmt::Display for BatchTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.items, hex::encode(self.digest))
+    }
+}
+
+impl FromStr for BatchTag {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError::new("batch", "it must be a count, a colon and 32 hex digits");
+        let (items, digits) = s.split_once(':').ok_or_else(bad)?;
+        let mut digest = [0; 16];
+        hex::decode_to_slice(digits, &mut digest).map_err(|_| bad())?;
+        let items = items.parse().map_err(|_| bad())?;
+        let tag = Self { items, digest };
+        // Only the canonical spelling: no sign, leading zeros or upper case.
+        (items > 0 && tag.to_string() == s)
+            .then_some(tag)
+            .ok_or_else(bad)
+    }
+}
+
+/// RFC 6962 hash of a leaf of the ledger's log, SHA-256 over a zero byte and the leaf; written
+/// `sha256:` and 64 hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeafHash(pub [u8; 32]);
+
+string_value!(LeafHash, "leaf hash", { "type": "string", "minLength": 71, "maxLength": 71, "pattern": "^sha256:[0-9a-f]{64}$" });
+
+impl fmt::Display for LeafHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256:{}", hex::encode(self.0))
+    }
+}
+
+impl FromStr for LeafHash {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let bad = || {
+            ValueError::new(
+                "leaf hash",
+                "it must be sha256: and 64 lower-case hex digits",
+            )
+        };
+        let mut hash = [0; 32];
+        let digits = s.strip_prefix("sha256:").ok_or_else(bad)?;
+        hex::decode_to_slice(digits, &mut hash).map_err(|_| bad())?;
+        (Self(hash).to_string() == s)
+            .then_some(Self(hash))
+            .ok_or_else(bad)
+    }
+}
+
+/// Transaction id: `tx_` and 32 hex digits, 16 of the sequence number and the first 16 of the
+/// private hash in the entry's leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxId(pub u128);
 
 string_value!(TxId, "txid", { "type": "string", "pattern": "^tx_[0-9a-f]{32}$" });
 
 impl TxId {
-    /// The id of the entry at `seq` whose canonical request bytes are `request`.
-    pub fn derive(seq: u64, request: &[u8]) -> Self {
-        let mut h = blake3::Hasher::new();
-        h.update(b"ron-ledger/v1/txid\0");
-        h.update(&seq.to_be_bytes());
-        h.update(request);
-        let tag = u64::from_be_bytes(first_eight(h.finalize().as_bytes()));
+    /// The id of the entry at `seq` whose leaf has this private hash.
+    pub fn new(seq: u64, private_hash: &[u8; 32]) -> Self {
+        let tag = u64::from_be_bytes(first_eight(private_hash));
         Self((u128::from(seq) << 64) | u128::from(tag))
     }
 
     /// The sequence number encoded in the id; the entry found there must derive the same id.
     pub const fn seq(self) -> u64 {
         (self.0 >> 64) as u64
+    }
+}
+
+/// Id of the spending of a token or of a narrowing statement, under which the ledger counts it: 32
+/// hex digits of a hash over the token's id or the statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BudgetId(pub [u8; 16]);
+
+string_value!(BudgetId, "budget id", { "type": "string", "maxLength": 32, "pattern": "^[0-9a-f]{32}$" });
+
+impl BudgetId {
+    /// The id of what is called `name`: a token's `jti`, or the hash of a token with statements.
+    pub fn derive(name: &str) -> Self {
+        let mut h = blake3::Hasher::new();
+        h.update(b"ron-ledger/v1/budget\0");
+        h.update(name.as_bytes());
+        let mut id = [0; 16];
+        id.copy_from_slice(&h.finalize().as_bytes()[..16]);
+        Self(id)
+    }
+}
+
+impl fmt::Display for BudgetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl FromStr for BudgetId {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let hex = s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        match u128::from_str_radix(s, 16) {
+            Ok(n) if hex && s.len() == 32 => Ok(Self(n.to_be_bytes())),
+            _ => Err(ValueError::new(
+                "budget id",
+                "it must be 32 lower-case hex digits",
+            )),
+        }
     }
 }
 
@@ -146,11 +325,66 @@ mod tests {
     }
 
     #[test]
+    fn metadata_is_small_flat_and_readable() {
+        let read = |json: &str| serde_json::from_str::<Metadata>(json);
+        let good = read(r#"{"order":"17","b.c-d_e":"Straße"}"#).unwrap();
+        assert_eq!(good.get("order"), Some("17"));
+        assert_eq!(
+            serde_json::to_string(&good).unwrap(),
+            r#"{"b.c-d_e":"Straße","order":"17"}"#
+        );
+        assert!(read("{}").is_ok());
+        let many = |n: usize| {
+            let members = (0..n).map(|i| format!(r#""k{i}":"v""#)).collect::<Vec<_>>();
+            format!("{{{}}}", members.join(","))
+        };
+        assert!(read(&many(16)).is_ok());
+        let long = |n: usize| format!(r#"{{"k":"{}"}}"#, "v".repeat(n));
+        assert!(read(&long(1023)).is_ok());
+        for bad in [
+            many(17),
+            long(1024),
+            r#"{"":"v"}"#.to_owned(),
+            r#"{"a b":"v"}"#.to_owned(),
+            r#"{"k":"a\nb"}"#.to_owned(),
+            r#"{"k":"a\u202eb"}"#.to_owned(),
+            r#"{"k":1}"#.to_owned(),
+            r#"{"k":{}}"#.to_owned(),
+            format!(r#"{{"{}":"v"}}"#, "k".repeat(65)),
+        ] {
+            assert!(read(&bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tags_and_hashes_have_one_spelling() {
+        let tag = "12:000102030405060708090a0b0c0d0e0f";
+        assert_eq!(tag.parse::<BatchTag>().unwrap().to_string(), tag);
+        for bad in [
+            "0:000102030405060708090a0b0c0d0e0f",
+            "012:000102030405060708090a0b0c0d0e0f",
+            "12:00",
+            "12",
+        ] {
+            assert!(bad.parse::<BatchTag>().is_err(), "{bad}");
+        }
+        let hash = LeafHash([0xab; 32]).to_string();
+        assert_eq!(hash.parse::<LeafHash>().unwrap(), LeafHash([0xab; 32]));
+        for bad in [
+            hash.to_uppercase(),
+            hash[7..].to_owned(),
+            format!("{hash}0"),
+        ] {
+            assert!(bad.parse::<LeafHash>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn txids_carry_their_sequence_and_parse_back() {
-        let id = TxId::derive(77, b"request");
+        let id = TxId::new(77, &[1; 32]);
         assert_eq!(id.seq(), 77);
         assert_eq!(id.to_string().parse::<TxId>().unwrap(), id);
-        assert_ne!(id, TxId::derive(77, b"other"));
+        assert_eq!(id.to_string(), "tx_000000000000004d0101010101010101");
         for bad in [
             "",
             "tx_",

@@ -127,9 +127,10 @@ name!(
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'/' | b'_' | b'-')
 );
 name!(
-    /// A kind of money, such as `ron` or `eth-wei`: 1 to 32 of `[a-z0-9-]`.
-    Asset, "asset", 32, "[a-z0-9-]",
-    |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+    /// A kind of money, such as `EUR` or `eth-wei`: 1 to 32 of `[A-Za-z0-9-]`. Two names that differ
+    /// in case only never exist beside each other in one ledger.
+    Asset, "asset", 32, "[A-Za-z0-9-]",
+    |byte| byte.is_ascii_alphanumeric() || byte == b'-'
 );
 name!(
     /// A tenant, the owner of data: 1 to 64 of `[a-z0-9._-]`.
@@ -158,6 +159,18 @@ name!(
 
 fn lower_name(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-')
+}
+
+impl Asset {
+    /// The name in lower case: equal for two names that differ in case only.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        if self.0.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            Self(Arc::from(self.0.to_ascii_lowercase()))
+        } else {
+            self.clone()
+        }
+    }
 }
 
 impl Default for Tenant {

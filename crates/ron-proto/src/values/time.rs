@@ -1,5 +1,5 @@
-//! Points in time: milliseconds since 1970 internally, RFC 3339 in UTC with milliseconds on the
-//! wire.
+//! Points in time: milliseconds since 1970 internally, RFC 3339 in UTC on the wire: written with
+//! milliseconds, read with or without them.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -10,8 +10,9 @@ use super::{ValueError, string_value};
 const WHAT: &str = "time";
 const DAY_MS: u64 = 86_400_000;
 
-/// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted. On the wire
-/// `2025-03-01T12:00:00.000Z`, in this form only.
+/// Milliseconds since 1970-01-01T00:00:00Z, leap seconds not counted. Written as
+/// `2025-03-01T12:00:00.000Z`; `2025-03-01T12:00:00Z` is read as well, because most libraries write
+/// whole seconds without a fraction.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
@@ -44,14 +45,19 @@ impl Timestamp {
     pub const fn utc_day(self) -> u64 {
         self.0 / DAY_MS
     }
+
+    /// The start of a UTC day; at most [`Timestamp::MAX`].
+    pub fn from_utc_day(day: u64) -> Self {
+        Self(day.saturating_mul(DAY_MS)).min(Self::MAX)
+    }
 }
 
 /// 1970-01-01T00:00:00 in UTC. A date and time of the calendar, because a `jiff::Timestamp` ends 26 hours before
 /// [`Timestamp::MAX`].
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// The one form, with `0` for any digit.
-const FORM: &[u8; 24] = b"0000-00-00T00:00:00.000Z";
+/// The two forms that are read, with `0` for any digit; the first is the one that is written.
+const FORMS: [&[u8]; 2] = [b"0000-00-00T00:00:00.000Z", b"0000-00-00T00:00:00Z"];
 
 /// Milliseconds since 1970. The form is compared first, because the library reads many others and takes second 60.
 fn parse(text: &str) -> Option<u64> {
@@ -59,7 +65,8 @@ fn parse(text: &str) -> Option<u64> {
         b'0' => byte.is_ascii_digit(),
         mark => byte == *mark,
     };
-    if text.len() != FORM.len() || !text.bytes().zip(FORM).all(fits) || &text[17..19] == "60" {
+    let has = |form: &&[u8]| text.len() == form.len() && text.bytes().zip(*form).all(fits);
+    if !FORMS.iter().any(has) || &text[17..19] == "60" {
         return None;
     }
     let time: DateTime = text.strip_suffix('Z')?.parse().ok()?;
@@ -72,7 +79,7 @@ impl FromStr for Timestamp {
         parse(text).map(Self).ok_or_else(|| {
             ValueError::new(
                 WHAT,
-                "write it in UTC with milliseconds, as in 2025-03-01T12:00:00.000Z, from 1970",
+                "write it in UTC with or without milliseconds, as in 2025-03-01T12:00:00.000Z, from 1970",
             )
         })
     }
@@ -93,9 +100,9 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-string_value!(Timestamp, "a time in UTC with milliseconds", {
+string_value!(Timestamp, "a time in UTC", {
     "type": "string",
     "format": "date-time",
     "maxLength": 24,
-    "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3}Z$"
+    "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\\.[0-9]{3})?Z$"
 });

@@ -3,13 +3,13 @@
 //! inside an entry are taken for a header.
 //!
 //! ```text
-//! segment header, 128 bytes            batch header, 72 bytes             entry, 8 bytes + data
+//! segment header, 128 bytes            batch header, 72 bytes             record, 10 bytes + leaf + private part
 //!   0 "RONTLSEG"                         0 B7 "RTB"                         0 E5
-//!   8 u32 format                         4 u32 entries in the batch         1 u16 length of data
-//!  12 u32 entries per full segment       8 u32 bytes that follow            3 u32 crc(salt, u64 index, data)
-//!  16 u64 segment number                12 u32 0                            7 00 (RFC 6962 leaf prefix)
-//!  24 u64 index of its first entry      16 u64 index of its first entry     8 data
-//!  32 root of the tree before it        24 root of the tree before it
+//!   8 u32 format                         4 u32 records in the batch         1 u16 length of the leaf
+//!  12 u32 records per full segment       8 u32 bytes that follow            3 u16 length of the private part
+//!  16 u64 segment number                12 u32 0                            5 u32 crc(salt, u64 index, leaf, private part)
+//!  24 u64 index of its first record     16 u64 index of its first record    9 00 (RFC 6962 leaf prefix)
+//!  32 root of the tree before it        24 root of the tree before it      10 leaf, private part
 //!  64 SHA-256 of the origin             56 u64 size of the checkpoint      index header, 128 bytes
 //!  96 u64 size of the checkpoint           published by then                 0 "RONTLIDX"
 //!     published by then                 64 u32 0                             8 u32 format, 12 u32 entries
@@ -21,16 +21,18 @@
 //!             32 * n leaf hashes                                           124 u32 crc(salt, bytes 0..124)
 //! ```
 
+use std::ops::Range;
+
 use ron_crypto::hash::sha256;
 
 use crate::tile::TILE_WIDTH;
 use crate::tree::Hash;
 
 /// Version of all files of this crate.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 72;
-pub(crate) const ENTRY_HEADER: usize = 8;
+pub(crate) const ENTRY_HEADER: usize = 10;
 pub(crate) const INDEX_HEADER: usize = 128;
 /// The file offset of every 64th entry is kept.
 pub(crate) const STRIDE: u64 = 64;
@@ -64,10 +66,13 @@ impl Salt {
         crc.finalize()
     }
 
-    fn entry_crc(&self, index: u64, data: &[u8]) -> u32 {
+    /// `parts` are the leaf and the private part, together or one after the other.
+    fn entry_crc(&self, index: u64, parts: &[&[u8]]) -> u32 {
         let mut crc = self.start.clone();
         crc.update(&index.to_le_bytes());
-        crc.update(data);
+        for part in parts {
+            crc.update(part);
+        }
         crc.finalize()
     }
 }
@@ -133,10 +138,10 @@ impl SegmentHeader {
         if bytes.len() < SEGMENT_HEADER || &bytes[..8] != b"RONTLSEG" {
             return Err("the segment file has no header".into());
         }
-        // The version before the checksum: a newer format may place the checksum elsewhere.
-        if u32_at(bytes, 8) > FORMAT {
+        // The version before the checksum: another format may place the checksum elsewhere.
+        if u32_at(bytes, 8) != FORMAT {
             return Err(format!(
-                "the segment file is of the newer format {}",
+                "the segment file has format {}, this program reads {FORMAT}",
                 u32_at(bytes, 8)
             ));
         }
@@ -196,31 +201,49 @@ impl BatchHeader {
     }
 }
 
-/// Appends an entry to a batch being built and returns the position of its leaf preimage (a zero
-/// byte and the data). The stored bytes contain the preimage, so that hashing an entry copies
-/// nothing.
-pub(crate) fn push_entry(out: &mut Vec<u8>, salt: &Salt, index: u64, data: &[u8]) -> usize {
-    let length = u16::try_from(data.len()).expect("the log checks the length before");
+/// Appends a record to a batch being built and returns the place of its leaf preimage (a zero byte
+/// and the leaf). The stored bytes contain the preimage, so that hashing a leaf copies nothing.
+pub(crate) fn push_entry(
+    out: &mut Vec<u8>,
+    salt: &Salt,
+    index: u64,
+    leaf: &[u8],
+    private: &[u8],
+) -> Range<usize> {
     out.push(ENTRY_TAG);
-    out.extend_from_slice(&length.to_le_bytes());
-    out.extend_from_slice(&salt.entry_crc(index, data).to_le_bytes());
+    for part in [leaf, private] {
+        let length = u16::try_from(part.len()).expect("the log checks the length before");
+        out.extend_from_slice(&length.to_le_bytes());
+    }
+    out.extend_from_slice(&salt.entry_crc(index, &[leaf, private]).to_le_bytes());
+    let preimage = out.len()..out.len() + 1 + leaf.len();
     out.push(0);
-    out.extend_from_slice(data);
-    out.len() - data.len() - 1
+    out.extend_from_slice(leaf);
+    out.extend_from_slice(private);
+    preimage
 }
 
-/// Length of the whole entry that starts with these eight bytes; `None` when they are not an
-/// entry's.
+fn leaf_end(entry: &[u8]) -> usize {
+    ENTRY_HEADER + usize::from(u16::from_le_bytes([entry[1], entry[2]]))
+}
+
+/// Length of the whole record that starts with these ten bytes; `None` when they are not a record's.
 pub(crate) fn entry_len(header: &[u8]) -> Option<usize> {
-    let ok = header.len() >= ENTRY_HEADER && header[0] == ENTRY_TAG && header[7] == 0;
-    ok.then(|| ENTRY_HEADER + usize::from(u16::from_le_bytes([header[1], header[2]])))
+    let ok = header.len() >= ENTRY_HEADER && header[0] == ENTRY_TAG && header[9] == 0;
+    ok.then(|| leaf_end(header) + usize::from(u16::from_le_bytes([header[3], header[4]])))
 }
 
-/// Whether these bytes are the whole, undamaged entry of `index`. The checksum covers the index, so
-/// that an entry moved to another place does not match.
+/// Whether these bytes are the whole, undamaged record of `index`. The checksum covers the index, so
+/// that a record moved to another place does not match.
 pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
     entry_len(entry) == Some(entry.len())
-        && salt.entry_crc(index, &entry[ENTRY_HEADER..]) == u32_at(entry, 3)
+        && salt.entry_crc(index, &[&entry[ENTRY_HEADER..]]) == u32_at(entry, 5)
+}
+
+/// The leaf preimage and the private part of a whole record.
+pub(crate) fn entry_parts(entry: &[u8]) -> (&[u8], &[u8]) {
+    let end = leaf_end(entry);
+    (&entry[ENTRY_HEADER - 1..end], &entry[end..])
 }
 
 /// The derived file of a full segment.
@@ -389,8 +412,9 @@ mod tests {
     #[test]
     fn entries_know_their_place() {
         let mut bytes = Vec::new();
-        let leaf = push_entry(&mut bytes, &salt(), 7, b"data");
-        assert_eq!(&bytes[leaf..], b"\0data");
+        let leaf = push_entry(&mut bytes, &salt(), 7, b"data", b"private");
+        assert_eq!(&bytes[leaf], b"\0data");
+        assert_eq!(entry_parts(&bytes), (&b"\0data"[..], &b"private"[..]));
         assert!(entry_holds(&bytes, &salt(), 7));
         assert!(!entry_holds(&bytes, &salt(), 8), "another index");
         for at in 0..bytes.len() {

@@ -29,6 +29,26 @@ const SEGMENT_ENTRIES: u64 = 65_536;
 /// A batch buffer above this size is freed after the batch.
 const BUFFER_KEPT: usize = 1024 * 1024;
 
+/// Maximum length of the private part of a record in bytes.
+const PRIVATE_BYTES_MAX: usize = 65_535;
+
+/// What an append stores at one index. The tree, its tiles and the entry bundles carry the leaf
+/// alone; the private part stands beside it in the segment files and in copies of them.
+pub trait Record {
+    fn leaf(&self) -> &[u8];
+
+    fn private(&self) -> &[u8] {
+        &[]
+    }
+}
+
+/// A record without a private part.
+impl<T: AsRef<[u8]>> Record for T {
+    fn leaf(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
 /// Options for opening a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -40,7 +60,7 @@ pub struct LogOptions {
     /// Heads known from elsewhere (a second path, a witness) that the log must extend; only size
     /// and root are compared.
     pub known_heads: Vec<Checkpoint>,
-    /// Maximum length of an entry in bytes, at most 65,535.
+    /// Maximum length of a leaf in bytes, at most 65,535.
     pub entry_bytes_max: usize,
     /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps
     /// its own.
@@ -214,10 +234,10 @@ impl Log {
     /// returns, all of them are durable. On an error none may be acknowledged: after
     /// [`AppendError::Io`] a prefix of them may be in the log when it is opened again (all or none,
     /// unless the batch crosses a segment).
-    pub fn append<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<u64, AppendError> {
-        self.admit(entries)?;
+    pub fn append<R: Record>(&mut self, records: &[R]) -> Result<u64, AppendError> {
+        self.admit(records)?;
         let first = self.frontier.size();
-        if entries.is_empty() {
+        if records.is_empty() {
             return Ok(first);
         }
         #[cfg(mutant = "ack")] // entries are acknowledged, but shown only with the next batch
@@ -226,7 +246,7 @@ impl Log {
         }
         let shared = Arc::clone(&self.shared);
         let mut guard = PoisonGuard(&shared, true);
-        let mut rest = entries;
+        let mut rest = records;
         while !rest.is_empty() {
             let filled =
                 self.frontier.size() - self.shared.meta.first_of(self.filling.active.number);
@@ -253,21 +273,23 @@ impl Log {
         Ok(first)
     }
 
-    fn admit<T: AsRef<[u8]>>(&self, entries: &[T]) -> Result<(), AppendError> {
+    fn admit<R: Record>(&self, records: &[R]) -> Result<(), AppendError> {
         if self.shared.is_poisoned() {
             return Err(AppendError::Poisoned);
         }
         let mut total = 0;
-        for (at, entry) in entries.iter().enumerate() {
-            let bytes = entry.as_ref().len();
-            if bytes > self.entry_bytes_max {
-                return Err(AppendError::EntryTooLarge {
-                    at,
-                    bytes,
-                    most: self.entry_bytes_max,
-                });
+        for (at, record) in records.iter().enumerate() {
+            let parts = [
+                (record.leaf().len(), self.entry_bytes_max),
+                (record.private().len(), PRIVATE_BYTES_MAX),
+            ];
+            for (bytes, most) in parts {
+                if bytes > most {
+                    return Err(AppendError::EntryTooLarge { at, bytes, most });
+                }
+                total += bytes;
             }
-            total += bytes + ENTRY_HEADER;
+            total += ENTRY_HEADER;
         }
         if total > BATCH_BODY_MAX {
             return Err(AppendError::BatchTooLarge {
@@ -279,24 +301,25 @@ impl Log {
     }
 
     /// Writes one batch of one segment: encode, write, sync.
-    fn write_batch<T: AsRef<[u8]>>(&mut self, entries: &[T]) -> Result<(), AppendError> {
+    fn write_batch<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
         let meta = &self.shared.meta;
         let first = self.frontier.size();
         let root = self.head;
         // The header needs the length of the body: its space is left empty first and filled last.
         self.buffer.clear();
         self.buffer.resize(BATCH_HEADER, 0);
-        for entry in entries {
+        for record in records {
             let index = self.frontier.size();
             let offset = self.filling.end + self.buffer.len() as u64;
-            let leaf_at = push_entry(&mut self.buffer, &meta.salt, index, entry.as_ref());
-            let leaf = sha256(&self.buffer[leaf_at..]);
+            let (leaf, private) = (record.leaf(), record.private());
+            let preimage = push_entry(&mut self.buffer, &meta.salt, index, leaf, private);
+            let leaf = sha256(&self.buffer[preimage]);
             self.filling
                 .take(index % meta.segment_entries, offset, leaf);
             self.frontier.push(leaf);
         }
         let header = BatchHeader {
-            count: entries.len() as u32,
+            count: records.len() as u32,
             body: (self.buffer.len() - BATCH_HEADER) as u32,
             first,
             root,

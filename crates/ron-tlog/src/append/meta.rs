@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```text
-//! ron-tlog 1
+//! ron-tlog 2
 //! origin <origin>
 //! segment_entries <power of two, 256..=65536>
 //! salt <32 hex>
@@ -78,7 +78,12 @@ impl Meta {
                 });
             }
             Some(v) if v == u64::from(FORMAT) => {}
-            _ => return Err(damaged("does not start with its format")),
+            Some(v) => {
+                return Err(damaged(&format!(
+                    "has format {v}, which this program no longer reads"
+                )));
+            }
+            None => return Err(damaged("does not start with its format")),
         }
         let mut field = |name: &str| {
             lines
@@ -149,10 +154,10 @@ mod tests {
             let changed = String::from_utf8(changed).expect("ASCII");
             assert!(Meta::parse(&changed).is_err(), "byte {at}");
         }
-        let newer = text.replace("ron-tlog 1", "ron-tlog 2");
+        let newer = text.replace("ron-tlog 2", "ron-tlog 3");
         assert!(matches!(
             Meta::parse(&newer),
-            Err(OpenError::NewerFormat { found: 2, .. })
+            Err(OpenError::NewerFormat { found: 3, .. })
         ));
         assert!(Meta::parse(&text[..text.len() - 4]).is_err());
     }

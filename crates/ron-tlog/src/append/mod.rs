@@ -30,7 +30,7 @@ pub use checkpointer::Checkpointer;
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
-pub use log::{Log, LogOptions, Recovery};
+pub use log::{Log, LogOptions, Record, Recovery};
 pub use reader::{LogReader, TreeHead};
 pub use verify::{Verified, verify_dir, verify_on};
 pub use witness_store::{CosignError, Cosigned, WitnessStore, origin_hash};

@@ -354,7 +354,7 @@ impl Opening<'_> {
             notes: Vec::new(),
             newest_checkpoint: u64::MAX,
             keys: &[],
-            on_entry: &mut |_, _| Ok(()),
+            on_entry: &mut |_, _, _| Ok(()),
             progress: &mut |_, _| (),
         };
         check

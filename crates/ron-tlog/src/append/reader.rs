@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::errors::{ProofError, ReadError, WriteFailure};
-use super::layout::{BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, entry_holds, entry_len};
+use super::layout::{
+    BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, entry_holds, entry_len, entry_parts,
+};
 use super::state::{Shared, View};
 use super::window::Window;
 use crate::checkpoint::Checkpoint;
@@ -86,20 +88,43 @@ impl LogReader {
         self.0.published_size()
     }
 
+    /// The leaf at `index`.
     pub fn entry(&self, index: u64) -> Result<Vec<u8>, ReadError> {
-        let mut found = Vec::new();
-        self.entries(index..index.saturating_add(1), |_, entry| {
-            found.extend_from_slice(entry);
+        self.record(index).map(|(leaf, _)| leaf)
+    }
+
+    /// The leaf and the private part at `index`.
+    pub fn record(&self, index: u64) -> Result<(Vec<u8>, Vec<u8>), ReadError> {
+        let mut found = (Vec::new(), Vec::new());
+        self.records(index..index.saturating_add(1), |_, leaf, private| {
+            found.0.extend_from_slice(leaf);
+            found.1.extend_from_slice(private);
             Ok::<(), ReadError>(())
         })?;
         Ok(found)
     }
 
-    /// Calls `visit` with every entry of `range` in order. Ends early with the visitor's error.
+    /// Calls `visit` with every leaf of `range` in order. Ends early with the visitor's error.
     pub fn entries<E: From<ReadError>>(
         &self,
         range: Range<u64>,
         mut visit: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.records(range, |index, leaf, _| visit(index, leaf))
+    }
+
+    /// Hash of the leaf at `index`; read from memory while its segment is being filled.
+    pub fn leaf_hash(&self, index: u64) -> Result<Hash, ReadError> {
+        let tree = self.0.tree.load();
+        View::new(&self.0, &tree).node(0, index)
+    }
+
+    /// Calls `visit` with every leaf of `range` and its private part in order. Ends early with the
+    /// visitor's error.
+    pub fn records<E: From<ReadError>>(
+        &self,
+        range: Range<u64>,
+        mut visit: impl FnMut(u64, &[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let tree = self.0.tree.load();
         if range.end > tree.size && range.start < range.end {
@@ -109,8 +134,8 @@ impl LogReader {
             }));
         }
         let view = View::new(&self.0, &tree);
-        view.walk(range.start, range.end, &mut |index, preimage| {
-            visit(index, &preimage[1..])
+        view.walk(range.start, range.end, &mut |index, preimage, private| {
+            visit(index, &preimage[1..], private)
         })
     }
 
@@ -255,13 +280,13 @@ impl LogReader {
 }
 
 impl View<'_> {
-    /// Calls `visit` with index and leaf preimage (a zero byte and the data) of every entry of
-    /// `[from, to)`, which must exist.
+    /// Calls `visit` with index, leaf preimage (a zero byte and the leaf) and private part of every
+    /// record of `[from, to)`, which must exist.
     pub(crate) fn walk<E: From<ReadError>>(
         &self,
         from: u64,
         to: u64,
-        visit: &mut dyn FnMut(u64, &[u8]) -> Result<(), E>,
+        visit: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut next = from;
         while next < to {
@@ -296,7 +321,7 @@ impl View<'_> {
         number: u64,
         (mut offset, mut index): (u64, u64),
         range: Range<u64>,
-        visit: &mut dyn FnMut(u64, &[u8]) -> Result<(), E>,
+        visit: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), E>,
     ) -> Result<Option<u64>, E> {
         let io = |source| ReadError::Io {
             index: range.start,
@@ -333,7 +358,8 @@ impl View<'_> {
                     .map_err(io)?
                     .filter(|e| entry_holds(e, salt, index));
                 let Some(entry) = entry else { return reached };
-                visit(index, &entry[ENTRY_HEADER - 1..])?;
+                let (preimage, private) = entry_parts(entry);
+                visit(index, preimage, private)?;
             }
             index += 1;
             offset += len as u64;

@@ -9,8 +9,8 @@
 use std::io;
 
 use super::layout::{
-    BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER,
-    entry_holds, entry_len,
+    BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, SEGMENT_HEADER, entry_holds, entry_len,
+    entry_parts,
 };
 use super::meta::Meta;
 use super::window::Window;
@@ -49,8 +49,9 @@ pub(crate) struct Entry<'w> {
     pub index: u64,
     /// Start of the entry in the file.
     pub offset: u64,
-    /// A zero byte and the data: the input of the leaf hash.
+    /// A zero byte and the leaf: the input of the leaf hash.
     pub preimage: &'w [u8],
+    pub private: &'w [u8],
 }
 
 impl<'w> Batch<'w> {
@@ -59,10 +60,12 @@ impl<'w> Batch<'w> {
         let mut offset = self.offset + BATCH_HEADER as u64;
         std::iter::from_fn(move || {
             let (entry, after) = rest.split_at_checked(entry_len(rest)?)?;
+            let (preimage, private) = entry_parts(entry);
             let this = Entry {
                 index,
                 offset,
-                preimage: &entry[ENTRY_HEADER - 1..],
+                preimage,
+                private,
             };
             offset += entry.len() as u64;
             index += 1;

@@ -301,7 +301,7 @@ impl<'a> View<'a> {
 
     fn rehashed_leaves(&self, first: u64) -> Result<Vec<Hash>, ReadError> {
         let mut leaves = Vec::with_capacity(TILE_WIDTH as usize);
-        self.walk(first, first + TILE_WIDTH, &mut |_, preimage| {
+        self.walk(first, first + TILE_WIDTH, &mut |_, preimage, _| {
             leaves.push(ron_crypto::hash::sha256(preimage));
             Ok::<(), ReadError>(())
         })?;

@@ -16,7 +16,7 @@ use super::layout::{
     segment_number,
 };
 use super::meta::Meta;
-use super::scan::{Scanner, Step};
+use super::scan::{Entry, Scanner, Step};
 use super::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::note::{NOTE_BYTES_MAX, VerifierKey};
@@ -50,21 +50,21 @@ pub struct Verified {
 pub fn verify_dir(
     dir: &Path,
     key: &VerifierKey,
-    on_entry: &mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    on_entry: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verified, VerifyError> {
     verify_on(&OsDisk, dir, std::slice::from_ref(key), on_entry, progress)
 }
 
 /// Checks the log in `dir` of `disk`: the stored checkpoint must be signed by one of `keys`, and
-/// the entries must be those that it covers. `on_entry` gets every entry in order, before the
-/// result for all of them is known, and may reject it. `progress` gets the number of entries
+/// the entries must be those that it covers. `on_entry` gets every leaf with its private part in
+/// order, before the result for all of them is known, and may reject it. `progress` gets the number of entries
 /// checked and the number that the checkpoint covers.
 pub fn verify_on(
     disk: &dyn Disk,
     dir: &Path,
     keys: &[VerifierKey],
-    on_entry: &mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    on_entry: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verified, VerifyError> {
     let whole = |e: &dyn std::fmt::Display| VerifyError::whole(e.to_string());
@@ -134,7 +134,7 @@ pub(crate) struct Check<'a> {
     pub newest_checkpoint: u64,
     /// Keys that may have signed it.
     pub keys: &'a [VerifierKey],
-    pub on_entry: &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>,
+    pub on_entry: &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -272,7 +272,7 @@ impl Check<'_> {
                 Step::Batch(batch) => {
                     self.check_recorded_checkpoint(batch.header.checkpoint_size)?;
                     for entry in batch.entries() {
-                        self.entry(entry.index, entry.preimage, known)?;
+                        self.entry(&entry, known)?;
                     }
                 }
                 Step::End if next == limit => return Ok(After::NextSegment),
@@ -294,15 +294,16 @@ impl Check<'_> {
         }
     }
 
-    fn entry(&mut self, index: u64, preimage: &[u8], known: &[Hash]) -> Result<(), VerifyError> {
-        let leaf = sha256(preimage);
+    fn entry(&mut self, entry: &Entry<'_>, known: &[Hash]) -> Result<(), VerifyError> {
+        let (index, leaf) = (entry.index, sha256(entry.preimage));
         let kept = known.get((index % self.meta.segment_entries) as usize);
         // The index file is not signed: a difference alone proves nothing, it only locates damage.
         if self.suspect.is_none() && kept.is_some_and(|k| *k != leaf) {
             self.suspect = Some(index);
         }
         self.frontier.push(leaf);
-        (self.on_entry)(index, &preimage[1..]).map_err(|why| VerifyError::at(index, why))?;
+        (self.on_entry)(index, &entry.preimage[1..], entry.private)
+            .map_err(|why| VerifyError::at(index, why))?;
         self.check_heads()?;
         if index.is_multiple_of(PROGRESS_EVERY) {
             let covered = self.covered();

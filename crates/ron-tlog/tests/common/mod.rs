@@ -9,7 +9,9 @@ use ron_crypto::sign::Ed25519Key;
 use ron_files::Disk;
 use ron_kernel::SeededRandom;
 use ron_tlog::append::verify_on;
-use ron_tlog::{Ed25519NoteSigner, Log, LogOptions, OpenError, Verified, VerifierKey, VerifyError};
+use ron_tlog::{
+    Ed25519NoteSigner, Log, LogOptions, OpenError, Record, Verified, VerifierKey, VerifyError,
+};
 
 pub const ORIGIN: &str = "log.example/test";
 
@@ -32,8 +34,32 @@ pub fn entry(index: u64) -> Vec<u8> {
     bytes
 }
 
-pub fn entries(from: u64, n: u64) -> Vec<Vec<u8>> {
-    (from..from + n).map(entry).collect()
+/// The private part at an index; every third record has none.
+pub fn private(index: u64) -> Vec<u8> {
+    vec![(index % 253) as u8; (index % 3 * 40) as usize]
+}
+
+pub struct TestRecord {
+    leaf: Vec<u8>,
+    private: Vec<u8>,
+}
+
+impl Record for TestRecord {
+    fn leaf(&self) -> &[u8] {
+        &self.leaf
+    }
+
+    fn private(&self) -> &[u8] {
+        &self.private
+    }
+}
+
+pub fn entries(from: u64, n: u64) -> Vec<TestRecord> {
+    let one = |index| TestRecord {
+        leaf: entry(index),
+        private: private(index),
+    };
+    (from..from + n).map(one).collect()
 }
 
 pub fn options() -> LogOptions {
@@ -68,10 +94,10 @@ pub fn verify(disk: &dyn Disk) -> Result<Verified, VerifyError> {
         disk,
         dir(),
         &[key()],
-        &mut |index, data| {
+        &mut |index, leaf, beside| {
             assert_eq!(index, seen, "entries come in order");
             seen += 1;
-            if data == entry(index) {
+            if leaf == entry(index) && beside == private(index) {
                 Ok(())
             } else {
                 Err("not the entry that was appended".into())

@@ -25,7 +25,7 @@ use segments::{ROWS, Segment};
 const KEEP_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Name of the file that records which ledger the copy belongs to, and the prefix of its content.
 const ABOUT: &str = "about";
-const FORMAT: &str = "answers 1 of ";
+const FORMAT: &str = "answers 2 of ";
 /// Maximum bytes of that file; the origin of a log is shorter than 256.
 const ABOUT_MAX: u64 = 1_024;
 

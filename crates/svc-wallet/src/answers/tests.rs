@@ -4,8 +4,8 @@ use std::fs;
 
 use super::*;
 use ron_files::{CrashMode, FaultKind, OsDisk, SimDisk};
-use ron_proto::ledger::{Receipt, TxId};
-use ron_proto::{Amount, ContentId, Timestamp};
+use ron_proto::ledger::{Details, LeafHash, PrivateFacts, Receipt, TxId};
+use ron_proto::{Amount, Timestamp};
 
 fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
     let entry = Entry::Issue {
@@ -15,11 +15,11 @@ fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
         to: "a".parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(amount),
-        memo: None,
-        reference: None,
-        daily_ceiling: Some(Amount(7)),
+        details: Details::default(),
+        batch: None,
+        budgets: Vec::new(),
     };
-    let txid = TxId::derive(seq, b"r");
+    let txid = TxId::new(seq, &[7; 32]);
     let receipt = Receipt {
         txid,
         op: entry.kind(),
@@ -27,11 +27,12 @@ fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
         to: Some("a".parse().unwrap()),
         asset: Some("ron".parse().unwrap()),
         amount_minor: Some(Amount(amount)),
-        nonce: None,
-        idem: key.to_owned(),
         ts: Timestamp(ts),
         seq,
-        receipt_hash: ContentId([0; 32]),
+        hold: None,
+        batch: None,
+        reverses: None,
+        receipt_hash: LeafHash([0; 32]),
     };
     Event {
         seq,
@@ -41,6 +42,10 @@ fn event(seq: u64, ts: u64, key: &str, amount: u128) -> Event {
             seq,
             txid,
             receipt,
+            private: PrivateFacts {
+                idem: Some(key.to_owned()),
+                ..PrivateFacts::default()
+            },
             replayed: false,
         },
     }
@@ -251,10 +256,7 @@ fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
 #[test]
 fn a_request_is_compared_whole() {
     let found: Vec<Event> = (1..=2).map(|n| event(n, n, &format!("k{n}"), 1)).collect();
-    let request: Vec<Entry> = found
-        .iter()
-        .map(|e| e.entry.clone().without_ceiling())
-        .collect();
+    let request: Vec<Entry> = found.iter().map(|e| e.entry.clone()).collect();
     let Some(Replay::First(answers)) = replay_of(&request, &found) else {
         panic!("the same request")
     };
@@ -273,7 +275,7 @@ fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));
     let mut keyless = event(2, 2, "k2", 1);
     keyless.entry = Entry::Expire {
-        hold: TxId::derive(1, b"r"),
+        hold: TxId::new(1, &[7; 32]),
     };
     let events = [event(1, 1, "k1", 1), keyless, event(3, 3, "k3", 1)];
     opened(&reader, "o", 0, 9).take(&events).unwrap();

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, Receipt, RequestKey};
-use ron_proto::wallet::{HistoryEntry, HistoryPage, Nothing, WalletAction};
+use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, RequestKey};
+use ron_proto::wallet::{HistoryEntry, HistoryPage, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
-use super::Api;
-use super::holds::nothing;
+use super::holds::remarks;
 use super::submit::{Accepted, write};
 use super::writes::{not_reserved, tag};
+use super::{Api, is_own};
 use crate::render::code_of;
 
 /// Maximum entries of one page.
@@ -28,8 +28,8 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             |api, req| set_frozen(api, req, true),
         )
         .summary("Freeze an account: it refuses debits until it is unfrozen.")
-        .body::<Nothing>()
-        .returns::<Receipt>(200),
+        .body::<Remarks>()
+        .returns::<Transaction>(200),
         write(
             api,
             "/v1/account/{account}/unfreeze",
@@ -38,14 +38,14 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             |api, req| set_frozen(api, req, false),
         )
         .summary("Unfreeze an account: it accepts debits again.")
-        .body::<Nothing>()
-        .returns::<Receipt>(200),
+        .body::<Remarks>()
+        .returns::<Transaction>(200),
         Route::get(
             "/v1/account/{account}/history",
             Need::Scope(scope::WALLET_READ),
             move |req| history(&reader, req),
         )
-        .summary("Entries that touched an account, oldest first.")
+        .summary("Entries that touched an account, oldest first. Refused attempts are shown only to their makers.")
         .query_as::<u64>(
             "after",
             false,
@@ -70,7 +70,7 @@ fn account_of(req: &Request) -> Result<Account, Problem> {
 
 fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Problem> {
     let tag = tag(req)?;
-    nothing(req)?;
+    let details = remarks(req)?;
     let account = account_of(req)?;
     not_reserved(&account)?;
     api.allow(req, WalletAction::Admin, &account, None, None)?;
@@ -85,6 +85,7 @@ fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Proble
             principal,
             key,
             account: account.clone(),
+            details,
         }
     } else {
         Entry::Unfreeze {
@@ -92,6 +93,7 @@ fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Proble
             principal,
             key,
             account: account.clone(),
+            details,
         }
     };
     Ok(Accepted::one(entry, account))
@@ -116,11 +118,22 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         .map_err(|e| api.read_failed(&e, "history"))?;
     let doc = HistoryPage {
         account,
-        entries: page.events.into_iter().map(history_entry).collect(),
+        entries: page
+            .events
+            .into_iter()
+            .filter(|event| concerns(req, event))
+            .map(history_entry)
+            .collect(),
         next: page.next,
         head: page.head,
     };
     Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// Whether an entry is part of the history that the caller sees: an attempt that was refused changed
+/// nothing, and only its maker sees it.
+fn concerns(req: &Request, event: &Event) -> bool {
+    code_of(&event.answer).is_none() || is_own(&req.principal, &event.entry)
 }
 
 /// An entry as readers of the account see it: without the idempotency keys and names of other
@@ -134,8 +147,7 @@ fn history_entry(event: Event) -> HistoryEntry {
         // A receipt has the resolved accounts and amounts (a release names only its hold), so it
         // wins.
         (operands.from, operands.to) = (r.from.clone(), r.to.clone());
-        (operands.asset, operands.amount_minor, operands.nonce) =
-            (r.asset.clone(), r.amount_minor, r.nonce);
+        (operands.asset, operands.amount_minor) = (r.asset.clone(), r.amount_minor);
     }
     HistoryEntry {
         seq: event.seq,
@@ -148,6 +160,9 @@ fn history_entry(event: Event) -> HistoryEntry {
         asset: operands.asset,
         amount_minor: operands.amount_minor,
         nonce: operands.nonce,
-        memo: operands.memo,
+        hold: receipt.and_then(|r| r.hold),
+        batch: receipt.and_then(|r| r.batch),
+        reverses: receipt.and_then(|r| r.reverses),
+        memo: operands.details.memo,
     }
 }

@@ -1,23 +1,20 @@
 //! `POST /v1/batch`: up to 1,000 operations under one key, in one ledger call.
 //!
-//! Item 0 has the caller's key, item `i` has `key#i`. Each item's reference carries the item count
-//! and a hash of the whole body, so that a key matches only the identical batch, and all items of a
-//! batch can be found from its key.
+//! Item 0 has the caller's key, item `i` has `key#i`. Each item carries the item count and a hash of
+//! the whole body, so that a key matches only the identical batch, and all items of a batch can be
+//! found from its key.
 
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{CommitRequest, Entry, MAX_COMMIT_BYTES, Reference, RequestKey};
-use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, Burn, IssueMoney, MAX_BATCH, Transfer};
+use ron_proto::ledger::{BatchTag, CommitRequest, Entry, MAX_COMMIT_BYTES, RequestKey};
+use ron_proto::wallet::{Batch, BatchAnswer, BatchItem, Burn, MAX_BATCH, Transfer};
 use ron_proto::{ContentId, Problem, jcs, scope};
 
 use super::Api;
 use super::submit::{Accepted, write};
 use super::writes::{Tag, WriteEntry, burn, issue, tag, transfer};
 use crate::render::Shape;
-
-/// Prefix of the references of batch items.
-const PREFIX: &str = "batch:";
 
 pub fn route(api: &Arc<Api>) -> Route {
     write(api, "/v1/batch", Need::Identity, "batch", read)
@@ -35,7 +32,7 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
             "a batch has 1 to {MAX_BATCH} items"
         )));
     }
-    let reference = reference(&body)?;
+    let batch = batch_tag(&body)?;
     let linked = body.linked;
     let mut made: Vec<WriteEntry> = Vec::with_capacity(body.items.len());
     for (i, item) in body.items.into_iter().enumerate() {
@@ -50,7 +47,7 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
                 key,
                 ..whole.owned.clone()
             },
-            reference: Some(reference.clone()),
+            batch: Some(batch),
         };
         let one = entry(api, req, tag, item);
         made.push(one.map_err(|mut problem| {
@@ -70,79 +67,40 @@ fn read(api: &Api, req: &Request) -> Result<Accepted, Problem> {
 
 fn entry(api: &Api, req: &Request, tag: Tag, item: BatchItem) -> Result<WriteEntry, Problem> {
     let need = match &item {
-        BatchItem::Issue { .. } => scope::WALLET_ISSUE,
-        BatchItem::Transfer { .. } => scope::WALLET_TRANSFER,
-        BatchItem::Burn { .. } => scope::WALLET_BURN,
+        BatchItem::Issue(_) => scope::WALLET_ISSUE,
+        BatchItem::Transfer(_) => scope::WALLET_TRANSFER,
+        BatchItem::Burn(_) => scope::WALLET_BURN,
     };
     if !req.principal.has_scope(need) {
         return Err(Problem::forbidden(format!("this needs the scope {need}")));
     }
     match item {
-        BatchItem::Issue {
-            to,
-            asset,
-            amount_minor,
-            memo,
-        } => {
-            let body = IssueMoney {
-                to,
-                asset,
-                amount_minor,
-                memo,
-            };
-            issue(api, req, tag, body)
-        }
-        BatchItem::Transfer {
-            from,
-            to,
-            asset,
-            amount_minor,
-            nonce,
-            memo,
-        } => {
-            let body = Transfer {
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-            };
-            transfer(api, req, tag, body)
-        }
-        BatchItem::Burn {
-            from,
-            asset,
-            amount_minor,
-            nonce,
-            memo,
-        } => {
-            let body = Burn {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-            };
-            burn(api, req, tag, body)
-        }
+        BatchItem::Issue(body) => issue(api, req, tag, body),
+        BatchItem::Transfer(body) => transfer(api, req, tag, body),
+        BatchItem::Burn(body) => burn(api, req, tag, body),
     }
 }
 
-/// `batch:<items>:<32 hex digits>`.
-fn reference(body: &Batch) -> Result<Reference, Problem> {
+fn batch_tag(body: &Batch) -> Result<BatchTag, Problem> {
     let broken = |_| Problem::internal("the batch cannot be written in canonical form");
-    let hash = ContentId::of(&jcs::to_vec(body).map_err(broken)?).hex();
-    let text = format!("{PREFIX}{}:{}", body.items.len(), &hash[..32]);
-    text.parse()
-        .map_err(|_| Problem::internal("the batch's reference is not usable"))
+    let mut compared = body.clone();
+    for item in &mut compared.items {
+        if let BatchItem::Transfer(Transfer { nonce, .. }) | BatchItem::Burn(Burn { nonce, .. }) =
+            item
+        {
+            *nonce = None;
+        }
+    }
+    let hash = ContentId::of(&jcs::to_vec(&compared).map_err(broken)?);
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&hash.as_bytes()[..16]);
+    let items = body.items.len() as u32;
+    Ok(BatchTag { items, digest })
 }
 
 /// Number of items of the batch that this entry belongs to; `None` for a single operation.
 pub fn items_of(entry: &Entry) -> Option<usize> {
-    let reference = entry.operands().reference?;
-    let rest = reference.as_str().strip_prefix(PREFIX)?;
-    rest.split(':').next()?.parse().ok()
+    entry.batch().map(|batch| batch.items as usize)
 }
 
 /// Refuses a batch whose ledger call would exceed the size limit.
@@ -165,31 +123,38 @@ fn fits(entries: &[Entry]) -> Result<(), Problem> {
 mod tests {
     use super::*;
     use ron_proto::Amount;
+    use ron_proto::ledger::Details;
+    use ron_proto::wallet::IssueMoney;
 
     #[test]
-    fn the_reference_names_the_whole_batch() {
-        let item = |n| BatchItem::Issue {
-            to: "a".parse().unwrap(),
-            asset: "ron".parse().unwrap(),
-            amount_minor: Amount(n),
-            memo: None,
+    fn the_tag_names_the_whole_batch() {
+        let item = |n| {
+            BatchItem::Issue(IssueMoney {
+                to: "a".parse().unwrap(),
+                asset: "ron".parse().unwrap(),
+                amount_minor: Amount(n),
+                details: Details::default(),
+            })
         };
-        let batch = |items: Vec<BatchItem>, linked| reference(&Batch { items, linked }).unwrap();
+        let batch = |items: Vec<BatchItem>, linked| batch_tag(&Batch { items, linked }).unwrap();
         let two = batch(vec![item(1), item(2)], false);
         assert_eq!(two, batch(vec![item(1), item(2)], false));
         assert_ne!(two, batch(vec![item(2), item(1)], false));
         assert_ne!(two, batch(vec![item(1), item(2)], true));
-        let entry = Entry::Issue {
-            tenant: "t".parse().unwrap(),
-            principal: "p".parse().unwrap(),
-            key: "k".parse().unwrap(),
-            to: "a".parse().unwrap(),
-            asset: "ron".parse().unwrap(),
-            amount_minor: Amount(1),
-            memo: None,
-            reference: Some(two),
-            daily_ceiling: None,
-        };
-        assert_eq!(items_of(&entry), Some(2));
+        assert_eq!(two.items, 2);
+    }
+
+    #[test]
+    fn items_have_the_members_of_their_requests_and_no_others() {
+        let read = |json: &str| serde_json::from_str::<Batch>(json);
+        let item =
+            r#"{"op":"issue","to":"a","asset":"ron","amount_minor":"1","reference":"order 17"}"#;
+        let batch = read(&format!(r#"{{"items":[{item}]}}"#)).unwrap();
+        assert_eq!(
+            serde_json::to_string(&batch).unwrap(),
+            format!(r#"{{"items":[{item}]}}"#)
+        );
+        let odd = item.replace("reference", "colour");
+        assert!(read(&format!(r#"{{"items":[{odd}]}}"#)).is_err());
     }
 }

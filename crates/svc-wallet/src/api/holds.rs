@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ron_auth::caveats::daily_ceiling;
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::{Deadline, RankedMutex};
-use ron_proto::ledger::{Entry, EntryAnswer, Receipt, TxId};
-use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Nothing, WalletAction};
+use ron_proto::ledger::{Details, Entry, EntryAnswer, TxId};
+use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 
 use super::Api;
@@ -63,16 +62,16 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
         write(api, "/v1/hold", hold, "hold", make)
             .summary("Reserve money until it is captured, released or expires.")
             .body::<HoldMoney>()
-            .returns::<Receipt>(200),
+            .returns::<Transaction>(200),
         write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
-            .summary("Pay out of a hold; the remainder stays reserved.")
+            .summary("Pay out of a hold, in part or all that is left; the remainder stays reserved, unless the capture is final.")
             .body::<Capture>()
-            .returns::<Receipt>(200)
+            .returns::<Transaction>(200)
             .errors(&[404]),
         write(api, "/v1/hold/{id}/release", hold, "release", release)
             .summary("End a hold; the remainder becomes available again.")
-            .body::<Nothing>()
-            .returns::<Receipt>(200)
+            .body::<Remarks>()
+            .returns::<Transaction>(200)
             .errors(&[404]),
         Route::get(
             "/v1/hold/{id}",
@@ -107,9 +106,10 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         amount_minor: body.amount_minor,
         nonce: body.nonce,
         expires_at: body.expires_at,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling: ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok(Accepted::one(entry, account))
 }
@@ -117,7 +117,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
 fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let tag = tag(req)?;
     let body: Capture = req.json()?;
-    positive(body.amount_minor)?;
+    body.amount_minor.map_or(Ok(()), positive)?;
     not_reserved(&body.to)?;
     let (hold, facts) = facts(api, req)?;
     api.allow(
@@ -125,7 +125,8 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         WalletAction::Hold,
         &facts.from,
         Some(&facts.asset),
-        Some(body.amount_minor),
+        // All that is left is at most what the hold had at first.
+        Some(body.amount_minor.unwrap_or(facts.amount)),
     )?;
     let entry = Entry::Capture {
         tenant: tag.owned.tenant,
@@ -134,17 +135,18 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         hold,
         to: body.to,
         amount_minor: body.amount_minor,
-        memo: body.memo,
-        reference: tag.reference,
-        // Of the token alone: the hold was bound by the rule's limit and the configured one.
-        daily_ceiling: daily_ceiling(&req.principal.caveats),
+        ends_hold: body.ends_hold,
+        details: body.details,
+        batch: tag.batch,
+        // The day's limit bound the hold when it was made.
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok(Accepted::one(entry, facts.from.clone()))
 }
 
 fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let tag = tag(req)?;
-    nothing(req)?;
+    let details = remarks(req)?;
     let (hold, facts) = facts(api, req)?;
     api.allow(
         req,
@@ -158,16 +160,17 @@ fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         principal: tag.owned.principal,
         key: tag.owned.key,
         hold,
+        details,
     };
     Ok(Accepted::one(entry, facts.from.clone()))
 }
 
-/// Accepts an empty body or `{}`.
-pub fn nothing(req: &Request) -> Result<(), Problem> {
+/// The remarks in the body, which may be empty.
+pub fn remarks(req: &Request) -> Result<Details, Problem> {
     if req.body.is_empty() {
-        return Ok(());
+        return Ok(Details::default());
     }
-    req.json::<Nothing>().map(drop)
+    req.json::<Remarks>().map(|body| body.details)
 }
 
 fn state(api: &Api, req: &Request) -> Result<Response, Problem> {

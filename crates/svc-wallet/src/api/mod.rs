@@ -4,6 +4,7 @@
 mod accounts;
 mod balance;
 mod batch;
+mod budget;
 mod holds;
 mod ops;
 mod submit;
@@ -78,7 +79,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(accounts::routes(api))
     .add(balance::route(api))
     .add_all(tx::routes(api))
-    .add(ops::route(api))
+    .add_all(ops::routes(api))
+    .add(budget::route(api))
 }
 
 impl Api {
@@ -138,14 +140,12 @@ impl Api {
 
     /// Whether the caller may see an entry: its own, or one that names an account it may read.
     fn may_see(&self, principal: &Principal, entry: &Entry) -> bool {
-        let own = entry.request_key().is_some_and(|owned| {
-            owned.tenant == principal.tenant && owned.principal.as_str() == principal.name
-        });
         let named = entry.operands();
-        own || [named.from, named.to]
-            .iter()
-            .flatten()
-            .any(|account| self.may_read(principal, account))
+        is_own(principal, entry)
+            || [named.from, named.to]
+                .iter()
+                .flatten()
+                .any(|account| self.may_read(principal, account))
     }
 
     fn read_deadline(req: &Request) -> Deadline {
@@ -173,6 +173,13 @@ impl Api {
             }
         }
     }
+}
+
+/// Whether the caller made the entry.
+fn is_own(principal: &Principal, entry: &Entry) -> bool {
+    entry.request_key().is_some_and(|owned| {
+        owned.tenant == principal.tenant && owned.principal.as_str() == principal.name
+    })
 }
 
 /// The caller's key as the ledger stores it.

@@ -1,60 +1,96 @@
-//! `GET /v1/ops/{key}`: the outcome of an operation whose answer was lost.
+//! `GET /v1/ops/{key}` and `POST /v1/ops/{key}/abandon`: the outcome of an operation whose answer
+//! was lost.
 
 use std::sync::Arc;
 
 use ron_client::ClientError;
-use ron_http::{Need, Request, Response, Route};
+use ron_http::{Method, Need, Request, Response, Route, sync};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{EntryAnswer, Event, RequestKey};
-use ron_proto::wallet::Operation;
+use ron_proto::wallet::{Nothing, Operation};
 use ron_proto::{IdemKey, Problem, scope};
 
 use super::batch::items_of;
 use super::submit::neighbours;
 use super::{Api, request_key};
 use crate::errors::in_flight;
-use crate::render::item;
+use crate::render::{code_of, item, leaves_key_unused, problem};
 
-pub fn route(api: &Arc<Api>) -> Route {
-    let api = api.clone();
-    Route::get(
-        "/v1/ops/{key}",
-        Need::Scope(scope::WALLET_READ),
-        move |req| {
-            api.metrics.requests.with_label_values(&["ops"]).inc();
-            let operation = outcome(&api, req)?;
-            Ok(Response::json(200, &operation).cache("no-store"))
-        },
-    )
-    .summary("Outcome of the caller's operation with this idempotency key.")
-    .returns::<Operation>(200)
-    .errors(&[400, 403, 404, 409, 429, 503])
-    .while_draining()
+/// The scopes of writes: a caller with one of them may give up keys of its own.
+const WRITES: [&str; 5] = [
+    scope::WALLET_ISSUE,
+    scope::WALLET_TRANSFER,
+    scope::WALLET_BURN,
+    scope::WALLET_HOLD,
+    scope::WALLET_ADMIN,
+];
+
+pub fn routes(api: &Arc<Api>) -> [Route; 2] {
+    let (reader, writer) = (api.clone(), api.clone());
+    [
+        Route::get(
+            "/v1/ops/{key}",
+            Need::Scope(scope::WALLET_READ),
+            move |req| {
+                reader.metrics.requests.with_label_values(&["ops"]).inc();
+                let operation = outcome(&reader, req)?;
+                Ok(Response::json(200, &operation).cache("no-store"))
+            },
+        )
+        .summary("Outcome of the caller's operation with this idempotency key. Asking changes nothing: an open operation stays open until it is sent again, arrives late, or is abandoned.")
+        .returns::<Operation>(200)
+        .errors(&[400, 403, 404, 429, 503])
+        .while_draining(),
+        Route::new(
+            Method::POST,
+            "/v1/ops/{key}/abandon",
+            Need::Identity,
+            sync(move |req| {
+                writer.metrics.requests.with_label_values(&["abandon"]).inc();
+                let operation = abandon(&writer, req)?;
+                Ok(Response::json(200, &operation).cache("no-store"))
+            }),
+        )
+        .summary("Give an idempotency key of the caller up. Returns the outcome if the operation was committed; otherwise the ledger refuses the key from now on, also for a request that arrives late.")
+        .body::<Nothing>()
+        .returns::<Operation>(200)
+        .errors(&[400, 403, 409, 429, 503, 504])
+        .while_draining(),
+    ]
 }
 
-/// Looks the key up. For a key with an unknown outcome the ledger resolves it: it returns the
-/// outcome, or refuses the key permanently. A key that was never sent is not touched.
-fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
+fn key_of(req: &Request) -> Result<RequestKey, Problem> {
     let key: IdemKey = req
         .param("key")
         .parse()
         .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let key = request_key(&req.principal, &key)?;
-    if api.in_flight.holds(&key) {
-        return Err(in_flight());
-    }
-    if let Some(why) = api.upstream.unreachable() {
-        return from_copy(api, &key).ok_or_else(|| Problem::unavailable(why, 1));
-    }
-    match from_ledger(api, &key, Api::read_deadline(req)) {
+    request_key(&req.principal, &key)
+}
+
+fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
+    let key = key_of(req)?;
+    let known_as_open = || api.in_flight.holds(&key) || api.unresolved.holds(&key);
+    // Before the ledger is asked: a request that is answered in between was open at the time.
+    let open = known_as_open();
+    let asked = match api.upstream.unreachable() {
+        Some(why) => Err(Problem::unavailable(why, 1)),
+        None => from_ledger(api, &key, Api::read_deadline(req))
+            .map_err(|e| api.read_failed(&e, "operation")),
+    };
+    match asked {
         Ok(Some(operation)) => {
             api.unresolved.release(&key);
             Ok(operation)
         }
+        Ok(None) if open || known_as_open() => Ok(Operation::Open {}),
         Ok(None) => Err(Problem::not_found(
             "no operation with this key has reached the ledger; sending it (again) is safe",
         )),
-        Err(e) => from_copy(api, &key).ok_or_else(|| api.read_failed(&e, "operation")),
+        Err(problem) => match from_copy(api, &key) {
+            Some(operation) => Ok(operation),
+            None if open => Ok(Operation::Open {}),
+            None => Err(problem),
+        },
     }
 }
 
@@ -63,30 +99,55 @@ fn from_ledger(
     key: &RequestKey,
     by: Deadline,
 ) -> Result<Option<Operation>, ClientError> {
-    match api.upstream.client.by_key(key, by) {
-        Ok(event) => match items_of(&event.entry) {
-            None => Ok(Some(single(event.answer))),
-            Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
-        },
-        Err(ClientError::Refused { status: 404, .. }) if api.unresolved.holds(key) => {
-            let answer = api.upstream.client.resolve(key, by)?;
-            // The request may have been committed in the meantime, and it may be a batch; then
-            // report all of its items.
-            match &answer {
-                EntryAnswer::Done { .. } => {
-                    let event = api.upstream.client.by_key(key, by)?;
-                    let n = items_of(&event.entry);
-                    match n {
-                        Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
-                        None => Ok(Some(single(answer))),
-                    }
-                }
-                EntryAnswer::Refused { .. } => Ok(Some(single(answer))),
-            }
-        }
-        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
-        Err(e) => Err(e),
+    let event = match api.upstream.client.by_key(key, by) {
+        Ok(event) => event,
+        Err(ClientError::Refused { status: 404, .. }) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    match items_of(&event.entry) {
+        None => Ok(Some(single(event.answer))),
+        Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
     }
+}
+
+fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
+    nothing(req)?;
+    if !WRITES.iter().any(|scope| req.principal.has_scope(scope)) {
+        return Err(Problem::forbidden(
+            "giving a key up needs the scope of a write, such as wallet:transfer",
+        ));
+    }
+    let key = key_of(req)?;
+    if api.in_flight.holds(&key) {
+        return Err(in_flight());
+    }
+    if let Some(why) = api.upstream.unreachable() {
+        return Err(Problem::unavailable(why, 1));
+    }
+    let by = Api::read_deadline(req);
+    // A call whose outcome is unknown here is simply made again: the key has one outcome.
+    let answer = api
+        .upstream
+        .client
+        .resolve(&key, by)
+        .map_err(|e| api.read_failed(&e, "operation"))?;
+    if leaves_key_unused(&answer)
+        && let Some(code) = code_of(&answer)
+    {
+        return Err(problem(code));
+    }
+    api.unresolved.release(&key);
+    // It may have been committed in the meantime, and it may be a batch; then report all items.
+    let found = from_ledger(api, &key, by).map_err(|e| api.read_failed(&e, "operation"))?;
+    Ok(found.unwrap_or_else(|| single(answer)))
+}
+
+/// Accepts an empty body or `{}`.
+fn nothing(req: &Request) -> Result<(), Problem> {
+    if req.body.is_empty() {
+        return Ok(());
+    }
+    req.json::<Nothing>().map(drop)
 }
 
 fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {
@@ -102,12 +163,14 @@ fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {
 
 fn single(answer: EntryAnswer) -> Operation {
     match answer {
-        EntryAnswer::Done { receipt, .. } => Operation::Done { receipt },
+        EntryAnswer::Done {
+            receipt, private, ..
+        } => Operation::Done { receipt, private },
         EntryAnswer::Refused { code, .. } => Operation::Refused { code },
     }
 }
 
 fn whole(events: &[Event]) -> Operation {
-    let results = events.iter().map(|e| item(&e.answer, false)).collect();
+    let results = events.iter().map(|e| item(&e.answer)).collect();
     Operation::Batch { results }
 }

@@ -1,28 +1,51 @@
-//! `GET /v1/tx/{txid}` and `/v1/tx/{txid}/proof`.
+//! `GET /v1/tx/{txid}` and `/v1/tx/{txid}/proof`, `POST /v1/tx/{txid}/reverse`.
 
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{Event, Receipt, TxId};
+use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, PrivateFacts, TxId};
+use ron_proto::wallet::{Reverse, Transaction, TransactionNow, WalletAction};
 use ron_proto::{Problem, scope};
 
-use super::Api;
+use super::submit::{Accepted, write};
+use super::writes::{daily, positive, tag};
+use super::{Api, is_own};
 
-pub fn routes(api: &Arc<Api>) -> [Route; 2] {
-    let receipt = api.clone();
+pub fn routes(api: &Arc<Api>) -> [Route; 3] {
+    let receipt_api = api.clone();
     let proof = api.clone();
     [
         Route::get(
             "/v1/tx/{txid}",
             Need::Scope(scope::WALLET_READ),
             move |req| {
-                let event = event(&receipt, req)?;
-                let found = event.answer.receipt().ok_or_else(no_such)?;
-                Ok(Response::json(200, found))
+                let event = event(&receipt_api, req)?;
+                let own = is_own(&req.principal, &event.entry);
+                let EntryAnswer::Done {
+                    receipt, private, ..
+                } = event.answer
+                else {
+                    return Err(no_such());
+                };
+                let private = if own {
+                    Some(private)
+                } else {
+                    shared(private, &event.entry)
+                };
+                let found = receipt_now(&receipt_api, req, receipt.txid)?;
+                let now = Some(found);
+                Ok(Response::json(
+                    200,
+                    &Transaction {
+                        receipt,
+                        private,
+                        now,
+                    },
+                ))
             },
         )
-        .summary("Receipt of a transaction.")
-        .returns::<Receipt>(200)
+        .summary("Receipt of a transaction, with what the caller may see of its private side, and its reversals.")
+        .returns::<Transaction>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
         Route::get(
@@ -42,7 +65,79 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         .returns_bytes(200, "text/plain; charset=utf-8")
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
+        write(api, "/v1/tx/{txid}/reverse", Need::Identity, "reverse", reverse)
+            .summary("Move back what a transfer, capture or payout moved, in part or whole. Needs wallet:transfer and the policy action reverse on the account that is debited now, or wallet:admin and the action admin.")
+            .body::<Reverse>()
+            .returns::<Transaction>(200)
+            .errors(&[404]),
     ]
+}
+
+fn receipt_now(api: &Api, req: &Request, txid: TxId) -> Result<TransactionNow, Problem> {
+    let doc = api
+        .upstream
+        .client
+        .reversals(txid, Api::read_deadline(req))
+        .map_err(|e| api.read_failed(&e, "transaction"))?;
+    Ok(TransactionNow {
+        reversed_minor: doc.reversed_minor,
+        reversals: doc.reversals,
+    })
+}
+
+fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
+    let tag = tag(req)?;
+    let body: Reverse = if req.body.is_empty() {
+        Reverse::default()
+    } else {
+        req.json()?
+    };
+    body.amount_minor.map_or(Ok(()), positive)?;
+    let event = found(api, req)?;
+    let moved = event.answer.receipt().ok_or_else(no_such)?;
+    let movable = matches!(
+        event.entry.kind(),
+        EntryKind::Transfer | EntryKind::Capture | EntryKind::Payout
+    );
+    let (Some(payer), Some(asset), true) = (&moved.to, &moved.asset, movable) else {
+        return Err(no_such());
+    };
+    // All that is left is at most what it moved.
+    let amount = body.amount_minor.or(moved.amount_minor);
+    let admin = req.principal.has_scope(scope::WALLET_ADMIN);
+    let action = if admin {
+        WalletAction::Admin
+    } else if req.principal.has_scope(scope::WALLET_TRANSFER) {
+        WalletAction::Reverse
+    } else {
+        return Err(Problem::forbidden(
+            "a reversal needs the scope wallet:transfer or wallet:admin",
+        ));
+    };
+    let allowed = api.allow(req, action, payer, Some(asset), amount)?;
+    let entry = Entry::Reverse {
+        tenant: tag.owned.tenant,
+        principal: tag.owned.principal,
+        key: tag.owned.key,
+        tx: moved.txid,
+        amount_minor: body.amount_minor,
+        original: None,
+        details: body.details,
+        batch: tag.batch,
+        daily_ceiling: daily(api, allowed.daily),
+        budgets: req.principal.budgets.to_vec(),
+    };
+    Ok(Accepted::one(entry, payer.clone()))
+}
+
+/// What others than the maker of an entry see of its private side: the reference, if it is shared.
+fn shared(private: PrivateFacts, entry: &Entry) -> Option<PrivateFacts> {
+    let shared = entry.operands().details.share_reference;
+    let reference = private.reference.filter(|_| shared)?;
+    Some(PrivateFacts {
+        reference: Some(reference),
+        ..PrivateFacts::default()
+    })
 }
 
 fn no_such() -> Problem {
@@ -52,18 +147,21 @@ fn no_such() -> Problem {
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
 fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
-    let txid: TxId = req
-        .param("txid")
-        .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))?;
-    let event = api
-        .upstream
-        .client
-        .tx(txid, Api::read_deadline(req))
-        .map_err(|e| api.read_failed(&e, "transaction"))?;
+    let event = found(api, req)?;
     if api.may_see(&req.principal, &event.entry) {
         Ok(event)
     } else {
         Err(no_such())
     }
+}
+
+fn found(api: &Api, req: &Request) -> Result<Event, Problem> {
+    let txid: TxId = req
+        .param("txid")
+        .parse()
+        .map_err(|e| Problem::bad_request(format!("{e}")))?;
+    api.upstream
+        .client
+        .tx(txid, Api::read_deadline(req))
+        .map_err(|e| api.read_failed(&e, "transaction"))
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use ron_auth::caveats::daily_ceiling;
 use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, Receipt, Reference, RequestKey};
-use ron_proto::wallet::{Burn, IssueMoney, Transfer, WalletAction};
+use ron_proto::ledger::{BatchTag, ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, RequestKey};
+use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::submit::{Accepted, write};
@@ -20,7 +19,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         })
         .summary("Create money in an account.")
         .body::<IssueMoney>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
         scoped(
             "/v1/transfer",
             scope::WALLET_TRANSFER,
@@ -32,14 +31,14 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         )
         .summary("Move money between accounts.")
         .body::<Transfer>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
         scoped("/v1/burn", scope::WALLET_BURN, "burn", |api, req| {
             let (entry, account) = burn(api, req, tag(req)?, req.json()?)?;
             Ok(Accepted::one(entry, account))
         })
         .summary("Destroy money of an account.")
         .body::<Burn>()
-        .returns::<Receipt>(200),
+        .returns::<Transaction>(200),
     ]
 }
 
@@ -48,13 +47,13 @@ pub struct Tag {
     /// The caller with its idempotency key, or with the derived key of a batch item.
     pub owned: RequestKey,
     /// The batch that the entry belongs to.
-    pub reference: Option<Reference>,
+    pub batch: Option<BatchTag>,
 }
 
 pub fn tag(req: &Request) -> Result<Tag, Problem> {
     Ok(Tag {
         owned: request_key(&req.principal, &req.idempotency_key()?)?,
-        reference: None,
+        batch: None,
     })
 }
 
@@ -64,7 +63,7 @@ pub type WriteEntry = (Entry, Account);
 pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<WriteEntry, Problem> {
     positive(body.amount_minor)?;
     not_reserved(&body.to)?;
-    let allowed = api.allow(
+    api.allow(
         req,
         WalletAction::Issue,
         &body.to,
@@ -79,9 +78,9 @@ pub fn issue(api: &Api, req: &Request, tag: Tag, body: IssueMoney) -> Result<Wri
         to: body.to,
         asset: body.asset,
         amount_minor: body.amount_minor,
-        memo: body.memo,
-        reference: tag.reference,
-        daily_ceiling: daily(api, req, allowed.daily),
+        details: body.details,
+        batch: tag.batch,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -109,9 +108,10 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
         asset: body.asset,
         amount_minor: body.amount_minor,
         nonce: body.nonce,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -134,9 +134,10 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
         asset: body.asset,
         amount_minor: body.amount_minor,
         nonce: body.nonce,
-        memo: body.memo,
-        reference: tag.reference,
+        details: body.details,
+        batch: tag.batch,
         daily_ceiling,
+        budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
 }
@@ -147,7 +148,7 @@ pub struct Debit<'b> {
     pub from: &'b Account,
     pub asset: &'b Asset,
     pub amount: Amount,
-    pub nonce: u64,
+    pub nonce: Option<u64>,
 }
 
 impl Debit<'_> {
@@ -155,25 +156,22 @@ impl Debit<'_> {
     /// with the entry.
     pub fn allowed(&self, api: &Api, req: &Request) -> Result<Option<Amount>, Problem> {
         positive(self.amount)?;
-        if self.nonce == 0 || self.nonce > MAX_WIRE_INTEGER {
+        let usable = |nonce| (1..=MAX_WIRE_INTEGER).contains(&nonce);
+        if !self.nonce.is_none_or(usable) {
             return Err(Problem::bad_request(
-                "nonce must be the account's next: 1, 2, 3 ...",
+                "nonce must be the account's next (1, 2, 3 ...), or absent",
             ));
         }
         not_reserved(self.from)?;
         let (asset, amount) = (Some(self.asset), Some(self.amount));
         let allowed = api.allow(req, self.action, self.from, asset, amount)?;
-        Ok(daily(api, req, allowed.daily))
+        Ok(daily(api, allowed.daily))
     }
 }
 
-/// The lowest of the limits of rule, token and configuration.
-fn daily(api: &Api, req: &Request, rule: Option<Amount>) -> Option<Amount> {
-    let token = daily_ceiling(&req.principal.caveats);
-    [rule, token, Some(api.daily_max)]
-        .into_iter()
-        .flatten()
-        .min()
+/// The lower one of the limits of rule and configuration.
+pub fn daily(api: &Api, rule: Option<Amount>) -> Option<Amount> {
+    Some(rule.map_or(api.daily_max, |most| most.min(api.daily_max)))
 }
 
 pub fn positive(amount: Amount) -> Result<(), Problem> {

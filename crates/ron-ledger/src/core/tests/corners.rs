@@ -1,57 +1,196 @@
 //! Corners of the core: changed bytes, hostile entries, escrow, the end of 128 bits.
 
-use ron_proto::ledger::{Entry, escrow_account};
+use ron_proto::ledger::{Details, Entry, escrow_account};
 use ron_proto::{Amount, Timestamp};
 
+use super::super::leaf::encode;
 use super::*;
 
 pub(super) fn issue(key: &str, to: &str, n: u128) -> Op {
-    Op::new(Entry::Issue {
-        tenant: "t".parse().unwrap(),
-        principal: "p".parse().unwrap(),
-        key: key.parse().unwrap(),
-        to: to.parse().unwrap(),
-        asset: "ron".parse().unwrap(),
-        amount_minor: Amount(n),
-        memo: Some("for tests".parse().unwrap()),
-        reference: Some("r-1".parse().unwrap()),
-        daily_ceiling: Some(Amount(u128::MAX)),
-    })
+    Op::new(
+        Entry::Issue {
+            tenant: "t".parse().unwrap(),
+            principal: "p".parse().unwrap(),
+            key: key.parse().unwrap(),
+            to: to.parse().unwrap(),
+            asset: "ron".parse().unwrap(),
+            amount_minor: Amount(n),
+            details: Details {
+                memo: Some("for tests".parse().unwrap()),
+                reference: Some("r-1".parse().unwrap()),
+                ..Details::default()
+            },
+            batch: None,
+            budgets: Vec::new(),
+        },
+        &salts(),
+    )
     .unwrap()
 }
 
+/// A changed bit of leaf or private record is another entry, or none; and no changed private record
+/// is that of the leaf.
 #[test]
-fn every_changed_byte_of_a_leaf_is_another_leaf_or_none() {
-    let leaf = Leaf {
-        ts: Timestamp(1_700_000_000_123),
+fn every_changed_byte_of_a_record_is_found() {
+    let (seq, ts) = (300, Timestamp(1_700_000_000_123));
+    let place = Place {
         link: Some(Link {
             position: 1,
             length: 3,
         }),
-        content: Content::Entry {
-            op: issue("k", "a", 5),
-            verdict: Verdict::Refused(Refusal::NonceConflict { expected: 9 }),
-        },
+        batch: Some(ron_proto::ledger::TxId(7)),
     };
-    let bytes = leaf.encode();
-    assert_eq!(Leaf::decode(&bytes).unwrap(), leaf);
+    let op = issue("k", "a", 5);
+    let verdict = Verdict::Refused(Refusal::HoldTooSmall);
+    let bytes = encode(seq, ts, place, &verdict, &op);
+    let leaf = Leaf {
+        seq,
+        ts,
+        place,
+        op,
+        verdict,
+    };
+    let private = leaf.op.private().to_vec();
+    assert_eq!(Leaf::decode(&bytes, &private).unwrap(), leaf);
+    leaf.op.check_private().unwrap();
+    let same = |bytes: &[u8], private: &[u8]| {
+        Leaf::decode(bytes, private).is_ok_and(|l| l == leaf && l.op.check_private().is_ok())
+    };
     for at in 0..bytes.len() {
         for bit in 0..8 {
             let mut other = bytes.clone();
             other[at] ^= 1 << bit;
-            assert_ne!(
-                Leaf::decode(&other).ok(),
-                Some(leaf.clone()),
-                "byte {at} bit {bit}"
+            assert!(!same(&other, &private), "byte {at} bit {bit}");
+        }
+        assert!(Leaf::decode(&bytes[..at], &private).is_err(), "cut at {at}");
+    }
+    for at in 0..private.len() {
+        for bit in 0..8 {
+            let mut other = private.clone();
+            other[at] ^= 1 << bit;
+            let read = Leaf::decode(&bytes, &other);
+            assert!(
+                read.is_err() || read.unwrap().op.check_private().is_err(),
+                "private byte {at} bit {bit}"
             );
         }
-        assert!(Leaf::decode(&bytes[..at]).is_err(), "cut at {at}");
+        assert!(!same(&bytes, &private[..at]), "cut at {at}");
     }
+}
+
+/// The leaf has nothing that is private.
+#[test]
+fn a_leaf_shows_only_public_facts() {
+    let entry = serde_json::json!({"kind": "transfer", "tenant": "tenant-x", "principal": "principal-x",
+        "key": "key-x", "from": "acc:a", "to": "acc:b", "asset": "ron", "amount_minor": "5", "nonce": 0x1122_3344_5566_u64,
+        "memo": "memo-x", "reference": "reference-x", "metadata": {"name-x": "value-x"},
+        "effective_at": "2031-02-03T04:05:06.789Z", "daily_ceiling": "1234567890123"});
+    let op = Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap();
+    let leaf = encode(1, Timestamp(2), Place::default(), &Verdict::Done(None), &op);
+    let has = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).any(|w| w == needle);
+    for public in ["acc:a", "acc:b", "ron"] {
+        assert!(has(&leaf, public.as_bytes()), "{public}");
+    }
+    for private in [
+        "tenant-x",
+        "principal-x",
+        "key-x",
+        "memo-x",
+        "reference-x",
+        "name-x",
+        "value-x",
+    ] {
+        assert!(!has(&leaf, private.as_bytes()), "{private}");
+        assert!(has(op.private(), private.as_bytes()), "{private}");
+    }
+    for number in [0x1122_3344_5566_u64, 1_927_857_906_789, 1_234_567_890_123] {
+        let mut varint = codec::Out::default();
+        varint.varint(number);
+        let be = number.to_be_bytes();
+        let be = &be[number.leading_zeros() as usize / 8..];
+        assert!(!has(&leaf, &varint.0) && !has(&leaf, be), "{number}");
+        assert!(
+            has(op.private(), &varint.0) || has(op.private(), be),
+            "{number}"
+        );
+    }
+    // Without its salts, equal entries have different leaves.
+    let other = Op::new(op.entry().clone(), &Salts::new([[9; 16]; 5])).unwrap();
+    assert_ne!(other.private_hash(), op.private_hash());
+}
+
+/// An erased text leaves hash, root and replay as they are, and a repetition is still recognised.
+#[test]
+fn a_text_is_erased_without_a_trace_in_the_leaf() {
+    let mut book = Book::default();
+    let first = issue("k1", "a", 5);
+    book.commit(
+        1,
+        &[(vec![first.clone(), issue("k2", "a", 6)], Atomicity::Batch)],
+    );
+    let mut private = book.records[0].private.to_vec();
+    let layout = Layout::of(&private).unwrap();
+    assert_eq!(layout.erase(&mut private), 2);
+    assert!(!private.windows(9).any(|w| w == b"for tests"));
+    let before = book.records[0].clone();
+    book.records[0].private = private.clone().into();
+    let leaf = Leaf::decode(&before.leaf, &private).unwrap();
+    leaf.op.check_private().unwrap();
+    let erased = leaf.op.erased();
+    assert!(erased.memo && erased.reference && !erased.metadata);
+    assert_eq!(leaf.op.entry().header.memo, None);
+    assert!(first.repeats(&leaf.op));
+    assert!(!issue("k1", "a", 6).repeats(&leaf.op));
+    let mut replay = crate::replay::Replay::new();
+    for (i, r) in book.records.iter().enumerate() {
+        let erased = replay.leaf(i as u64 + 1, &r.leaf, &r.private).unwrap();
+        assert_eq!(erased.any(), i == 0);
+    }
+    let (state, _) = replay.finish().unwrap();
+    assert_eq!(image(&state), image(&book.state));
+    // What looks erased but still has bytes is refused, and nothing is erased twice.
+    let again = Layout::of(&private).unwrap();
+    assert_eq!(again.erase(&mut private), 0);
+    *private.last_mut().unwrap() = 1;
+    assert!(Layout::of(&private).is_err());
+}
+
+/// Items of one request name its first item; a replay notices an item that was moved.
+#[test]
+fn items_of_a_batch_name_the_first() {
+    let mut book = Book::default();
+    let items = |keys: [&str; 3]| keys.map(|k| issue(k, "a", 1)).to_vec();
+    book.commit(
+        1,
+        &[
+            (items(["b0", "b1", "b2"]), Atomicity::Batch),
+            (items(["l0", "l1", "l2"]), Atomicity::Linked),
+            (items(["i0", "i1", "i2"]), Atomicity::Independent),
+        ],
+    );
+    let leaves: Vec<PublicLeaf> = book
+        .records
+        .iter()
+        .map(|r| PublicLeaf::decode(&r.leaf).unwrap())
+        .collect();
+    for (i, leaf) in leaves.iter().enumerate() {
+        let first = (i < 6).then(|| leaves[i / 3 * 3].txid());
+        assert_eq!(leaf.facts.batch, first, "{i}");
+    }
+    replays(&book);
+    let mut torn = book;
+    torn.records.remove(0);
+    let r = &torn.records[0];
+    let why = crate::replay::Replay::new()
+        .leaf(1, &r.leaf, &r.private)
+        .unwrap_err();
+    assert!(why.why.contains("first item of its batch"), "{why}");
 }
 
 #[test]
 fn hostile_entries_are_no_ops() {
-    let check = |entry: Entry, field: &str| assert_eq!(Op::new(entry).unwrap_err().field, field);
+    let check =
+        |entry: Entry, field: &str| assert_eq!(Op::new(entry, &salts()).unwrap_err().field, field);
     let (principal, key) = (
         "p".parse::<ron_proto::ledger::PrincipalName>().unwrap(),
         "k".parse::<ron_proto::ledger::EntryKey>().unwrap(),
@@ -65,10 +204,11 @@ fn hostile_entries_are_no_ops() {
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
-        nonce,
-        memo: None,
-        reference: None,
+        nonce: Some(nonce),
+        details: Details::default(),
+        batch: None,
         daily_ceiling: None,
+        budgets: Vec::new(),
     };
     check(transfer("a", "b", 0, 1), "amount_minor");
     check(transfer("a", "a", 1, 1), "to");
@@ -91,7 +231,8 @@ fn escrow_is_out_of_reach() {
         said[0][0],
         Outcome::Fresh {
             seq: 1,
-            verdict: Verdict::Refused(Refusal::ReservedAccount)
+            verdict: Verdict::Refused(Refusal::ReservedAccount),
+            batch: None,
         }
     );
     assert_eq!(book.state.account_count(), 0);
@@ -99,7 +240,11 @@ fn escrow_is_out_of_reach() {
 
 pub(super) fn refused(why: Refusal, seq: u64) -> Outcome {
     let verdict = Verdict::Refused(why);
-    Outcome::Fresh { seq, verdict }
+    Outcome::Fresh {
+        seq,
+        verdict,
+        batch: None,
+    }
 }
 
 pub(super) fn done(outcome: &Outcome) -> bool {
@@ -159,11 +304,11 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
         let why = step.finish().unwrap_err().to_string();
         assert!(why.contains(what), "{why}");
     };
-    broken("nonce 0 became 1 by 0 debits", |s| {
+    broken("nonce 0 became 1 by 0 debits with a nonce", |s| {
         s.overlay.touch(0).row.nonce += 1;
     });
-    broken("nonce 0 became 0 by 1 debits", |s| {
-        s.overlay.touch(0).debits += 1;
+    broken("nonce 0 became 0 by 1 debits with a nonce", |s| {
+        s.overlay.touch(0).nonces += 1;
     });
     broken("held 11 of 10", |s| {
         s.overlay.touch(0).row.balance_mut(0).held = 11;
@@ -182,10 +327,10 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
     assert!(step.finish().is_ok(), "looking changes nothing");
 }
 
-fn issue_of(key: &str, to: &str, asset: &str) -> Op {
+pub(super) fn issue_of(key: &str, to: &str, asset: &str) -> Op {
     let entry = serde_json::json!({"kind": "issue", "tenant": "t", "principal": "p", "key": key, "to": to, "asset": asset,
         "amount_minor": "9"});
-    Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
 }
 
 #[test]
@@ -193,7 +338,7 @@ fn linked_commits_that_make_assets_and_holds_number_them_as_single_entries_do() 
     let hold = |key: &str, nonce: u64| {
         let entry = serde_json::json!({"kind": "hold", "tenant": "t", "principal": "p", "key": key, "from": "a", "asset": "as1",
             "amount_minor": "1", "nonce": nonce, "expires_at": "2100-01-01T00:00:00.000Z"});
-        Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
+        Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
     };
     let first = vec![issue_of("k1", "a", "as1"), issue_of("k2", "a", "as2")];
     let second = vec![
@@ -261,7 +406,7 @@ fn open(
     if let Some(earlier) = adjusts {
         entry["adjusts"] = earlier.into();
     }
-    Op::new(serde_json::from_value::<Entry>(entry).unwrap())
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts())
 }
 
 #[test]
@@ -288,18 +433,12 @@ fn an_epoch_is_funded_from_a_pool_of_its_tenant_alone() {
         }
     }
     // Such a leaf is not decoded either, so no log can contain one.
-    let good = Leaf {
-        ts: Timestamp(1),
-        link: None,
-        content: Content::Entry {
-            op: open("t", "e", "pool:t/a", 1, None).unwrap(),
-            verdict: Verdict::Done(None),
-        },
-    };
-    let mut bytes = good.encode();
+    let good = open("t", "e", "pool:t/a", 1, None).unwrap();
+    let place = Place::default();
+    let mut bytes = encode(1, Timestamp(1), place, &Verdict::Done(None), &good);
     let at = bytes.windows(8).position(|w| w == b"pool:t/a").unwrap();
     bytes[at + 5] = b'u';
-    let why = Leaf::decode(&bytes).unwrap_err();
+    let why = Leaf::decode(&bytes, good.private()).unwrap_err();
     assert!(why.why.contains("pool"), "{why}");
 }
 
@@ -343,10 +482,17 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         let said = book
             .commit(2, &[(vec![op], Atomicity::Independent)])
             .remove(0);
-        let (seq, verdict) = (book.state.seq(), want.clone());
-        assert_eq!(said[0], Outcome::Fresh { seq, verdict }, "step {at}");
-        let leaf = Leaf::decode(book.leaves.last().unwrap()).unwrap();
-        assert!(matches!(leaf.content, Content::Entry { verdict, .. } if verdict == want));
+        let seq = book.state.seq();
+        // A refused settlement entry has no leaf.
+        let expected = match want {
+            Verdict::Refused(why) => Outcome::Rejected(why),
+            verdict @ Verdict::Done(_) => Outcome::Fresh {
+                seq,
+                verdict,
+                batch: None,
+            },
+        };
+        assert_eq!(said[0], expected, "step {at}");
     }
     // Opening an epoch again with the same fields changes nothing; with another source it is a
     // conflict.
@@ -356,10 +502,7 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         .commit(3, &[(vec![again, other], Atomicity::Independent)])
         .remove(0);
     assert!(matches!(said[0], Outcome::Known { .. }));
-    assert!(matches!(
-        &said[1],
-        Outcome::Fresh { verdict, .. } if *verdict == no(Refusal::EpochConflict)
-    ));
+    assert_eq!(said[1], Outcome::Rejected(Refusal::EpochConflict));
     replays(&book);
 }
 
@@ -387,7 +530,7 @@ fn a_payout_made_again_is_the_same_only_with_the_same_words() {
     let payout = |to: &str, n: &str, principal: &str| {
         let entry = serde_json::json!({"kind": "payout", "principal": principal, "tenant": "t", "epoch": "e", "index": 1,
             "to": to, "asset": "ron", "amount_minor": n});
-        Op::new(serde_json::from_value::<Entry>(entry).unwrap()).unwrap()
+        Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
     };
     let first = payout("b", "4", "r");
     assert!(

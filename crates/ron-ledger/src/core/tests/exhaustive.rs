@@ -4,13 +4,13 @@
 //! The full run is long (`RON_LEDGER_EXHAUSTIVE=1`); otherwise an even sample of the first pairs is
 //! followed to the end.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use ron_proto::ledger::{Entry, TxId};
+use ron_proto::ledger::{BudgetId, Details, Entry, Original, TokenBudget, TxId};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use super::model::Model;
-use super::{Book, DAY, Op, compare, expect, image, said_of};
+use super::{Book, DAY, Op, compare, expect, image, said_of, salts};
 use crate::core::State;
 use crate::engine::Atomicity;
 
@@ -28,10 +28,15 @@ enum Verb {
     Transfer(usize, usize),
     /// A debit with the nonce after the next one.
     Skip(usize),
+    /// A debit without a nonce.
+    Keyed(usize),
     Burn(usize),
     Hold(usize),
     Capture(usize),
     Release,
+    Finish(usize),
+    /// Reverses the last transfer, capture or payout.
+    Reverse,
     Freeze(usize),
     Unfreeze(usize),
     Abandon,
@@ -41,14 +46,16 @@ enum Verb {
 }
 
 fn alphabet() -> Vec<Verb> {
-    let mut all = vec![Verb::Release, Verb::Abandon, Verb::Close];
+    let mut all = vec![Verb::Release, Verb::Abandon, Verb::Close, Verb::Reverse];
     for a in 0..3 {
         all.extend([
             Verb::Issue(a),
             Verb::Skip(a),
+            Verb::Keyed(a),
             Verb::Burn(a),
             Verb::Hold(a),
             Verb::Capture(a),
+            Verb::Finish(a),
             Verb::Freeze(a),
             Verb::Unfreeze(a),
             Verb::Open(a),
@@ -65,7 +72,13 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
     let (principal, key) = ("p".parse().unwrap(), key.parse().unwrap());
     let asset = "ron".parse().unwrap();
     let next = |a: usize| model.nonce.get(NAMES[a]).copied().unwrap_or(0) + 1;
-    let (memo, reference, daily_ceiling) = (None, None, None);
+    let (details, batch, daily_ceiling) = (Details::default(), None, None);
+    let budgets = vec![TokenBudget {
+        id: BudgetId::derive("one"),
+        total: None,
+        daily: Some(Amount(15)),
+        until: Timestamp::MAX,
+    }];
     let newest = model.holds.keys().next_back().copied();
     let hold = newest.unwrap_or(TxId(1 << 64));
     let (tenant, epoch) = ("t".parse().unwrap(), "e".parse().unwrap());
@@ -78,11 +91,11 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             to: name(a),
             asset,
             amount_minor: Amount(10),
-            memo,
-            reference,
-            daily_ceiling: Some(Amount(15)),
+            details,
+            batch,
+            budgets: budgets.clone(),
         },
-        Verb::Transfer(a, _) | Verb::Skip(a) => Entry::Transfer {
+        Verb::Transfer(a, _) | Verb::Skip(a) | Verb::Keyed(a) => Entry::Transfer {
             tenant,
             principal,
             key,
@@ -93,10 +106,15 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             },
             asset,
             amount_minor: Amount(6),
-            nonce: next(a) + u64::from(matches!(verb, Verb::Skip(_))),
-            memo,
-            reference,
+            nonce: match verb {
+                Verb::Keyed(..) => None,
+                Verb::Skip(_) => Some(next(a) + 1),
+                _ => Some(next(a)),
+            },
+            details,
+            batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
         Verb::Burn(a) => Entry::Burn {
             tenant,
@@ -105,10 +123,11 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             from: name(a),
             asset,
             amount_minor: Amount(7),
-            nonce: next(a),
-            memo,
-            reference,
+            nonce: Some(next(a)),
+            details,
+            batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
         Verb::Hold(a) => Entry::Hold {
             tenant,
@@ -117,41 +136,66 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             from: name(a),
             asset,
             amount_minor: Amount(5),
-            nonce: next(a),
+            nonce: Some(next(a)),
             expires_at: Timestamp(NOW + DAY),
-            memo,
-            reference,
+            details,
+            batch,
             daily_ceiling,
+            budgets: Vec::new(),
         },
-        Verb::Capture(a) => Entry::Capture {
+        Verb::Capture(a) | Verb::Finish(a) => Entry::Capture {
             tenant,
             principal,
             key,
             hold,
             to: name(a),
-            amount_minor: Amount(3),
-            memo,
-            reference,
-            // Of an account that was issued 10 today, one capture passes.
-            daily_ceiling: Some(Amount(15)),
+            amount_minor: matches!(verb, Verb::Capture(_)).then_some(Amount(3)),
+            ends_hold: matches!(verb, Verb::Finish(_)),
+            details,
+            batch,
+            // Beside one issue of 10, one capture passes.
+            budgets,
         },
+        Verb::Reverse => {
+            let found = model.moved.iter().next_back();
+            Entry::Reverse {
+                tenant,
+                principal,
+                key,
+                tx: found.map_or(TxId(1 << 64), |(id, _)| *id),
+                amount_minor: None,
+                original: found.map(|(_, ((to, asset), from, n, _))| Original {
+                    from: from.parse().unwrap(),
+                    to: to.parse().unwrap(),
+                    asset: asset.parse().unwrap(),
+                    amount_minor: Amount(*n),
+                }),
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            }
+        }
         Verb::Release => Entry::Release {
             tenant,
             principal,
             key,
             hold,
+            details,
         },
         Verb::Freeze(a) => Entry::Freeze {
             tenant,
             principal,
             key,
             account: name(a),
+            details,
         },
         Verb::Unfreeze(a) => Entry::Unfreeze {
             tenant,
             principal,
             key,
             account: name(a),
+            details,
         },
         Verb::Abandon => Entry::Abandon {
             tenant,
@@ -193,18 +237,25 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
 struct World {
     book: Book,
     model: Model,
-    used: BTreeMap<String, Vec<u8>>,
+    used: BTreeSet<String>,
 }
 
 impl World {
     /// One operation in a batch of its own; core and model must give the same outcome and the same
     /// state.
     fn step(&mut self, verb: Verb, key: &str) {
-        let op = Op::new(entry(verb, key, &self.model)).unwrap();
+        let op = Op::new(entry(verb, key, &self.model), &salts()).unwrap();
         let mut seq = self.book.state.seq() + 1;
         let ops = vec![op];
         let (model, used) = (&mut self.model, &mut self.used);
-        let want = expect(model, used, &ops, Atomicity::Independent, &mut seq, NOW);
+        let want = expect(
+            model,
+            used,
+            &ops,
+            Atomicity::Independent,
+            &mut seq,
+            (NOW, u32::MAX),
+        );
         let got = self.book.commit(NOW, &[(ops, Atomicity::Independent)]);
         assert_eq!(said_of(&got[0][0]), want[0], "{verb:?} under {key}");
     }
@@ -257,7 +308,7 @@ fn every_order_of_four_operations_agrees_with_the_model() {
     let mut world = World {
         book: Book::default(),
         model: Model::default(),
-        used: BTreeMap::new(),
+        used: BTreeSet::new(),
     };
     world.step(Verb::Issue(0), "first");
     let mut walk = Walk {

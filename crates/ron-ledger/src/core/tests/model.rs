@@ -1,11 +1,10 @@
 //! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a
 //! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
-//! twice. Below it, entries made from drawn numbers, for the property tests and the fuzzer.
+//! twice.
 
 use std::collections::BTreeMap;
 
 use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
-use ron_proto::{Account, Amount, ContentId, Timestamp};
 use serde_json::Value;
 
 const DAY: u64 = 86_400_000;
@@ -23,8 +22,15 @@ pub(super) struct Model {
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
     pub(super) days: BTreeMap<(Purse, u64), u128>,
-    /// Purse, remaining amount, expiry, the day that counts it.
-    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, Option<u64>)>,
+    /// By budget: spent in all, and by day.
+    pub(super) budgets: BTreeMap<String, (u128, BTreeMap<u64, u128>)>,
+    /// By tenant: the milliseconds until its refusals are forgotten, as of a time.
+    pub(super) refusals: BTreeMap<String, (u64, u64)>,
+    /// Done transfers, captures and payouts: their purse, the account that got it, how much
+    /// it got and how much of that is left.
+    pub(super) moved: BTreeMap<TxId, (Purse, String, u128, u128)>,
+    /// Purse, remaining amount, expiry, the day it was made, the entry.
+    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, u64, Value)>,
     /// The opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
     /// By source, the epoch that paid last.
@@ -88,22 +94,92 @@ impl Model {
         Ok(Some((day, sum.ok_or(No::LimitsExceeded)?)))
     }
 
+    /// The one spelling of an asset.
+    fn spelt(&self, s: &str) -> Expected {
+        let other = |known: &String| known != s && known.eq_ignore_ascii_case(s);
+        ensure(!self.issued.keys().any(other), No::AssetSpelling)
+    }
+
+    /// Counts `n` against the budgets of the entry, but for those of `but`, or refuses.
+    fn spend(&mut self, e: &Value, but: &Value, n: u128, ts: u64) -> Expected {
+        let before = self.budgets.clone();
+        for b in e["budgets"].as_array().into_iter().flatten() {
+            let id = text(b, "id");
+            let paid = but["budgets"].as_array().into_iter().flatten();
+            if paid.map(|b| text(b, "id")).any(|paid| paid == id) {
+                continue;
+            }
+            let (all, days) = self.budgets.entry(id).or_default();
+            let day = days.entry(ts / DAY).or_default();
+            let sums = (all.checked_add(n), day.checked_add(n));
+            let within = |sum: Option<u128>, most: &str| {
+                sum.is_some_and(|sum| number(b, most).is_none_or(|most| sum <= most))
+            };
+            if !within(sums.0, "total") || !within(sums.1, "daily") {
+                self.budgets = before;
+                return Err(No::LimitsExceeded);
+            }
+            (*all, *day) = (sums.0.unwrap(), sums.1.unwrap());
+        }
+        Ok(())
+    }
+
+    /// What a hold did not pay goes back to its budgets, and to its day while that lasts.
+    fn give_back(&mut self, purse: &Purse, made: u64, hold: &Value, n: u128, ts: u64) {
+        let today = made == ts / DAY;
+        if today && number(hold, "daily_ceiling").is_some() {
+            *self.days.get_mut(&(purse.clone(), made)).unwrap() -= n;
+        }
+        for b in hold["budgets"].as_array().into_iter().flatten() {
+            let (all, days) = self.budgets.get_mut(&text(b, "id")).unwrap();
+            *all -= n;
+            if today {
+                *days.get_mut(&made).unwrap() -= n;
+            }
+        }
+    }
+
+    /// Whether the tenant's principal may cause `n` more refusals, of `burst` at once.
+    pub(super) fn may_refuse(&self, tenant: &str, n: u64, ts: u64, burst: u32) -> bool {
+        let (used, at) = self.refusals.get(tenant).copied().unwrap_or_default();
+        used.saturating_sub(ts - at) + n * 1_000 <= u64::from(burst) * 1_000
+    }
+
+    /// Counts a recorded outcome.
+    pub(super) fn note(&mut self, tenant: &str, refused: bool, ts: u64) {
+        let (used, at) = self.refusals.entry(tenant.to_owned()).or_default();
+        *used = used.saturating_sub(ts - *at);
+        *at = ts;
+        *used = if refused {
+            *used + 1_000
+        } else {
+            used.saturating_sub(250)
+        };
+    }
+
     fn live(&self, a: &str) -> Expected {
         ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
     }
 
-    /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce is used.
+    /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce, if there is one, is
+    /// used.
     fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
         let purse = (text(e, "from"), text(e, "asset"));
         let n = amount(e);
         open(&purse.0)?;
         self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
-        ensure(e["nonce"] == next, No::NonceConflict)?;
+        let numbered = !e["nonce"].is_null();
+        ensure(!numbered || e["nonce"] == next, No::NonceConflict)?;
+        self.spelt(&purse.1)?;
         let day = self.day(&purse, e, n, ts)?;
+        self.clone().spend(e, &Value::Null, n, ts)?;
         ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
+        self.spend(e, &Value::Null, n, ts)?;
         self.days.extend(day);
-        self.nonce.insert(purse.0.clone(), next);
+        if numbered {
+            self.nonce.insert(purse.0.clone(), next);
+        }
         Ok((purse, n))
     }
 
@@ -114,13 +190,13 @@ impl Model {
         match entry {
             Entry::Issue { .. } => {
                 open(&to)?;
-                let purse = (to.clone(), s.clone());
-                let day = self.day(&purse, e, n, ts)?;
+                self.spelt(&s)?;
+                self.clone().spend(e, &Value::Null, n, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
                 let issued = issued.ok_or(No::AmountOverflow)?;
                 ensure(issued <= u128::MAX - 1_000_000_000, No::LimitsExceeded)?;
                 self.issued.insert(s.clone(), issued);
-                self.days.extend(day);
+                self.spend(e, &Value::Null, n, ts)?;
                 self.put(&to, &s, n);
             }
             Entry::Transfer { .. } | Entry::Burn { .. } => {
@@ -129,36 +205,68 @@ impl Model {
                 self.take(&purse.0, &s, n);
                 match to.as_str() {
                     "" => *self.burned.entry(s).or_default() += n,
-                    to => self.put(to, &s, n),
+                    to => {
+                        self.put(to, &s, n);
+                        self.moved.insert(id, (purse, to.to_owned(), n, n));
+                    }
                 }
             }
             Entry::Hold { expires_at, .. } => {
                 ensure(expires_at.0 > ts, No::HoldExpired)?;
                 let (purse, n) = self.debit(e, ts)?;
                 *self.held.entry(purse.clone()).or_default() += n;
-                let counted = number(e, "daily_ceiling").map(|_| ts / DAY);
-                self.holds.insert(id, (purse, n, expires_at.0, counted));
+                self.holds
+                    .insert(id, (purse, n, expires_at.0, ts / DAY, e.clone()));
             }
             Entry::Capture { hold, .. } => {
                 open(&to)?;
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
-                let (purse, rest, end, counted) = found.ok_or(No::HoldNotFound)?;
+                let (purse, rest, end, made, by) = found.ok_or(No::HoldNotFound)?;
                 self.live(&purse.0)?;
-                let more = if counted == Some(ts / DAY) { 0 } else { n };
-                let day = self.day(&purse, e, more, ts)?;
+                let n = number(e, "amount_minor").unwrap_or(rest);
+                self.clone().spend(e, &by, n, ts)?;
                 let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
-                self.days.extend(day);
+                self.spend(e, &by, n, ts)?;
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
                 self.put(&to, &purse.1, n);
+                self.moved.insert(id, (purse.clone(), to, n, n));
                 self.holds.remove(hold);
                 if left > 0 {
-                    self.holds.insert(*hold, (purse, left, end, counted));
+                    self.holds.insert(*hold, (purse, left, end, made, by));
+                }
+                if left > 0 && e["final"] == true {
+                    let principal = e["principal"].clone();
+                    let release = serde_json::json!({"kind": "release", "tenant": e["tenant"],
+                        "principal": principal, "key": "final", "hold": e["hold"]});
+                    let release = serde_json::from_value(release).unwrap();
+                    self.run(&release, id, ts)?;
                 }
             }
+            Entry::Reverse { tx, original, .. } => {
+                ensure(original.is_some(), No::NotReversible)?;
+                let (purse, from, _, left) = self.moved[tx].clone();
+                let (to, s) = purse;
+                open(&from)?;
+                open(&to)?;
+                let n = number(e, "amount_minor").unwrap_or(left);
+                ensure(n > 0 && n <= left, No::ReversalTooLarge)?;
+                self.live(&from)?;
+                let payer = (from.clone(), s.clone());
+                let day = self.day(&payer, e, n, ts)?;
+                self.clone().spend(e, &Value::Null, n, ts)?;
+                ensure(self.free(&from, &s) >= n, No::InsufficientFunds)?;
+                self.spend(e, &Value::Null, n, ts)?;
+                self.days.extend(day);
+                self.take(&from, &s, n);
+                self.put(&to, &s, n);
+                self.moved.get_mut(tx).unwrap().3 -= n;
+            }
             Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let (purse, rest, ..) = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                let found = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
+                let (purse, rest, _, made, by) = found;
                 *self.held.get_mut(&purse).unwrap() -= rest;
+                self.give_back(&purse, made, &by, rest, ts);
             }
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
                 open(account.as_str())?;
@@ -167,7 +275,7 @@ impl Model {
             }
             Entry::Abandon { .. } => return Err(No::Abandoned),
             Entry::EpochOpen { .. } => return self.epoch_open(e),
-            Entry::Payout { .. } => return self.payout(e),
+            Entry::Payout { .. } => return self.payout(e, id),
             Entry::EpochClose { .. } => return self.epoch_close(e),
         }
         Ok(())
@@ -188,6 +296,7 @@ impl Model {
             ensure(known, No::EpochUnknown)?;
         }
         self.live(&from)?;
+        self.spelt(&s)?;
         // An unknown pool or asset lacks funds even for zero.
         let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
         let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
@@ -202,7 +311,7 @@ impl Model {
         Ok(())
     }
 
-    fn payout(&mut self, e: &Value) -> Expected {
+    fn payout(&mut self, e: &Value, id: TxId) -> Expected {
         let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
@@ -221,6 +330,8 @@ impl Model {
         let left = u128::from(all - index - 1);
         ensure(rest >= left && (left > 0 || rest == 0), No::EpochConflict)?;
         (*next, *paid) = (*next + 1, *paid + n);
+        let pool = (text(bound, "from"), text(e, "asset"));
+        self.moved.insert(id, (pool, text(e, "to"), n, n));
         self.take(&escrow(e), &text(e, "asset"), n);
         self.put(&text(e, "to"), &text(e, "asset"), n);
         Ok(())
@@ -233,201 +344,5 @@ impl Model {
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())
-    }
-}
-
-/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Draw {
-    pub(super) kind: u8,
-    pub(super) key: u8,
-    pub(super) from: u8,
-    pub(super) to: u8,
-    pub(super) asset: u8,
-    pub(super) amount: u128,
-    pub(super) nonce: i8,
-    pub(super) ceiling: Option<u128>,
-    pub(super) pick: u8,
-}
-
-impl Draw {
-    /// The values of `kind` are below this.
-    pub(super) const KINDS: u8 = 15;
-}
-
-/// The inputs of generated entries: the current nonces and holds.
-pub(super) struct Maker<'a> {
-    model: &'a Model,
-    pub(super) holds: Vec<TxId>,
-    ts: u64,
-}
-
-impl<'a> Maker<'a> {
-    pub(super) fn new(model: &'a Model, ts: u64) -> Self {
-        Self {
-            model,
-            holds: model.holds.keys().copied().collect(),
-            ts,
-        }
-    }
-
-    /// `None` for the draws that are no well-formed entry.
-    pub(super) fn entry(&self, d: &Draw) -> Option<Entry> {
-        // Every account may fund an epoch.
-        let account = |n: u8| format!("pool:t/{n}").parse::<Account>().unwrap();
-        let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
-        let (from, to, asset) = (
-            account(d.from),
-            account(d.to),
-            format!("as{}", d.asset).parse().unwrap(),
-        );
-        let amount_minor = Amount(d.amount);
-        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
-        let nonce = (last + 1)
-            .checked_add_signed(i64::from(d.nonce))
-            .filter(|n| *n > 0)?;
-        let (memo, reference, daily_ceiling) = (None, None, d.ceiling.map(Amount));
-        let hold = self
-            .holds
-            .get(usize::from(d.pick) % self.holds.len().max(1))
-            .copied()
-            .unwrap_or(TxId(u128::from(d.pick)));
-        // Two tenants whose principals and keys read alike; the first owns the epochs.
-        let tenant = if d.pick < 128 || d.kind > 11 {
-            "t"
-        } else {
-            "u"
-        };
-        let tenant = tenant.parse().unwrap();
-        let epoch = format!("e{}", d.pick % 3).parse().unwrap();
-        let commitment = ContentId([d.pick % 5 / 4; 32]);
-        let source = ContentId([d.key % 3; 32]);
-        let adjusts = format!("e{}", d.to).parse().unwrap();
-        let adjusts = Some(adjusts).filter(|named| d.from < 2 && *named != epoch);
-        Some(match d.kind {
-            0..=2 => Entry::Issue {
-                tenant,
-                principal,
-                key,
-                to,
-                asset,
-                amount_minor,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            3..=5 if from == to => return None,
-            3..=5 => Entry::Transfer {
-                tenant,
-                principal,
-                key,
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            6 => Entry::Burn {
-                tenant,
-                principal,
-                key,
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            7 => {
-                let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
-                Entry::Hold {
-                    tenant,
-                    principal,
-                    key,
-                    from,
-                    asset,
-                    amount_minor,
-                    nonce,
-                    expires_at,
-                    memo,
-                    reference,
-                    daily_ceiling,
-                }
-            }
-            8 => Entry::Capture {
-                tenant,
-                principal,
-                key,
-                hold,
-                to,
-                amount_minor,
-                memo,
-                reference,
-                daily_ceiling,
-            },
-            9 => Entry::Release {
-                tenant,
-                principal,
-                key,
-                hold,
-            },
-            10 if d.pick.is_multiple_of(3) => Entry::Freeze {
-                tenant,
-                principal,
-                key,
-                account: from,
-            },
-            10 => Entry::Unfreeze {
-                tenant,
-                principal,
-                key,
-                account: from,
-            },
-            11 => Entry::Abandon {
-                tenant,
-                principal,
-                key,
-            },
-            12 => Entry::EpochOpen {
-                principal,
-                tenant,
-                epoch,
-                from,
-                asset,
-                amount_minor: Amount(d.amount.min(9)),
-                commitment,
-                sum_root: commitment,
-                recipients: 2.min(d.amount.min(9) as u64),
-                source,
-                adjusts,
-            },
-            13 => {
-                let index = self
-                    .model
-                    .epochs
-                    .get(epoch.as_str())
-                    .map_or(0, |e| e.1)
-                    .saturating_add_signed(i64::from(d.nonce));
-                Entry::Payout {
-                    principal,
-                    tenant,
-                    epoch,
-                    index,
-                    to,
-                    asset,
-                    amount_minor,
-                }
-            }
-            _ => Entry::EpochClose {
-                principal,
-                tenant,
-                epoch,
-                commitment,
-            },
-        })
     }
 }

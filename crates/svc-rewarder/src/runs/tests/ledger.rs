@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ron_kernel::{Deadline, LockSpec, RankedMutex};
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, CommitAnswer, Entry, EntryAnswer, EpochDoc, EpochState, Receipt,
-    RefusalCode, TxId, escrow_account,
+    AccountDoc, BalanceDoc, CommitAnswer, Entry, EntryAnswer, EpochDoc, EpochState, LeafHash,
+    PrivateFacts, Receipt, RefusalCode, TxId, escrow_account,
 };
-use ron_proto::values::{Account, Amount, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::values::{Account, Amount, EpochId, Tenant, Timestamp};
 
 use crate::runs::ports::{Ledger, PortError};
 
@@ -85,16 +85,18 @@ pub(super) fn done(books: &mut Books, entry: &Entry, replayed: bool) -> EntryAns
         to: None,
         asset: None,
         amount_minor: None,
-        nonce: None,
-        idem: String::new(),
         ts: Timestamp(0),
         seq,
-        receipt_hash: ContentId([0; 32]),
+        hold: None,
+        batch: None,
+        reverses: None,
+        receipt_hash: LeafHash([0; 32]),
     };
     EntryAnswer::Done {
         seq,
         txid,
         receipt,
+        private: PrivateFacts::default(),
         replayed,
     }
 }

@@ -1,0 +1,167 @@
+//! What the kinds that settle reward epochs require and do.
+
+use ron_proto::ledger::escrow_account;
+use ron_proto::{Account, Asset, ContentId, EpochId, Tenant};
+
+use super::entry::{EpochOpen, Payout};
+use super::limits::ACCOUNTS_MAX;
+use super::overlay::Overlay;
+use super::rules::{Rule, Stop, no, reserved};
+use super::state::{EpochKey, EpochRow};
+use super::verdict::Refusal;
+
+/// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
+impl Overlay<'_> {
+    pub(super) fn epoch_open(&mut self, tenant: &Tenant, open: &EpochOpen, seq: u64) -> Rule<()> {
+        let key: EpochKey = (tenant.clone(), open.epoch.clone());
+        if let Some(e) = self.epoch(&key) {
+            let same = e.commitment == open.commitment
+                && e.sum_root == open.sum_root
+                && e.from == open.from
+                && e.recipients == open.recipients
+                && e.source == open.source
+                && e.adjusts == open.adjusts
+                && e.total == open.amount.0
+                && self.asset(e.asset).name == open.asset;
+            return if same {
+                Err(Stop::Known(e.opened_seq))
+            } else {
+                no(Refusal::EpochConflict)
+            };
+        }
+        self.check_source(tenant, open.source, open.adjusts.as_ref())?;
+        let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
+        let escrow = escrow_account(tenant, &open.epoch);
+        self.room_among(&escrow, ACCOUNTS_MAX)?;
+        self.touch(pool).row.balance_mut(asset).total -= open.amount.0;
+        let escrow = self.intern(&escrow);
+        self.touch(escrow).row.balance_mut(asset).total += open.amount.0;
+        let row = EpochRow {
+            commitment: open.commitment,
+            sum_root: open.sum_root,
+            from: open.from.clone(),
+            asset,
+            recipients: open.recipients,
+            source: open.source,
+            adjusts: open.adjusts.clone(),
+            total: open.amount.0,
+            paid: 0,
+            next_index: 0,
+            opened_seq: seq,
+            closed_seq: None,
+            runs: Vec::new(),
+        };
+        let top = self.top();
+        top.sources
+            .insert((key.0.clone(), open.source), key.1.clone());
+        top.epochs.insert(key, row);
+        Ok(())
+    }
+
+    /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
+    /// is made twice.
+    fn check_source(
+        &self,
+        tenant: &Tenant,
+        source: ContentId,
+        adjusts: Option<&EpochId>,
+    ) -> Rule<()> {
+        match (self.paid_by(tenant, source), adjusts) {
+            (Some(paid), named) if named != Some(paid) => {
+                no(Refusal::UsagePaid { by: paid.clone() })
+            }
+            (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
+                no(Refusal::EpochUnknown)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {
+        reserved(from)?;
+        let pool = self.find(from);
+        if pool.is_some_and(|ix| self.row(ix).frozen) {
+            return no(Refusal::AccountFrozen);
+        }
+        let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)?) else {
+            return no(Refusal::InsufficientFunds);
+        };
+        let b = self.row(pool).balance(asset);
+        if b.total - b.held < amount {
+            no(Refusal::InsufficientFunds)
+        } else {
+            Ok((pool, asset))
+        }
+    }
+
+    pub(super) fn payout(&mut self, tenant: &Tenant, payout: &Payout, seq: u64) -> Rule<()> {
+        let key: EpochKey = (tenant.clone(), payout.epoch.clone());
+        let Some(e) = self.epoch(&key) else {
+            return no(Refusal::EpochUnknown);
+        };
+        if let Some(made) = e.payout_seq(payout.index) {
+            return Err(Stop::Known(made));
+        }
+        self.check_payout(e, payout)?;
+        let (asset, amount) = (e.asset, payout.amount.0);
+        let escrow = self.intern(&escrow_account(tenant, &payout.epoch));
+        self.touch(escrow).row.balance_mut(asset).total -= amount;
+        let to = self.intern(&payout.to);
+        self.touch(to).row.balance_mut(asset).total += amount;
+        let e = self.epoch_mut(&key);
+        e.paid += amount;
+        e.note_payout(seq);
+        Ok(())
+    }
+
+    fn check_payout(&self, e: &EpochRow, payout: &Payout) -> Rule<()> {
+        reserved(&payout.to)?;
+        if e.closed_seq.is_some() {
+            return no(Refusal::EpochClosed);
+        }
+        if payout.index >= e.recipients || self.asset(e.asset).name != payout.asset {
+            return no(Refusal::EpochConflict);
+        }
+        if payout.index > e.next_index {
+            let expected = e.next_index;
+            return no(Refusal::IndexGap { expected });
+        }
+        // Every recipient still to come needs at least one unit, and the last one takes exactly the
+        // remainder.
+        let left = e.recipients - payout.index - 1;
+        match (e.total - e.paid).checked_sub(payout.amount.0) {
+            Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
+                self.room_among(&payout.to, ACCOUNTS_MAX)
+            }
+            _ => no(Refusal::EpochConflict),
+        }
+    }
+
+    pub(super) fn epoch_close(
+        &mut self,
+        key: EpochKey,
+        commitment: ContentId,
+        seq: u64,
+    ) -> Rule<()> {
+        let Some(e) = self.epoch(&key) else {
+            return no(Refusal::EpochUnknown);
+        };
+        if e.commitment != commitment {
+            return no(Refusal::EpochConflict);
+        }
+        if let Some(closed) = e.closed_seq {
+            return Err(Stop::Known(closed));
+        }
+        let paid = e.next_index == e.recipients && e.paid == e.total;
+        if !paid || !self.escrow_is_empty(&key, e.asset) {
+            return no(Refusal::EpochIncomplete);
+        }
+        self.epoch_mut(&key).closed_seq = Some(seq);
+        Ok(())
+    }
+
+    fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {
+        self.find(&escrow_account(&key.0, &key.1))
+            .is_none_or(|ix| self.row(ix).balance(asset).total == 0)
+    }
+}

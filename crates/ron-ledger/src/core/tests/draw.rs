@@ -1,0 +1,264 @@
+//! Entries made from drawn numbers, for the property tests and the fuzzer.
+
+use std::collections::BTreeMap;
+
+use ron_proto::ledger::{BatchTag, BudgetId, Details, Entry, Original, TokenBudget, TxId};
+use ron_proto::{Account, Amount, ContentId, Timestamp};
+
+use super::model::Model;
+
+/// A recipe for one entry; `nonce` is relative to what the account has when the entry is made, and 2
+/// makes a debit without a nonce.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Draw {
+    pub(super) kind: u8,
+    pub(super) key: u8,
+    pub(super) from: u8,
+    pub(super) to: u8,
+    pub(super) asset: u8,
+    pub(super) amount: u128,
+    pub(super) nonce: i8,
+    pub(super) ceiling: Option<u128>,
+    pub(super) pick: u8,
+}
+
+impl Draw {
+    /// The values of `kind` are below this.
+    pub(super) const KINDS: u8 = 16;
+}
+
+/// What is said about an entry; no rule depends on it. Each member is there in half of the draws.
+fn details(pick: u8) -> (Details, Option<BatchTag>) {
+    let has = |bit: u8| pick & bit != 0;
+    let members = (0..pick % 3).map(|n| (format!("m{n}"), format!("v{pick}")));
+    let metadata: BTreeMap<String, String> = members.collect();
+    let details = Details {
+        memo: has(1).then(|| format!("memo {pick}").parse().unwrap()),
+        reference: has(2).then(|| format!("order {pick}").parse().unwrap()),
+        metadata: has(4).then(|| metadata.try_into().unwrap()),
+        effective_at: has(8).then_some(Timestamp(u64::from(pick))),
+        share_reference: has(16),
+    };
+    let batch = has(32).then_some(BatchTag {
+        items: u32::from(pick) + 1,
+        digest: [pick; 16],
+    });
+    (details, batch)
+}
+
+/// The inputs of generated entries: the current nonces and holds.
+pub(super) struct Maker<'a> {
+    model: &'a Model,
+    pub(super) holds: Vec<TxId>,
+    ts: u64,
+}
+
+impl<'a> Maker<'a> {
+    pub(super) fn new(model: &'a Model, ts: u64) -> Self {
+        Self {
+            model,
+            holds: model.holds.keys().copied().collect(),
+            ts,
+        }
+    }
+
+    /// `None` for the draws that are no well-formed entry.
+    pub(super) fn entry(&self, d: &Draw) -> Option<Entry> {
+        // Every account may fund an epoch.
+        let account = |n: u8| format!("pool:t/{n}").parse::<Account>().unwrap();
+        let (principal, key) = ("p".parse().unwrap(), format!("k{}", d.key).parse().unwrap());
+        let (from, to, asset) = (
+            account(d.from),
+            account(d.to),
+            // The last one is another spelling of the first.
+            ["as0", "as1", "AS0"][usize::from(d.asset)].parse().unwrap(),
+        );
+        let amount_minor = Amount(d.amount);
+        let last = self.model.nonce.get(from.as_str()).copied().unwrap_or(0);
+        let nonce = (last + 1)
+            .checked_add_signed(i64::from(d.nonce))
+            .filter(|n| *n > 0)?;
+        let (details, batch) = details(d.pick);
+        let daily_ceiling = d.ceiling.map(Amount);
+        let nonce = (d.nonce != 2).then_some(nonce);
+        let budget = |most| TokenBudget {
+            id: BudgetId::derive(["one", "two"][usize::from(d.key % 2)]),
+            total: (d.pick % 3 != 0).then_some(Amount(2 * most)),
+            daily: (d.pick % 3 != 1).then_some(Amount(most)),
+            until: Timestamp::MAX,
+        };
+        let budgets: Vec<_> = d.ceiling.into_iter().map(budget).collect();
+        let hold = self
+            .holds
+            .get(usize::from(d.pick) % self.holds.len().max(1))
+            .copied()
+            .unwrap_or(TxId(u128::from(d.pick)));
+        // Two tenants whose principals and keys read alike; the first owns the epochs.
+        let tenant = if d.pick < 128 || d.kind > 11 {
+            "t"
+        } else {
+            "u"
+        };
+        let tenant = tenant.parse().unwrap();
+        let epoch = format!("e{}", d.pick % 3).parse().unwrap();
+        let commitment = ContentId([d.pick % 5 / 4; 32]);
+        let source = ContentId([d.key % 3; 32]);
+        let adjusts = format!("e{}", d.to).parse().unwrap();
+        let adjusts = Some(adjusts).filter(|named| d.from < 2 && *named != epoch);
+        Some(match d.kind {
+            0..=2 => Entry::Issue {
+                tenant,
+                principal,
+                key,
+                to,
+                asset,
+                amount_minor,
+                details,
+                batch,
+                budgets,
+            },
+            3..=5 if from == to => return None,
+            3..=5 => Entry::Transfer {
+                tenant,
+                principal,
+                key,
+                from,
+                to,
+                asset,
+                amount_minor,
+                nonce,
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            },
+            6 => Entry::Burn {
+                tenant,
+                principal,
+                key,
+                from,
+                asset,
+                amount_minor,
+                nonce,
+                details,
+                batch,
+                daily_ceiling,
+                budgets,
+            },
+            7 => {
+                let expires_at = Timestamp(self.ts + u64::from(d.pick) * 40 - 1_000);
+                Entry::Hold {
+                    tenant,
+                    principal,
+                    key,
+                    from,
+                    asset,
+                    amount_minor,
+                    nonce,
+                    expires_at,
+                    details,
+                    batch,
+                    daily_ceiling,
+                    budgets,
+                }
+            }
+            8 => Entry::Capture {
+                tenant,
+                principal,
+                key,
+                hold,
+                to,
+                amount_minor: (d.nonce != 1).then_some(amount_minor),
+                ends_hold: d.nonce == 2,
+                details,
+                batch,
+                budgets,
+            },
+            9 => Entry::Release {
+                tenant,
+                principal,
+                key,
+                hold,
+                details,
+            },
+            10 if d.pick.is_multiple_of(3) => Entry::Freeze {
+                tenant,
+                principal,
+                key,
+                account: from,
+                details,
+            },
+            10 => Entry::Unfreeze {
+                tenant,
+                principal,
+                key,
+                account: from,
+                details,
+            },
+            11 => Entry::Abandon {
+                tenant,
+                principal,
+                key,
+            },
+            12 => Entry::EpochOpen {
+                principal,
+                tenant,
+                epoch,
+                from,
+                asset,
+                amount_minor: Amount(d.amount.min(9)),
+                commitment,
+                sum_root: commitment,
+                recipients: 2.min(d.amount.min(9) as u64),
+                source,
+                adjusts,
+            },
+            13 => {
+                let index = self
+                    .model
+                    .epochs
+                    .get(epoch.as_str())
+                    .map_or(0, |e| e.1)
+                    .saturating_add_signed(i64::from(d.nonce));
+                Entry::Payout {
+                    principal,
+                    tenant,
+                    epoch,
+                    index,
+                    to,
+                    asset,
+                    amount_minor,
+                }
+            }
+            14 => Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+            _ => {
+                let at = usize::from(d.pick) % self.model.moved.len().max(1);
+                let found = self.model.moved.iter().nth(at);
+                // As the ledger finds it in its log: what the entry moved at first.
+                let original = found.map(|(_, ((to, asset), from, n, _))| Original {
+                    from: from.parse().unwrap(),
+                    to: to.parse().unwrap(),
+                    asset: asset.parse().unwrap(),
+                    amount_minor: Amount(*n),
+                });
+                Entry::Reverse {
+                    tenant,
+                    principal,
+                    key,
+                    tx: found.map_or(TxId(u128::from(d.pick)), |(id, _)| *id),
+                    amount_minor: (d.nonce != 1).then_some(amount_minor),
+                    original,
+                    details,
+                    batch,
+                    daily_ceiling,
+                    budgets,
+                }
+            }
+        })
+    }
+}

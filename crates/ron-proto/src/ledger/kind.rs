@@ -1,0 +1,75 @@
+//! The kinds of entries.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Kind of an entry.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// Creates money in `to`.
+    Issue,
+    /// Moves money from `from` to `to`.
+    Transfer,
+    /// Destroys money of `from`.
+    Burn,
+    /// Reserves money of `from`.
+    Hold,
+    /// Pays out of a hold, in part or whole.
+    Capture,
+    /// Ends a hold; the remaining amount becomes available again.
+    Release,
+    /// Moves what a transfer, capture or payout moved back, in part or whole.
+    Reverse,
+    /// As `release`, written by the ledger when a hold expires.
+    Expire,
+    /// The account refuses debits from now on.
+    Freeze,
+    /// Revokes a freeze.
+    Unfreeze,
+    /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
+    EpochOpen,
+    /// Pays one recipient out of the epoch's escrow.
+    Payout,
+    /// Ends the epoch once every recipient is paid.
+    EpochClose,
+    /// Abandons a key for which `resolve` found no entry: a refusal without a request.
+    Abandon,
+}
+
+impl EntryKind {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Issue => "issue",
+            Self::Transfer => "transfer",
+            Self::Burn => "burn",
+            Self::Hold => "hold",
+            Self::Capture => "capture",
+            Self::Release => "release",
+            Self::Reverse => "reverse",
+            Self::Expire => "expire",
+            Self::Freeze => "freeze",
+            Self::Unfreeze => "unfreeze",
+            Self::EpochOpen => "epoch_open",
+            Self::Payout => "payout",
+            Self::EpochClose => "epoch_close",
+            Self::Abandon => "abandon",
+        }
+    }
+
+    /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
+    pub const fn is_settlement(self) -> bool {
+        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
+    }
+}
+
+impl fmt::Display for EntryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
