@@ -131,6 +131,10 @@ fn fill(kms: &Kms, keys: u64, versions: u64) -> Result<(), String> {
     };
     thread::scope(|scope| {
         let makers = (0..FILLERS).map(|n| (n..keys).step_by(FILLERS as usize));
+        #[expect(
+            clippy::needless_collect,
+            reason = "all threads start before the first is joined"
+        )]
         let makers: Vec<_> = makers
             .map(|mut numbers| scope.spawn(move || numbers.try_for_each(make)))
             .collect();

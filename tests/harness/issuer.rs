@@ -10,7 +10,7 @@ use ron_client::encode;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
 use ron_proto::b64;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub const EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 pub const ACCESS: &str = "urn:ietf:params:oauth:token-type:access_token";

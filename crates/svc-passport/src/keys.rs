@@ -33,7 +33,7 @@ pub struct IssuerKeys {
     /// Both sets, parsed for this service's own verification.
     pub verify: JwksSnapshot,
     /// The newest version of each key whose last token has expired: the next read begins after it.
-    expired: BTreeMap<Kid, u32>,
+    pub expired: BTreeMap<Kid, u32>,
 }
 
 /// Seconds that a superseded key is published longer, for differences between clocks.

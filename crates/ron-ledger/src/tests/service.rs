@@ -226,9 +226,9 @@ fn a_tenant_reads_what_belongs_to_it_and_writes_nothing() {
         to: "acc".parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: ron_proto::Amount(7),
-        memo: None,
-        reference: None,
-        daily_ceiling: None,
+        details: ron_proto::ledger::Details::default(),
+        batch: None,
+        budgets: vec![],
     };
     rig.commit(vec![of_u]);
     let hold = got[2].receipt().unwrap().txid;

@@ -229,6 +229,7 @@ impl Entry {
             | Self::Burn { tenant, .. }
             | Self::Hold { tenant, .. }
             | Self::Capture { tenant, .. }
+            | Self::Reverse { tenant, .. }
             | Self::Release { tenant, .. }
             | Self::Freeze { tenant, .. }
             | Self::Unfreeze { tenant, .. }
