@@ -92,9 +92,10 @@ impl RonAuthorizer {
         let config = self.config.load();
         let issuer = config.issuer.as_ref()?;
         // Looked up before the feed is read: every later response reaches at least that far.
-        let note_event = match issuer.note_keys.is_empty() {
-            true => 0, // no note is required
-            false => self.seen.of(&issuer.issuer).note,
+        let note_event = if issuer.note_keys.is_empty() {
+            0 // no note is required
+        } else {
+            self.seen.of(&issuer.issuer).note
         };
         let reading = self.revoked.begin(issuer.clone());
         let old = self.revoked_of(issuer).unwrap_or_default();
@@ -217,16 +218,15 @@ impl RonAuthorizer {
         } else {
             let known = self.seen.of(&issuer.issuer).log_key();
             let open = |key| Checkpoint::open(checkpoint, &[key], Some(&origin));
-            match known.map(open) {
-                Some(Ok(head)) => Ok(head),
+            if let Some(Ok(head)) = known.map(open) {
+                Ok(head)
+            } else {
                 // The key is not known yet, or has changed.
-                _ => {
-                    let note = self.read_note(issuer)?;
-                    let key = note.log_key.ok_or_else(|| {
-                        "the policy note names no key of the revocation log".to_owned()
-                    })?;
-                    open(key)
-                }
+                let note = self.read_note(issuer)?;
+                let key = note.log_key.ok_or_else(|| {
+                    "the policy note names no key of the revocation log".to_owned()
+                })?;
+                open(key)
             }
         };
         let head = head.map_err(|e| FeedRefused::Alarm(LogAlarm::Unsigned(e.to_string())))?;

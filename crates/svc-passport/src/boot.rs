@@ -175,24 +175,21 @@ fn open_register(
     let origin = revocation_log::origin(&settings.issuer);
     let disk: Arc<dyn Disk>;
     let (store, signer, dir, known);
-    match data_dir {
-        Some(home) => {
-            disk = Arc::new(OsDisk);
-            dir = home.join(LOG_DIR);
-            store = RevocationStore::open(&home.join("passport.db"));
-            let fresh = !dir.join("log.meta").exists();
-            signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
-            // This service follows its own feed, too, and remembers the newest head.
-            let seen = read_seen(home).map_err(StartError::failed)?;
-            known = seen.get(&settings.issuer).and_then(|seen| seen.head());
-        }
-        None => {
-            disk = Arc::new(MemoryDisk::new());
-            dir = PathBuf::from("/").join(LOG_DIR);
-            store = RevocationStore::memory();
-            signer = note_key::ephemeral(&origin, &*chassis.random);
-            known = None;
-        }
+    if let Some(home) = data_dir {
+        disk = Arc::new(OsDisk);
+        dir = home.join(LOG_DIR);
+        store = RevocationStore::open(&home.join("passport.db"));
+        let fresh = !dir.join("log.meta").exists();
+        signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
+        // This service follows its own feed, too, and remembers the newest head.
+        let seen = read_seen(home).map_err(StartError::failed)?;
+        known = seen.get(&settings.issuer).and_then(ron_auth::Seen::head);
+    } else {
+        disk = Arc::new(MemoryDisk::new());
+        dir = PathBuf::from("/").join(LOG_DIR);
+        store = RevocationStore::memory();
+        signer = note_key::ephemeral(&origin, &*chassis.random);
+        known = None;
     }
     let mut store = store.map_err(StartError::failed)?;
     let watch = chassis.sup.watch_disk("store");

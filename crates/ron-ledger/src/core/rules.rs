@@ -42,7 +42,7 @@ impl Overlay<'_> {
         let (header, tenant) = (&op.entry().header, &op.entry().header.tenant);
         match &op.entry().body {
             Body::Issue { to, asset, amount } => {
-                self.issue(to, asset, amount.0, &header.budgets)?
+                self.issue(to, asset, amount.0, &header.budgets)?;
             }
             Body::Transfer { debit, to } => self.transfer(debit, header, to)?,
             Body::Burn { debit } => self.burn(debit, header)?,

@@ -124,7 +124,7 @@ fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         original: None,
         details: body.details,
         batch: tag.batch,
-        daily_ceiling: daily(api, allowed.daily),
+        daily_ceiling: Some(daily(api, allowed.daily)),
         budgets: req.principal.budgets.to_vec(),
     };
     Ok(Accepted::one(entry, payer.clone()))

@@ -165,13 +165,13 @@ impl Debit<'_> {
         not_reserved(self.from)?;
         let (asset, amount) = (Some(self.asset), Some(self.amount));
         let allowed = api.allow(req, self.action, self.from, asset, amount)?;
-        Ok(daily(api, allowed.daily))
+        Ok(Some(daily(api, allowed.daily)))
     }
 }
 
 /// The lower one of the limits of rule and configuration.
-pub fn daily(api: &Api, rule: Option<Amount>) -> Option<Amount> {
-    Some(rule.map_or(api.daily_max, |most| most.min(api.daily_max)))
+pub fn daily(api: &Api, rule: Option<Amount>) -> Amount {
+    rule.map_or(api.daily_max, |most| most.min(api.daily_max))
 }
 
 pub fn positive(amount: Amount) -> Result<(), Problem> {

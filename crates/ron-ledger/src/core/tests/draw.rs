@@ -83,7 +83,7 @@ impl<'a> Maker<'a> {
         let nonce = (d.nonce != 2).then_some(nonce);
         let budget = |most| TokenBudget {
             id: BudgetId::derive(["one", "two"][usize::from(d.key % 2)]),
-            total: (d.pick % 3 != 0).then_some(Amount(2 * most)),
+            total: (!d.pick.is_multiple_of(3)).then_some(Amount(2 * most)),
             daily: (d.pick % 3 != 1).then_some(Amount(most)),
             until: Timestamp::MAX,
         };

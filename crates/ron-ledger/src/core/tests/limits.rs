@@ -312,7 +312,7 @@ fn refusals_beyond_the_budget_have_no_leaf() {
     let mut other = serde_json::to_value(Entry::from(&over("x4"))).unwrap();
     other["principal"] = "q".into();
     assert_eq!(at(1_000, vec![entry(other)]), [broke(5)]);
-    assert_eq!(at(1_999, vec![over("x4")]), [beyond.clone()]);
+    assert_eq!(at(1_999, vec![over("x4")]), std::slice::from_ref(&beyond));
     assert_eq!(
         at(2_000, vec![over("x4"), over("x5")]),
         [broke(6), beyond.clone()]
@@ -324,7 +324,7 @@ fn refusals_beyond_the_budget_have_no_leaf() {
             .iter()
             .all(done)
     );
-    assert_eq!(at(2_000, vec![over("x5")]), [beyond.clone()]);
+    assert_eq!(at(2_000, vec![over("x5")]), std::slice::from_ref(&beyond));
     assert!(at(2_000, vec![pay("y4")]).iter().all(done));
     assert_eq!(at(2_000, vec![over("x5")]), [broke(11)]);
     // Two refusals of one linked commit do not fit one unit; nothing of it is recorded.

@@ -157,7 +157,9 @@ fn expect(
         let said = expect_together(model, ops, atomicity, *seq, (ts, burst));
         let recorded = |s: &Expected| s.is_ok() || s.is_err_and(has_leaf);
         if said.iter().all(recorded) {
-            ops.iter().for_each(|op| note(used, op));
+            for op in ops {
+                note(used, op);
+            }
             *seq += ops.len() as u64;
         }
         return said.into_iter().map(Some).collect();
