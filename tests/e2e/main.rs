@@ -47,6 +47,7 @@ mod runbooks;
 mod sdk;
 mod separate;
 mod series;
+mod stolen_issuer;
 mod taken_port;
 mod tenants;
 mod transit;

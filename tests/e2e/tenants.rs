@@ -16,11 +16,21 @@ fn decoded(token: &str, part: usize) -> Value {
     serde_json::from_slice(&b64::from_url(text).unwrap()).unwrap()
 }
 
-/// A passport of a tenant with these scopes, signed with the issuer's key: what the holder of the
-/// issuer's credential can make, whatever the policy says.
+/// A passport of a tenant with these scopes, signed with the issuer's key under an issuer policy that
+/// allows it.
 fn passport(fleet: &Fleet, audience: &str, tenant: &str, scopes: &str) -> String {
+    let client = format!("of-{tenant}");
+    fleet.change_issuer_policy(|policy| {
+        let scopes: Vec<&str> = scopes.split(' ').collect();
+        policy["clients"].as_array_mut().unwrap().push(json!({
+            "client_id": client, "tenant": tenant, "max_ttl_s": 3600,
+            "audiences": [{"audience": audience, "scopes": scopes}]
+        }));
+    });
     let good = fleet.token(audience, None);
     let mut claims = decoded(&good, 1);
+    claims["client_id"] = client.as_str().into();
+    claims["sub"] = client.as_str().into();
     claims["tenant"] = tenant.into();
     claims["scope"] = scopes.into();
     let part = |value: &Value| b64::url(value.to_string().as_bytes());
@@ -64,6 +74,10 @@ fn about(route: &str, key: &str) -> Means {
     let signatures = json!([{"alg": "ed25519", "signature": b64::url(&[7; 64])}]);
     match route {
         "POST /v1/kms/log_key/rotate" => Means::Refused(json!({})),
+        "GET /v1/kms/issuer_policy" => Means::Refused(Value::Null),
+        "PUT /v1/kms/issuer_policy" => Means::Refused(
+            json!({"policy": {}, "signature": {"alg": "ed25519", "key": key, "value": ""}}),
+        ),
         "POST /v1/kms/datakey" => Means::Refused(json!({"key": key})),
         "POST /v1/kms/hmac" | "POST /v1/kms/sign" => {
             Means::Refused(json!({"key": key, "message": text}))
