@@ -50,6 +50,7 @@ mod runbooks;
 mod sdk;
 mod separate;
 mod series;
+mod stolen_issuer;
 mod taken_port;
 mod tenant_walk;
 mod tenants;

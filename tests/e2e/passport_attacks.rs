@@ -178,10 +178,12 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
             format!("{header}.{doubled}.{}", good.rsplit('.').next().unwrap()),
         ),
         ("oversized", forged(header, &"A".repeat(9_000))),
-        ("another typ", rig.stolen("statuslist+jwt", |_| {})),
         (
             "another audience",
-            rig.stolen("at+jwt", |c| c["aud"] = "ron-kms".into()),
+            rig.stolen("at+jwt", |c| {
+                c["aud"] = "ron-kms".into();
+                c["scope"] = "kms:read".into();
+            }),
         ),
         (
             "nbf in the future",
@@ -192,27 +194,24 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
             rig.stolen("at+jwt", |c| c["ron_epoch"] = 0.into()),
         ),
         (
-            "an unknown caveat",
-            rig.stolen("at+jwt", |c| {
-                c["authorization_details"] = json!([{"type": "ron", "colour": "red"}]);
-            }),
-        ),
-        (
-            "a binding of an unknown kind",
-            rig.stolen("at+jwt", |c| c["cnf"] = json!({"kid": "x"})),
-        ),
-        (
-            "no jti",
-            rig.stolen("at+jwt", |c| {
-                c.as_object_mut().unwrap().remove("jti");
-            }),
-        ),
-        (
             "a stray narrowing statement",
             format!("{good}~{}", forged(header, payload)),
         ),
     ];
-    assert!(table.len() >= 28, "{}", table.len());
+    assert!(table.len() + 4 >= 28, "{}", table.len());
+    // What the issuer would never sign, the KMS does not sign either.
+    let refused = |typ: &str, change: &dyn Fn(&mut Value)| {
+        let (_, answer) = rig.ask_to_sign(typ, change);
+        assert_eq!(json(&answer, 403)["code"], "payload_refused", "{typ}");
+    };
+    refused("statuslist+jwt", &|_| {});
+    refused("at+jwt", &|c| {
+        c["authorization_details"] = json!([{"type": "ron", "colour": "red"}]);
+    });
+    refused("at+jwt", &|c| c["cnf"] = json!({"kid": "x"}));
+    refused("at+jwt", &|c| {
+        c.as_object_mut().unwrap().remove("jti");
+    });
     assert_eq!(rig.balance(&good).status, 200);
     assert_eq!(
         rig.balance(&rig.stolen("at+jwt", |_| {})).status,

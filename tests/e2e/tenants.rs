@@ -48,6 +48,10 @@ fn about(route: &str, key: &str) -> Means {
     let signatures = json!([{"alg": "ed25519", "signature": b64::url(&[7; 64])}]);
     match route {
         "POST /v1/kms/log_key/rotate" => Means::Refused(json!({})),
+        "GET /v1/kms/issuer_policy" => Means::Refused(Value::Null),
+        "PUT /v1/kms/issuer_policy" => Means::Refused(
+            json!({"policy": {}, "signature": {"alg": "ed25519", "key": key, "value": ""}}),
+        ),
         "POST /v1/kms/datakey" => Means::Refused(json!({"key": key})),
         "POST /v1/kms/hmac" | "POST /v1/kms/sign" => {
             Means::Refused(json!({"key": key, "message": text}))

@@ -55,7 +55,7 @@ fn is_transit(leaf: &Leaf) -> bool {
 }
 
 /// All leaves of the KMS's audit log, as its entry bundles serve them.
-fn leaves(fleet: &Fleet, token: &str) -> Vec<Leaf> {
+pub fn leaves(fleet: &Fleet, token: &str) -> Vec<Leaf> {
     let url = format!("{}/audit/v1/checkpoint", fleet.api_socket("ron-kms"));
     let note = String::from_utf8(fleet.get(&url, None).body).unwrap();
     let size: u64 = note.lines().nth(1).unwrap().parse().unwrap();

@@ -415,26 +415,41 @@ impl Fleet {
                 "keys",
                 &json!({
                     "tenant": "ron", "purpose": "issuer", "alg": alg, "op_id": op_id,
-                    "payload": {"jwt": {"typ": ["at+jwt"], "iss": self.bootstrap()["issuer"], "aud": ["svc-wallet"], "max_ttl_s": 3600}}
+                    "payload": {"jwt": {"typ": ["at+jwt"], "iss": self.bootstrap()["issuer"], "issuer_policy": true, "max_ttl_s": 3600}}
                 }),
                 201,
             );
             made["key"].as_str().expect("a name").to_owned()
         });
+        self.change_issuer_policy(|policy| {
+            let rules = policy["clients"][0]["audiences"].as_array_mut();
+            for rule in rules.expect("rules of a client") {
+                if rule["audience"] == "svc-wallet" {
+                    rule["algs"] = json!(offered);
+                }
+            }
+        });
+        assert_eq!(self.stop(), Some(0));
+        keys
+    }
+
+    /// Puts the next version of the issuer policy where the issuer reads it, signed, and at once in
+    /// force in the KMS.
+    pub fn change_issuer_policy(&self, change: impl FnOnce(&mut Value)) {
         let path = self.dir().join("policy/issuer.json");
         let mut policy = read_json(&path);
-        policy["version"] = 2.into();
-        let rules = policy["clients"][0]["audiences"].as_array_mut();
-        for rule in rules.expect("rules of a client") {
-            if rule["audience"] == "svc-wallet" {
-                rule["algs"] = json!(offered);
-            }
-        }
+        let version = policy["version"].as_u64().expect("a number");
+        policy["version"] = (version + 1).into();
+        change(&mut policy);
         std::fs::write(&path, policy.to_string()).expect("the policy is written");
         let file = path.to_str().expect("UTF-8");
         ok(&self.ron(&["policy", "sign", "--kind", "issuer", file]));
-        assert_eq!(self.stop(), Some(0));
-        keys
+        let sig = read_json(&self.dir().join("policy/issuer.json.sig"));
+        let url = format!("{}/v1/kms/issuer_policy", self.api_socket("ron-kms"));
+        let body = json!({"policy": policy, "signature": sig}).to_string();
+        let token = self.operator_token();
+        let put = self.send(Method::PUT, &url, Some(&token), Some(&body), &[]);
+        assert_eq!(json(&put, 200)["version"], version + 1);
     }
 
     /// A typed client of the wallet.

@@ -147,8 +147,8 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     let base_port = begun_with(layout)?.unwrap_or(wanted);
     let hashes = tokens(layout)?;
     let secret = operator_client(layout)?;
-    let log_keeper = |service: &str, note_vkey: Option<&str>| {
-        templates::log_keeper(layout, service, base_port, note_vkey, &hashes)
+    let log_keeper = |service: &str, bootstrap: Option<&Bootstrap>| {
+        templates::log_keeper(layout, service, base_port, bootstrap, &hashes)
     };
     for service in ["ron-kms", "ron-ledger"] {
         write_if_absent(layout, service, &log_keeper(service, None))?;
@@ -169,7 +169,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
         write_if_absent(layout, service, &text)?;
     }
     for service in ["ron-kms", "ron-ledger"] {
-        let with_issuer = log_keeper(service, Some(&bootstrap.note_vkey));
+        let with_issuer = log_keeper(service, Some(&bootstrap));
         complete(layout, service, &log_keeper(service, None), &with_issuer)?;
     }
     verifiers::keep(layout, &bootstrap)?;
@@ -308,7 +308,8 @@ fn keys_and_policies(
     let jwt = PayloadPolicy::Jwt(JwtPolicy {
         typ: vec!["at+jwt".to_owned(), "statuslist+jwt".to_owned()],
         iss: issuer.to_owned(),
-        aud: NAMES.iter().map(|s| (*s).to_owned()).collect(),
+        aud: Vec::new(),
+        issuer_policy: true,
         max_ttl_s: TTL_S_MAX,
     });
     let note = PayloadPolicy::Note(NotePolicy {

@@ -7,9 +7,10 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
-    KeyChanged, KeyDoc, KeyList, KeyVersionDoc, KeyVersions, RetireKey, RotateAnswer, RotateLogKey,
-    RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest,
-    UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
+    IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList, KeyVersionDoc, KeyVersions, PutIssuerPolicy,
+    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
+    WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -221,6 +222,21 @@ impl KmsClient {
     ) -> Result<A, ClientError> {
         let path = format!("{}/{what}", path(kid));
         self.0.post(&path, request, idempotent, deadline)
+    }
+
+    /// The issuer policy in force at the KMS.
+    pub fn issuer_policy(&self, deadline: Deadline) -> Result<IssuerPolicyInForce, ClientError> {
+        self.0.get("/v1/kms/issuer_policy", deadline)
+    }
+
+    /// Puts a signed issuer policy in force at the KMS; safe to repeat.
+    pub fn put_issuer_policy(
+        &self,
+        request: &PutIssuerPolicy,
+        deadline: Deadline,
+    ) -> Result<IssuerPolicyInForce, ClientError> {
+        let path = "/v1/kms/issuer_policy";
+        self.0.with_body(Method::PUT, path, request, true, deadline)
     }
 
     /// The verifier key line of the audit log.

@@ -44,6 +44,8 @@ causes! {
     NotFound = "not_found",
     /// The key's payload policy does not allow these bytes.
     PayloadRefused = "payload_refused",
+    /// A policy that is not signed by a pinned key, not canonical, or older than one that was in force.
+    PolicyRefused = "policy_refused",
     /// A checkpoint that shrinks its log or contradicts an earlier one.
     CheckpointRefused = "checkpoint_refused",
     /// The ciphertext does not decrypt or authenticate.

@@ -10,8 +10,10 @@ use ron_proto::kms::{
     Bytes, KeyBackend, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
     WaitingDoc,
 };
+use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::{Kid, Timestamp};
+use ron_service::signed_policy::SignedPolicy;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::AttestGate;
@@ -227,12 +229,22 @@ pub fn not_active(state: KeyState) -> Refusal {
     Refusal::new(Cause::KeyNotActive, detail)
 }
 
+/// An issuer policy whose signature this store's owner has checked.
+#[derive(Clone, Debug)]
+pub struct PolicyInForce {
+    pub signed: SignedPolicy<IssuerPolicy>,
+    /// Index of the audit leaf that records when it came into force.
+    pub birth: u64,
+}
+
 /// All keys at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct KeyIndex {
     /// Refuses signatures without a recent attestation, where the configuration requires one.
     pub gate: Arc<AttestGate>,
     pub keys: BTreeMap<Kid, Arc<Key>>,
+    /// The issuer policy in force, which keys of payload policy `jwt` may follow.
+    pub policy: Option<Arc<PolicyInForce>>,
     /// The whole-store version of this snapshot.
     pub store_version: u64,
 }
@@ -250,10 +262,10 @@ impl KeyIndex {
             .ok_or_else(|| Refusal::new(Cause::NotFound, NO_SUCH_KEY))
     }
 
-    /// Whether a key of this tenant that signs only tokens of `issuer` has a version with this thumbprint.
+    /// Whether a key of this tenant that signs only tokens of `issuer`, and only those that the issuer policy allows, has a
+    /// version with this thumbprint.
     pub fn issues(&self, tenant: &Tenant, issuer: &str, thumbprint: &str) -> bool {
-        let signs_for =
-            |key: &Key| matches!(&key.payload, PayloadPolicy::Jwt(jwt) if jwt.iss == issuer);
+        let signs_for = |key: &Key| matches!(&key.payload, PayloadPolicy::Jwt(jwt) if jwt.iss == issuer && jwt.issuer_policy);
         self.keys
             .values()
             .filter(|key| key.kid.tenant == *tenant && signs_for(key))
@@ -268,6 +280,7 @@ impl KeyIndex {
         Self {
             gate: self.gate.clone(),
             keys,
+            policy: self.policy.clone(),
             store_version,
         }
     }
@@ -289,6 +302,18 @@ pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
     Err(Refusal::new(
         Cause::Forbidden,
         "this operation concerns the installation itself: use the operator's token (`ron` uses it by default), not a passport",
+    ))
+}
+
+/// Checks that the caller may bring a signed policy, or read which one is in force. The signature decides about the policy,
+/// so any service of the installation may; the tenants' own services and passports have nothing to do with it.
+pub fn may_bring_policy(caller: &Principal) -> Result<(), Refusal> {
+    if caller.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Service {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Cause::Forbidden,
+        "the issuer policy belongs to the installation: use a service token of tenant ron, not a passport",
     ))
 }
 

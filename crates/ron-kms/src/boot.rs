@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use ron_http::{Need, Response, Route};
 use ron_kernel::Topology;
+use ron_proto::passport::IssuerPolicy;
 use ron_proto::{Problem, scope};
+use ron_service::kept_policy::Versioned as _;
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{self, Base, LogHost};
-use ron_service::{Boot, Running, Service, StartError, Table};
+use ron_service::{Boot, Running, Service, StartError, Table, signed_policy};
 
 use crate::api;
 use crate::api::VaultTokens;
@@ -65,6 +67,10 @@ impl Service for RonKms {
             },
         )
         .map_err(StartError::failed)?;
+        let shown = engine.kms.clone();
+        signed_policy::show_version(&chassis.registry, IssuerPolicy::KIND, move || {
+            shown.issuer_policy().map_or(0, |policy| policy.version)
+        });
         let kms = engine.kms.clone();
         chassis.on_reload(move |new: Settings| {
             // The leaf first: without it the old configuration stays in force.

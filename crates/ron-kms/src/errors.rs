@@ -22,6 +22,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::Forbidden => Problem::forbidden(detail),
         Cause::NotFound => Problem::not_found(detail),
         Cause::PayloadRefused => own(403, "The key's payload policy refuses this"),
+        Cause::PolicyRefused => own(409, "The policy does not come into force"),
         Cause::CheckpointRefused => own(409, "The checkpoint does not extend the last one signed"),
         Cause::CiphertextRefused => own(400, "The ciphertext does not open"),
         Cause::UsesExhausted => own(409, "The version has reached its limit of uses"),

@@ -9,6 +9,7 @@ use ron_kernel::{Deadline, Shutdown, Snapshot};
 use ron_proto::values::Alg;
 use ron_service::config::{ByteSize, NoteName};
 use ron_service::log_host::asker::WitnessKeys;
+use ron_service::pinned::KeyRing;
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use ron_custody::backend::{DeviceKeys, DeviceSettings};
@@ -96,6 +97,10 @@ ron_service::settings! {
         /// Maximum bytes of the remembered answers on disk; beyond that the oldest are forgotten
         /// early.
         "replay.bytes_max" => replay_bytes: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Memory);
+        /// Ed25519 keys that the issuer policy must be signed with: base64url, or NAME=base64url; as
+        /// in svc-passport. Keys with payload policy jwt and issuer_policy sign only the tokens that
+        /// this policy allows. The private key may be one of this KMS or be kept offline.
+        "policy.public_keys" => policy_keys: KeyRing = "", restart(Trust);
         ..lifecycle: LifecycleSettings;
         ..devices: DeviceKeys;
         ..witness: WitnessKeys;

@@ -7,6 +7,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod issuer_policy;
+
+pub use issuer_policy::*;
+
 use crate::kms::{Bytes, Jwk};
 use crate::receipt::LogReceipt;
 use crate::values::{Tenant, Timestamp};
@@ -185,9 +189,9 @@ pub struct VerifyBatchAnswer {
     pub results: Vec<VerifyVerdict>,
 }
 
-/// The claims of a token (profile RFC 9068). A token may contain further claims, which are not
-/// returned.
+/// The claims of a token (profile RFC 9068). The KMS signs no token with any other claim.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct TokenClaims {
     /// Issuer URL.
     pub iss: String,
@@ -541,64 +545,4 @@ pub struct OauthError {
     /// Explanation for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_description: Option<String>,
-}
-
-/// The issuer policy: which client may obtain which tokens. Signed, kind `issuer`.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct IssuerPolicy {
-    /// Increases with every change; an older version is rejected.
-    pub version: u64,
-    /// One rule per client.
-    pub clients: Vec<ClientRule>,
-}
-
-/// The tokens one client may obtain.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ClientRule {
-    /// `client_id` of the OAuth client, or the name of a principal with `passport:issue`.
-    pub client_id: String,
-    /// Tenant of the client's tokens.
-    pub tenant: Tenant,
-    /// Subjects the client may name: exact, or a prefix ending in `*`. Its own `client_id` is
-    /// always allowed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub subjects: Vec<String>,
-    /// Allowed audiences and their scopes.
-    pub audiences: Vec<AudienceRule>,
-    /// Maximum lifetime in seconds, at most one hour.
-    pub max_ttl_s: u64,
-    /// Whether the client may exchange tokens issued to other clients (delegation, RFC 8693); its
-    /// own it may always exchange.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub exchange: bool,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-/// Scopes of one audience.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AudienceRule {
-    /// Service name.
-    pub audience: String,
-    /// Scopes that may be granted.
-    pub scopes: Vec<String>,
-    /// Default algorithm: `EdDSA` (when absent), `ES256`, or with a post-quantum key `ML-DSA-65`
-    /// (-44, -87) or `EdDSA+ML-DSA-65`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alg: Option<String>,
-    /// Further algorithms that callers may request with `accept_algs`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub algs: Vec<String>,
-    /// Caveats added to every token of this audience.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub caveats: Vec<String>,
 }

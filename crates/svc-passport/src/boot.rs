@@ -28,7 +28,7 @@ use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
 use crate::revoke::{self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker};
 use crate::settings::{Settings, TABLE};
-use crate::sync::{InForce, PolicyKeeper, Source};
+use crate::sync::{InForce, PolicyKeeper};
 use crate::topology::{
     ASSERTIONS, ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER,
     TOPOLOGY,
@@ -92,12 +92,9 @@ impl Service for SvcPassport {
         let policies = core.policies(&chassis)?;
         let queues = (revoke_rx, issue_rx, publish_rx);
         core.spawn(&chassis, opened.register, &keys, queues);
-        // Without a policy in force, one in files must be good; one behind a URL may arrive later.
-        if let Err(why) = policies.refresh()
-            && core.policy.with(Option::is_none)
-            && matches!(core.settings.policy, Source::Dir(_))
-        {
-            return Err(StartError::config_text(why));
+        // The KMS may be unavailable: then the policy comes into force later.
+        if let Err(why) = policies.refresh() {
+            tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
         }
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
         let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
@@ -312,6 +309,8 @@ impl Core {
             view: self.view.clone(),
             revoke: self.revoke.clone(),
             kept: KeptPolicy::new(self.data_dir.as_deref()),
+            kms: self.kms.clone(),
+            kms_timeout: self.settings.keys.kms_timeout,
             ready: chassis.ready.clone(),
             km: chassis.km.clone(),
             random: chassis.random.clone(),
@@ -378,6 +377,7 @@ impl Core {
             keys: keys.clone(),
             health: self.health.clone(),
             view: self.view.clone(),
+            policy: self.policy.clone(),
             clock: chassis.clock.clone(),
             random: chassis.random.clone(),
             metrics: self.metrics.clone(),

@@ -1,12 +1,12 @@
 //! Token exchange (RFC 8693): a narrower token in exchange for a valid one. Pure.
 //!
 //! **Invariant:** subject and tenant stay the same; audience, scopes, caveats, lifetime and binding can only get
-//! narrower; the client that acts for the holder is recorded in the token. A client that exchanges another client's token
-//! needs the policy's permission, and gets no more than its own rule allows as well.
+//! narrower, and stay within the rule that the client has now; the client that acts for the holder is recorded in the
+//! token. A client that exchanges another client's token needs the policy's permission.
 
 use ron_auth::Claims;
 use ron_proto::Problem;
-use ron_proto::passport::{ANCESTORS_MAX, Actor, IssuerPolicy};
+use ron_proto::passport::{ANCESTORS_MAX, Actor, AudienceRule, IssuerPolicy};
 
 use crate::policy::{Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, ttl};
 
@@ -43,8 +43,7 @@ pub fn exchange(
             "invalid_target",
         ));
     }
-    let audience = rule.audiences.iter().find(|a| a.audience == held.audience);
-    let audience = audience.ok_or_else(|| {
+    let audience = rule.audience(held.audience).ok_or_else(|| {
         refused(
             "the issuer policy does not allow this client the token's audience",
             "invalid_target",
@@ -89,7 +88,7 @@ pub fn exchange(
         client_id: rule.client_id.clone(),
         tenant: claims.tenant.clone(),
         audience: held.audience.to_owned(),
-        scope: scope(claims, (!own).then_some(&audience.scopes[..]), ask.scope)?,
+        scope: scope(claims, audience, ask.scope)?,
         ttl_s,
         jkt,
         x5t: ask.x5t.map(str::to_owned),
@@ -107,13 +106,10 @@ pub fn exchange(
     })
 }
 
-/// The requested scopes, all of which the token must have; without a request, all scopes of the token. For another client's
-/// token they must be in the actor's rule (`also`) as well.
-fn scope(claims: &Claims, also: Option<&[String]>, asked: Option<&str>) -> Result<String, Problem> {
-    let may = |s: &str| {
-        claims.scopes.iter().any(|held| held == s)
-            && also.is_none_or(|rule| rule.iter().any(|allowed| allowed == s))
-    };
+/// The requested scopes, all of which the token must have and the client's rule allow; without a request, all such scopes
+/// of the token.
+fn scope(claims: &Claims, rule: &AudienceRule, asked: Option<&str>) -> Result<String, Problem> {
+    let may = |s: &str| claims.scopes.iter().any(|held| held == s) && rule.allows(s);
     let Some(asked) = asked else {
         let kept: Vec<&str> = claims
             .scopes

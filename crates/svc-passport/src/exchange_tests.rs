@@ -37,7 +37,7 @@ fn run(ask: &TokenRequest<'_>, claims: &Claims) -> Result<Grant, Problem> {
 #[test]
 fn the_same_client_narrows_and_another_one_acts() {
     let own = run(&ask("operator"), &claims()).unwrap();
-    assert_eq!(own.scope, "wallet:read wallet:transfer");
+    assert_eq!(own.scope, "wallet:read", "the rule in force counts as well");
     assert_eq!(
         (own.ttl_s, own.act, own.subject.as_str()),
         (600, None, "user:7")

@@ -3,7 +3,7 @@
 use ron_auth::Claims;
 use ron_proto::caveat::{Caveat, CaveatMaxima};
 use ron_proto::passport::{
-    Actor, AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, SUBJECT_BYTES_MAX, TTL_S_MAX,
+    Actor, AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, TTL_S_MAX, is_subject,
 };
 use ron_proto::{Problem, Tenant, scope};
 
@@ -128,30 +128,51 @@ pub fn decide(
     })
 }
 
+/// A token without rights that the policy allows; `None` when it allows none with this algorithm's key.
+pub fn sample(policy: &IssuerPolicy, alg: &'static str) -> Option<Grant> {
+    let mut all = policy
+        .clients
+        .iter()
+        .flat_map(|rule| rule.audiences.iter().map(move |audience| (rule, audience)));
+    all.find_map(|(rule, audience)| {
+        let mut caveats = caveats(&audience.caveats, &[], &CaveatMaxima::default()).ok()?;
+        let jkt = binding(&mut caveats, None).ok()?;
+        Some(Grant {
+            subject: rule.client_id.clone(),
+            client_id: rule.client_id.clone(),
+            tenant: rule.tenant.clone(),
+            audience: audience.audience.clone(),
+            scope: String::new(),
+            ttl_s: 1,
+            caveats,
+            alg,
+            jkt,
+            x5t: None,
+            act: None,
+            origin: None,
+        })
+    })
+}
+
 /// The rule of a client.
 pub(crate) fn rule_of<'a>(
     policy: &'a IssuerPolicy,
     client: &str,
 ) -> Result<&'a ClientRule, Problem> {
-    policy
-        .clients
-        .iter()
-        .find(|c| c.client_id == client)
-        .ok_or_else(|| {
-            Problem::forbidden("the issuer policy has no rule for this client")
-                .with_oauth("unauthorized_client")
-        })
+    policy.rule(client).ok_or_else(|| {
+        Problem::forbidden("the issuer policy has no rule for this client")
+            .with_oauth("unauthorized_client")
+    })
 }
 
 fn subject(rule: &ClientRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
     let subject = ask.subject.unwrap_or(ask.client_id);
-    let printable = subject.bytes().all(|b| b.is_ascii_graphic());
-    if subject.is_empty() || subject.len() > SUBJECT_BYTES_MAX || !printable {
+    if !is_subject(subject) {
         return Err(Problem::bad_request(
             "subject_ref must be 1..256 printable ASCII characters without spaces",
         ));
     }
-    if subject == rule.client_id || rule.subjects.iter().any(|p| matches(p, subject)) {
+    if rule.may_name(subject) {
         Ok(subject.to_owned())
     } else {
         Err(Problem::forbidden(
@@ -160,17 +181,9 @@ fn subject(rule: &ClientRule, ask: &TokenRequest<'_>) -> Result<String, Problem>
     }
 }
 
-/// `pattern` matches exactly, or as a prefix if it ends in `*`.
-fn matches(pattern: &str, text: &str) -> bool {
-    match pattern.strip_suffix('*') {
-        Some(prefix) => text.starts_with(prefix),
-        None => pattern == text,
-    }
-}
-
 fn audience<'a>(rule: &'a ClientRule, ask: &TokenRequest<'_>) -> Result<&'a AudienceRule, Problem> {
     match (ask.audience, rule.audiences.as_slice()) {
-        (Some(name), all) => all.iter().find(|a| a.audience == name).ok_or_else(|| {
+        (Some(name), all) => rule.audience(name).ok_or_else(|| {
             let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
             Problem::forbidden(format!(
                 "the issuer policy does not allow this audience for this client; allowed are: {}",
@@ -193,7 +206,7 @@ fn scopes(rule: &AudienceRule, ask: &TokenRequest<'_>) -> Result<String, Problem
             "scopes_supported of /.well-known/oauth-authorization-server lists the existing ones";
         Problem::bad_request(format!("scope: {e}; {known}")).with_oauth("invalid_scope")
     })?;
-    if let Some(extra) = asked.iter().find(|s| !rule.scopes.iter().any(|r| r == *s)) {
+    if let Some(extra) = asked.iter().find(|s| !rule.allows(s)) {
         return Err(Problem::forbidden(format!(
             "the issuer policy does not allow {extra} for this audience"
         ))
@@ -209,7 +222,7 @@ pub(crate) fn ttl(
     default: u64,
     at_most: u64,
 ) -> Result<u64, Problem> {
-    let max = rule.max_ttl_s.min(TTL_S_MAX).min(at_most);
+    let max = rule.ttl_s_max().min(at_most);
     match asked {
         None => Ok(default.min(max)),
         Some(0) => Err(Problem::bad_request("ttl_s must be at least 1")),

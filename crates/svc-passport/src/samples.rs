@@ -2,9 +2,11 @@
 
 use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
-use ron_proto::passport::{AudienceRule, ClientRule};
+use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy};
+use ron_proto::policy::PolicySig;
 
 use crate::policy::{Grant, Limits, PqMode, TokenRequest};
+use crate::sync::InForce;
 
 /// A request without options.
 pub fn ask(client_id: &str) -> TokenRequest<'_> {
@@ -97,5 +99,24 @@ pub fn claims() -> Claims {
         x5t: None,
         ancestors: Vec::new(),
         budgets: Vec::new(),
+    }
+}
+
+/// A policy of this version without clients; its signature is not one.
+pub fn in_force(version: u64) -> InForce {
+    let policy = IssuerPolicy {
+        version,
+        clients: Vec::new(),
+    };
+    let bytes = ron_proto::jcs::to_vec(&policy).expect("a policy has a canonical form");
+    InForce {
+        hash: ron_proto::ContentId::of(&bytes),
+        policy,
+        bytes,
+        sig: PolicySig {
+            alg: "ed25519".to_owned(),
+            key: "none".to_owned(),
+            value: String::new(),
+        },
     }
 }

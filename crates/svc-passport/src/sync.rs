@@ -1,14 +1,18 @@
 //! The issuer policy: one thread reads it from files or a URL. A policy is accepted only if it is signed and not older
-//! than the one in force; that one stays in force while the source is unavailable.
+//! than the one in force; that one stays in force while the source is unavailable. The KMS, which signs no token beyond
+//! the policy in force there, gets a new policy first.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::RevocationView;
+use ron_client::{ClientError, KmsClient};
 use ron_http::{Call, HttpClient};
 use ron_kernel::{Deadline, KernelMetrics, Sender, SharedRandom, Snapshot, ThreadCtx, reply};
+use ron_proto::kms::PutIssuerPolicy;
 use ron_proto::passport::IssuerPolicy;
+use ron_proto::strict;
 use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::pinned::KeyRing;
 use ron_service::signed_policy::SignedPolicy;
@@ -20,6 +24,8 @@ use crate::revoke::RevokeEvent;
 const FETCH: Duration = Duration::from_secs(3);
 /// Maximum wait for a version to be durable.
 const DURABLE: Duration = Duration::from_secs(3);
+/// Pause before the first policy is read again; doubled after each failure, up to the usual pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// The source of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +52,9 @@ pub struct PolicyKeeper {
     pub revoke: Sender<RevokeEvent>,
     /// The last accepted policy.
     pub kept: KeptPolicy<IssuerPolicy>,
+    pub kms: Arc<KmsClient>,
+    /// Maximum time of one call to the KMS.
+    pub kms_timeout: Duration,
     pub ready: ReadyBoard,
     pub km: KernelMetrics,
     pub random: SharedRandom,
@@ -55,6 +64,7 @@ impl PolicyKeeper {
     /// The thread's loop: reads the policy every `every`, with 20 percent jitter.
     pub fn run(&self, ctx: &ThreadCtx, every: Duration) {
         let mut logged = Ok(());
+        let mut first = FIRST_PAUSE.min(every);
         loop {
             // Jitter of a fifth in both directions, so that many issuers do not read at the same moment.
             let fifth = u64::try_from(every.as_millis() / 5)
@@ -62,7 +72,9 @@ impl PolicyKeeper {
                 .max(1);
             let jitter = Duration::from_millis(self.random.u64() % (2 * fifth));
             let pause = if self.policy.with(Option::is_none) {
-                Duration::from_millis(500)
+                let pause = first;
+                first = (first * 2).min(every);
+                pause
             } else {
                 every.saturating_sub(Duration::from_millis(fifth)) + jitter
             };
@@ -145,14 +157,49 @@ impl PolicyKeeper {
         replaces(new, (*in_force).as_ref(), seen).map_err(|e| e.to_string())
     }
 
-    /// Puts a newer policy in force once its version is durable.
+    /// Has the policy put in force at the KMS, unless it is there already.
+    fn hand_over(&self, policy: &InForce) -> Result<(), NotTaken> {
+        let soon = || Deadline::within(self.kms_timeout);
+        let version = policy.policy.version;
+        match self.kms.issuer_policy(soon()) {
+            Ok(there) if there.hash == policy.hash => return Ok(()),
+            Ok(there) if there.version > version => {
+                let newer = there.version;
+                let why = format!("version {newer} is in force in the KMS, newer than {version}");
+                return Err(NotTaken::Refused(why));
+            }
+            Ok(_) => {}
+            Err(e) if e.status() == Some(404) => {} // none is in force there
+            Err(e) => return Err(NotTaken::of(&e)),
+        }
+        let document = strict::from_slice(&policy.bytes);
+        let request = PutIssuerPolicy {
+            policy: document.map_err(|e| NotTaken::Refused(e.to_string()))?,
+            signature: policy.sig.clone(),
+        };
+        let taken = self.kms.put_issuer_policy(&request, soon());
+        taken.map(drop).map_err(|e| NotTaken::of(&e))
+    }
+
+    /// Puts a newer policy in force once the KMS has it and its version is durable.
     pub fn adopt(&self, new: InForce) -> Result<(), String> {
         if !self.is_newer(&new)? {
-            return Ok(());
+            // Also the KMS of a restored backup, or one without a disk, gets it again.
+            return match self.hand_over(&new) {
+                Ok(()) | Err(NotTaken::Unavailable(_)) => Ok(()),
+                Err(NotTaken::Refused(why)) => Err(why),
+            };
         }
+        // The KMS first: it refuses what it has no policy for, and a policy that it refuses must not be in force here.
+        let version = new.policy.version;
+        self.hand_over(&new).map_err(|why| match why {
+            NotTaken::Refused(why) => format!("version {version} is not in force: {why}"),
+            NotTaken::Unavailable(why) => {
+                format!("version {version} comes into force when the KMS has taken it: {why}")
+            }
+        })?;
         // The version is made durable before the policy is in force: after a crash no older policy may come back.
         let (answer, durable) = reply();
-        let version = new.policy.version;
         self.revoke
             .try_send(RevokeEvent::Policy { version, answer })
             .map_err(|_| {
@@ -165,5 +212,24 @@ impl PolicyKeeper {
         tracing::info!(service = "svc-passport", event = "policy_adopted", version);
         self.policy.store(Some(new));
         Ok(())
+    }
+}
+
+/// Why a policy is not in force in the KMS.
+enum NotTaken {
+    /// The KMS refuses it, and will again.
+    Refused(String),
+    /// The KMS did not decide.
+    Unavailable(String),
+}
+
+impl NotTaken {
+    fn of(error: &ClientError) -> Self {
+        match error {
+            ClientError::Refused { problem, .. } if !problem.retryable => {
+                Self::Refused(format!("the KMS refuses it: {}", problem.detail))
+            }
+            _ => Self::Unavailable(format!("the KMS: {error}")),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use ron_auth::{Claims, hybrid};
 use ron_proto::kms::Jwk;
 use ron_proto::passport::{
-    Confirmation, StatusRef, TOKEN_BYTES_MAX, TokenAncestor, TokenClaims, TokenStatus,
+    Confirmation, IssuerPolicy, StatusRef, TOKEN_BYTES_MAX, TokenAncestor, TokenClaims, TokenStatus,
 };
 use ron_proto::{Caveat, Problem, b64, caveat};
 use serde::Serialize;
@@ -17,6 +17,8 @@ pub struct Moment<'a> {
     pub keys: &'a [SigningKey],
     /// `iss`.
     pub issuer: &'a str,
+    /// The policy in force, which may be newer than the one that granted.
+    pub policy: &'a IssuerPolicy,
     pub epoch: u64,
     /// Unix seconds.
     pub iat: u64,
@@ -67,7 +69,7 @@ struct Header<'a> {
     typ: &'static str,
 }
 
-/// Builds the claims and headers. `exp` is exactly `iat + ttl`.
+/// Builds the claims and headers of a token that the policy in force allows. `exp` is exactly `iat + ttl`.
 pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned, Problem> {
     let iat = at.iat;
     let exp = iat + grant.ttl_s;
@@ -93,6 +95,13 @@ pub fn unsigned(grant: &Grant, at: &Moment<'_>, id: Identity) -> Result<Unsigned
         ron_from: grant.origin.as_deref().map_or_else(Vec::new, line_of),
         status: id.status.map(|status_list| TokenStatus { status_list }),
     };
+    // Decided as the KMS does, which refuses any other token.
+    at.policy.permits(&claims).map_err(|why| {
+        Problem::forbidden(format!(
+            "the issuer policy in force does not allow this token: {why}"
+        ))
+        .with_oauth("unauthorized_client")
+    })?;
     let part = |json: serde_json::Result<Vec<u8>>| {
         json.map(|bytes| b64::url(&bytes)).map_err(|_| {
             Problem::internal("the token could not be written").with_oauth("server_error")
@@ -167,13 +176,16 @@ pub fn finish(unsigned: &Unsigned, signatures: &[&[u8]]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
     use ron_auth::{Expect, JwksSnapshot, verify_jwt};
     use ron_crypto::jwk::thumbprint_okp;
     use ron_crypto::sign::Ed25519Key;
-    use ron_proto::passport::Jwks;
+    use ron_proto::passport::{ClientRule, Jwks};
 
     use super::*;
+    use crate::samples::{audience, client};
 
     fn key() -> (Ed25519Key, SigningKey) {
         let secret = Ed25519Key::from_seed(&[3; 32]);
@@ -218,10 +230,20 @@ mod tests {
         }
     }
 
+    /// Allows the tokens of [`grant`].
+    static POLICY: LazyLock<IssuerPolicy> = LazyLock::new(|| IssuerPolicy {
+        version: 1,
+        clients: vec![ClientRule {
+            subjects: vec!["user:*".to_owned()],
+            ..client("operator", vec![audience("svc-wallet", &["wallet:read"])])
+        }],
+    });
+
     fn moment(key: &SigningKey, epoch: u64, iat: u64) -> Moment<'_> {
         Moment {
             keys: std::slice::from_ref(key),
             issuer: "http://issuer",
+            policy: &POLICY,
             epoch,
             iat,
         }
@@ -249,6 +271,24 @@ mod tests {
             prop_assert_eq!((claims.exp - claims.iat, claims.epoch), (ttl, 3));
             prop_assert_eq!(claims.caveats, vec!["asset=rpl".parse().unwrap()]);
         }
+    }
+
+    #[test]
+    fn a_grant_of_an_earlier_policy_gets_no_token() {
+        let (_, key) = key();
+        let mut policy = POLICY.clone();
+        policy.clients[0].audiences[0].scopes.clear();
+        let newer = Moment {
+            policy: &policy,
+            ..moment(&key, 1, 1)
+        };
+        let got = unsigned(&grant(60), &newer, id()).unwrap_err();
+        assert_eq!((got.status, got.oauth), (403, Some("unauthorized_client")));
+        let without = Grant {
+            scope: String::new(),
+            ..grant(60)
+        };
+        assert!(unsigned(&without, &newer, id()).is_ok());
     }
 
     #[test]

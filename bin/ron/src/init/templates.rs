@@ -10,18 +10,22 @@ use ron_services::NAMES;
 use crate::fleet;
 use crate::layout::{Bootstrap, Layout, api_port};
 
-/// The configuration of `ron-kms` or `ron-ledger`, which call no other service. It has no issuer as
-/// long as no note key exists to recognise the issuer by.
+/// The configuration of `ron-kms` or `ron-ledger`, which call no other service. It has no issuer, and
+/// the KMS no key of policies, as long as the KMS has not made these keys.
 pub fn log_keeper(
     layout: &Layout,
     name: &str,
     base_port: u16,
-    note_vkey: Option<&str>,
+    bootstrap: Option<&Bootstrap>,
     hashes: &TokenHashes,
 ) -> String {
     let mut text = head(layout, name, base_port);
-    if let Some(note_vkey) = note_vkey {
-        auth(&mut text, layout, base_port, note_vkey);
+    if let Some(bootstrap) = bootstrap {
+        if name == "ron-kms" {
+            let key = &bootstrap.policy_public_key;
+            let _ = write!(text, "[policy]\npublic_keys = [\"{key}\"]\n\n");
+        }
+        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
     }
     principals(&mut text, name, hashes);
     text

@@ -4,6 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ron_proto::kms::JwtPolicy;
+use ron_proto::passport::{IssuerPolicy, TokenClaims};
 use ron_proto::strict;
 use ron_proto::values::Alg;
 use serde::Deserialize;
@@ -11,6 +12,10 @@ use serde_json::Value;
 
 /// The header `typ` of an access token (RFC 9068); such a token must name its audience.
 pub const ACCESS_TOKEN: &str = "at+jwt";
+/// The header `typ` of a status list, the other document that a key under the issuer policy signs.
+pub const STATUS_LIST: &str = "statuslist+jwt";
+/// The claims of a status list.
+const STATUS_LIST_CLAIMS: [&str; 6] = ["exp", "iat", "iss", "status_list", "sub", "ttl"];
 /// Maximum seconds that `iat` may lie ahead of this host's clock.
 const SKEW_AHEAD_S: u64 = 60;
 /// Maximum seconds that `iat` may lie behind it: skew plus time spent in queues.
@@ -46,9 +51,15 @@ pub fn jws_alg(alg: Alg) -> Option<&'static str> {
     }
 }
 
-/// Checks whether `head` may sign `input` (`base64url(header).base64url(claims)`) at `now_s` (Unix seconds).
-/// The error says which rule was broken and holds no input.
-pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Result<(), String> {
+/// Checks whether `head` may sign `input` (`base64url(header).base64url(claims)`) at `now_s` (Unix seconds). `rules` is the
+/// issuer policy in force. The error says which rule was broken and holds no input.
+pub fn check(
+    policy: &JwtPolicy,
+    rules: Option<&IssuerPolicy>,
+    head: Head<'_>,
+    input: &[u8],
+    now_s: u64,
+) -> Result<(), String> {
     let shape = || "not a JWS signing input: base64url(header).base64url(claims)".to_owned();
     let mut parts = input.split(|&b| b == b'.');
     let (Some(header), Some(claims), None) = (parts.next(), parts.next(), parts.next()) else {
@@ -58,18 +69,69 @@ pub fn check(policy: &JwtPolicy, head: Head<'_>, input: &[u8], now_s: u64) -> Re
     let header = decode(header)?;
     let header: Header = strict::from_slice(&header)
         .map_err(|_| "the header must be a JSON object of exactly alg, kid and typ".to_owned())?;
+    check_header(policy, head, &header)?;
+    let claims = decode(claims)?;
+    if policy.issuer_policy && header.typ == ACCESS_TOKEN {
+        return check_token(policy, rules, &claims, now_s);
+    }
     // Strict: duplicate names would let two parsers read two different tokens.
-    let claims: Value = strict::from_slice(&decode(claims)?)
+    let claims: Value = strict::from_slice(&claims)
         .map_err(|_| "the claims are not a JSON object without duplicate names".to_owned())?;
     let Value::Object(claims) = claims else {
         return Err("the claims are not a JSON object".into());
     };
-    check_header(policy, head, &header)?;
-    if claims.get("iss").and_then(Value::as_str) != Some(policy.iss.as_str()) {
-        return Err("`iss` is not the issuer this key signs for".into());
+    if policy.issuer_policy
+        && let Some(odd) = claims
+            .keys()
+            .find(|name| !STATUS_LIST_CLAIMS.contains(&name.as_str()))
+    {
+        return Err(match odd.as_str() {
+            "aud" | "scope" => format!("a status list has no `{odd}`"),
+            _ => "the claims are not those of a status list".into(),
+        });
     }
+    check_issuer(policy, claims.get("iss").and_then(Value::as_str))?;
     check_audience(policy, claims.get("aud"), header.typ == ACCESS_TOKEN)?;
-    check_times(policy, &claims, now_s)
+    check_times(policy, Times::of(&claims)?, now_s)
+}
+
+/// Checks the claims of an access token under the issuer policy.
+fn check_token(
+    policy: &JwtPolicy,
+    rules: Option<&IssuerPolicy>,
+    claims: &[u8],
+    now_s: u64,
+) -> Result<(), String> {
+    // Exactly the issuer's claims: a verifier might honour any other, such as groups or roles.
+    let claims: TokenClaims = strict::from_slice(claims)
+        .map_err(|_| "the claims are not exactly those of an access token".to_owned())?;
+    check_issuer(policy, Some(&claims.iss))?;
+    let times = Times {
+        iat: claims.iat,
+        exp: claims.exp,
+        nbf: Some(claims.nbf),
+    };
+    check_times(policy, times, now_s)?;
+    let Some(rules) = rules else {
+        return Err(
+            "no issuer policy is in force here: svc-passport brings the signed one; it must be signed by a key of \
+             policy.public_keys"
+                .into(),
+        );
+    };
+    rules.permits(&claims).map_err(|why| {
+        format!(
+            "version {} of the issuer policy is in force: {why}",
+            rules.version
+        )
+    })
+}
+
+fn check_issuer(policy: &JwtPolicy, iss: Option<&str>) -> Result<(), String> {
+    if iss == Some(policy.iss.as_str()) {
+        return Ok(());
+    }
+    Err("`iss` is not the issuer this key signs for".into())
 }
 
 fn check_header(policy: &JwtPolicy, head: Head<'_>, header: &Header) -> Result<(), String> {
@@ -100,20 +162,32 @@ fn check_audience(policy: &JwtPolicy, aud: Option<&Value>, required: bool) -> Re
     }
 }
 
-fn check_times(
-    policy: &JwtPolicy,
-    claims: &serde_json::Map<String, Value>,
-    now_s: u64,
-) -> Result<(), String> {
-    let seconds = |name: &str| match claims.get(name) {
-        None => Ok(None),
-        Some(value) => match value.as_u64() {
-            Some(s) => Ok(Some(s)),
-            None => Err(format!("`{name}` must be a whole number of seconds")),
-        },
-    };
-    let iat = seconds("iat")?.ok_or("`iat` is missing")?;
-    let exp = seconds("exp")?.ok_or("`exp` is missing")?;
+/// The claims about time, in Unix seconds.
+struct Times {
+    iat: u64,
+    exp: u64,
+    nbf: Option<u64>,
+}
+
+impl Times {
+    fn of(claims: &serde_json::Map<String, Value>) -> Result<Self, String> {
+        let seconds = |name: &str| match claims.get(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(s) => Ok(Some(s)),
+                None => Err(format!("`{name}` must be a whole number of seconds")),
+            },
+        };
+        Ok(Self {
+            iat: seconds("iat")?.ok_or("`iat` is missing")?,
+            exp: seconds("exp")?.ok_or("`exp` is missing")?,
+            nbf: seconds("nbf")?,
+        })
+    }
+}
+
+fn check_times(policy: &JwtPolicy, times: Times, now_s: u64) -> Result<(), String> {
+    let Times { iat, exp, nbf } = times;
     if iat > now_s.saturating_add(SKEW_AHEAD_S) || iat.saturating_add(SKEW_BEHIND_S) < now_s {
         return Err("`iat` is not the present time".into());
     }
@@ -130,7 +204,7 @@ fn check_times(
     // `nbf` may delay a token's start, but neither past its end nor to a time before it was issued.
     let starts_inside =
         |nbf: u64| nbf < exp && nbf.saturating_add(SKEW_AHEAD_S + SKEW_BEHIND_S) >= iat;
-    match seconds("nbf")? {
+    match nbf {
         Some(nbf) if !starts_inside(nbf) => Err("`nbf` lies outside the token's lifetime".into()),
         _ => Ok(()),
     }
@@ -147,6 +221,7 @@ mod tests {
             typ: vec!["at+jwt".into(), "statuslist+jwt".into()],
             iss: "https://issuer.example".into(),
             aud: vec!["svc-wallet".into(), "ron-ledger".into()],
+            issuer_policy: false,
             max_ttl_s: 900,
         }
     }
@@ -157,15 +232,11 @@ mod tests {
     }
 
     fn verdict(alg: Alg, input: &[u8]) -> Result<(), String> {
-        super::check(
-            &policy(),
-            Head {
-                alg,
-                thumbprint: "thumb",
-            },
-            input,
-            NOW,
-        )
+        let head = Head {
+            alg,
+            thumbprint: "thumb",
+        };
+        super::check(&policy(), None, head, input, NOW)
     }
 
     const HEADER: &str = r#"{"alg":"EdDSA","kid":"thumb","typ":"at+jwt"}"#;
@@ -317,5 +388,81 @@ mod tests {
         check(&input(HEADER, "[]"), false);
         check(&input(HEADER, "null"), false);
         check(&input(HEADER, &"[".repeat(64)), false);
+    }
+
+    /// The verdict of a key that follows the issuer policy.
+    fn under_rules(rules: bool, typ: &str, claims: &str) -> Result<(), String> {
+        let following = JwtPolicy {
+            aud: Vec::new(),
+            issuer_policy: true,
+            ..policy()
+        };
+        let shop = r#"{"version":4,"clients":[{"client_id":"shop","tenant":"t1","max_ttl_s":600,
+            "audiences":[{"audience":"my-api","scopes":["read"]}]}]}"#;
+        let shop: IssuerPolicy = serde_json::from_str(shop).expect("a policy");
+        let head = Head {
+            alg: Alg::Ed25519,
+            thumbprint: "thumb",
+        };
+        let header = format!(r#"{{"alg":"EdDSA","kid":"thumb","typ":"{typ}"}}"#);
+        let input = input(&header, claims);
+        super::check(&following, rules.then_some(&shop), head, &input, NOW)
+    }
+
+    #[test]
+    fn under_the_issuer_policy_a_token_is_one_that_the_policy_allows() {
+        let token = |change: &str| {
+            let base = r#"{"aud":"my-api","client_id":"shop","sub":"shop","tenant":"t1","scope":"read","jti":"j",
+                "ron_epoch":1,"nbf":1700000000}"#;
+            let mut base: Value = serde_json::from_str(base).expect("claims");
+            let change: Value = serde_json::from_str(change).expect("a change");
+            let (to, from) = (base.as_object_mut(), change.as_object());
+            to.expect("object").extend(from.expect("object").clone());
+            claims(&base.to_string())
+        };
+        let check = |change: &str, word: Option<&str>| {
+            let got = under_rules(true, "at+jwt", &token(change));
+            let why = got.as_ref().err();
+            assert_eq!(why.is_some(), word.is_some(), "{change}: {got:?}");
+            assert!(
+                why.is_none_or(|w| w.contains(word.unwrap_or(""))),
+                "{got:?}"
+            );
+        };
+        check("{}", None);
+        check(r#"{"scope":"read write"}"#, Some("`scope`"));
+        check(r#"{"aud":"svc-wallet"}"#, Some("`aud`"));
+        check(r#"{"tenant":"ron"}"#, Some("`tenant`"));
+        check(r#"{"client_id":"other"}"#, Some("`client_id`"));
+        check(r#"{"iss":"https://evil.example"}"#, Some("`iss`"));
+        check(r#"{"aud":["my-api"]}"#, Some("exactly"));
+        check(r#"{"groups":["admin"]}"#, Some("exactly"));
+        check(r#"{"exp":1700000601}"#, Some("long"));
+        check(
+            r#"{"iat":1699999000,"exp":1699999500}"#,
+            Some("present time"),
+        );
+        let none = under_rules(false, "at+jwt", &token("{}")).expect_err("no policy");
+        assert!(none.contains("no issuer policy is in force"), "{none}");
+    }
+
+    #[test]
+    fn under_the_issuer_policy_a_status_list_is_nothing_else() {
+        let list = |change: &str| {
+            let base = r#"{"aud":null,"ttl":5,"status_list":{"bits":1,"lst":"x"}}"#;
+            let mut base: Value = serde_json::from_str(base).expect("claims");
+            let change: Value = serde_json::from_str(change).expect("a change");
+            let (to, from) = (base.as_object_mut(), change.as_object());
+            to.expect("object").extend(from.expect("object").clone());
+            under_rules(false, "statuslist+jwt", &claims(&base.to_string()))
+        };
+        assert_eq!(list("{}"), Ok(()));
+        for odd in [
+            r#"{"aud":"my-api"}"#,
+            r#"{"scope":"read"}"#,
+            r#"{"client_id":"shop"}"#,
+        ] {
+            assert!(list(odd).is_err(), "{odd}");
+        }
     }
 }

@@ -59,6 +59,21 @@ pub fn listed_keys(text: &[u8]) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Version and hash of the issuer policy that a policy note names, in its only line whose first word is `policy`.
+pub fn named_policy(text: &[u8]) -> Option<(u64, &str)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let mut lines = text
+        .split('\n')
+        .filter_map(|line| match line.split_once(' ') {
+            Some(("policy", rest)) => Some(rest),
+            _ => None,
+        });
+    let (version, hash) = lines.next()?.split_once(' ')?;
+    let plain = version.bytes().all(|b| b.is_ascii_digit());
+    let version = version.parse().ok().filter(|_| plain)?;
+    lines.next().is_none().then_some((version, hash))
+}
+
 fn looks_like_size(line: &str) -> bool {
     let line = line.trim();
     line.starts_with(|c: char| c.is_numeric() || c == '+' || c == '-')
@@ -145,6 +160,27 @@ mod tests {
         };
         assert_eq!(issuer_of(&policy("http://i/policy")), Some("http://i"));
         assert_eq!(issuer_of(&policy("example.org/log")), None);
+    }
+
+    #[test]
+    fn a_policy_note_names_one_policy() {
+        let named = |text: &str| named_policy(text.as_bytes()).map(|(v, h)| (v, h.to_owned()));
+        let one = "http://i/policy\nversion 1\npolicy 7 b3:aa\nkey A EdDSA 1 - good\n";
+        assert_eq!(named(one), Some((7, "b3:aa".to_owned())));
+        for odd in [
+            "http://i/policy\n",
+            "policy 7\n",
+            "policy +7 b3:aa\n",
+            "policy  7 b3:aa\n",
+            "policy 7 b3:aa\npolicy 8 b3:bb\n",
+        ] {
+            assert_eq!(named(odd), None, "{odd}");
+        }
+        assert_eq!(
+            named("policy 7 b3:aa \n"),
+            Some((7, "b3:aa ".to_owned())),
+            "no known hash"
+        );
     }
 
     #[test]

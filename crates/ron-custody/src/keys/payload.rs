@@ -9,6 +9,7 @@ use ron_proto::kms::{
     Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, JWT_TTL_S_MAX, JwtPolicy, MESSAGE_BYTES_MAX,
     POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
 };
+use ron_proto::passport::IssuerPolicy;
 use ron_proto::policy::digest_message;
 use ron_proto::values::is_control;
 
@@ -69,9 +70,11 @@ pub enum Allowed {
     Checkpoint(note::Checkpoint),
 }
 
-/// Checks whether `policy` lets the head version sign `payload` at `now_s` (Unix seconds).
+/// Checks whether `policy` lets the head version sign `payload` at `now_s` (Unix seconds). `rules` is the issuer policy in
+/// force.
 pub fn check(
     policy: &PayloadPolicy,
+    rules: Option<&IssuerPolicy>,
     head: Head<'_>,
     payload: &Payload,
     now_s: u64,
@@ -95,9 +98,11 @@ pub fn check(
                 Some(checkpoint) => Allowed::Checkpoint(checkpoint),
                 None => Allowed::Plain,
             }),
-        (PayloadPolicy::Jwt(jwt), Payload::Message(input)) => jwt::check(jwt, head, input, now_s)
-            .map_err(refuse)
-            .map(|()| Allowed::Plain),
+        (PayloadPolicy::Jwt(jwt), Payload::Message(input)) => {
+            jwt::check(jwt, rules, head, input, now_s)
+                .map_err(refuse)
+                .map(|()| Allowed::Plain)
+        }
         (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..)) => {
             Err(refuse(format!(
                 "a `{}` key parses what it signs; send `message`",
@@ -123,6 +128,7 @@ pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
             typ,
             iss,
             aud,
+            issuer_policy,
             max_ttl_s,
         }) => {
             let list_ok = |list: &[String]| {
@@ -133,7 +139,17 @@ pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
                     "payload.jwt.typ: 1 to {POLICY_LIST_MAX} entries; {TEXT_RULE}"
                 ));
             }
-            if !list_ok(aud) || (aud.is_empty() && typ.iter().any(|t| t == jwt::ACCESS_TOKEN)) {
+            let access = typ.iter().any(|t| t == jwt::ACCESS_TOKEN);
+            if *issuer_policy {
+                let known = |t: &String| [jwt::ACCESS_TOKEN, jwt::STATUS_LIST].contains(&&**t);
+                if !access || !typ.iter().all(known) || !aud.is_empty() {
+                    return refuse(
+                        "payload.jwt.issuer_policy: typ must be at+jwt, with statuslist+jwt beside it or not, and aud \
+                         absent, because the issuer policy names the audiences"
+                            .into(),
+                    );
+                }
+            } else if !list_ok(aud) || (aud.is_empty() && access) {
                 return refuse(format!(
                     "payload.jwt.aud: at most {POLICY_LIST_MAX} entries, at least one for at+jwt; \
                      {TEXT_RULE}"
@@ -197,10 +213,11 @@ mod tests {
             typ: vec!["at+jwt".into()],
             iss: "i".into(),
             aud: vec!["a".into()],
+            issuer_policy: false,
             max_ttl_s: 60,
         });
         let check = |policy: &PayloadPolicy, payload: &Payload, ok: bool| {
-            let got = check(policy, HEAD, payload, 1_000);
+            let got = check(policy, None, HEAD, payload, 1_000);
             assert_eq!(got.is_ok(), ok, "{}", policy.kind());
         };
         check(&PayloadPolicy::Any, &message("hello"), true);
@@ -246,6 +263,7 @@ mod tests {
                 typ: vec!["at+jwt".into()],
                 iss: "i".into(),
                 aud: vec!["a".into()],
+                issuer_policy: false,
                 max_ttl_s: 60,
             };
             change(&mut policy);
@@ -257,6 +275,24 @@ mod tests {
         check(false, &|p| p.aud.clear());
         check(true, &|p| {
             (p.typ, p.aud) = (vec!["statuslist+jwt".into()], vec![]);
+        });
+        let follows = |p: &mut JwtPolicy| {
+            p.aud.clear();
+            p.issuer_policy = true;
+        };
+        check(true, &follows);
+        check(true, &|p| {
+            follows(p);
+            p.typ.push("statuslist+jwt".into());
+        });
+        check(false, &|p| p.issuer_policy = true);
+        check(false, &|p| {
+            follows(p);
+            p.typ.push("JWT".into());
+        });
+        check(false, &|p| {
+            follows(p);
+            p.typ = vec!["statuslist+jwt".into()];
         });
         check(false, &|p| p.iss.clear());
         check(false, &|p| p.iss = "a\nb".into());

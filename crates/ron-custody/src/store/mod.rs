@@ -9,6 +9,7 @@
 //! ops       operation ids of changes with their answers, kept 24 hours
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
 //! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and the leaf's index
+//! issuer_policy  the newest issuer policy: version, document, signature, its leaf and the leaf's index
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
@@ -18,6 +19,7 @@
 mod change;
 mod erase;
 mod log_key;
+mod policy;
 mod record;
 mod seal;
 mod source;
@@ -43,6 +45,7 @@ use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
 use log_key::record_name as log_key_name;
+use policy::StoredPolicy;
 use record::{Record, load_records};
 use seal::Sealer;
 
@@ -50,6 +53,7 @@ pub use change::{Change, Order, PlanError};
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
+pub use policy::PendingPolicy;
 pub use record::{Meta, NewVersion};
 pub use seal::SealError;
 pub use source::SealSource;
@@ -88,6 +92,11 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     CREATE TABLE log_keys (
       number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
       sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
+      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
+    ) STRICT;
+    CREATE TABLE issuer_policy (
+      id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL,
+      policy BLOB NOT NULL, signature BLOB NOT NULL, leaf BLOB NOT NULL,
       log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
     ) STRICT;
     ",
@@ -179,6 +188,8 @@ pub struct KeyStore {
     device_answer: Option<(Order, Result<DeviceKey, Refusal>)>,
     /// The TPM counter's value, or the value it is about to get.
     tpm_counter: Option<u64>,
+    /// The newest issuer policy.
+    policy: Option<StoredPolicy>,
 }
 
 impl KeyStore {
@@ -243,6 +254,7 @@ impl KeyStore {
             log,
             device_answer: None,
             tpm_counter: None,
+            policy: None,
         };
         let (mac, check) = (
             store.store_mac(0, &store.records),
@@ -291,6 +303,7 @@ impl KeyStore {
         let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
         log_key::load(&db, &sealer, &mut log)?;
         let records = load_records(&db, &sealer, &backends)?;
+        let policy = policy::load(&db)?;
         let store = Self {
             db,
             sealer,
@@ -302,6 +315,7 @@ impl KeyStore {
             log,
             device_answer: None,
             tpm_counter: row.tpm_counter,
+            policy,
         };
         if store.pending()?.is_some() {
             // The interrupted change may be a destruction that crashed before the rewrite.
@@ -356,7 +370,7 @@ impl KeyStore {
         &self.log
     }
 
-    /// All keys as a snapshot: versions whose leaf is durable.
+    /// All keys as a snapshot: versions whose leaf is durable. Without the issuer policy, see [`KeyStore::policy_in_force`].
     pub fn index(&self) -> KeyIndex {
         let keys = self.records.iter().filter_map(|(kid, record)| {
             Some((kid.clone(), Arc::new(record.visible(kid, &self.backends)?)))
@@ -364,6 +378,7 @@ impl KeyStore {
         KeyIndex {
             gate: self.backends.gate().clone(),
             keys: keys.collect(),
+            policy: None,
             store_version: self.version,
         }
     }
@@ -401,7 +416,7 @@ impl KeyStore {
         self.records.iter().flat_map(damaged).collect()
     }
 
-    /// Covers every key's MAC, the hash of every sealed record, every public key and the version, so that neither a row nor the store version can be
+    /// Covers every key's MAC, the hash of every sealed record, every public key, the issuer policy and the version, so that neither a row nor the store version can be
     /// changed without the seal key. (A rollback of the whole file is detected by the audit log.)
     fn store_mac(&self, version: u64, records: &BTreeMap<Kid, Record>) -> [u8; 32] {
         let mut all = Vec::with_capacity(64 + records.len() * 96);
@@ -412,6 +427,10 @@ impl KeyStore {
         for (kid, record) in records {
             all.extend_from_slice(kid.to_string().as_bytes());
             all.extend_from_slice(&record.digest);
+        }
+        if let Some(policy) = &self.policy {
+            all.extend_from_slice(b"issuer policy");
+            all.extend_from_slice(&policy.digest());
         }
         // Left out in stores that never counted, so that their MAC stays valid.
         if let Some(counter) = self.tpm_counter {

@@ -4,6 +4,7 @@ mod attest;
 mod batch;
 mod entries;
 mod envelope;
+mod issuer_policy;
 mod keys;
 mod sign;
 mod transfer;
@@ -46,6 +47,7 @@ pub fn router(kms: &Arc<Kms>) -> Router {
     Router::new(info)
         .add_all(keys::routes(kms))
         .add_all(entries::routes(kms))
+        .add_all(issuer_policy::routes(kms))
         .add_all(transfer::routes(kms))
         .add_all(attest::routes(kms))
         .add_all(sign::routes(kms))

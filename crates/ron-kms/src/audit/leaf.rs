@@ -94,6 +94,8 @@ operations! {
     ReserveUses = "reserve_uses" true,
     /// A device attested that it holds a key.
     Attest = "attest" false,
+    /// A signed issuer policy came into force; `context` is its version and hash.
+    IssuerPolicy = "issuer_policy" true,
 }
 
 impl std::str::FromStr for Op {

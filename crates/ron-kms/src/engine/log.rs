@@ -134,6 +134,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     // After all comparisons, which must see the log as it was found, and before the start leaf.
     complete_pending(&mut writer, &reader, store)?;
     complete_pending_key(&mut writer, &reader, store)?;
+    complete_pending_policy(&mut writer, &reader, store)?;
     ring.replace(store.log()).map_err(failure)?;
     if on_disk {
         keep_chain(dir, &ring.view().chain())
@@ -208,6 +209,7 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         .values()
         .flat_map(|k| k.versions.iter().map(|v| v.birth))
         .chain(store.log().keys.iter().filter_map(|k| k.birth))
+        .chain(store.policy_birth())
         .max();
     match youngest {
         Some(birth) if birth >= log.size() => Err(tampered(format!(
@@ -306,6 +308,27 @@ fn complete_pending_key(
     let leaf = receipt.index;
     complete_log_key(store, pending.number, receipt, &draft).map_err(|e| failure(e.to_string()))?;
     tracing::info!(event = "interrupted_rotation_settled", leaf);
+    Ok(())
+}
+
+/// Completes the adoption of an issuer policy whose leaf was not known to be durable.
+fn complete_pending_policy(
+    writer: &mut AuditWriter,
+    reader: &LogReader,
+    store: &mut KeyStore,
+) -> Result<(), Distrust> {
+    let pending = store.pending_policy();
+    let Some(pending) = pending.map_err(|e| failure(e.to_string()))? else {
+        return Ok(());
+    };
+    let draft = Draft::parse(&pending.leaf);
+    let draft = draft.map_err(|e| tampered(format!("the leaf of the issuer policy: {e}")))?;
+    let since = (pending.log_size, pending.version_before);
+    let leaf = born(writer, reader, store, since, draft)?.index;
+    store
+        .complete_policy(leaf)
+        .map_err(|e| failure(e.to_string()))?;
+    tracing::info!(event = "interrupted_policy_settled", leaf);
     Ok(())
 }
 

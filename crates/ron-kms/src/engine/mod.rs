@@ -40,7 +40,7 @@ use crate::topology::{
 use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::refresh::Refresher;
-use crate::work::{Kms, StoreJob, device_jobs, schedule, signer};
+use crate::work::{Kms, StoreJob, device_jobs, policy, schedule, signer};
 
 use log::{OpenWith, OpenedLog};
 use threads::Audit;
@@ -239,6 +239,21 @@ fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
     ready.degrade("keys", why);
 }
 
+/// Reports a stored issuer policy that no pinned key has signed: `policy.public_keys` was changed since it was accepted.
+fn report_policy(store: &KeyStore, in_force: bool, ready: &ReadyBoard) {
+    ready.declare(&[policy::CAUSE]);
+    let version = store.policy_version();
+    if in_force || version == 0 {
+        return;
+    }
+    let why = format!(
+        "version {version} of the issuer policy is not signed by a key of policy.public_keys: the issuer's keys sign no \
+         tokens until svc-passport brings one that is, of this version or a newer one"
+    );
+    tracing::error!(event = "issuer_policy_not_pinned", version);
+    ready.degrade(policy::CAUSE, why);
+}
+
 /// The part of the settings that the key store needs.
 pub fn store_settings(settings: &Settings) -> StoreSettings {
     StoreSettings {
@@ -349,7 +364,9 @@ fn assemble(
     let (proof_tx, proofs) = queue(&PROOF_QUEUE, PROOF_QUEUE.capacity, &parts.km);
     let (device_queues, devices) =
         device_jobs::device_queues(store.backends(), settings.keys.sign_queue, &parts.km);
-    let index = store.index();
+    let mut index = store.index();
+    index.policy = store.policy_in_force(&settings.keys.policy_keys);
+    report_policy(store, index.policy.is_some(), &parts.ready);
     metrics.show_keys(&index);
     let wrapping = wrapping_keys(store, parts)?;
     let kms = Kms {

@@ -415,6 +415,7 @@ fn an_issuer_key_signs_tokens_and_nothing_else() {
         typ: vec!["at+jwt".into()],
         iss: "https://issuer.example".into(),
         aud: vec!["svc-wallet".into()],
+        issuer_policy: false,
         max_ttl_s: 900,
     };
     let doc = served.create("issuer", PayloadPolicy::Jwt(policy), 1);

@@ -309,6 +309,7 @@ fn what_cannot_be_made_is_refused() {
         typ: vec![],
         iss: "i".into(),
         aud: vec![],
+        issuer_policy: false,
         max_ttl_s: 1,
     };
     check(

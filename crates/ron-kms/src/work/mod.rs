@@ -10,6 +10,7 @@ pub mod key_request;
 pub mod lifecycle;
 pub mod log_key;
 pub mod operation;
+pub mod policy;
 pub mod refresh;
 pub mod schedule;
 pub mod sign;
@@ -48,6 +49,7 @@ use fair::{FairQueue, PushError};
 use jobs::{DeviceJob, KeyMadeJob};
 use key_request::KeyRequest;
 use operation::Work;
+use policy::BroughtPolicy;
 use uses::UsesJob;
 
 /// Maximum items of a batch; bounds how many batches may reserve credits at the same time.
@@ -140,6 +142,8 @@ pub enum StoreJob {
     Due(Kid),
     /// `POST /log_key/rotate`.
     RotateLogKey(CallContext, RotateLogKey),
+    /// `PUT /issuer_policy`.
+    IssuerPolicy(CallContext, Box<BroughtPolicy>),
     /// A checkpoint that a `note` key is to sign: remembered in the store first. Its credits are already
     /// reserved.
     Checkpoint(SignJob, Items<Credit>),
@@ -249,6 +253,7 @@ impl Kms {
             | StoreJob::Import(call, _)
             | StoreJob::Export(call, ..)
             | StoreJob::RotateLogKey(call, _)
+            | StoreJob::IssuerPolicy(call, _)
             | StoreJob::Checkpoint(SignJob { call, .. }, _) => {
                 self.refuse_unlogged(call, &refusal);
             }

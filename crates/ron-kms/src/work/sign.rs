@@ -141,9 +141,11 @@ impl Operation for SignTask {
             thumbprint: head.thumbprint(),
         };
         vouched(at.index, key, payload)?;
+        let rules = at.index.policy.as_ref().map(|p| &p.signed.policy);
         let now_s = at.kms.clock.unix_ms() / 1000;
         // The gate comes last before the signature: it changes the store, so everything that can refuse has run.
-        if let Allowed::Checkpoint(to) = payload::check(&key.payload, about, payload, now_s)? {
+        let allowed = payload::check(&key.payload, rules, about, payload, now_s)?;
+        if let Allowed::Checkpoint(to) = allowed {
             draft.store_version_after = at.gate.pass(at.kms, key, &to, at.deadline)?;
         }
         let signatures = secret.sign(&payload.signed_bytes(), at.deadline)?;
@@ -158,8 +160,8 @@ impl Operation for SignTask {
     }
 }
 
-/// Services trust the keys that a policy note lists, so a note may list only keys of this store that sign tokens of
-/// the note's issuer.
+/// Services trust the keys that a policy note lists, so a note may list only keys of this store that sign the tokens of
+/// the note's issuer that the issuer policy allows, and must name the policy in force here.
 fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal> {
     let (PayloadPolicy::Note(policy), Payload::Message(text)) = (&key.payload, payload) else {
         return Ok(());
@@ -167,15 +169,25 @@ fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal
     let Some(issuer) = note::issuer_of(policy) else {
         return Ok(());
     };
+    let refuse = |why: &str| Err(Refusal::new(Cause::PayloadRefused, why));
     let ours = |kid: &str| index.issues(&key.kid.tenant, issuer, kid);
-    if note::listed_keys(text).all(ours) {
-        return Ok(());
+    if !note::listed_keys(text).all(ours) {
+        return refuse(
+            "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same \
+             tenant whose payload policy is jwt with that iss and issuer_policy",
+        );
     }
-    Err(Refusal::new(
-        Cause::PayloadRefused,
-        "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same tenant \
-         whose payload policy is jwt with that iss",
-    ))
+    let in_force = |(version, hash): (u64, &str)| {
+        let policy = index.policy.as_ref().map(|policy| &policy.signed);
+        policy.is_some_and(|p| p.policy.version == version && p.hash.to_string() == hash)
+    };
+    if !note::named_policy(text).is_some_and(in_force) {
+        return refuse(
+            "the note names another issuer policy than the one in force here, whose signature was checked; its line must be \
+             `policy <version> <hash>` (`GET /v1/kms/issuer_policy`)",
+        );
+    }
+    Ok(())
 }
 
 /// Hex SHA-256 of the signatures, one after the other.

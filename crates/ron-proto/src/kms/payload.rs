@@ -107,10 +107,22 @@ pub struct JwtPolicy {
     /// The only `iss` claim allowed.
     pub iss: String,
     /// Allowed `aud` values; for a token with an array, every entry must be listed here. A token of
-    /// type `at+jwt` must have an audience.
+    /// type `at+jwt` must have an audience. Absent with `issuer_policy`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aud: Vec<String>,
+    /// Whether tokens of type `at+jwt` must be those that the signed issuer policy in force allows.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub issuer_policy: bool,
     /// Maximum of `exp - iat`, in seconds.
     pub max_ttl_s: u64,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[cfg(test)]
@@ -132,6 +144,10 @@ mod tests {
         check(r#"{"note":{"origin":"o"}}"#, true);
         check(
             r#"{"jwt":{"typ":["at+jwt"],"iss":"i","aud":["a"],"max_ttl_s":60}}"#,
+            true,
+        );
+        check(
+            r#"{"jwt":{"typ":["at+jwt"],"iss":"i","issuer_policy":true,"max_ttl_s":60}}"#,
             true,
         );
         check("\"jwt\"", false);

@@ -20,7 +20,7 @@ use ron_proto::passport::IssuerPolicy;
 
 use crate::clients::Clients;
 use crate::dpop::Proofs;
-use crate::issue::IssueJob;
+use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
 use crate::policy::{self, Grant, Limits, TokenRequest};
@@ -102,10 +102,7 @@ impl Api {
         let policy = self.policy.load();
         match &*policy {
             Some(in_force) => ask(&in_force.policy),
-            None => Err(Problem::unavailable(
-                "no signed issuer policy was read yet",
-                2,
-            )),
+            None => Err(no_policy()),
         }
     }
 

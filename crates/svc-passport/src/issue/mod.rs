@@ -25,9 +25,10 @@ use ron_proto::{Caveat, Problem};
 use crate::keys::KeyKeeper;
 use crate::lists::{Lists, Places, jti, list_uri};
 use crate::metrics::Metrics;
-use crate::policy::Grant;
+use crate::policy::{self, Grant};
 use crate::publish::holders::Holders;
 use crate::revoke::RevokeEvent;
+use crate::sync::InForce;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
 use answer::{oauth_answer, passport_answer};
@@ -79,6 +80,8 @@ pub struct Issuer {
     pub health: Arc<IssueHealth>,
     /// Revocations and the current epoch.
     pub view: Arc<Snapshot<RevocationView>>,
+    /// The policy in force.
+    pub policy: Arc<Snapshot<Option<InForce>>>,
     pub clock: SharedClock,
     pub random: SharedRandom,
     pub metrics: Metrics,
@@ -152,6 +155,10 @@ impl Issuer {
             Ok(keys) => keys,
             Err(problem) => return refuse_all(jobs, &problem),
         };
+        let policy = self.policy.load();
+        let Some(policy) = policy.as_ref() else {
+            return refuse_all(jobs, &no_policy());
+        };
         let view = self.view.load();
         let now_s = self.clock.unix_ms() / 1000;
         let taken = self
@@ -164,6 +171,7 @@ impl Issuer {
         let moment = Moment {
             keys: &keys,
             issuer: &self.issuer_url,
+            policy: &policy.policy,
             epoch: view.epoch(),
             iat: now_s,
         };
@@ -203,17 +211,17 @@ impl Issuer {
         self.health.pause(self.clock.now())
     }
 
-    /// Has a token signed with the audience and algorithm of `grant`, no rights, and a lifetime of one second.
+    /// Has a token like that of `grant` signed, without rights and with a lifetime of one second; like that of any client
+    /// when the policy in force does not allow this one any more.
     fn probe(&self, ctx: &ThreadCtx, grant: &Grant) -> Result<(), String> {
         let empty = Grant {
-            subject: "svc-passport".to_owned(),
-            client_id: "svc-passport".to_owned(),
             scope: String::new(),
             ttl_s: 1,
-            act: None,
             origin: None,
             ..grant.clone()
         };
+        let policy = self.policy.load();
+        let policy = Option::as_ref(&policy).ok_or_else(|| no_policy().detail)?;
         let keys = grant.alg.split('+').map(|alg| self.signing_key(ctx, alg));
         let keys: Vec<SigningKey> = keys
             .collect::<Result<_, _>>()
@@ -221,6 +229,7 @@ impl Issuer {
         let moment = Moment {
             keys: &keys,
             issuer: &self.issuer_url,
+            policy: &policy.policy,
             epoch: self.view.load().epoch(),
             iat: self.clock.unix_ms() / 1000,
         };
@@ -228,7 +237,11 @@ impl Issuer {
             jti: "none".to_owned(),
             status: None,
         };
-        let unsigned = token::unsigned(&empty, &moment, id).map_err(|problem| problem.detail)?;
+        let unsigned = token::unsigned(&empty, &moment, id.clone()).or_else(|problem| {
+            let other = policy::sample(&policy.policy, grant.alg).ok_or(problem)?;
+            token::unsigned(&other, &moment, id)
+        });
+        let unsigned = unsigned.map_err(|problem| problem.detail)?;
         let deadline = Deadline::within(self.kms_timeout);
         match self.call(&keys, [&unsigned].into_iter(), deadline) {
             Ok(results) => signatures(results)
@@ -497,6 +510,11 @@ impl Issuer {
     }
 }
 
+/// The problem of a request while no policy is in force.
+pub fn no_policy() -> Problem {
+    Problem::unavailable("no signed issuer policy is in force yet", 2)
+}
+
 /// The signatures of all results and the receipt of the first, or the code of the first refusal.
 fn signatures(results: Vec<SignResult>) -> Result<(Vec<Bytes>, LogReceipt), String> {
     let none = || "no answer".to_owned();
@@ -530,8 +548,8 @@ fn refusal(code: &str) -> Problem {
             "sign_refused",
             "Signing refused",
             format!(
-                "the KMS refuses to sign this token ({code}), and will again: the operator should compare the payload \
-                 policy and the state of the issuer key (`ron kms show`) with what the issuer policy grants"
+                "the KMS refuses to sign this token ({code}), and will again: the operator should look at the payload policy \
+                 and the state of the issuer key (`ron kms show`), and at the issuer policy that is in force in the KMS"
             ),
         )
         .with_oauth("server_error"),

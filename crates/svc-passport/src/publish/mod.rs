@@ -295,14 +295,17 @@ impl Publisher {
                 Problem::unavailable("the signing keys were not read from the KMS yet", 1)
             });
         }
-        let policy_version = self
-            .policy
-            .with(|p| p.as_ref().map_or(0, |in_force| in_force.policy.version));
+        let policy = self.policy.load();
+        let Some(policy) = policy.as_ref() else {
+            // The KMS signs no note that names no policy.
+            return kept
+                .ok_or_else(|| Problem::unavailable("no signed issuer policy was read yet", 1));
+        };
         let (view, now_s) = (self.view.load(), self.now_s());
         let text = note::text(
             &self.issuer_url,
             &self.public_url,
-            policy_version,
+            policy,
             &keys,
             &view,
             &self.log_key,

@@ -8,13 +8,14 @@ pub use ron_auth::policy_note::origin;
 use ron_tlog::note::VerifierKey;
 
 use crate::keys::IssuerKeys;
+use crate::sync::InForce;
 
 /// The text of the note. Its `version` is the number of the feed's last event: it grows with every change and survives
 /// restarts.
 pub fn text(
     issuer: &str,
     base: &str,
-    policy_version: u64,
+    policy: &InForce,
     keys: &IssuerKeys,
     view: &RevocationView,
     log_key: &VerifierKey,
@@ -22,8 +23,10 @@ pub fn text(
     let mut out = origin(issuer);
     let _ = write!(
         out,
-        "\nversion {}\nissuer {issuer}\npolicy {policy_version}\nepoch {}\n",
+        "\nversion {}\nissuer {issuer}\npolicy {} {}\nepoch {}\n",
         view.after(),
+        policy.policy.version,
+        policy.hash,
         view.epoch()
     );
     let mut algs: Vec<&str> = keys.heads.iter().map(|h| h.key.jwk.alg.as_str()).collect();
@@ -73,14 +76,9 @@ mod tests {
         };
         let origin = ron_auth::revocation_log::origin("http://i");
         let log_key = VerifierKey::ed25519(&origin, &[7; 32]).unwrap();
-        let text = text(
-            "http://i",
-            "http://b",
-            4,
-            &keys,
-            &RevocationView::unchecked(),
-            &log_key,
-        );
+        let policy = crate::samples::in_force(4);
+        let view = RevocationView::unchecked();
+        let text = text("http://i", "http://b", &policy, &keys, &view, &log_key);
         let read = ron_auth::PolicyNote::read(&text, "http://i").expect("verifiers can read it");
         assert_eq!(
             (read.version, read.kids().collect::<Vec<_>>()),
@@ -91,6 +89,7 @@ mod tests {
         assert_eq!(lines[0], "http://i/policy");
         assert_eq!(lines[1], "version 0");
         assert!(lines.contains(&"key K EdDSA 10 3740 good"), "{text}");
-        assert!(lines.contains(&"policy 4") && text.ends_with('\n'));
+        let named = format!("policy 4 {}", policy.hash);
+        assert!(lines.contains(&&*named) && text.ends_with('\n'));
     }
 }

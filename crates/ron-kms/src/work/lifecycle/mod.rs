@@ -91,6 +91,7 @@ impl Lifecycle {
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
+            StoreJob::IssuerPolicy(call, brought) => self.put_policy(call, *brought),
             StoreJob::Checkpoint(job, credits) => self.checkpoint(job, credits),
             StoreJob::Remember(kid, to, reply) => {
                 let _ = reply.send(self.remember(&kid, &to)); // the device thread may have timed out

@@ -1,0 +1,167 @@
+//! The newest issuer policy that was ever accepted: one row, replaced by each newer policy and covered by the store's MAC, so
+//! that neither the policy nor its version can go back. A row without a birth is its own outbox: it holds the leaf to append.
+
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_proto::passport::IssuerPolicy;
+use ron_proto::policy::PolicySig;
+use ron_service::kept_policy::Versioned as _;
+use ron_service::pinned::KeyRing;
+use ron_service::signed_policy::{SignedPolicy, check, parse_signature, signature_bytes};
+use rusqlite::{OptionalExtension as _, params};
+
+use super::{Db, KeyStore, StoreError};
+use crate::index::PolicyInForce;
+
+/// The stored policy.
+#[derive(Clone)]
+pub(super) struct StoredPolicy {
+    version: u64,
+    /// Canonical JSON.
+    bytes: Vec<u8>,
+    /// Its signature, as in a `.sig` file.
+    sig: Vec<u8>,
+    /// Index of the leaf that records it; `None` while that is not known to be durable.
+    pub birth: Option<u64>,
+}
+
+impl StoredPolicy {
+    /// The bytes that the store's MAC covers.
+    pub fn digest(&self) -> [u8; 72] {
+        let mut digest = [0; 72];
+        digest[..8].copy_from_slice(&self.version.to_be_bytes());
+        digest[8..40].copy_from_slice(&sha256(&self.bytes));
+        digest[40..].copy_from_slice(&sha256(&self.sig));
+        digest
+    }
+}
+
+/// A policy whose leaf is not known to be durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingPolicy {
+    /// The leaf, without its counters.
+    pub leaf: Vec<u8>,
+    /// The log had at least this many leaves before the change.
+    pub log_size: u64,
+    /// Store version before the change.
+    pub version_before: u64,
+}
+
+impl KeyStore {
+    /// The version of the newest policy that was accepted; 0 before the first.
+    pub fn policy_version(&self) -> u64 {
+        self.policy.as_ref().map_or(0, |policy| policy.version)
+    }
+
+    /// The stored policy, if its leaf is durable and its signature verifies under `pinned`.
+    pub fn policy_in_force(&self, pinned: &KeyRing) -> Option<Arc<PolicyInForce>> {
+        let stored = self.policy.as_ref()?;
+        let sig = parse_signature(&stored.sig).ok()?;
+        let signed = check(IssuerPolicy::KIND, &stored.bytes, &sig, pinned).ok()?;
+        let birth = stored.birth?;
+        Some(Arc::new(PolicyInForce { signed, birth }))
+    }
+
+    /// Stores a policy in place of the last one, with its leaf.
+    pub fn commit_policy(
+        &mut self,
+        new: &SignedPolicy<IssuerPolicy>,
+        leaf: &[u8],
+        log_size: u64,
+    ) -> Result<(), StoreError> {
+        let new = StoredPolicy {
+            version: new.policy.version,
+            bytes: new.bytes.clone(),
+            sig: signature_of(&new.sig)?,
+            birth: None,
+        };
+        // In memory first, because the MAC in the transaction covers it; restored if the write fails.
+        let before = self.policy.replace(new.clone());
+        let version = self.version + 1;
+        let mac = self.store_mac(version, &self.records);
+        let done = self.db.write(|tx| {
+            tx.execute(
+                "INSERT OR REPLACE INTO issuer_policy VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL)",
+                params![
+                    new.version.cast_signed(),
+                    new.bytes,
+                    new.sig,
+                    leaf,
+                    log_size.cast_signed(),
+                    self.version.cast_signed()
+                ],
+            )?;
+            tx.execute(
+                "UPDATE store SET version = ?1, mac = ?2",
+                params![version.cast_signed(), &mac[..]],
+            )
+        });
+        match done {
+            Ok(_) => {
+                self.version = version;
+                Ok(())
+            }
+            Err(error) => {
+                self.policy = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// The policy's change whose leaf is not known to be durable.
+    pub fn pending_policy(&self) -> Result<Option<PendingPolicy>, StoreError> {
+        self.db.read(|c| {
+            c.query_row(
+                "SELECT leaf, log_size, version_before FROM issuer_policy WHERE birth IS NULL",
+                [],
+                |r| {
+                    Ok(PendingPolicy {
+                        leaf: r.get(0)?,
+                        log_size: r.get::<_, i64>(1)?.cast_unsigned(),
+                        version_before: r.get::<_, i64>(2)?.cast_unsigned(),
+                    })
+                },
+            )
+            .optional()
+        })
+    }
+
+    /// Records that the policy's leaf is durable at `birth`: from now on it may be in force.
+    pub fn complete_policy(&mut self, birth: u64) -> Result<(), StoreError> {
+        let set = "UPDATE issuer_policy SET birth = ?1";
+        self.db.write(|tx| tx.execute(set, [birth.cast_signed()]))?;
+        if let Some(policy) = &mut self.policy {
+            policy.birth = Some(birth);
+        }
+        Ok(())
+    }
+
+    /// Index of the leaf of the stored policy.
+    pub fn policy_birth(&self) -> Option<u64> {
+        self.policy.as_ref()?.birth
+    }
+}
+
+fn signature_of(sig: &PolicySig) -> Result<Vec<u8>, StoreError> {
+    signature_bytes(sig).map_err(StoreError::Db)
+}
+
+/// Loads the row, if there is one; the store's MAC is checked afterwards.
+pub(super) fn load(db: &Db) -> Result<Option<StoredPolicy>, StoreError> {
+    db.read(|c| {
+        c.query_row(
+            "SELECT version, policy, signature, birth FROM issuer_policy",
+            [],
+            |r| {
+                Ok(StoredPolicy {
+                    version: r.get::<_, i64>(0)?.cast_unsigned(),
+                    bytes: r.get(1)?,
+                    sig: r.get(2)?,
+                    birth: r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
+                })
+            },
+        )
+        .optional()
+    })
+}

@@ -1,0 +1,345 @@
+//! The issuer policy, and its decision about one token. The issuer grants by it and the KMS signs by
+//! it, so both use what stands here.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
+use crate::caveat::{Caveat, from_detail};
+use crate::values::Tenant;
+
+/// The issuer policy: which client may obtain which tokens. Signed, kind `issuer`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IssuerPolicy {
+    /// Increases with every change; an older version is rejected.
+    pub version: u64,
+    /// One rule per client.
+    pub clients: Vec<ClientRule>,
+}
+
+/// The tokens one client may obtain.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClientRule {
+    /// `client_id` of the OAuth client, or the name of a principal with `passport:issue`.
+    pub client_id: String,
+    /// Tenant of the client's tokens.
+    pub tenant: Tenant,
+    /// Subjects the client may name: exact, or a prefix ending in `*`. Its own `client_id` is
+    /// always allowed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+    /// Allowed audiences and their scopes.
+    pub audiences: Vec<AudienceRule>,
+    /// Maximum lifetime in seconds, at most one hour.
+    pub max_ttl_s: u64,
+    /// Whether the client may exchange tokens issued to other clients (delegation, RFC 8693); its
+    /// own it may always exchange.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exchange: bool,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+/// Scopes of one audience.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AudienceRule {
+    /// Service name.
+    pub audience: String,
+    /// Scopes that may be granted.
+    pub scopes: Vec<String>,
+    /// Default algorithm: `EdDSA` (when absent), `ES256`, or with a post-quantum key `ML-DSA-65`
+    /// (-44, -87) or `EdDSA+ML-DSA-65`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alg: Option<String>,
+    /// Further algorithms that callers may request with `accept_algs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub algs: Vec<String>,
+    /// Caveats added to every token of this audience.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caveats: Vec<String>,
+}
+
+/// The part of a token that the issuer policy in force does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotPermitted {
+    #[error("it has no rule for this `client_id`")]
+    Client,
+    #[error("the client's tokens are of another `tenant`")]
+    Tenant,
+    #[error("the client may not name this `sub`")]
+    Subject,
+    #[error("the client gets no tokens for this `aud`")]
+    Audience,
+    #[error("the client does not get every `scope` of the token at this audience")]
+    Scope,
+    #[error("the client's tokens may not live that long")]
+    Lifetime,
+    #[error("a caveat that the audience's rule prescribes is missing in the token")]
+    CaveatMissing,
+    #[error("`authorization_details` must be one object of type ron, or absent")]
+    Details,
+    #[error("`act` names no client that may exchange the tokens of others and got this one")]
+    Actor,
+    #[error("no client may have the token that this one was exchanged from")]
+    Holder,
+}
+
+impl IssuerPolicy {
+    /// The rule of a client.
+    pub fn rule(&self, client_id: &str) -> Option<&ClientRule> {
+        self.clients.iter().find(|rule| rule.client_id == client_id)
+    }
+
+    /// Whether the policy allows a token with these claims. Issuer, key, algorithm, time of issue and
+    /// revocation are not its business.
+    ///
+    /// # Errors
+    /// The first thing that it does not allow.
+    pub fn permits(&self, token: &TokenClaims) -> Result<(), NotPermitted> {
+        let caveats = match token.authorization_details.as_slice() {
+            [] => Vec::new(),
+            [detail] => from_detail(detail).map_err(|_| NotPermitted::Details)?,
+            _ => return Err(NotPermitted::Details),
+        };
+        let rule = self.rule(&token.client_id).ok_or(NotPermitted::Client)?;
+        rule.permits(token, &caveats)?;
+        let Some(actor) = &token.act else {
+            return rule.permits_holder(token);
+        };
+        // The client acts for the holder of the token that it has exchanged. That token is not known here, but
+        // some client must be allowed to have it.
+        if !rule.exchange || actor.sub != token.client_id {
+            return Err(NotPermitted::Actor);
+        }
+        let of_holder = |rule: &ClientRule| {
+            rule.permits_holder(token).is_ok() && rule.permits(token, &caveats).is_ok()
+        };
+        match self.clients.iter().any(of_holder) {
+            true => Ok(()),
+            false => Err(NotPermitted::Holder),
+        }
+    }
+}
+
+impl ClientRule {
+    /// The rule for an audience.
+    pub fn audience(&self, name: &str) -> Option<&AudienceRule> {
+        self.audiences.iter().find(|rule| rule.audience == name)
+    }
+
+    /// Whether the client may have tokens about this subject.
+    pub fn may_name(&self, subject: &str) -> bool {
+        let matches = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => subject.starts_with(prefix),
+            None => pattern == subject,
+        };
+        subject == self.client_id || self.subjects.iter().any(matches)
+    }
+
+    /// Maximum lifetime of the client's tokens, in seconds.
+    pub fn ttl_s_max(&self) -> u64 {
+        self.max_ttl_s.min(TTL_S_MAX)
+    }
+
+    /// Audience, scopes, lifetime and prescribed caveats.
+    fn permits(&self, token: &TokenClaims, caveats: &[Caveat]) -> Result<(), NotPermitted> {
+        let audience = self.audience(&token.aud).ok_or(NotPermitted::Audience)?;
+        let mut scopes = token.scope.split(' ').filter(|scope| !scope.is_empty());
+        if !scopes.all(|scope| audience.allows(scope)) {
+            return Err(NotPermitted::Scope);
+        }
+        let lives = token.exp.checked_sub(token.iat);
+        if lives.is_none_or(|s| s > self.ttl_s_max()) {
+            return Err(NotPermitted::Lifetime);
+        }
+        let bound_to = token.cnf.as_ref().and_then(|cnf| cnf.jkt.as_ref());
+        let has = |text: &String| match text.parse() {
+            Ok(Caveat::ProofBind(key)) => bound_to == Some(&key),
+            Ok(caveat) => caveats.contains(&caveat),
+            Err(_) => false,
+        };
+        match audience.caveats.iter().all(has) {
+            true => Ok(()),
+            false => Err(NotPermitted::CaveatMissing),
+        }
+    }
+
+    /// Tenant and subject.
+    fn permits_holder(&self, token: &TokenClaims) -> Result<(), NotPermitted> {
+        if token.tenant != self.tenant {
+            return Err(NotPermitted::Tenant);
+        }
+        match is_subject(&token.sub) && self.may_name(&token.sub) {
+            true => Ok(()),
+            false => Err(NotPermitted::Subject),
+        }
+    }
+}
+
+impl AudienceRule {
+    /// Whether tokens for this audience may have the scope.
+    pub fn allows(&self, scope: &str) -> bool {
+        self.scopes.iter().any(|allowed| allowed == scope)
+    }
+}
+
+/// Whether a text may be the subject of a token: 1 to 256 printable ASCII characters without spaces.
+pub fn is_subject(text: &str) -> bool {
+    (1..=SUBJECT_BYTES_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::caveat::to_detail;
+    use crate::passport::{Actor, Confirmation};
+
+    fn policy() -> IssuerPolicy {
+        let policy = json!({"version": 1, "clients": [
+            {"client_id": "shop", "tenant": "t1", "subjects": ["user:*", "till"], "max_ttl_s": 600, "audiences": [
+                {"audience": "svc-wallet", "scopes": ["wallet:read", "wallet:transfer"], "caveats": ["asset=rpl"]},
+                {"audience": "api", "scopes": ["read"]},
+                {"audience": "bound", "scopes": [], "caveats": ["proof.bind=0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"]}]},
+            {"client_id": "gateway", "tenant": "t2", "max_ttl_s": 900, "exchange": true, "audiences": [
+                {"audience": "svc-wallet", "scopes": ["wallet:read", "wallet:issue"]},
+                {"audience": "own", "scopes": ["x"]}]},
+            {"client_id": "plain", "tenant": "t1", "max_ttl_s": 600, "audiences": [
+                {"audience": "svc-wallet", "scopes": ["wallet:read"]}]}
+        ]});
+        serde_json::from_value(policy).expect("a policy")
+    }
+
+    fn token() -> TokenClaims {
+        let caveats = ["asset=rpl".parse().expect("a caveat")];
+        TokenClaims {
+            iss: "i".into(),
+            sub: "user:7".into(),
+            aud: "svc-wallet".into(),
+            iat: 1_000,
+            nbf: 1_000,
+            exp: 1_600,
+            jti: "j".into(),
+            client_id: "shop".into(),
+            tenant: "t1".parse().expect("a tenant"),
+            scope: "wallet:read".into(),
+            ron_epoch: 1,
+            authorization_details: vec![to_detail(&caveats)],
+            cnf: None,
+            act: None,
+            ron_from: Vec::new(),
+            status: None,
+        }
+    }
+
+    fn check(want: Result<(), NotPermitted>, change: impl Fn(&mut TokenClaims)) {
+        let mut token = token();
+        change(&mut token);
+        assert_eq!(policy().permits(&token), want, "{token:?}");
+    }
+
+    #[test]
+    fn a_token_is_within_one_rule_in_everything() {
+        use NotPermitted as No;
+        check(Ok(()), |_| ());
+        check(Ok(()), |t| t.scope = "wallet:transfer wallet:read".into());
+        check(Ok(()), |t| t.scope.clear());
+        check(Ok(()), |t| t.sub = "shop".into());
+        check(Ok(()), |t| t.sub = "till".into());
+        check(Err(No::Client), |t| t.client_id = "nobody".into());
+        check(Err(No::Tenant), |t| t.client_id = "gateway".into());
+        check(Err(No::Audience), |t| t.aud = "svc-admin".into());
+        check(Err(No::Scope), |t| {
+            t.scope = "wallet:read wallet:issue".into()
+        });
+        check(Err(No::Scope), |t| {
+            t.scope = "wallet:read\twallet:issue".into()
+        });
+        check(Err(No::Scope), |t| t.aud = "api".into());
+        check(Err(No::Tenant), |t| {
+            t.tenant = "t2".parse().expect("a tenant")
+        });
+        for sub in ["user", "gateway", "", "user:\n", "user: 7"] {
+            check(Err(No::Subject), |t| t.sub = sub.into());
+        }
+        check(Err(No::Lifetime), |t| t.exp = 1_601);
+        check(Err(No::Lifetime), |t| t.exp = 999);
+        check(Err(No::CaveatMissing), |t| t.authorization_details.clear());
+        check(Err(No::CaveatMissing), |t| {
+            t.authorization_details = vec![json!({"type": "ron", "asset": "eth"})];
+        });
+        let foreign = json!({"type": "payment", "amount": "1"});
+        check(Err(No::Details), |t| {
+            t.authorization_details = vec![foreign.clone()]
+        });
+        check(Err(No::Details), |t| {
+            t.authorization_details.push(foreign.clone())
+        });
+    }
+
+    #[test]
+    fn a_prescribed_binding_is_the_claim_cnf() {
+        let bound = |jkt: Option<&str>| {
+            let jkt = jkt.map(str::to_owned);
+            move |t: &mut TokenClaims| {
+                (t.aud, t.scope) = ("bound".into(), String::new());
+                t.cnf = Confirmation::of(jkt.clone(), None);
+            }
+        };
+        let key = "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I";
+        check(Ok(()), bound(Some(key)));
+        check(Err(NotPermitted::CaveatMissing), bound(Some("other")));
+        check(Err(NotPermitted::CaveatMissing), bound(None));
+    }
+
+    #[test]
+    fn an_exchanged_token_is_within_the_rules_of_its_actor_and_of_a_holder() {
+        use NotPermitted as No;
+        let acts = |client: &'static str, actor: &'static str| {
+            move |t: &mut TokenClaims| {
+                t.client_id = client.into();
+                let sub = actor.to_owned();
+                t.act = Some(Actor { sub, act: None });
+            }
+        };
+        let gateway = acts("gateway", "gateway");
+        check(Ok(()), &gateway);
+        check(Err(No::Actor), acts("plain", "plain"));
+        check(Err(No::Actor), acts("gateway", "shop"));
+        check(Err(No::Scope), |t| {
+            gateway(t);
+            t.scope = "wallet:transfer".into();
+        });
+        // In the actor's rule, but in no rule of a holder.
+        check(Err(No::Holder), |t| {
+            gateway(t);
+            t.scope = "wallet:issue".into();
+        });
+        check(Err(No::Holder), |t| {
+            gateway(t);
+            t.sub = "other".into();
+        });
+        check(Err(No::Holder), |t| {
+            gateway(t);
+            t.tenant = "t3".parse().expect("a tenant");
+        });
+        check(Err(No::Holder), |t| {
+            gateway(t);
+            t.exp = 1_601;
+        });
+        check(Err(No::Holder), |t| {
+            gateway(t);
+            t.authorization_details.clear();
+        });
+    }
+}
