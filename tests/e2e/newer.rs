@@ -130,7 +130,7 @@ type Raise = fn(&Path);
 
 /// Service, file below the data directory, what a newer program would have done to it, and the
 /// required words: the file, both versions, what to do.
-const REFUSED: [(&str, &str, Raise, [&str; 4]); 13] = [
+const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
     (
         "ron-kms",
         "ron-kms/data/keys.db",

@@ -3,7 +3,7 @@
 
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
-use ron_kms::audit::leaf::Leaf;
+use ron_kms::Leaf;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{ContentId, b64};
 use ron_tests::issuer::{Rig, now_s, part};

@@ -408,10 +408,11 @@ pub fn all_versions(kms: &KmsClient, key: &Kid) -> Result<Vec<KeyVersionDoc>, St
 fn get(kms: &KmsClient, ask: &GetArgs, json: bool) -> Result<(), String> {
     let document = || explain(kms.key(&ask.key, deadline()));
     let Some(form) = ask.public.as_deref() else {
-        return match json {
-            true => show::as_json(&document()?),
-            false => show::key(&document()?, &all_versions(kms, &ask.key)?),
-        };
+        if json {
+            return show::as_json(&document()?);
+        }
+        show::key(&document()?, &all_versions(kms, &ask.key)?);
+        return Ok(());
     };
     let number = ask
         .version

@@ -38,10 +38,9 @@ pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
 }
 
 /// Prints one key with its versions.
-pub fn key(doc: &KeyDoc, versions: &[KeyVersionDoc]) -> Result<(), String> {
+pub fn key(doc: &KeyDoc, versions: &[KeyVersionDoc]) {
     fields(doc);
     rows(versions);
-    Ok(())
 }
 
 /// Prints the public key of a version.

@@ -41,7 +41,10 @@ fn read(kms: &Kms, request: &Request) -> Result<Action, Problem> {
 fn put(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     let body = request.json::<PutIssuerPolicy>()?;
     // On this thread: the store thread should not wait for the check of a large document.
-    let brought = Box::new(BroughtPolicy::new(&body, &kms.settings.keys.policy_keys));
+    let brought = kms
+        .settings
+        .with(|settings| BroughtPolicy::new(&body, &settings.keys.policy_keys));
+    let brought = Box::new(brought);
     Ok(Action::store(move |call| {
         StoreJob::IssuerPolicy(call, brought)
     }))

@@ -63,7 +63,9 @@ fn signed(policy: Value, key: &Ed25519Key) -> PutIssuerPolicy {
 
 fn put_as(rig: &Rig, caller: &Principal, request: &PutIssuerPolicy) -> TestReply {
     let kms = &rig.engine.kms;
-    let brought = BroughtPolicy::new(request, &kms.settings.keys.policy_keys);
+    let brought = kms
+        .settings
+        .with(|settings| BroughtPolicy::new(request, &settings.keys.policy_keys));
     let (call, waiter) = rig.call_context(caller);
     kms.submit_store(StoreJob::IssuerPolicy(call, Box::new(brought)));
     Rig::wait(waiter)

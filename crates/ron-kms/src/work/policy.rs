@@ -121,10 +121,8 @@ impl Lifecycle {
         let index = self.kms.index.load();
         let old = index.policy.as_ref().map(|policy| &policy.signed);
         let must = replaces(&new, old, self.store.policy_version());
-        match must.map_err(|e| refused(&format!("the issuer policy {}", e.why)))? {
-            true => Ok(Some(new)),
-            false => Ok(None),
-        }
+        let must = must.map_err(|e| refused(&format!("the issuer policy {}", e.why)))?;
+        Ok(must.then_some(new))
     }
 
     fn change_policy(
@@ -151,9 +149,11 @@ impl Lifecycle {
         self.store
             .complete_policy(receipt.index)
             .map_err(|e| self.store_failed(&e))?;
+        let store = &self.store;
         let policy = self
-            .store
-            .policy_in_force(&self.kms.settings.keys.policy_keys);
+            .kms
+            .settings
+            .with(|settings| store.policy_in_force(&settings.keys.policy_keys));
         let mut index = self.kms.index.load().as_ref().clone();
         index.policy = policy;
         index.store_version = self.store.version();

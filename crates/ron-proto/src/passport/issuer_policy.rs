@@ -123,9 +123,10 @@ impl IssuerPolicy {
         let of_holder = |rule: &ClientRule| {
             rule.permits_holder(token).is_ok() && rule.permits(token, &caveats).is_ok()
         };
-        match self.clients.iter().any(of_holder) {
-            true => Ok(()),
-            false => Err(NotPermitted::Holder),
+        if self.clients.iter().any(of_holder) {
+            Ok(())
+        } else {
+            Err(NotPermitted::Holder)
         }
     }
 }
@@ -167,9 +168,10 @@ impl ClientRule {
             Ok(caveat) => caveats.contains(&caveat),
             Err(_) => false,
         };
-        match audience.caveats.iter().all(has) {
-            true => Ok(()),
-            false => Err(NotPermitted::CaveatMissing),
+        if audience.caveats.iter().all(has) {
+            Ok(())
+        } else {
+            Err(NotPermitted::CaveatMissing)
         }
     }
 
@@ -178,9 +180,10 @@ impl ClientRule {
         if token.tenant != self.tenant {
             return Err(NotPermitted::Tenant);
         }
-        match is_subject(&token.sub) && self.may_name(&token.sub) {
-            true => Ok(()),
-            false => Err(NotPermitted::Subject),
+        if is_subject(&token.sub) && self.may_name(&token.sub) {
+            Ok(())
+        } else {
+            Err(NotPermitted::Subject)
         }
     }
 }
@@ -260,14 +263,14 @@ mod tests {
         check(Err(No::Tenant), |t| t.client_id = "gateway".into());
         check(Err(No::Audience), |t| t.aud = "svc-admin".into());
         check(Err(No::Scope), |t| {
-            t.scope = "wallet:read wallet:issue".into()
+            t.scope = "wallet:read wallet:issue".into();
         });
         check(Err(No::Scope), |t| {
-            t.scope = "wallet:read\twallet:issue".into()
+            t.scope = "wallet:read\twallet:issue".into();
         });
         check(Err(No::Scope), |t| t.aud = "api".into());
         check(Err(No::Tenant), |t| {
-            t.tenant = "t2".parse().expect("a tenant")
+            t.tenant = "t2".parse().expect("a tenant");
         });
         for sub in ["user", "gateway", "", "user:\n", "user: 7"] {
             check(Err(No::Subject), |t| t.sub = sub.into());
@@ -280,10 +283,10 @@ mod tests {
         });
         let foreign = json!({"type": "payment", "amount": "1"});
         check(Err(No::Details), |t| {
-            t.authorization_details = vec![foreign.clone()]
+            t.authorization_details = vec![foreign.clone()];
         });
         check(Err(No::Details), |t| {
-            t.authorization_details.push(foreign.clone())
+            t.authorization_details.push(foreign.clone());
         });
     }
 
@@ -313,7 +316,7 @@ mod tests {
             }
         };
         let gateway = acts("gateway", "gateway");
-        check(Ok(()), &gateway);
+        check(Ok(()), gateway);
         check(Err(No::Actor), acts("plain", "plain"));
         check(Err(No::Actor), acts("gateway", "shop"));
         check(Err(No::Scope), |t| {
