@@ -7,7 +7,7 @@ use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
     AccountDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage, Head,
-    HoldDoc, RequestKey, TxId,
+    HoldDoc, ReceiptFile, RequestKey, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
 use serde::Serialize;
@@ -134,8 +134,10 @@ impl LedgerClient {
         self.0.get_text("/log/v1/vkey", deadline)
     }
 
-    /// Proof that an entry is in the log.
-    pub fn proof(&self, seq: u64, deadline: Deadline) -> Result<String, ClientError> {
-        self.0.get_text(&format!("/log/v1/proof/{seq}"), deadline)
+    /// The receipt file of a transaction with its whole private record; 409 `not_yet_covered` until
+    /// a checkpoint covers it.
+    pub fn receipt(&self, txid: TxId, deadline: Deadline) -> Result<ReceiptFile, ClientError> {
+        self.0
+            .get(&format!("/v1/ledger/tx/{txid}/receipt"), deadline)
     }
 }

@@ -45,6 +45,7 @@ pub mod ledger;
 pub mod metrics;
 mod note_key;
 mod projection;
+pub mod receipt;
 pub mod replay;
 pub mod salts;
 mod settings;

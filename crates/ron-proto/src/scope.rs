@@ -52,6 +52,8 @@ scopes! {
     LEDGER_COMMIT = "ledger:commit";
     /// Open, pay out and close reward epochs.
     LEDGER_SETTLE = "ledger:settle";
+    /// Read the whole ledger, with the entries of all tenants.
+    LEDGER_AUDIT = "ledger:audit";
     /// Read runs, manifests and proofs.
     REWARDER_READ = "rewarder:read";
     /// Upload usage, compute and settle epochs.

@@ -40,7 +40,7 @@ pub enum Outcome {
 pub struct Record {
     /// Canonical bytes of the leaf.
     pub leaf: Vec<u8>,
-    /// The private record.
+    /// Stored beside the leaf; the tree does not have it.
     pub private: Arc<[u8]>,
 }
 

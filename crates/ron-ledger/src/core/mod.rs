@@ -26,13 +26,14 @@ mod verdict;
 pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
-pub use entry::{BadEntry, Body, Debit, Entry, EpochOpen, Header, KeyHash, Kind, Payout};
+pub use entry::{BadEntry, Body, Debit, Entry, EpochOpen, Erased, Header, KeyHash, Kind, Payout};
 pub use entry_codec::Facts;
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits};
 pub use op::{Op, key_hash};
-pub use private::{Erased, Layout, Opening, Part, Private, Salts};
+pub use private::{Layout, Opening, Part, Private, Salts};
+pub(crate) use private::{Table, read_caller, read_metadata, read_text};
 pub use state::{AccountRow, AssetRow, Balance, EpochKey, EpochRow, Frozen, HoldRow, State};
 pub use verdict::{Effect, Refusal, Verdict};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTag, EntryKey, Memo, Metadata, PrincipalName, Reference, TxId};
+use super::{BatchTag, Details, EntryKey, PrincipalName, TxId};
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 /// Kind of an entry.
@@ -71,51 +71,6 @@ impl EntryKind {
 impl fmt::Display for EntryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-/// What a caller says about an entry. No rule of the ledger depends on it. In the log it is private:
-/// the leaf holds only salted hashes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Details {
-    /// Text stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
-    /// The caller's own reference (an order, an invoice); need not be unique.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reference: Option<Reference>,
-    /// Members stored with the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
-    /// The time at which statements show the entry; no decision depends on it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effective_at: Option<Timestamp>,
-    /// Whether the payee's copy of the receipt shows the reference.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
-    pub share_reference: bool,
-}
-
-const fn yes() -> bool {
-    true
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_yes(b: &bool) -> bool {
-    *b
-}
-
-impl Default for Details {
-    fn default() -> Self {
-        Self {
-            memo: None,
-            reference: None,
-            metadata: None,
-            effective_at: None,
-            share_reference: true,
-        }
     }
 }
 

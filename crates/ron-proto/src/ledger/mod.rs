@@ -6,16 +6,23 @@
 //! leaf 0 is the genesis record, so the first entry has `seq` 1 and `after=0` reads everything.
 
 mod answer;
+mod details;
 mod document;
 mod entry;
 mod name;
+mod receipt_file;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
+pub use details::Details;
 pub use document::{
     AccountDoc, BalanceDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc, LEDGER_CLOSED,
 };
-pub use entry::{CommitRequest, Details, Entry, EntryKind, Operands, RequestKey};
+pub use entry::{CommitRequest, Entry, EntryKind, Operands, RequestKey};
 pub use name::{BatchTag, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId};
+pub use receipt_file::{
+    Hash64, HiddenPart, LogRecord, PrivatePart, PrivateParts, RECEIPT_FORMAT, ReceiptFile,
+    RecordPage, ShownPart,
+};
 
 use crate::values::{Account, EpochId, Tenant};
 

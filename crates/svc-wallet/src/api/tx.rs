@@ -1,4 +1,4 @@
-//! `GET /v1/tx/{txid}` and `/v1/tx/{txid}/proof`.
+//! `GET /v1/tx/{txid}`.
 
 use std::sync::Arc;
 
@@ -9,52 +9,32 @@ use ron_proto::{Problem, scope};
 
 use super::{Api, is_own};
 
-pub fn routes(api: &Arc<Api>) -> [Route; 2] {
-    let receipt = api.clone();
-    let proof = api.clone();
-    [
-        Route::get(
-            "/v1/tx/{txid}",
-            Need::Scope(scope::WALLET_READ),
-            move |req| {
-                let event = event(&receipt, req)?;
-                let own = is_own(&req.principal, &event.entry);
-                let EntryAnswer::Done {
-                    receipt, private, ..
-                } = event.answer
-                else {
-                    return Err(no_such());
-                };
-                let private = if own {
-                    Some(private)
-                } else {
-                    shared(private, &event.entry)
-                };
-                Ok(Response::json(200, &Transaction { receipt, private }))
-            },
-        )
-        .summary("Receipt of a transaction, with what the caller may see of its private side.")
-        .returns::<Transaction>(200)
-        .errors(&[400, 403, 404, 429, 503])
-        .while_draining(),
-        Route::get(
-            "/v1/tx/{txid}/proof",
-            Need::Scope(scope::WALLET_READ),
-            move |req| {
-                let event = event(&proof, req)?;
-                let text = proof
-                    .upstream
-                    .client
-                    .proof(event.seq, Api::read_deadline(req))
-                    .map_err(|e| proof.read_failed(&e, "proof"))?;
-                Ok(Response::text(200, text))
-            },
-        )
-        .summary("Proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1).")
-        .returns_bytes(200, "text/plain; charset=utf-8")
-        .errors(&[400, 403, 404, 429, 503])
-        .while_draining(),
-    ]
+pub fn route(api: &Arc<Api>) -> Route {
+    let api = api.clone();
+    Route::get(
+        "/v1/tx/{txid}",
+        Need::Scope(scope::WALLET_READ),
+        move |req| {
+            let event = event(&api, req)?;
+            let own = is_own(&req.principal, &event.entry);
+            let EntryAnswer::Done {
+                receipt, private, ..
+            } = event.answer
+            else {
+                return Err(no_such());
+            };
+            let private = if own {
+                Some(private)
+            } else {
+                shared(private, &event.entry)
+            };
+            Ok(Response::json(200, &Transaction { receipt, private }))
+        },
+    )
+    .summary("Receipt of a transaction, with what the caller may see of its private side.")
+    .returns::<Transaction>(200)
+    .errors(&[400, 403, 404, 429, 503])
+    .while_draining()
 }
 
 /// What others than the maker of an entry see of its private side: the reference, if it is shared.
@@ -67,12 +47,12 @@ fn shared(private: PrivateFacts, entry: &Entry) -> Option<PrivateFacts> {
     })
 }
 
-fn no_such() -> Problem {
+pub fn no_such() -> Problem {
     Problem::not_found("there is no such transaction, or you may not see it")
 }
 
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
-fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
+pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
     let txid: TxId = req
         .param("txid")
