@@ -39,6 +39,7 @@ pub mod backup;
 mod boot;
 pub mod core;
 pub mod engine;
+pub mod erase;
 mod feed;
 pub mod health;
 pub mod ledger;
