@@ -433,7 +433,7 @@ fn a_holder_neither_sees_nor_moves_what_belongs_to_another() {
         "balance?account=acct%3Aalice&asset=ron".to_owned(),
         "account/acct%3Aalice/history?limit=10".to_owned(),
         format!("tx/{burn}"),
-        format!("tx/{burn}/proof"),
+        format!("tx/{burn}/receipt"),
         format!("hold/{hold}"),
         // The key is alice's.
         "ops/b".to_owned(),

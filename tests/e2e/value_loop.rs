@@ -59,19 +59,11 @@ fn money_moves_once_and_leaves_a_proof() {
     );
     let ops = fleet.get(&format!("{wallet}/v1/ops/k-2"), Some(&token));
     assert_eq!(json(&ops, 200)["outcome"], "done");
-    let proof = (0..60).find_map(|_| {
-        let reply = fleet.get(&format!("{wallet}/v1/tx/{txid}/proof"), Some(&token));
-        if reply.status == 200 {
-            return Some(String::from_utf8(reply.body).unwrap());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        None
-    });
-    assert!(
-        proof
-            .expect("a proof within 6 s")
-            .starts_with("c2sp.org/tlog-proof@v1")
+    let proved = fleet.get(
+        &format!("{wallet}/v1/tx/{txid}/receipt?wait=6"),
+        Some(&token),
     );
+    assert_eq!(json(&proved, 200)["format"], "ron-receipt/v1");
     assert_eq!(fleet.stop(), Some(0), "SIGTERM drains and ends with 0");
     ok(&fleet.ron(&["audit", "verify"]));
     ok(&fleet.ron(&["ledger", "verify"]));

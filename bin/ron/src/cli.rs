@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, rewarder, shell,
-    token, up, wallet, witness,
+    check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, receipt, rewarder,
+    shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -53,6 +53,7 @@ enum Command {
     /// Verify the issuer's revocation log.
     Revocations(check::LogArgs),
     Wallet(wallet::WalletArgs),
+    Receipt(receipt::ReceiptArgs),
     Witness(witness::WitnessArgs),
     Rewarder(rewarder::RewarderArgs),
     Completions(shell::CompletionArgs),
@@ -89,6 +90,7 @@ impl Cli {
             Command::Ledger(args) => ledger::run(args),
             Command::Revocations(args) => check::revocations(args),
             Command::Wallet(args) => wallet::run(args),
+            Command::Receipt(args) => receipt::run(args),
             Command::Witness(args) => witness::run(&args),
             Command::Rewarder(args) => rewarder::run(args),
             Command::Completions(args) => shell::completions(&args),

@@ -47,6 +47,14 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron client secret my-app\nron client secret my-app --out next.json --expires 2027-01-01T00:00:00Z   # the second of two",
     ),
     (
+        "ledger erase",
+        "ron ledger erase tx_0000000000000011c2b4f0a97d3e5568 --reason 'request of 2026-05-04'",
+    ),
+    (
+        "receipt verify",
+        "ron receipt verify order-17.receipt.json\nron receipt verify order-17.receipt.json --vkey ron-ledger.example/log+1234abcd+AQ... --policy witnesses.txt",
+    ),
+    (
         "policy sign",
         "ron policy sign --kind wallet my-wallet.json",
     ),

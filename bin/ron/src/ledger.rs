@@ -8,17 +8,20 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use ron_files::{OsDisk, Replacement};
-use ron_ledger::backup;
+use ron_kernel::{Clock as _, SystemClock};
 use ron_ledger::verify::{Report, verify_each};
-use ron_proto::ledger::{EntryAnswer, Event};
+use ron_ledger::{backup, erase};
+use ron_proto::Timestamp;
+use ron_proto::ledger::{EntryAnswer, Event, TxId};
 use ron_service::DataDir;
 use ron_tlog::note::VerifierKey;
 use serde_json::json;
 
 use crate::check::{self, LogArgs, LogCommand, LogPlace};
+use crate::layout::Layout;
 use crate::verifiers;
 
-/// Verify, inspect, back up and restore the ledger.
+/// Verify, inspect, back up and restore the ledger; erase texts.
 #[derive(Args)]
 pub struct LedgerArgs {
     #[command(subcommand)]
@@ -53,6 +56,19 @@ enum Command {
         /// Directory to make.
         to: PathBuf,
     },
+    /// Erase memo, metadata and reference of one entry for ever. Key, nonce and limits stay, the entry
+    /// still verifies, and `ron ledger verify` counts it as erased. The ledger and the wallet must not
+    /// be running; backups and the payee's copy of the receipt are not changed.
+    Erase {
+        /// Id of the transaction.
+        txid: TxId,
+        /// Why; recorded in erasures.jsonl of the ledger's data directory.
+        #[arg(long)]
+        reason: String,
+        /// Data directory of `ron up`.
+        #[arg(long)]
+        data_dir: Option<PathBuf>,
+    },
     /// Verify a backup and make it the ledger of a data directory that has none. The ledger must
     /// not be running.
     Restore {
@@ -81,6 +97,11 @@ pub fn run(args: LedgerArgs) -> Result<(), String> {
             Ok(())
         }
         Command::Restore { place, from } => restore(&place, &from),
+        Command::Erase {
+            txid,
+            reason,
+            data_dir,
+        } => erase(txid, &reason, data_dir.as_deref()),
     }
 }
 
@@ -98,6 +119,27 @@ fn data_of(log: &Path) -> PathBuf {
         Some(name) if name == "log" => log.parent().unwrap_or(log).to_owned(),
         _ => log.to_owned(),
     }
+}
+
+fn erase(txid: TxId, reason: &str, data_dir: Option<&Path>) -> Result<(), String> {
+    let layout = Layout::new(data_dir)?;
+    let (ledger, wallet) = (
+        layout.root.join("ron-ledger/data"),
+        layout.root.join("svc-wallet/data"),
+    );
+    let _lock = DataDir::at(&ledger).map_err(|e| e.to_string())?;
+    // The wallet's copy of answers has the texts too; it is made again from the ledger's events.
+    let copies = wallet.join("answers");
+    if copies.exists() {
+        let _lock = DataDir::at(&wallet).map_err(|e| e.to_string())?;
+        std::fs::remove_dir_all(&copies).map_err(|e| format!("{}: {e}", copies.display()))?;
+    }
+    let by = format!("uid {}", rustix::process::geteuid().as_raw());
+    let now = Timestamp(SystemClock.unix_ms());
+    let texts =
+        erase::erase(&ledger, txid, reason, &by, now).map_err(|e| format!("erase {txid}: {e}"))?;
+    println!("erased: {texts} texts of {txid}; backups still hold them");
+    Ok(())
 }
 
 fn restore(place: &LogPlace, from: &Path) -> Result<(), String> {

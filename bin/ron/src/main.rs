@@ -17,6 +17,7 @@ mod layout;
 mod ledger;
 mod net;
 mod policy;
+mod receipt;
 mod rewarder;
 mod shell;
 mod token;

@@ -2,7 +2,7 @@
 //! data directory.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -21,11 +21,13 @@ use crate::{fleet, token};
 
 /// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
+/// Maximum wait for a checkpoint that covers a transaction.
+const COVERED: Duration = Duration::from_secs(5);
 
 /// Balances, transfers, holds and history.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet history acct:alice --json"
+    after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet history acct:alice --json\n  ron wallet receipt tx_0000000000000011c2b4f0a97d3e5568 --out order-17.receipt.json"
 )]
 pub struct WalletArgs {
     #[command(subcommand)]
@@ -158,6 +160,14 @@ enum Command {
     Abandon {
         /// Idempotency key of the operation.
         key: IdemKey,
+    },
+    /// Get the receipt of a transaction as a file that verifies alone (`ron receipt verify`).
+    Receipt {
+        /// Id of the transaction.
+        txid: TxId,
+        /// File to write; standard output when absent.
+        #[arg(long)]
+        out: Option<PathBuf>,
     },
     /// Show the outcome of an operation.
     Op {
@@ -294,6 +304,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             after,
             limit,
         } => history(&wallet, &account, after, limit, out),
+        Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),
         Command::Op { key } => out.operation(explain(wallet.operation(&key, deadline()))?),
         Command::Abandon { key } => out.operation(explain(wallet.abandon(&key, deadline()))?),
         write => out.transaction(&write_once(&wallet, write)?),
@@ -353,6 +364,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         | Command::Show { .. }
         | Command::History { .. }
         | Command::Abandon { .. }
+        | Command::Receipt { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
     };
     explain(answer)
@@ -407,6 +419,16 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         _ => return Err("this command debits nothing".to_owned()),
     };
     explain(answer)
+}
+
+/// Waits until a checkpoint covers the transaction, which takes about a second.
+fn receipt(wallet: &WalletClient, txid: TxId, out: Option<&Path>) -> Result<(), String> {
+    let file = explain(wallet.receipt(txid, COVERED, deadline()))?;
+    let Some(path) = out else {
+        return Out::print(&file);
+    };
+    let json = serde_json::to_vec_pretty(&file).map_err(|e| e.to_string())?;
+    std::fs::write(path, json).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn deadline() -> Deadline {

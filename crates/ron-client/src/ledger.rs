@@ -7,7 +7,7 @@ use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
     AccountDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event,
-    EventPage, Head, HoldDoc, RequestKey, ReversalsDoc, TxId,
+    EventPage, Head, HoldDoc, ReceiptFile, RequestKey, ReversalsDoc, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
 use serde::Serialize;
@@ -145,8 +145,10 @@ impl LedgerClient {
         self.0.get_text("/log/v1/vkey", deadline)
     }
 
-    /// Proof that an entry is in the log.
-    pub fn proof(&self, seq: u64, deadline: Deadline) -> Result<String, ClientError> {
-        self.0.get_text(&format!("/log/v1/proof/{seq}"), deadline)
+    /// The receipt file of a transaction with its whole private record; 409 `not_yet_covered` until
+    /// a checkpoint covers it.
+    pub fn receipt(&self, txid: TxId, deadline: Deadline) -> Result<ReceiptFile, ClientError> {
+        self.0
+            .get(&format!("/v1/ledger/tx/{txid}/receipt"), deadline)
     }
 }

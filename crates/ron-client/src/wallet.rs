@@ -1,10 +1,11 @@
 //! Client of svc-wallet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::ledger::TxId;
+use ron_proto::ledger::{ReceiptFile, TxId};
 use ron_proto::wallet::{
     Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing,
     Operation, Remarks, Reverse, Transaction, Transfer,
@@ -160,9 +161,16 @@ impl WalletClient {
         self.0.get(&format!("/v1/tx/{txid}"), deadline)
     }
 
-    /// Proof that a transaction is in the ledger's log.
-    pub fn proof(&self, txid: TxId, deadline: Deadline) -> Result<String, ClientError> {
-        self.0.get_text(&format!("/v1/tx/{txid}/proof"), deadline)
+    /// The receipt of a transaction as a file that verifies alone. Waits up to `wait` until a
+    /// checkpoint covers it; the deadline must be later.
+    pub fn receipt(
+        &self,
+        txid: TxId,
+        wait: Duration,
+        deadline: Deadline,
+    ) -> Result<ReceiptFile, ClientError> {
+        let path = format!("/v1/tx/{txid}/receipt?wait={}", wait.as_secs());
+        self.0.get(&path, deadline)
     }
 
     /// The outcome of an operation, by its idempotency key.

@@ -101,6 +101,7 @@ impl Service for RonLedger {
             feed,
             history,
             pool_prefixes: prefixes,
+            log: host.clone(),
             sup: chassis.sup.clone(),
         });
         chassis.serve(router(&api).add_all(routes(Base::Log, &host)))

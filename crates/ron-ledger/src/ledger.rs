@@ -10,8 +10,8 @@ use ron_kernel::{
 };
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, Original, RequestKey, TxId,
-    escrow_account,
+    EpochState, Event, EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, LogRecord, Original, RecordPage,
+    RequestKey, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
@@ -438,6 +438,34 @@ impl Ledger {
         }
         let (leaf, hash) = read_entry(self.shared.reader(), seq)?;
         Ok(Some(answers::event(LogEntry::of(&leaf, hash))))
+    }
+
+    /// Leaf and private record at `seq`, which must be there.
+    pub fn record(&self, seq: u64) -> Result<(Vec<u8>, Vec<u8>), ReadError> {
+        self.shared.reader().record(seq)
+    }
+
+    /// At most `limit` records after `after`, in order.
+    pub fn records(&self, after: u64, limit: u64) -> Result<RecordPage, ReadError> {
+        let head = self.shared.head();
+        let mut records = Vec::new();
+        let last = head.min(after.saturating_add(limit));
+        if after < last {
+            let range = after + 1..last + 1;
+            self.shared.reader().records(range, |seq, leaf, private| {
+                records.push(LogRecord {
+                    seq,
+                    leaf: leaf.to_vec(),
+                    private: private.to_vec(),
+                });
+                Ok::<(), ReadError>(())
+            })?;
+        }
+        Ok(RecordPage {
+            records,
+            next: last.max(after.min(head)),
+            head,
+        })
     }
 
     pub fn tx(&self, txid: TxId) -> Result<Option<Event>, ReadError> {

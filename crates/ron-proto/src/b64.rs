@@ -89,6 +89,41 @@ pub mod b64url_option {
     }
 }
 
+/// As [`b64url_bytes`], in the standard alphabet with padding; combine it with [`B64Std`].
+pub mod b64std_bytes {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// Writes the bytes as standard base64 with padding.
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::std(bytes))
+    }
+
+    /// Reads standard base64 with padding.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = <std::borrow::Cow<'_, str>>::deserialize(deserializer)?;
+        super::from_std(&text).map_err(Error::custom)
+    }
+}
+
+/// JSON schema of bytes encoded as standard base64 with padding.
+pub struct B64Std;
+
+impl schemars::JsonSchema for B64Std {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "B64Std".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^[A-Za-z0-9+/]*={0,2}$"
+        })
+    }
+}
+
 /// JSON schema of bytes encoded as URL-safe base64.
 pub struct B64Url;
 

@@ -8,7 +8,7 @@ use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
 use ron_files::OsDisk;
 use ron_http::HttpClient;
-use ron_kernel::{Deadline, Snapshot, ThreadCtx, Topology, queue};
+use ron_kernel::{Deadline, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::signed_policy::{PolicyError, SignedPolicy};
@@ -22,10 +22,11 @@ use crate::commit::{CommitQueues, Committer};
 use crate::feed::Feed;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
+use crate::receipts::{self, WaitingReceipt};
 use crate::settings::{Settings, TABLE};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PROBE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER,
-    WATCH, WORK_QUEUE,
+    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PROBE, RECEIPTS, RECEIPTS_QUEUE, TOPOLOGY,
+    UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH, WORK_QUEUE,
 };
 use crate::unresolved::{self, UnresolvedKeys};
 use crate::upstream::{SharedUpstream, Upstream};
@@ -97,6 +98,7 @@ impl Service for SvcWallet {
             per_op_max: shared.settings.per_op_max,
             daily_max: shared.settings.daily_max,
             queues,
+            receipts: spawn_receipts(&chassis, &shared),
             in_flight: shared.in_flight.clone(),
             unresolved: shared.unresolved.clone(),
             balances: shared.balances.clone(),
@@ -200,6 +202,15 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
             committer.run(ctx, &receivers[ctx.index]);
         });
     CommitQueues::new(senders)
+}
+
+fn spawn_receipts(chassis: &Chassis, shared: &Shared) -> Sender<WaitingReceipt> {
+    let (sender, receiver) = queue(&RECEIPTS_QUEUE, RECEIPTS_QUEUE.capacity, &chassis.km);
+    let upstream = shared.upstream.clone();
+    chassis.sup.spawn(&RECEIPTS, move |ctx| {
+        receipts::run(ctx, &receiver, &upstream);
+    });
+    sender
 }
 
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {

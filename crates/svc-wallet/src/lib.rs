@@ -24,6 +24,7 @@ mod feed;
 mod inflight;
 mod metrics;
 mod policy;
+mod receipts;
 mod render;
 mod settings;
 mod topology;

@@ -46,6 +46,23 @@ pub static AUDIT: ThreadSpec = ThreadSpec {
     job: "writes the audit stream of accepted and refused operations",
 };
 
+pub static RECEIPTS: ThreadSpec = ThreadSpec {
+    name: "wal-receipts",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "answers the receipts that wait for the ledger's next checkpoint",
+};
+
+/// Receipts that wait for a checkpoint. The thread holds as many again.
+pub static RECEIPTS_QUEUE: QueueSpec = QueueSpec {
+    name: "receipts",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "wal-receipts",
+    when_full: "429 busy",
+};
 /// Writes that wait for a committer; the capacity is split evenly over the committers.
 pub static WORK_QUEUE: QueueSpec = QueueSpec {
     name: "work",
@@ -97,7 +114,7 @@ pub static HOLDS: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",
-    threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT],
-    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE],
+    threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT, RECEIPTS],
+    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE, RECEIPTS_QUEUE],
     locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS],
 };

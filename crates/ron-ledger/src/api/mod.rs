@@ -3,6 +3,7 @@
 mod commits;
 mod errors;
 mod reads;
+mod receipts;
 
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use ron_proto::ledger::{
     Head, HoldDoc, MAX_COMMIT_BYTES, RequestKey, ReversalsDoc,
 };
 use ron_proto::scope;
+use ron_service::log_host::LogHost;
 
 use crate::feed::Feed;
 use crate::ledger::Ledger;
@@ -25,6 +27,8 @@ pub struct Api {
     pub history: Option<ProjectionReader>,
     /// Prefixes of the accounts that may fund reward epochs; replaced by a reload.
     pub pool_prefixes: Arc<Snapshot<Vec<String>>>,
+    /// The log, for receipt files.
+    pub log: LogHost,
     pub sup: Supervisor,
 }
 
@@ -39,6 +43,7 @@ pub fn router(api: &Arc<Api>) -> Router {
         .add_all(write_routes(api))
         .add_all(state_routes(api))
         .add_all(entry_routes(api))
+        .add_all(receipts::routes(api))
 }
 
 /// Without `ledger:audit`, a caller that is not a service of the installation sees only what belongs to its tenant.

@@ -13,10 +13,10 @@ use super::Api;
 use crate::feed::{PAGE, Poll};
 use crate::reader::Reader;
 
-type Answer = Result<Response, Problem>;
+pub(super) type Answer = Result<Response, Problem>;
 
 /// Parses a path parameter.
-fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
+pub(super) fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
     req.param(name)
         .parse()
         .map_err(|e: ValueError| Problem::bad_request(e.to_string()))
@@ -33,7 +33,7 @@ fn found(req: &Request, event: Result<Option<Event>, ReadError>, what: &str) -> 
     }
 }
 
-fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
+pub(super) fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
     tracing::error!(event = "log_read_failed", error = %e);
     Problem::internal("the log cannot be read; see the service's log")
 }
@@ -171,7 +171,7 @@ fn poll_query(req: &Request) -> Result<(u64, u64, Duration), Problem> {
 }
 
 /// Reads the query parameters `after` and `limit`.
-fn range(req: &Request) -> Result<(u64, u64), Problem> {
+pub(super) fn range(req: &Request) -> Result<(u64, u64), Problem> {
     let after = req.query_as::<u64>("after")?.unwrap_or(0);
     let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE);
     if after > MAX_WIRE_INTEGER || limit == 0 || limit > PAGE {

@@ -49,7 +49,7 @@ enum Together {
 pub struct Record {
     /// Canonical bytes of the leaf.
     pub leaf: Vec<u8>,
-    /// The private record.
+    /// Stored beside the leaf; the tree does not have it.
     pub private: Arc<[u8]>,
 }
 

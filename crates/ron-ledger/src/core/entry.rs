@@ -9,8 +9,6 @@ use ron_proto::ledger::{
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
-use super::private::Erased;
-
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
 
@@ -221,6 +219,20 @@ impl Header {
             || !self.share_reference
             || self.effective_at.is_some()
             || self.batch.is_some()
+    }
+}
+
+/// Which texts of an entry were erased.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Erased {
+    pub memo: bool,
+    pub metadata: bool,
+    pub reference: bool,
+}
+
+impl Erased {
+    pub const fn any(self) -> bool {
+        self.memo || self.metadata || self.reference
     }
 }
 

@@ -28,14 +28,16 @@ pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
 pub use entry::{
-    BadEntry, Body, Budget, Debit, Entry, EpochOpen, Header, KeyHash, Kind, Original, Payout,
+    BadEntry, Body, Budget, Debit, Entry, EpochOpen, Erased, Header, KeyHash, Kind, Original,
+    Payout,
 };
 pub use entry_codec::Facts;
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
 pub use op::{Op, key_hash};
-pub use private::{Erased, Layout, Opening, Part, Private, Salts};
+pub use private::{Layout, Opening, Part, Private, Salts};
+pub(crate) use private::{Table, read_caller, read_metadata, read_text};
 pub use state::{
     AccountRow, AssetRow, Balance, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow, State,
 };

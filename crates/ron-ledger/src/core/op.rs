@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ron_proto::ledger::{RequestKey, TxId};
 
 use super::codec::DecodeError;
-use super::entry::{BadEntry, Body, Entry, Header, KeyHash, Kind};
-use super::private::{Erased, Layout, Salts, seal};
+use super::entry::{BadEntry, Body, Entry, Erased, Header, KeyHash, Kind};
+use super::private::{Layout, Salts, seal};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {

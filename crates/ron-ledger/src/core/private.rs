@@ -24,7 +24,7 @@ use ron_proto::ledger::{BatchTag, BudgetId, MAX_BUDGETS, Metadata};
 use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
-use super::entry::{Budget, Entry, Header};
+use super::entry::{Budget, Entry, Erased, Header};
 
 pub(super) const SALT: usize = 16;
 
@@ -84,20 +84,6 @@ impl Part {
 
     const fn salt(self, salts: &Salts) -> &[u8; SALT] {
         &salts.0[self as usize]
-    }
-}
-
-/// Which texts of an entry were erased.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Erased {
-    pub memo: bool,
-    pub metadata: bool,
-    pub reference: bool,
-}
-
-impl Erased {
-    pub const fn any(self) -> bool {
-        self.memo || self.metadata || self.reference
     }
 }
 
@@ -337,7 +323,7 @@ pub struct Opening<'r> {
 }
 
 impl Layout {
-    /// Finds the parts.
+    /// Finds the parts of a private record, as the log stores it.
     pub fn of(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut i = In::new(bytes);
         i.take(SALT)?;
@@ -401,7 +387,7 @@ impl Layout {
         Some(table.hash())
     }
 
-    /// Reads the record.
+    /// Reads header and nonce. Whether the parts have their hashes is checked by [`Self::hash`].
     pub fn read(&self, bytes: &[u8]) -> Result<Private, DecodeError> {
         let fields = self.caller.start + SALT..self.caller.end;
         let within = |at: usize| move |e: DecodeError| DecodeError { at: at + e.at, ..e };

@@ -4,6 +4,8 @@
 mod answers;
 mod crash;
 mod engine;
+mod erase;
+mod receipts;
 mod service;
 mod support;
 mod threads;

@@ -11,6 +11,7 @@ mod entry;
 mod kind;
 mod name;
 mod parts;
+mod receipt_file;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
@@ -23,6 +24,10 @@ pub use name::{
     BatchTag, BudgetId, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
 };
 pub use parts::{Details, Operands, Original, TokenBudget};
+pub use receipt_file::{
+    Hash64, HiddenPart, LogRecord, PrivatePart, PrivateParts, RECEIPT_FORMAT, ReceiptFile,
+    RecordPage, ShownPart,
+};
 
 use crate::values::{Account, EpochId, Tenant};
 

@@ -240,6 +240,12 @@ pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
         && salt.entry_crc(index, &[&entry[ENTRY_HEADER..]]) == u32_at(entry, 5)
 }
 
+/// Writes the checksum of a record whose bytes have changed.
+pub(crate) fn reseal_entry(entry: &mut [u8], salt: &Salt, index: u64) {
+    let crc = salt.entry_crc(index, &[&entry[ENTRY_HEADER..]]);
+    entry[5..9].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// The leaf preimage and the private part of a whole record.
 pub(crate) fn entry_parts(entry: &[u8]) -> (&[u8], &[u8]) {
     let end = leaf_end(entry);

@@ -20,6 +20,7 @@ mod log;
 mod meta;
 mod open;
 mod reader;
+mod rewrite;
 mod scan;
 mod state;
 mod verify;
@@ -32,5 +33,6 @@ pub use errors::{
 };
 pub use log::{Log, LogOptions, Record, Recovery};
 pub use reader::{LogReader, TreeHead};
+pub use rewrite::rewrite_private;
 pub use verify::{Verified, verify_dir, verify_on};
 pub use witness_store::{CosignError, Cosigned, WitnessStore, origin_hash};

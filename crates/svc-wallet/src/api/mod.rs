@@ -7,6 +7,7 @@ mod batch;
 mod budget;
 mod holds;
 mod ops;
+mod receipt;
 mod submit;
 mod tx;
 mod writes;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
-use ron_kernel::{Deadline, SharedClock, Snapshot, Supervisor};
+use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{Entry, LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
@@ -32,6 +33,7 @@ use crate::commit::CommitQueues;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
 use crate::policy::{self, Allowed, PolicyRequest};
+use crate::receipts::WaitingReceipt;
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
@@ -47,6 +49,8 @@ pub struct Api {
     /// Maximum minor units per account and UTC day; a policy rule can only lower it.
     pub daily_max: Amount,
     pub queues: CommitQueues,
+    /// Receipts that wait for a checkpoint.
+    pub receipts: Sender<WaitingReceipt>,
     /// Writes that have not been answered.
     pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
@@ -79,6 +83,7 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(accounts::routes(api))
     .add(balance::route(api))
     .add_all(tx::routes(api))
+    .add(receipt::route(api))
     .add_all(ops::routes(api))
     .add(budget::route(api))
 }

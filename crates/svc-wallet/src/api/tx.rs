@@ -1,4 +1,4 @@
-//! `GET /v1/tx/{txid}` and `/v1/tx/{txid}/proof`, `POST /v1/tx/{txid}/reverse`.
+//! `GET /v1/tx/{txid}` and `POST /v1/tx/{txid}/reverse`.
 
 use std::sync::Arc;
 
@@ -11,9 +11,8 @@ use super::submit::{Accepted, write};
 use super::writes::{daily, positive, tag};
 use super::{Api, is_own};
 
-pub fn routes(api: &Arc<Api>) -> [Route; 3] {
+pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let receipt_api = api.clone();
-    let proof = api.clone();
     [
         Route::get(
             "/v1/tx/{txid}",
@@ -46,23 +45,6 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         )
         .summary("Receipt of a transaction, with what the caller may see of its private side, and its reversals.")
         .returns::<Transaction>(200)
-        .errors(&[400, 403, 404, 429, 503])
-        .while_draining(),
-        Route::get(
-            "/v1/tx/{txid}/proof",
-            Need::Scope(scope::WALLET_READ),
-            move |req| {
-                let event = event(&proof, req)?;
-                let text = proof
-                    .upstream
-                    .client
-                    .proof(event.seq, Api::read_deadline(req))
-                    .map_err(|e| proof.read_failed(&e, "proof"))?;
-                Ok(Response::text(200, text))
-            },
-        )
-        .summary("Proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1).")
-        .returns_bytes(200, "text/plain; charset=utf-8")
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
         write(api, "/v1/tx/{txid}/reverse", Need::Identity, "reverse", reverse)
@@ -140,12 +122,12 @@ fn shared(private: PrivateFacts, entry: &Entry) -> Option<PrivateFacts> {
     })
 }
 
-fn no_such() -> Problem {
+pub fn no_such() -> Problem {
     Problem::not_found("there is no such transaction, or you may not see it")
 }
 
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
-fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
+pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
     let event = found(api, req)?;
     if api.may_see(&req.principal, &event.entry) {

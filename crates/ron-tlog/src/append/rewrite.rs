@@ -1,0 +1,78 @@
+//! Changes the private part of one record of a closed log. Leaf, tree and length stay as they are.
+
+use std::io;
+use std::path::Path;
+
+use super::errors::OpenError;
+use super::layout::{
+    BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, entry_holds, entry_len,
+    entry_parts, reseal_entry, segment_name,
+};
+use super::meta::Meta;
+use ron_files::{Disk, write_atomic};
+
+/// Calls `change` with leaf and private part of the record at `index` and stores what it made of the
+/// private part. The segment file is written again beside the old one and takes its place at once, so
+/// a power cut leaves the old or the new record. Takes the log's lock.
+pub fn rewrite_private(
+    disk: &dyn Disk,
+    dir: &Path,
+    index: u64,
+    change: &mut dyn FnMut(&[u8], &mut [u8]) -> Result<(), String>,
+) -> Result<(), OpenError> {
+    let lock_path = dir.join("lock");
+    let lock = disk
+        .lock(&lock_path)
+        .map_err(OpenError::io("locking", lock_path))?;
+    let _lock = lock.ok_or_else(|| OpenError::InUse(dir.to_owned()))?;
+    let damaged = |why: &str| OpenError::Damaged {
+        index,
+        why: why.to_owned(),
+    };
+    let meta = Meta::load(disk, dir)?.ok_or_else(|| damaged("the directory holds no log"))?;
+    let number = meta.segment_of(index);
+    let name = segment_name(number);
+    let mut bytes =
+        read_whole(disk, &dir.join(&name)).map_err(OpenError::io("reading", dir.join(&name)))?;
+    let place = find(&bytes, &meta, index).ok_or_else(|| damaged("it is not in the log"))?;
+    let entry = &mut bytes[place];
+    if !entry_holds(entry, &meta.salt, index) {
+        return Err(damaged("its checksum does not hold"));
+    }
+    let private_at = entry.len() - entry_parts(entry).1.len();
+    let (head, private) = entry.split_at_mut(private_at);
+    change(&head[ENTRY_HEADER..], private).map_err(|why| damaged(&why))?;
+    reseal_entry(entry, &meta.salt, index);
+    write_atomic(disk, dir, &name, &bytes).map_err(OpenError::io("writing", dir.join(&name)))
+}
+
+fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open_read(path)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    let got = file.read_at(0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+/// The place of a record in its segment file.
+fn find(bytes: &[u8], meta: &Meta, index: u64) -> Option<std::ops::Range<usize>> {
+    let mut at = SEGMENT_HEADER;
+    let mut next = meta.first_of(meta.segment_of(index));
+    while at < bytes.len() {
+        if bytes[at] == BATCH_TAG {
+            let header = BatchHeader::decode(&bytes[at..], &meta.salt)?;
+            if header.first != next {
+                return None;
+            }
+            at += BATCH_HEADER;
+            continue;
+        }
+        let len = entry_len(&bytes[at..])?;
+        if next == index {
+            return (at + len <= bytes.len()).then_some(at..at + len);
+        }
+        next += 1;
+        at += len;
+    }
+    None
+}
