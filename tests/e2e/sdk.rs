@@ -256,3 +256,29 @@ fn the_page_about_the_sdks_does_what_it_says() {
     );
     assert_eq!(verified, "sign ok ('w',)\n");
 }
+
+/// The shop of `sdk/python/examples`, twice: what is repeated under its keys is paid once.
+#[test]
+fn a_shop_delivers_and_refunds_and_a_second_run_pays_nothing_again() {
+    let mut fleet = Fleet::start();
+    let shop = workspace().join("sdk/python/examples/shop.py");
+    let run = || {
+        ok(&python_with_sdk()
+            .arg(&shop)
+            .arg(fleet.dir())
+            .output()
+            .unwrap())
+    };
+    let wanted = "capture    acct:ada -> acct:shop 3000 eur 1001\n\
+        capture    acct:ada -> acct:shop 4500 eur 1001\n\
+        reverse    acct:shop -> acct:ada 4500 eur 1001\n\
+        reversed of the lamp: 4500\n\
+        acct:ada         7000\n\
+        acct:shop        1579\n\
+        acct:shop-fees   225\n\
+        acct:shop-tax    1196\n";
+    assert_eq!(run(), wanted);
+    assert_eq!(run(), wanted);
+    assert_eq!(fleet.stop(), Some(0));
+    ok(&fleet.ron(&["ledger", "verify"]));
+}

@@ -10,8 +10,8 @@ import sys
 import time
 
 from ron_sdk import (
-    Burn, Capture, ClientCredentials, Hold, Issue, Kms, OutcomeUnknown, Refused, Release, Rewarder, StaticToken, Transfer,
-    Unreachable, VerificationError, Wallet, new_key,
+    Burn, Capture, ClientCredentials, Hold, Issue, Kms, OutcomeUnknown, Private, Refused, Release, Reverse, Rewarder,
+    StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
 )
 from ron_sdk.verify import Policy, TlogProof, verify_audit, verify_manifest, verify_payout
 
@@ -59,34 +59,62 @@ payer, payee = "acct:py-payer", "acct:py-payee"
 issued = wallet.submit(Issue(payer, "ron", 10_000), key=new_key())
 assert (issued.receipt.op, issued.receipt.amount, issued.replayed) == ("issue", 10_000, False)
 key = new_key()
-pay = Transfer(payer, payee, "ron", 250, memo="order 17", nonce=1)
+about = {"basket": "b-1", "channel": "web"}
+when = "2026-11-25T00:00:00.000Z"
+pay = Transfer(payer, payee, "ron", 250, memo="two books", reference="order-17", metadata=about, effective_at=when)
 paid = wallet.submit(pay, key=key)
+assert paid.private == Private(
+    idem=key, memo="two books", reference="order-17", metadata=about, effective_at=when
+), paid.private
 again = other.submit(pay, key=key)
 assert again.replayed and again.receipt == paid.receipt, "a repetition is the same payment"
-refused("idempotency_mismatch", lambda: wallet.submit(Transfer(payer, payee, "ron", 251, nonce=1), key=key))
-short = refused("insufficient_funds", lambda: wallet.submit(Transfer(payer, payee, "ron", 10**9, nonce=2)))
+refused("idempotency_mismatch", lambda: wallet.submit(Transfer(payer, payee, "ron", 251), key=key))
+short = refused("insufficient_funds", lambda: wallet.submit(Transfer(payer, payee, "ron", 10**9)))
 known = wallet.operation(short.key)
 assert known.outcome == "refused" and known.code == "insufficient_funds"
 assert wallet.operation(key).receipt == paid.receipt
 assert wallet.operation(new_key()) is None
 
-hold = wallet.submit(Hold(payer, "ron", 600, in_an_hour(), nonce=2)).receipt.txid
-wallet.submit(Capture(hold, payee, 200))
-assert (wallet.hold(hold).remaining, wallet.hold(hold).state) == (400, "open")
-wallet.submit(Release(hold))
-assert wallet.hold(hold).state == "ended"
-wallet.submit(Burn(payer, "ron", 50, nonce=3))
+# Nonces are optional. A conflict leaves the key unused, and the next nonce is taken under the same key.
+wallet.submit(Transfer(payer, payee, "ron", 5, nonce=1))
+conflict = refused("nonce_conflict", lambda: wallet.submit(Transfer(payer, payee, "ron", 5, nonce=7)))
+assert conflict.expected == 2 and wallet.operation(conflict.key) is None
+wallet.submit(Transfer(payer, payee, "ron", 5, nonce=7), key=conflict.key, renumber=True)
+assert wallet.balance(payer, "ron").nonce == 2
 
-whole = wallet.batch(
-    [Transfer(payer, payee, "ron", 1, nonce=4), Transfer(payer, "acct:py-fee", "ron", 2, nonce=5)], linked=True
-)
+hold = wallet.submit(Hold(payer, "ron", 600, in_an_hour())).receipt.txid
+first = wallet.submit(Capture(hold, payee, 200)).receipt
+assert first.hold == hold and (wallet.hold(hold).remaining, wallet.hold(hold).state) == (400, "open")
+wallet.submit(Capture(hold, payee, 100, final=True))
+assert wallet.hold(hold).state == "ended"
+hold = wallet.submit(Hold(payer, "ron", 30, in_an_hour())).receipt.txid
+wallet.submit(Release(hold, memo="not wanted"))
+hold = wallet.submit(Hold(payer, "ron", 40, in_an_hour())).receipt.txid
+assert wallet.submit(Capture(hold, payee)).receipt.amount == 40, "all that is left"
+wallet.submit(Burn(payer, "ron", 50))
+
+whole = wallet.batch([Transfer(payer, payee, "ron", 1), Transfer(payer, "acct:py-fee", "ron", 2)], linked=True)
 assert [item.receipt.amount for item in whole.results] == [1, 2]
-apart = wallet.batch([Issue(payer, "ron", 1), Transfer(payer, payee, "ron", 10**9, nonce=6)])
+assert {item.receipt.batch for item in whole.results} == {whole.results[0].receipt.txid}
+apart = wallet.batch([Issue(payer, "ron", 1), Transfer(payer, payee, "ron", 10**9)])
 assert apart.results[0].receipt is not None and apart.results[1].code == "insufficient_funds"
 
-mine = wallet.balance(payer, "ron")
-assert (mine.amount, mine.available) == (10_000 - 250 - 200 - 50 - 3 + 1,) * 2, mine
-assert wallet.transaction(paid.receipt.txid).raw == paid.receipt.raw
+# A payment moved back in part, and then the rest of it.
+back = wallet.submit(Reverse(paid.receipt.txid, 50, reference="return of order-17"))
+assert (back.receipt.source, back.receipt.to, back.receipt.reverses) == (payee, payer, paid.receipt.txid)
+refused("reversal_too_large", lambda: wallet.submit(Reverse(paid.receipt.txid, 201)))
+assert wallet.submit(Reverse(paid.receipt.txid)).receipt.amount == 200
+found = wallet.transaction(paid.receipt.txid)
+assert (found.receipt, found.private, found.reversed) == (paid.receipt, paid.private, 250)
+
+# A key that is given up stays refused.
+given_up = new_key()
+assert wallet.abandon(given_up).code == "abandoned"
+refused("abandoned", lambda: wallet.submit(Issue(payer, "ron", 1), key=given_up))
+
+mine, theirs = wallet.balance(payer, "ron"), wallet.balance(payee, "ron")
+assert (mine.amount, mine.available) == (10_000 - 10 - 300 - 40 - 50 - 3 + 1,) * 2, mine
+assert theirs.amount == 10 + 300 + 40 + 1, theirs
 entries = []
 while not any(entry["seq"] == paid.receipt.seq for entry in entries):
     entries = wallet.history(payee).entries
@@ -95,7 +123,7 @@ while not any(entry["seq"] == paid.receipt.seq for entry in entries):
 narrow = ClientCredentials.from_file(
     sockets["svc-passport"], data / "clients/operator.json", audience="svc-wallet", scope="wallet:read"
 )
-assert Wallet(sockets["svc-wallet"], narrow).balance(payee, "ron").amount == 451
+assert Wallet(sockets["svc-wallet"], narrow).balance(payee, "ron").amount == theirs.amount
 refused("forbidden", lambda: Wallet(sockets["svc-wallet"], narrow).submit(Issue(payer, "ron", 1)))
 refused("unauthorized", lambda: Wallet(sockets["svc-wallet"], StaticToken("wrong")).balance(payer, "ron"))
 try:

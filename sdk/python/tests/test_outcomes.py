@@ -7,14 +7,17 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from ron_sdk import OutcomeUnknown, Refused, StaticToken, Transfer, Unreachable, Wallet
+from ron_sdk import (
+    Burn, Capture, Hold, Issue, OutcomeUnknown, Refused, Release, Reverse, StaticToken, Transfer, Unreachable,
+    Wallet,
+)
 
 RECEIPT = {
     "txid": "tx_1", "op": "transfer", "seq": 7, "ts": "2026-11-25T00:00:00.000Z", "receipt_hash": "b3:0",
     "from": "acct:a", "to": "acct:b", "asset": "ron", "amount_minor": "340282366920938463463374607431768211455",
 }
 Step = tuple[int, dict[str, Any]]
-DONE: Step = (200, RECEIPT)
+DONE: Step = (200, {"receipt": RECEIPT, "private": {"idem": "order-1"}})
 BUSY: Step = (429, {"code": "busy", "retryable": True})
 LATER: Step = (503, {"code": "retry_later", "retryable": True})
 TIMEOUT: Step = (504, {"code": "deadline_exceeded", "retryable": True})
@@ -94,6 +97,7 @@ class Outcomes(unittest.TestCase):
             with self.subTest(script=script), Stub(*script) as stub:
                 done = self.submit(stub)
                 self.assertEqual((done.key, done.receipt.seq, done.receipt.amount), ("order-1", 7, 2**128 - 1))
+                self.assertEqual(done.private.idem, "order-1")
                 self.one_request(stub, len(script))
 
     def test_refused_when_nothing_can_have_happened(self) -> None:
@@ -170,6 +174,29 @@ class Outcomes(unittest.TestCase):
         for amount in (-1, 2**128, True, 1.5, "1"):
             with self.subTest(amount=amount), self.assertRaises(ValueError):
                 Transfer("a", "b", "ron", amount).body()  # type: ignore[arg-type]
+
+    def test_each_operation_is_sent_as_the_api_wants_it(self) -> None:
+        about: dict[str, Any] = {
+            "memo": "m", "reference": "r", "share_reference": False, "metadata": {"a": "b"}, "effective_at": "e",
+        }
+        for operation, path, body in (
+            (Issue("b", "ron", 5), "/v1/issue", {"to": "b", "asset": "ron", "amount_minor": "5"}),
+            (Issue("b", "ron", 5, **about), "/v1/issue", {"to": "b", "asset": "ron", "amount_minor": "5", **about}),
+            (Transfer("a", "b", "ron", 5, nonce=1, **about), "/v1/transfer",
+             {"from": "a", "to": "b", "asset": "ron", "amount_minor": "5", "nonce": 1, **about}),
+            (Burn("a", "ron", 5), "/v1/burn", {"from": "a", "asset": "ron", "amount_minor": "5"}),
+            (Hold("a", "ron", 5, "t", nonce=2), "/v1/hold",
+             {"from": "a", "asset": "ron", "amount_minor": "5", "expires_at": "t", "nonce": 2}),
+            (Capture("tx_1/", "b", 5, **about), "/v1/hold/tx_1%2F/capture", {"to": "b", "amount_minor": "5", **about}),
+            (Capture("tx_1", "b", final=True), "/v1/hold/tx_1/capture", {"to": "b", "final": True}),
+            (Reverse("tx_1"), "/v1/tx/tx_1/reverse", {}),
+            (Reverse("tx_1", 5, **about), "/v1/tx/tx_1/reverse", {"amount_minor": "5", **about}),
+            (Release("tx_1", memo="m"), "/v1/hold/tx_1/release", {"memo": "m"}),
+        ):
+            with self.subTest(operation=operation), Stub(DONE) as stub:
+                stub.wallet().submit(operation)
+                [(sent_to, _, _, sent)] = stub.seen
+                self.assertEqual((sent_to, json.loads(sent)), (path, body))
 
     def test_generated_keys_differ(self) -> None:
         with Stub(DONE) as stub:

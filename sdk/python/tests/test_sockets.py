@@ -35,7 +35,8 @@ class Service:
                     status, answer = service.token(given, body, lifetime)
                 else:
                     service.bearers.append(given)
-                    answer = {"txid": "tx_1", "op": "issue", "seq": 1, "ts": "t", "receipt_hash": "b3:0"}
+                    receipt = {"txid": "tx_1", "op": "issue", "seq": 1, "ts": "t", "receipt_hash": "sha256:0"}
+                    answer = {"receipt": receipt}
                 raw = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(raw)))

@@ -1,11 +1,7 @@
 /** ron-kms: signatures, and the audit log that records them. */
-import { Refused, UnexpectedAnswer } from "./errors.js";
+import { Refused } from "./errors.js";
 import { Fields, Service } from "./service.js";
-import { readUnverified } from "./verify/checkpoint.js";
-import { b64url, fromB64url } from "./verify/encoding.js";
-
-/** Entries of a full bundle of the log. */
-const BUNDLE = 256;
+import { b64url, fromB64url, utf8 } from "./verify/encoding.js";
 
 /** Where the audit log has the entry of an operation. */
 export interface LogReceipt {
@@ -82,27 +78,12 @@ export class Kms extends Service {
     return (await this.read(`/audit/v1/proof/${index}`)).text();
   }
 
-  /** The bytes of an audit entry, from the log's entry bundles; a checkpoint must cover it. */
+  /** The bytes of an audit entry about the caller's own keys and calls. */
   async auditEntry(index: number): Promise<Uint8Array> {
-    const size = Number(readUnverified(await this.auditCheckpoint()).size);
-    const bundle = Math.floor(index / BUNDLE);
-    const width = Math.min(size - bundle * BUNDLE, BUNDLE);
-    if (index % BUNDLE >= width) {
-      throw new Refused(404, "not_covered", `the newest checkpoint covers ${size} entries, not entry ${index}`, true, undefined, undefined, undefined);
-    }
-    const suffix = width === BUNDLE ? "" : `.p/${width}`;
-    let content = (await this.read(`/audit/v1/tile/entries/${tileIndex(bundle)}${suffix}`)).body;
-    const length = (): number => ((content[0] ?? 0) << 8) | (content[1] ?? 0);
-    for (let at = 0; at < index % BUNDLE; at += 1) content = content.subarray(2 + length());
-    const entry = content.subarray(2, 2 + length());
-    if (entry.length === 0 || entry.length !== length()) throw new UnexpectedAnswer("an entry bundle that ends early");
-    return entry.slice();
+    const page = new Fields((await this.read("/v1/kms/audit/entries", { after: index, limit: 1 })).json());
+    const found = page.list("entries").find((entry) => entry.number("index") === index);
+    if (found !== undefined) return utf8(found.text("leaf"));
+    const detail = `the audit log has no entry ${index}, or it is not the caller's to read`;
+    throw new Refused(404, "not_found", detail, false, undefined, undefined, undefined);
   }
-}
-
-/** `1234067` as `x001/x234/067` (C2SP tlog-tiles). */
-function tileIndex(n: number): string {
-  const digits = String(n);
-  const groups = digits.padStart(Math.ceil(digits.length / 3) * 3, "0").match(/.{3}/g) ?? [];
-  return groups.map((group, at) => (at + 1 < groups.length ? `x${group}` : group)).join("/");
 }

@@ -169,6 +169,11 @@ export class Fields {
     return Array.isArray(value) ? value.map((item) => new Fields(item)) : this.#missing(name);
   }
 
+  texts(name: string): string[] {
+    const value = this.#value[name];
+    return Array.isArray(value) && value.every((item) => typeof item === "string") ? value : this.#missing(name);
+  }
+
   object(name: string): Fields {
     return this.has(name) ? new Fields(this.#value[name]) : this.#missing(name);
   }

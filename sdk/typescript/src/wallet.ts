@@ -4,64 +4,81 @@ import { Fields, Service, segment } from "./service.js";
 
 export const AMOUNT_MAX = 2n ** 128n - 1n;
 
+/** What a caller says about an operation. No decision depends on it, and nobody but its maker sees it. */
+export interface Details {
+  /** Text for people. */
+  readonly memo?: string;
+  /** The caller's own reference, such as the number of an order. */
+  readonly reference?: string;
+  /** False hides the reference in the payee's copy of the receipt. */
+  readonly shareReference?: boolean;
+  /** At most 16 members. */
+  readonly metadata?: Readonly<Record<string, string>>;
+  /** The time for statements (RFC 3339, UTC). */
+  readonly effectiveAt?: string;
+}
+
 /** Creates money in `to`. */
-export interface Issue {
+export interface Issue extends Details {
   readonly op: "issue";
   readonly to: string;
   readonly asset: string;
   readonly amount: bigint;
-  readonly memo?: string;
 }
 
 /** Moves money. `nonce`, where it is given, must be the next one of `from`. */
-export interface Transfer {
+export interface Transfer extends Details {
   readonly op: "transfer";
   readonly from: string;
   readonly to: string;
   readonly asset: string;
   readonly amount: bigint;
   readonly nonce?: number;
-  readonly memo?: string;
 }
 
 /** Destroys money of `from`. */
-export interface Burn {
+export interface Burn extends Details {
   readonly op: "burn";
   readonly from: string;
   readonly asset: string;
   readonly amount: bigint;
   readonly nonce?: number;
-  readonly memo?: string;
 }
 
-/** Reserves money of `from` until `expiresAt` (RFC 3339, UTC, milliseconds). */
-export interface Hold {
+/** Reserves money of `from` until `expiresAt` (RFC 3339, UTC). */
+export interface Hold extends Details {
   readonly op: "hold";
   readonly from: string;
   readonly asset: string;
   readonly amount: bigint;
   readonly expiresAt: string;
   readonly nonce?: number;
-  readonly memo?: string;
 }
 
-/** Pays `amount` out of a hold; the rest stays reserved. */
-export interface Capture {
+/** Pays out of a hold: `amount`, or all that is left of it. The rest stays reserved, unless it is `final`. */
+export interface Capture extends Details {
   readonly op: "capture";
   readonly hold: string;
   readonly to: string;
-  readonly amount: bigint;
-  readonly memo?: string;
+  readonly amount?: bigint;
+  readonly final?: boolean;
 }
 
 /** Ends a hold; the rest becomes available again. */
-export interface Release {
+export interface Release extends Details {
   readonly op: "release";
   readonly hold: string;
 }
 
+/** Moves back what a transfer, capture or payout moved: `amount`, or all that earlier reversals left of it. */
+export interface Reverse extends Details {
+  readonly op: "reverse";
+  readonly txid: string;
+  readonly amount?: bigint;
+}
+
 /** An operation that `Wallet.submit` sends. */
-export type Operation = Issue | Transfer | Burn | Hold | Capture | Release;
+export type Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse;
 /** An operation that may be an item of a batch. */
 export type Item = Issue | Transfer | Burn;
 
@@ -76,8 +93,32 @@ export interface Receipt {
   readonly to?: string;
   readonly asset?: string;
   readonly amount?: bigint;
+  /** The hold that was captured, released or expired. */
+  readonly hold?: string;
+  /** The transaction id of the first item of its batch. */
+  readonly batch?: string;
+  /** The transaction that it reverses. */
+  readonly reverses?: string;
   /** The JSON that it was read from, with members that this version of the package does not name. */
   readonly raw: Readonly<Record<string, unknown>>;
+}
+
+/** What only the maker of an entry sees of it, and its payee where the reference is shared. */
+export interface Private {
+  readonly idem?: string;
+  readonly nonce?: number;
+  readonly memo?: string;
+  readonly metadata?: Readonly<Record<string, string>>;
+  readonly reference?: string;
+  readonly effectiveAt?: string;
+}
+
+export interface Transaction {
+  readonly receipt: Receipt;
+  readonly private: Private;
+  /** How much of it was reversed so far, and by which transactions. */
+  readonly reversed: bigint;
+  readonly reversals: readonly string[];
 }
 
 /** A write that took effect. */
@@ -85,13 +126,14 @@ export interface Done {
   /** The idempotency key it was sent with. */
   readonly key: string;
   readonly receipt: Receipt;
+  readonly private: Private;
   /** True when an earlier request with this key had taken effect already. */
   readonly replayed: boolean;
 }
 
 export type ItemResult =
   | { readonly outcome: "done"; readonly receipt: Receipt }
-  | { readonly outcome: "refused"; readonly code: string; readonly expected?: number };
+  | { readonly outcome: "refused"; readonly code: string };
 
 /** A batch that was decided. */
 export interface BatchDone {
@@ -160,7 +202,9 @@ export class Wallet extends Service {
       return { ...body, nonce: refusal.expected };
     };
     const answer = await this.write({ method: "POST", path: pathOf(operation), body, key, headers: { "Idempotency-Key": key }, repair });
-    return { key, receipt: readReceipt(new Fields(answer.json())), replayed: answer.header("idempotency-replayed") === "true" };
+    const raw = new Fields(answer.json());
+    const replayed = answer.header("idempotency-replayed") === "true";
+    return { key, receipt: readReceipt(raw.object("receipt")), private: readPrivate(raw), replayed };
   }
 
   /** Sends up to 1,000 operations under one key; with `linked` all of them take effect, or none. */
@@ -175,17 +219,17 @@ export class Wallet extends Service {
    * a request that is still on its way may arrive later.
    */
   async operation(key: string): Promise<Outcome | undefined> {
-    try {
-      const found = new Fields((await this.read(`/v1/ops/${segment(key)}`)).json());
-      const outcome = found.text("outcome");
-      if (outcome === "batch") return { outcome, results: results(found) };
-      return outcome === "open" ? { outcome } : itemResult(found);
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      if (error.status === 404) return undefined;
-      if (error.code === "in_flight") return { outcome: "open" };
+    const found = await this.read(`/v1/ops/${segment(key)}`).catch((error: unknown) => {
+      if (error instanceof Refused && error.status === 404) return undefined;
       throw error;
-    }
+    });
+    return found === undefined ? undefined : readOutcome(new Fields(found.json()));
+  }
+
+  /** Gives a write with an unknown outcome up: returns its outcome, or makes the ledger refuse it for ever. */
+  async abandon(key: string): Promise<Outcome> {
+    const answer = await this.write({ method: "POST", path: `/v1/ops/${segment(key)}/abandon`, body: {}, key });
+    return readOutcome(new Fields(answer.json()));
   }
 
   async balance(account: string, asset: string): Promise<Balance> {
@@ -215,8 +259,15 @@ export class Wallet extends Service {
     };
   }
 
-  async transaction(txid: string): Promise<Receipt> {
-    return readReceipt(new Fields((await this.read(`/v1/tx/${segment(txid)}`)).json()));
+  async transaction(txid: string): Promise<Transaction> {
+    const raw = new Fields((await this.read(`/v1/tx/${segment(txid)}`)).json());
+    const now = raw.object("now");
+    return {
+      receipt: readReceipt(raw.object("receipt")),
+      private: readPrivate(raw),
+      reversed: now.amount("reversed_minor"),
+      reversals: now.texts("reversals"),
+    };
   }
 
   /** The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1). */
@@ -255,34 +306,44 @@ function minor(amount: bigint): string {
 
 /** The body of a request; JSON leaves out what is undefined. */
 function bodyOf(operation: Operation): Record<string, unknown> {
+  const { op: _, shareReference, effectiveAt, ...rest } = operation;
+  const details = { share_reference: shareReference, effective_at: effectiveAt };
   switch (operation.op) {
     case "issue":
     case "transfer":
-    case "burn": {
-      const { op: _, amount, ...rest } = operation;
-      return { ...rest, amount_minor: minor(amount) };
+    case "burn":
+    case "reverse":
+    case "capture": {
+      const { amount, hold: __, txid: ___, ...more } = rest as { amount?: bigint; hold?: string; txid?: string };
+      return { ...more, ...details, amount_minor: amount === undefined ? undefined : minor(amount) };
     }
     case "hold": {
-      const { op: _, amount, expiresAt, ...rest } = operation;
-      return { ...rest, amount_minor: minor(amount), expires_at: expiresAt };
+      const { amount, expiresAt, ...more } = rest as { amount: bigint; expiresAt: string };
+      return { ...more, ...details, amount_minor: minor(amount), expires_at: expiresAt };
     }
-    case "capture": {
-      const { op: _, hold: __, amount, ...rest } = operation;
-      return { ...rest, amount_minor: minor(amount) };
+    case "release": {
+      const { hold: __, ...more } = rest as { hold: string };
+      return { ...more, ...details };
     }
-    case "release":
-      return {};
   }
 }
 
 function pathOf(operation: Operation): string {
-  const { op } = operation;
-  return op === "capture" || op === "release" ? `/v1/hold/${segment(operation.hold)}/${op}` : `/v1/${op}`;
+  switch (operation.op) {
+    case "capture":
+    case "release":
+      return `/v1/hold/${segment(operation.hold)}/${operation.op}`;
+    case "reverse":
+      return `/v1/tx/${segment(operation.txid)}/reverse`;
+    case "issue":
+    case "transfer":
+    case "burn":
+    case "hold":
+      return `/v1/${operation.op}`;
+  }
 }
 
-function readReceipt(answer: Fields): Receipt {
-  // Alone, or in a transaction, which has what only its maker sees beside it.
-  const raw = answer.has("receipt") ? answer.object("receipt") : answer;
+function readReceipt(raw: Fields): Receipt {
   return {
     txid: raw.text("txid"),
     op: raw.text("op"),
@@ -293,17 +354,39 @@ function readReceipt(answer: Fields): Receipt {
     ...(raw.has("to") ? { to: raw.text("to") } : {}),
     ...(raw.has("asset") ? { asset: raw.text("asset") } : {}),
     ...(raw.has("amount_minor") ? { amount: raw.amount("amount_minor") } : {}),
+    ...(raw.has("hold") ? { hold: raw.text("hold") } : {}),
+    ...(raw.has("batch") ? { batch: raw.text("batch") } : {}),
+    ...(raw.has("reverses") ? { reverses: raw.text("reverses") } : {}),
     raw: raw.raw,
   };
+}
+
+function readPrivate(answer: Fields): Private {
+  if (!answer.has("private")) return {};
+  const raw = answer.object("private");
+  return {
+    ...(raw.has("idem") ? { idem: raw.text("idem") } : {}),
+    ...(raw.has("nonce") ? { nonce: raw.number("nonce") } : {}),
+    ...(raw.has("memo") ? { memo: raw.text("memo") } : {}),
+    ...(raw.has("metadata") ? { metadata: raw.object("metadata").raw as Readonly<Record<string, string>> } : {}),
+    ...(raw.has("reference") ? { reference: raw.text("reference") } : {}),
+    ...(raw.has("effective_at") ? { effectiveAt: raw.text("effective_at") } : {}),
+  };
+}
+
+function readOutcome(raw: Fields): Outcome {
+  const outcome = raw.text("outcome");
+  if (outcome === "batch") return { outcome, results: results(raw) };
+  return outcome === "open" ? { outcome } : itemResult(raw);
 }
 
 function itemResult(raw: Fields): ItemResult {
   const outcome = raw.text("outcome");
   switch (outcome) {
     case "done":
-      return { outcome, receipt: readReceipt(raw) };
+      return { outcome, receipt: readReceipt(raw.object("receipt")) };
     case "refused":
-      return { outcome, code: raw.text("code"), ...(raw.has("expected") ? { expected: raw.number("expected") } : {}) };
+      return { outcome, code: raw.text("code") };
     default:
       throw new UnexpectedAnswer(`not an outcome: ${outcome}`);
   }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { test } from "node:test";
-import { OutcomeUnknown, Refused, Unreachable, Wallet, staticToken } from "../src/index.js";
+import { type Operation, OutcomeUnknown, Refused, Unreachable, Wallet, staticToken } from "../src/index.js";
 import { overSocket } from "../src/node.js";
 
 const AMOUNT = 2n ** 128n - 1n;
@@ -12,7 +12,7 @@ const RECEIPT = {
   from: "acct:a", to: "acct:b", asset: "ron", amount_minor: AMOUNT.toString(),
 };
 type Step = readonly [number, object];
-const DONE: Step = [200, RECEIPT];
+const DONE: Step = [200, { receipt: RECEIPT, private: { idem: "order-1" } }];
 const BUSY: Step = [429, { code: "busy", retryable: true }];
 const LATER: Step = [503, { code: "retry_later", retryable: true }];
 const TIMEOUT: Step = [504, { code: "deadline_exceeded", retryable: true }];
@@ -73,7 +73,7 @@ test("done after every kind of failure", async () => {
   for (const script of [[DONE], [BUSY, DONE], [LATER, BUSY, DONE], [TIMEOUT, DONE], [DROP, DONE], [BROKEN, DONE], [DROP, TIMEOUT, IN_FLIGHT, DONE]]) {
     await over(script, async (wallet, seen) => {
       const done = await wallet.submit(MOVE, { key: "order-1" });
-      assert.deepEqual([done.key, done.receipt.seq, done.receipt.amount], ["order-1", 7, AMOUNT]);
+      assert.deepEqual([done.key, done.receipt.seq, done.receipt.amount, done.private], ["order-1", 7, AMOUNT, { idem: "order-1" }]);
       oneRequest(seen, script.length);
     });
   }
@@ -135,6 +135,31 @@ test("a refused token is renewed once", async () => {
   server.closeAllConnections();
   server.close();
   assert.deepEqual(seen.map((line) => (JSON.parse(line) as string[])[2]), ["Bearer t0", "Bearer t1"]);
+});
+
+test("each operation is sent as the API wants it", async () => {
+  const about = { memo: "m", reference: "r", shareReference: false, metadata: { a: "b" }, effectiveAt: "e" };
+  const sentAbout = { memo: "m", reference: "r", share_reference: false, metadata: { a: "b" }, effective_at: "e" };
+  const to = { to: "b", asset: "ron" };
+  const cases: readonly (readonly [Operation, string, object])[] = [
+    [{ op: "issue", ...to, amount: 5n }, "/v1/issue", { ...to, amount_minor: "5" }],
+    [{ op: "issue", ...to, amount: 5n, ...about }, "/v1/issue", { ...to, amount_minor: "5", ...sentAbout }],
+    [{ op: "transfer", from: "a", ...to, amount: 5n, nonce: 1, ...about }, "/v1/transfer", { from: "a", ...to, amount_minor: "5", nonce: 1, ...sentAbout }],
+    [{ op: "burn", from: "a", asset: "ron", amount: 5n }, "/v1/burn", { from: "a", asset: "ron", amount_minor: "5" }],
+    [{ op: "hold", from: "a", asset: "ron", amount: 5n, expiresAt: "t", nonce: 2 }, "/v1/hold", { from: "a", asset: "ron", amount_minor: "5", expires_at: "t", nonce: 2 }],
+    [{ op: "capture", hold: "tx_1/", to: "b", amount: 5n, ...about }, "/v1/hold/tx_1%2F/capture", { to: "b", amount_minor: "5", ...sentAbout }],
+    [{ op: "capture", hold: "tx_1", to: "b", final: true }, "/v1/hold/tx_1/capture", { to: "b", final: true }],
+    [{ op: "reverse", txid: "tx_1" }, "/v1/tx/tx_1/reverse", {}],
+    [{ op: "reverse", txid: "tx_1", amount: 5n, ...about }, "/v1/tx/tx_1/reverse", { amount_minor: "5", ...sentAbout }],
+    [{ op: "release", hold: "tx_1", memo: "m" }, "/v1/hold/tx_1/release", { memo: "m" }],
+  ];
+  for (const [operation, path, body] of cases) {
+    await over([DONE], async (wallet, seen) => {
+      await wallet.submit(operation);
+      const [sentTo, , , sent] = JSON.parse(seen[0] ?? "") as [string, string, string, string];
+      assert.deepEqual([sentTo, JSON.parse(sent)], [path, body]);
+    });
+  }
 });
 
 test("amounts are checked before they are sent", async () => {

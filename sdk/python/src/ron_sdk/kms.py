@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import Refused, UnexpectedAnswer
+from .errors import Refused
 from .service import Service, typed
-from .verify.checkpoint import Checkpoint
 from .verify.encoding import b64url
-
-#: Entries of a full bundle of the log.
-_BUNDLE = 256
-
 
 @dataclass(frozen=True)
 class LogReceipt:
@@ -96,28 +91,13 @@ class Kms(Service):
         return self._read(f"/audit/v1/proof/{index}").body.decode()
 
     def audit_entry(self, index: int) -> bytes:
-        """The bytes of an audit entry, from the log's entry bundles; a checkpoint must cover it."""
-        size = Checkpoint.read_unverified(self.audit_checkpoint()).size
-        bundle, at = divmod(index, _BUNDLE)
-        width = min(size - bundle * _BUNDLE, _BUNDLE)
-        if at >= width:
-            raise Refused(404, "not_covered", f"the newest checkpoint covers {size} entries, not entry {index}")
-        suffix = "" if width == _BUNDLE else f".p/{width}"
-        content = self._read(f"/audit/v1/tile/entries/{_tile_index(bundle)}{suffix}").body
-        for _ in range(at):
-            content = content[2 + int.from_bytes(content[:2], "big"):]
-        length = int.from_bytes(content[:2], "big")
-        if len(content) < 2 + length or not length:
-            raise UnexpectedAnswer("an entry bundle that ends early")
-        return content[2:2 + length]
-
-
-def _tile_index(n: int) -> str:
-    """``1234067`` as ``x001/x234/067`` (C2SP tlog-tiles)."""
-    digits = str(n)
-    digits = digits.zfill(-(-len(digits) // 3) * 3)
-    groups = [digits[i:i + 3] for i in range(0, len(digits), 3)]
-    return "/".join(["x" + group for group in groups[:-1]] + groups[-1:])
+        """The bytes of an audit entry about the caller's own keys and calls."""
+        raw = self._read("/v1/kms/audit/entries", {"after": index, "limit": 1}).json()
+        entries = typed(lambda: [(entry["index"], entry["leaf"].encode()) for entry in raw["entries"]])
+        for found, leaf in entries:
+            if found == index:
+                return bytes(leaf)
+        raise Refused(404, "not_found", f"the audit log has no entry {index}, or it is not the caller's to read")
 
 
 def _unb64url(text: str) -> bytes:

@@ -1,8 +1,8 @@
 """svc-wallet: money for holders of a passport."""
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer
@@ -21,97 +21,128 @@ def _present(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What a caller says about an operation. No decision depends on it, and nobody but its maker sees it."""
+
+    #: Text for people.
+    memo: str | None = None
+    #: The caller's own reference, such as the number of an order.
+    reference: str | None = None
+    #: Whether the payee's copy of the receipt shows the reference.
+    share_reference: bool = True
+    #: At most 16 members.
+    metadata: Mapping[str, str] | None = None
+    #: The time for statements (RFC 3339, UTC).
+    effective_at: str | None = None
+
+    def body(self) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            "memo": self.memo, "reference": self.reference, "effective_at": self.effective_at,
+            "metadata": None if self.metadata is None else dict(self.metadata),
+            "share_reference": None if self.share_reference else False,
+        }
+        return _present(given)
+
+
 @dataclass(frozen=True)
-class Issue:
+class Issue(Details):
     """Creates money in ``to``."""
 
     to: str
     asset: str
     amount: int
-    memo: str | None = None
 
     def body(self) -> dict[str, Any]:
-        return _present({"to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount), "memo": self.memo})
+        return {"to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount), **super().body()}
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Transfer(Details):
     """Moves money. ``nonce``, where it is given, must be the next one of ``source``."""
 
     source: str
     to: str
     asset: str
     amount: int
-    memo: str | None = None
-    nonce: int | None = None
+    nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
             "from": self.source, "to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount),
-            "nonce": self.nonce, "memo": self.memo,
+            "nonce": self.nonce, **super().body(),
         })
 
 
 @dataclass(frozen=True)
-class Burn:
+class Burn(Details):
     """Destroys money of ``source``."""
 
     source: str
     asset: str
     amount: int
-    memo: str | None = None
-    nonce: int | None = None
+    nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
-            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount),
-            "nonce": self.nonce, "memo": self.memo,
+            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount), "nonce": self.nonce,
+            **super().body(),
         })
 
 
 @dataclass(frozen=True)
-class Hold:
-    """Reserves money of ``source`` until ``expires_at`` (RFC 3339, UTC, milliseconds)."""
+class Hold(Details):
+    """Reserves money of ``source`` until ``expires_at`` (RFC 3339, UTC)."""
 
     source: str
     asset: str
     amount: int
     expires_at: str
-    memo: str | None = None
-    nonce: int | None = None
+    nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
             "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount),
-            "expires_at": self.expires_at, "nonce": self.nonce, "memo": self.memo,
+            "expires_at": self.expires_at, "nonce": self.nonce, **super().body(),
         })
 
 
 @dataclass(frozen=True)
-class Capture:
-    """Pays ``amount`` out of a hold; the rest stays reserved."""
+class Capture(Details):
+    """Pays out of a hold: ``amount``, or all that is left of it. The rest stays reserved, unless it is ``final``."""
 
     hold: str
     to: str
-    amount: int
-    memo: str | None = None
+    amount: int | None = None
+    final: bool = field(default=False, kw_only=True)
 
     def body(self) -> dict[str, Any]:
-        return _present({"to": self.to, "amount_minor": _amount(self.amount), "memo": self.memo})
+        return _present({
+            "to": self.to, "amount_minor": None if self.amount is None else _amount(self.amount),
+            "final": self.final or None, **super().body(),
+        })
 
 
 @dataclass(frozen=True)
-class Release:
+class Release(Details):
     """Ends a hold; the rest becomes available again."""
 
     hold: str
 
+
+@dataclass(frozen=True)
+class Reverse(Details):
+    """Moves back what a transfer, capture or payout moved: ``amount``, or all that earlier reversals left of it."""
+
+    txid: str
+    amount: int | None = None
+
     def body(self) -> dict[str, Any]:
-        return {}
+        return _present({"amount_minor": None if self.amount is None else _amount(self.amount), **super().body()})
 
 
 #: An operation that :meth:`Wallet.submit` sends.
-Operation = Issue | Transfer | Burn | Hold | Capture | Release
+Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse
 #: An operation that may be an item of a batch.
 Item = Issue | Transfer | Burn
 
@@ -129,22 +160,53 @@ class Receipt:
     to: str | None
     asset: str | None
     amount: int | None
+    #: The hold that was captured, released or expired.
+    hold: str | None
+    #: The transaction id of the first item of its batch.
+    batch: str | None
+    #: The transaction that it reverses.
+    reverses: str | None
     #: The JSON that it was read from, with members that this version of the package does not name.
     raw: dict[str, Any]
 
     @classmethod
     def read(cls, raw: Any) -> "Receipt":
         try:
-            # Alone, or in a transaction, which has what only its maker sees beside it.
-            raw = raw.get("receipt", raw)
             amount = raw.get("amount_minor")
             return cls(
                 txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
                 source=raw.get("from"), to=raw.get("to"), asset=raw.get("asset"),
-                amount=None if amount is None else int(amount), raw=raw,
+                amount=None if amount is None else int(amount), hold=raw.get("hold"), batch=raw.get("batch"),
+                reverses=raw.get("reverses"), raw=raw,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnexpectedAnswer(f"not a receipt: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Private:
+    """What only the maker of an entry sees of it, and its payee where the reference is shared."""
+
+    idem: str | None = None
+    nonce: int | None = None
+    memo: str | None = None
+    metadata: Mapping[str, str] | None = None
+    reference: str | None = None
+    effective_at: str | None = None
+
+    @classmethod
+    def read(cls, raw: Any) -> "Private":
+        names = ("idem", "nonce", "memo", "metadata", "reference", "effective_at")
+        return typed(lambda: cls(**{name: raw.get(name) for name in names}))
+
+
+@dataclass(frozen=True)
+class Transaction:
+    receipt: Receipt
+    private: Private
+    #: How much of it was reversed so far, and by which transactions.
+    reversed: int
+    reversals: list[str]
 
 
 @dataclass(frozen=True)
@@ -154,6 +216,7 @@ class Done:
     #: The idempotency key it was sent with.
     key: str
     receipt: Receipt
+    private: Private
     #: True when an earlier request with this key had taken effect already.
     replayed: bool
 
@@ -164,15 +227,14 @@ class ItemResult:
 
     receipt: Receipt | None
     code: str | None
-    expected: int | None
 
     @classmethod
     def read(cls, raw: Any) -> "ItemResult":
         match raw:
             case {"outcome": "done", "receipt": receipt}:
-                return cls(Receipt.read(receipt), None, None)
+                return cls(Receipt.read(receipt), None)
             case {"outcome": "refused", "code": str(code)}:
-                return cls(None, code, raw.get("expected"))
+                return cls(None, code)
         raise UnexpectedAnswer(f"not the outcome of an item: {raw!r}")
 
 
@@ -260,7 +322,10 @@ class Wallet(Service):
             "POST", _path(operation), body, key=key, headers={"Idempotency-Key": key}, repair=renumbered
         )
         replayed = answer.headers.get("idempotency-replayed") == "true"
-        return Done(key, Receipt.read(answer.json()), replayed)
+        raw = answer.json()
+        return typed(lambda: Done(
+            key, Receipt.read(raw["receipt"]), Private.read(raw.get("private") or {}), replayed
+        ))
 
     def batch(self, items: Sequence[Item], key: str | None = None, *, linked: bool = False) -> BatchDone:
         """Sends up to 1,000 operations under one key; with ``linked`` all of them take effect, or none."""
@@ -268,6 +333,11 @@ class Wallet(Service):
         body = {"items": [{"op": _name(item), **item.body()} for item in items], "linked": linked}
         answer = self._write("POST", "/v1/batch", body, key=key, headers={"Idempotency-Key": key})
         return BatchDone(key, _results(answer.json()), answer.headers.get("idempotency-replayed") == "true")
+
+    def abandon(self, key: str) -> Outcome:
+        """Gives a write with an unknown outcome up: returns its outcome, or makes the ledger refuse it for ever."""
+        answer = self._write("POST", f"/v1/ops/{segment(key)}/abandon", {}, key=key)
+        return _outcome(answer.json())
 
     def operation(self, key: str) -> Outcome | None:
         """What became of the caller's write with this key; ``None`` when no request with it is known.
@@ -279,19 +349,8 @@ class Wallet(Service):
         except Refused as refusal:
             if refusal.status == 404:
                 return None
-            if refusal.code == "in_flight":
-                return Outcome("open", None, None, [])
             raise
-        match raw:
-            case {"outcome": "done", "receipt": receipt}:
-                return Outcome("done", Receipt.read(receipt), None, [])
-            case {"outcome": "refused", "code": str(code)}:
-                return Outcome("refused", None, code, [])
-            case {"outcome": "batch"}:
-                return Outcome("batch", None, None, _results(raw))
-            case {"outcome": "open"}:
-                return Outcome("open", None, None, [])
-        raise UnexpectedAnswer(f"not an outcome: {raw!r}")
+        return _outcome(raw)
 
     def balance(self, account: str, asset: str) -> Balance:
         raw = self._read("/v1/balance", {"account": account, "asset": asset}).json()
@@ -308,8 +367,12 @@ class Wallet(Service):
             remaining=int(raw["remaining_minor"]), expires_at=raw["expires_at"], state=raw["state"],
         ))
 
-    def transaction(self, txid: str) -> Receipt:
-        return Receipt.read(self._read(f"/v1/tx/{segment(txid)}").json())
+    def transaction(self, txid: str) -> Transaction:
+        raw = self._read(f"/v1/tx/{segment(txid)}").json()
+        return typed(lambda: Transaction(
+            receipt=Receipt.read(raw["receipt"]), private=Private.read(raw.get("private") or {}),
+            reversed=int(raw["now"]["reversed_minor"]), reversals=raw["now"]["reversals"],
+        ))
 
     def proof(self, txid: str) -> str:
         """The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1)."""
@@ -339,6 +402,8 @@ def _path(operation: Operation) -> str:
             return f"/v1/hold/{segment(hold)}/capture"
         case Release(hold=hold):
             return f"/v1/hold/{segment(hold)}/release"
+        case Reverse(txid=txid):
+            return f"/v1/tx/{segment(txid)}/reverse"
     return "/v1/" + _name(operation)
 
 
@@ -350,3 +415,16 @@ def _results(raw: Any) -> list[ItemResult]:
     if not isinstance(raw, dict) or not isinstance(raw.get("results"), list):
         raise UnexpectedAnswer(f"not the answer of a batch: {raw!r}")
     return [ItemResult.read(item) for item in raw["results"]]
+
+
+def _outcome(raw: Any) -> Outcome:
+    match raw:
+        case {"outcome": "done", "receipt": receipt}:
+            return Outcome("done", Receipt.read(receipt), None, [])
+        case {"outcome": "refused", "code": str(code)}:
+            return Outcome("refused", None, code, [])
+        case {"outcome": "batch"}:
+            return Outcome("batch", None, None, _results(raw))
+        case {"outcome": "open"}:
+            return Outcome("open", None, None, [])
+    raise UnexpectedAnswer(f"not an outcome: {raw!r}")
