@@ -14,9 +14,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// What proves an operation of each kind, as `sdk/vectors` has it too.
-const VECTORS: [&str; 8] = [
+const VECTORS: [&str; 10] = [
     "verifiers.json",
     "policy",
+    "payer.receipt.json",
+    "payee.receipt.json",
     "entry.json",
     "entry.tlog-proof",
     "signed.json",
@@ -51,7 +53,7 @@ impl Place {
             fs::write(&path, config).unwrap();
         }
         let running = witness.start();
-        let fleet = Fleet::start_in(Arc::new(dir));
+        let fleet = let_payee_read(Fleet::start_in(Arc::new(dir)));
         let place = Self {
             fleet,
             _witness: (witness, running),
@@ -125,6 +127,32 @@ impl Place {
     }
 }
 
+/// The fleet, started again with policies under which the operator may issue passports for a `payee`, and the payee may
+/// read one account.
+fn let_payee_read(mut fleet: Fleet) -> Fleet {
+    let change = |kind: &str, change: &dyn Fn(&mut Value)| {
+        let path = fleet.dir().join(format!("policy/{kind}.json"));
+        let mut policy = read_json(&path);
+        policy["version"] = 2.into();
+        change(&mut policy);
+        fs::write(&path, policy.to_string()).unwrap();
+        let file = path.to_str().unwrap();
+        ok(&fleet.ron(&["policy", "sign", "--kind", kind, file]));
+    };
+    change("issuer", &|policy| {
+        policy["clients"][0]["subjects"] = json!(["payee"]);
+    });
+    change("wallet", &|policy| {
+        let mut rule = policy["rules"][0].clone();
+        rule["principal"] = "payee".into();
+        rule["actions"] = json!(["read"]);
+        rule["accounts"] = json!(["acct:py-payee"]);
+        policy["rules"].as_array_mut().unwrap().push(rule);
+    });
+    assert_eq!(fleet.stop(), Some(0));
+    Fleet::start_in(fleet.keep_dir())
+}
+
 /// Builds the TypeScript SDK.
 fn build_typescript() {
     let dir = workspace().join("sdk/typescript");
@@ -190,6 +218,11 @@ fn python_typescript_and_the_page_prove_what_a_fleet_did() {
     for tests in own_tests(place.out.path()) {
         ok(&tests);
     }
+    let verifiers = read_json(&place.file("verifiers.json"));
+    let key = verifiers["ledger_vkey"].as_str().unwrap();
+    let proved = ["receipt", "verify", "payee.receipt.json", "--vkey", key];
+    let ron = ron_tests::ron_binary();
+    ok(&run_in(place.out.path(), ron.to_str().unwrap(), &proved));
 
     // Dropped or chosen, the page verifies them; with a changed byte it refuses.
     let files: Vec<PathBuf> = VECTORS
@@ -200,11 +233,12 @@ fn python_typescript_and_the_page_prove_what_a_fleet_did() {
     for by in ["drop", "input"] {
         let findings = page(by, &files);
         assert!(
-            findings.len() == 3 && findings.iter().all(|(verdict, _)| verdict == "verified"),
+            findings.len() == 5 && findings.iter().all(|(verdict, _)| verdict == "verified"),
             "{findings:?}"
         );
     }
     for name in [
+        "payee.receipt.json",
         "entry.json",
         "entry.tlog-proof",
         "run.json",
@@ -254,12 +288,12 @@ fn the_page_about_the_sdks_does_what_it_says() {
         paid.starts_with("tx_") && paid.ends_with(" 250\n"),
         "{paid}"
     );
-    assert_eq!(verified, "sign ok ('w',)\n");
+    assert_eq!(verified, "transfer 250 ron order-17 ('w',)\nsign ok\n");
 }
 
 /// The shop of `sdk/python/examples`, twice: what is repeated under its keys is paid once.
 #[test]
-fn a_shop_delivers_and_refunds_and_a_second_run_pays_nothing_again() {
+fn a_shop_delivers_and_refunds_its_customer_proves_it_and_a_second_run_pays_nothing() {
     let mut fleet = Fleet::start();
     let shop = workspace().join("sdk/python/examples/shop.py");
     let run = || {
@@ -269,9 +303,9 @@ fn a_shop_delivers_and_refunds_and_a_second_run_pays_nothing_again() {
             .output()
             .unwrap())
     };
-    let wanted = "capture    acct:ada -> acct:shop 3000 eur 1001\n\
-        capture    acct:ada -> acct:shop 4500 eur 1001\n\
-        reverse    acct:shop -> acct:ada 4500 eur 1001\n\
+    let wanted = "capture    acct:ada -> acct:shop 3000 eur 1001 proven\n\
+        capture    acct:ada -> acct:shop 4500 eur 1001 proven\n\
+        reverse    acct:shop -> acct:ada 4500 eur 1001 proven\n\
         reversed of the lamp: 4500\n\
         acct:ada         7000\n\
         acct:shop        1579\n\

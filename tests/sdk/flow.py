@@ -10,10 +10,10 @@ import sys
 import time
 
 from ron_sdk import (
-    Burn, Capture, ClientCredentials, Hold, Issue, Kms, OutcomeUnknown, Private, Refused, Release, Reverse, Rewarder,
+    Burn, Capture, ClientCredentials, Hold, Http, Issue, Kms, OutcomeUnknown, Private, Refused, Release, Reverse, Rewarder,
     StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
 )
-from ron_sdk.verify import Policy, TlogProof, verify_audit, verify_manifest, verify_payout
+from ron_sdk.verify import Policy, Shown, verify_audit, verify_manifest, verify_payout, verify_receipt
 
 data, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 services = json.loads((data / "run/endpoints.json").read_text())["services"]
@@ -131,12 +131,48 @@ try:
 except Unreachable:
     pass
 
-# The proof of the payment's entry in the ledger's log is public; the policy refuses another log's.
-proof = eventually(lambda: wallet.proof(paid.receipt.txid))
-assert TlogProof.parse(proof).index == paid.receipt.seq
+# The payee may read the account that was paid, and nothing else: no operator's passport, no right at the ledger.
+kms = Kms(sockets["ron-kms"], StaticToken.from_file(data / "clients/operator.kms.token"))
+
+
+def passport(subject):
+    issuer = Http(sockets["svc-passport"])
+    right = ClientCredentials.from_file(
+        issuer, data / "clients/operator.json", audience="svc-passport", scope="passport:issue"
+    )
+    body = json.dumps({"subject_ref": subject, "audience": "svc-wallet", "scope": "wallet:read"}).encode()
+    headers = {"Authorization": f"Bearer {right.token()}", "Content-Type": "application/json"}
+    answer = issuer.repeat("POST", "/v1/passport/issue", headers=headers, body=body, deadline=10)
+    assert answer.status == 200, answer
+    return answer.json()["token"]
+
+
+reader_token = passport("payee")
+reader = Wallet(sockets["svc-wallet"], StaticToken(reader_token))
+refused("forbidden", lambda: reader.balance(payer, "ron"))
+assert reader.transaction(paid.receipt.txid).private == Private(reference="order-17")
+
+# Both have a receipt that verifies alone; the policy wants it cosigned.
+policy = Policy.parse((out / "policy").read_text())
+
+
+def receipt_of(client):
+    file = client.receipt(paid.receipt.txid, wait=10)
+    return file, verify_receipt(file, policy)
+
+
+own_file, proven = eventually(lambda: receipt_of(wallet))
+their_file, shared = eventually(lambda: receipt_of(reader))
+for proof in (proven, shared):
+    assert (proof.txid, proof.source, proof.to, proof.amount) == (paid.receipt.txid, payer, payee, 250), proof
+    assert proof.receipt_hash == paid.receipt.receipt_hash
+assert (proven.shown.key, proven.shown.principal, proven.shown.memo) == (key, "operator", "two books"), proven
+assert shared.shown == Shown(reference="order-17"), shared
+(out / "payer.receipt.json").write_bytes(own_file)
+(out / "payee.receipt.json").write_bytes(their_file)
+(out / "payee.token").write_text(reader_token)
 
 # A signature, its audit entry and the proof of it.
-kms = Kms(sockets["ron-kms"], StaticToken.from_file(data / "clients/operator.kms.token"))
 signing_key = (out / "signing-key").read_text()
 message = b"invoice 17: 250 minor units"
 signed = kms.sign(signing_key, message, wait=5)
@@ -144,9 +180,6 @@ assert kms.verify(signing_key, message, signed.signatures)
 assert not kms.verify(signing_key, message + b"0", signed.signatures)
 assert kms.audit_vkey() == verifiers["audit_vkey"]
 entry = kms.audit_entry(signed.receipt.index)
-policy = Policy.parse((out / "policy").read_text())
-
-
 def cosigned():
     text = kms.audit_proof(signed.receipt.index)
     return text, verify_audit(entry, text, policy)
@@ -180,5 +213,4 @@ refused("not_found", lambda: rewarder.proof("sdk:1", "acct:nobody"))
 }) + "\n")
 (out / "entry.json").write_bytes(entry)
 (out / "entry.tlog-proof").write_text(audit_proof)
-(out / "payment").write_text(paid.receipt.txid)
 print("python: everything as expected")

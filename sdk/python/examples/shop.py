@@ -1,4 +1,4 @@
-"""A small shop on ron: an order, its delivery in two parts with the fee split off, and a refund.
+"""A small shop on ron: an order, its delivery in two parts with the fee split off, a refund, and receipts that the customer proves.
 
 usage: shop.py DATA_DIR      (the data directory of a running `ron up`)
 
@@ -11,7 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ron_sdk import Capture, ClientCredentials, Done, Hold, Issue, Reverse, Transfer, Wallet
+from ron_sdk import Capture, ClientCredentials, Done, Hold, Issue, Reverse, Transfer, VerificationError, Wallet
+from ron_sdk.verify import Policy, ProvenReceipt, verify_receipt
 
 ASSET = "eur"
 SHOP, FEES, TAX = "acct:shop", "acct:shop-fees", "acct:shop-tax"
@@ -69,6 +70,14 @@ class Shop:
         return self.wallet.submit(back, key=f"{order.number}.refund.{paid.receipt.seq}")
 
 
+def prove(wallet: Wallet, done: Done, policy: Policy) -> ProvenReceipt:
+    """What a customer does with the file of a receipt: check it, without the shop and without the ledger."""
+    proven = verify_receipt(wallet.receipt(done.receipt.txid, wait=10), policy)
+    if (proven.txid, proven.amount, proven.to) != (done.receipt.txid, done.receipt.amount, done.receipt.to):
+        raise VerificationError("the receipt is not that of the payment")
+    return proven
+
+
 def main() -> None:
     data = Path(sys.argv[1])
     services = json.loads((data / "run/endpoints.json").read_text())["services"]
@@ -77,6 +86,7 @@ def main() -> None:
         sockets["svc-passport"], data / "clients/operator.json", audience="svc-wallet"
     )
     wallet = Wallet(sockets["svc-wallet"], token)
+    policy = Policy(json.loads((data / "verifiers.json").read_text())["ledger_vkey"])
     shop = Shop(wallet)
     order = Order("1001", "acct:ada", (Part("book", 3_000), Part("lamp", 4_500)))
     book, lamp = order.parts
@@ -87,8 +97,8 @@ def main() -> None:
     paid_lamp = shop.deliver(order, hold, lamp)
     refunded = shop.refund(order, paid_lamp)
     for done in (paid_book, paid_lamp, refunded):
-        receipt = done.receipt
-        print(f"{receipt.op:10} {receipt.source} -> {receipt.to} {receipt.amount} {receipt.asset} {done.private.reference}")
+        proven = prove(wallet, done, policy)
+        print(f"{proven.op:10} {proven.source} -> {proven.to} {proven.amount} {proven.asset} {proven.shown.reference} proven")
     reversed = wallet.transaction(paid_lamp.receipt.txid).reversed
     print(f"reversed of the lamp: {reversed}")
     for account in (order.customer, SHOP, FEES, TAX):

@@ -6,12 +6,13 @@ import json
 import os
 import unittest
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ron_sdk import VerificationError
-from ron_sdk.verify import Policy, TlogProof, verify_audit, verify_manifest, verify_payout
+from ron_sdk.verify import Policy, Shown, TlogProof, verify_audit, verify_manifest, verify_payout, verify_receipt
 from ron_sdk.verify.encoding import canonical
 from ron_sdk.verify.tlog import check_inclusion, leaf_hash
 
@@ -160,6 +161,85 @@ class Notes(Case):
                       good.replace("index 0", f"index {'9' * 5000}"), good.replace("\n\n", "\nAAAA\n\n", 1),
                       good.rstrip("\n"), good.replace("\u2014", "-"), "", good.replace("\n1\n", "\n2\n")):
             self.refuse(lambda: TlogProof.parse(wrong).check(b"e", Policy(log.vkey)))
+
+
+class Receipts(Case):
+    policy = Policy.parse(vector("policy").decode())
+
+    def test_a_payee_proves_a_payment_and_learns_nothing_private_of_the_payer(self) -> None:
+        mine, theirs = (verify_receipt(vector(f"{name}.receipt.json"), self.policy) for name in ("payer", "payee"))
+        self.assertEqual(replace(mine, shown=Shown(), checkpoint=theirs.checkpoint), replace(theirs, shown=Shown()))
+        self.assertEqual((theirs.op, theirs.source, theirs.to, theirs.asset, theirs.amount),
+                         ("transfer", "acct:py-payer", "acct:py-payee", "ron", 250))
+        self.assertEqual(theirs.checkpoint.cosigned_by, ("w",))
+        self.assertEqual(theirs.shown, Shown(reference="order-17"))
+        self.assertEqual(replace(mine.shown, key=None, nonce=None), Shown(
+            tenant="default", principal="operator", effective_at="2026-11-25T00:00:00.000Z", memo="two books",
+            metadata={"basket": "b-1", "channel": "web"}, reference="order-17",
+        ))
+        for secret in ("operator", "two books", "b-1", str(mine.shown.key)):
+            raw = vector("payee.receipt.json")
+            self.assertNotIn(secret.encode(), raw)
+            self.assertNotIn(base64.b64encode(secret.encode())[:8], raw)
+
+    def test_every_altered_byte_is_refused(self) -> None:
+        for name in ("payer.receipt.json", "payee.receipt.json"):
+            self.refuse_altered(name, lambda raw: verify_receipt(raw, self.policy))
+
+    def test_a_policy_fails_closed(self) -> None:
+        file = vector("payee.receipt.json")
+        verify_receipt(file, Policy(KEYS["ledger_vkey"]))
+        self.refuse(lambda: verify_receipt(file, Policy()), "no known key")
+        self.refuse(lambda: verify_receipt(file, Policy(KEYS["audit_vkey"])), "no known key")
+        value = json.loads(file)
+        alone = "\n".join(line for line in value["checkpoint"].split("\n") if "witness" not in line)
+        self.refuse(lambda: verify_receipt(canonical({**value, "checkpoint": alone}), self.policy), "too few witnesses")
+        # A key that is trusted for another log.
+        both = Policy(KEYS["ledger_vkey"], KEYS["audit_vkey"])
+        verify_receipt(file, both)
+        self.refuse(lambda: verify_receipt(canonical({**value, "vkey": KEYS["audit_vkey"]}), both), "not trusted")
+
+    def test_other_members_and_forms_are_refused(self) -> None:
+        value = json.loads(vector("payer.receipt.json"))
+        verify_receipt(json.dumps(value, indent=4).encode(), self.policy)
+        parts = value["private"]
+        for wrong in ({**value, "more": 1}, {**value, "private": {**parts, "more": 1}}, {**value, "private": {}},
+                      {**value, "private": {**parts, "salt": parts["memo"]["salt"]}},
+                      {**value, "private": {name: part for name, part in parts.items() if name != "memo"}},
+                      {**value, "private": {**parts, "memo": parts["reference"], "reference": parts["memo"]}},
+                      {**value, "private": {**parts, "memo": {**parts["memo"], "hash": "AAAA"}}},
+                      {**value, "path": value["path"][:-1]}, {**value, "path": [1]}, {**value, "format": "ron-receipt/v2"}):
+            self.refuse(lambda: verify_receipt(canonical(wrong), self.policy))
+        twice = vector("payer.receipt.json").replace(b'"format"', b'"format":"ron-receipt/v1","format"', 1)
+        self.refuse(lambda: verify_receipt(twice, self.policy), "twice")
+        # Without its private parts the entry is proven all the same.
+        bare = canonical({name: member for name, member in value.items() if name != "private"})
+        self.assertEqual(verify_receipt(bare, self.policy).shown, Shown())
+
+    def test_leaves_of_another_form_are_refused_even_with_a_proof(self) -> None:
+        log = Signer("log.example", 1)
+
+        def check(leaf: bytes) -> object:
+            text = f"{log.name}\n1\n{base64.b64encode(leaf_hash(leaf)).decode()}\n"
+            file = {"format": "ron-receipt/v1", "leaf": base64.b64encode(leaf).decode(), "path": [],
+                    "checkpoint": f"{text}\n{log.line(text)}", "vkey": log.vkey}
+            return verify_receipt(canonical(file), Policy(log.vkey)).amount
+
+        def leaf(**changes: bytes) -> bytes:
+            fields = {"version": b"\1", "kind": b"\2", "seq": b"\0", "ts": b"\1", "link": b"\0", "outcome": b"\0",
+                      "present": b"\x0f", "from": b"\1a", "to": b"\1b", "asset": b"\1c", "amount": b"\1\7",
+                      "detail": b"", "hash": bytes(32)}
+            return b"".join({**fields, **changes}.values())
+
+        self.assertEqual(check(leaf()), 7)
+        self.assertEqual(check(leaf(amount=b"\0", detail=b"more", link=b"\1\0\2")), 0)
+        self.assertEqual(check(leaf(amount=b"\x10" + b"\xff" * 16)), 2**128 - 1)
+        for wrong in (leaf(version=b"\2"), leaf(kind=b"\0"), leaf(kind=b"\x7f"), leaf(seq=b"\1"), leaf(seq=b"\x80\0"),
+                      leaf(ts=b"\xff" * 9 + b"\1"), leaf(ts=b"\xff" * 9 + b"\2"), leaf(ts=b"\xff" * 11), leaf(link=b"\2"),
+                      leaf(outcome=b"\1"), leaf(outcome=b"\xfe\1\1"), leaf(present=b"\x8f\1"), leaf(to=b"\1\xff"),
+                      leaf(to=b"\xff\xff\xff\xff\xff\1b"), leaf(amount=b"\2\0\7"), leaf(amount=b"\x11" + b"\1" * 17),
+                      leaf(hash=bytes(31)), leaf()[:10], b""):
+            self.refuse(lambda: check(wrong))
 
 
 class Trees(Case):

@@ -39,11 +39,14 @@ export class Service {
     return token === undefined ? { ...more } : { ...more, Authorization: `Bearer ${token}` };
   }
 
-  /** A GET; returns its answer of status 200 and throws Refused for any other one. */
-  protected read(path: string, query: Readonly<Record<string, string | number | undefined>> = {}): Promise<Answer> {
+  /**
+   * A GET; returns its answer of status 200 and throws Refused for any other one. `wait` is the time in seconds that the
+   * service may wait, which comes on top of the deadline.
+   */
+  protected read(path: string, query: Readonly<Record<string, string | number | undefined>> = {}, wait = 0): Promise<Answer> {
     const asked = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
-    return this.#repeat({ method: "GET", path: asked.size > 0 ? `${path}?${asked.toString()}` : path });
+    return this.#repeat({ method: "GET", path: asked.size > 0 ? `${path}?${asked.toString()}` : path }, wait);
   }
 
   /** A POST that changes nothing, such as a verification. */
@@ -51,10 +54,11 @@ export class Service {
     return (await this.#repeat({ method: "POST", path, body: JSON.stringify(body) })).json();
   }
 
-  async #repeat(call: { readonly method: string; readonly path: string; readonly body?: string }): Promise<Answer> {
+  async #repeat(call: { readonly method: string; readonly path: string; readonly body?: string }, wait = 0): Promise<Answer> {
     const once = async (): Promise<Answer> => {
-      const headers = await this.#headers(call.body === undefined ? {} : { "Content-Type": "application/json" });
-      return repeat(this.transport, { ...call, headers }, this.#deadline);
+      const type = call.body === undefined ? {} : { "Content-Type": "application/json" };
+      const headers = await this.#headers(wait > 0 ? { ...type, Prefer: `wait=${wait}` } : type);
+      return repeat(this.transport, { ...call, headers }, this.#deadline + wait * 1000);
     };
     let answer = await once();
     if (answer.status === 401 && this.#credential !== undefined) {

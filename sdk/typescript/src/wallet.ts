@@ -270,9 +270,12 @@ export class Wallet extends Service {
     };
   }
 
-  /** The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1). */
-  async proof(txid: string): Promise<string> {
-    return (await this.read(`/v1/tx/${segment(txid)}/proof`)).text();
+  /**
+   * The receipt as a file that verifies alone (`verifyReceipt`). The maker of the entry gets all of its private record,
+   * everybody else the shared reference at most. The service waits up to `wait` seconds for a checkpoint that covers it.
+   */
+  async receipt(txid: string, wait = 5): Promise<Uint8Array> {
+    return (await this.read(`/v1/tx/${segment(txid)}/receipt`, {}, wait)).body;
   }
 
   async history(account: string, { after, limit }: { after?: number; limit?: number } = {}): Promise<HistoryPage> {

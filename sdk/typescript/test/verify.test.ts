@@ -8,7 +8,7 @@ import { ed25519 } from "@noble/curves/ed25519.js";
 import { sha256 } from "@noble/hashes/sha2.js";
 import { examine, type Given } from "../../verify-page/src/examine.js";
 import { bigEndian, canonical, concat, fromB64, type Json, toB64, utf8 } from "../src/verify/encoding.js";
-import { Policy, TlogProof, VerificationError, recordsSignature, verifyAudit, verifyManifest, verifyPayout } from "../src/verify/index.js";
+import { Policy, TlogProof, VerificationError, recordsSignature, verifyAudit, verifyManifest, verifyPayout, verifyReceipt } from "../src/verify/index.js";
 import { checkInclusion, leafHash } from "../src/verify/tlog.js";
 
 // Files of a fleet, as `tests/e2e/sdk.rs` collects them.
@@ -149,6 +149,71 @@ test("odd policies, keys and proofs are refused", () => {
   }
 });
 
+test("a payee proves a payment and learns nothing private of the payer", () => {
+  const [mine, theirs] = [verifyReceipt(vector("payer.receipt.json"), POLICY), verifyReceipt(vector("payee.receipt.json"), POLICY)];
+  const { shown, checkpoint, ...receipt } = theirs;
+  assert.deepEqual({ ...mine, shown, checkpoint }, theirs);
+  assert.deepEqual([receipt.op, receipt.from, receipt.to, receipt.asset, receipt.amount], ["transfer", "acct:py-payer", "acct:py-payee", "ron", 250n]);
+  assert.deepEqual([shown, checkpoint.cosignedBy], [{ reference: "order-17" }, ["w"]]);
+  const { key, nonce: _, ...more } = mine.shown;
+  assert.ok(key !== undefined && !text(vector("payee.receipt.json")).includes(key));
+  assert.deepEqual(more, {
+    tenant: "default", principal: "operator", effectiveAt: "2026-11-25T00:00:00.000Z", memo: "two books",
+    metadata: new Map([["basket", "b-1"], ["channel", "web"]]), reference: "order-17",
+  });
+});
+
+test("every altered byte of a receipt file is refused", () => {
+  for (const name of ["payer.receipt.json", "payee.receipt.json"]) refuseAltered(name, (raw) => verifyReceipt(raw, POLICY));
+});
+
+test("receipt files under other policies, of other forms, and with other members are refused", () => {
+  const file = vector("payee.receipt.json");
+  verifyReceipt(file, new Policy(KEYS.ledger_vkey));
+  refuse(() => verifyReceipt(file, new Policy()), "no known key");
+  refuse(() => verifyReceipt(file, new Policy(KEYS.audit_vkey)), "no known key");
+  const both = new Policy(KEYS.ledger_vkey, KEYS.audit_vkey);
+  const asFile = (value: object): Uint8Array => utf8(canonical(value as Json));
+  const of = (raw: Uint8Array): { checkpoint: string; path: string[]; private: Record<string, { salt: string }> } => JSON.parse(text(raw)) as never;
+  refuse(() => verifyReceipt(asFile({ ...of(file), vkey: KEYS.audit_vkey }), both), "not trusted");
+  const alone = of(file).checkpoint.split("\n").filter((line) => !line.includes("witness")).join("\n");
+  refuse(() => verifyReceipt(asFile({ ...of(file), checkpoint: alone }), POLICY), "too few witnesses");
+  const value = of(vector("payer.receipt.json"));
+  verifyReceipt(utf8(JSON.stringify(value, undefined, 4)), POLICY);
+  const { memo, ...without } = value.private;
+  for (const wrong of [
+    { ...value, more: 1 }, { ...value, private: { ...value.private, more: 1 } }, { ...value, private: {} }, { ...value, private: without },
+    { ...value, private: { ...value.private, salt: memo?.salt } }, { ...value, private: { ...value.private, memo: { ...memo, hash: "AAAA" } } },
+    { ...value, private: { ...value.private, memo: value.private["reference"], reference: memo } },
+    { ...value, path: value.path.slice(1) }, { ...value, path: [1] }, { ...value, format: "ron-receipt/v2" },
+  ]) refuse(() => verifyReceipt(asFile(wrong), POLICY));
+  refuse(() => verifyReceipt(utf8(JSON.stringify(value).replace('"format"', '"format":"ron-receipt/v1","format"')), POLICY), "twice");
+  const { private: _, ...bare } = value;
+  assert.deepEqual(verifyReceipt(asFile(bare), POLICY).shown, {});
+});
+
+test("leaves of another form are refused even with a proof", () => {
+  const log = signer("log.example", 1);
+  const check = (leaf: Uint8Array): bigint | undefined => {
+    const note = `log.example\n1\n${toB64(leafHash(leaf))}\n`;
+    const file = { format: "ron-receipt/v1", leaf: toB64(leaf), path: [], checkpoint: `${note}\n${log.line(note)}`, vkey: log.vkey };
+    return verifyReceipt(utf8(canonical(file)), new Policy(log.vkey)).amount;
+  };
+  const rest = (n: number, byte = 0): number[] => Array.from({ length: n }, () => byte);
+  const fields = { version: [1], kind: [2], seq: [0], ts: [1], link: [0], outcome: [0], present: [15], from: [1, 97], to: [1, 98], asset: [1, 99], amount: [1, 7], detail: [] as number[], hash: rest(32) };
+  const leaf = (changes: Partial<typeof fields> = {}): Uint8Array => Uint8Array.from(Object.values({ ...fields, ...changes }).flat());
+  assert.equal(check(leaf()), 7n);
+  assert.equal(check(leaf({ amount: [0], detail: [1, 2], link: [1, 0, 2] })), 0n);
+  assert.equal(check(leaf({ amount: [16, ...rest(16, 255)] })), 2n ** 128n - 1n);
+  for (const wrong of [
+    leaf({ version: [2] }), leaf({ kind: [0] }), leaf({ kind: [127] }), leaf({ seq: [1] }), leaf({ seq: [128, 0] }),
+    leaf({ ts: [...rest(9, 255), 1] }), leaf({ ts: [...rest(9, 255), 2] }), leaf({ ts: rest(11, 255) }), leaf({ link: [2] }),
+    leaf({ outcome: [1] }), leaf({ outcome: [254, 1, 1] }), leaf({ present: [143, 1] }), leaf({ to: [1, 255] }),
+    leaf({ to: [255, 255, 255, 255, 255, 1, 98] }), leaf({ amount: [2, 0, 7] }), leaf({ amount: [17, ...rest(17, 1)] }),
+    leaf({ hash: rest(31) }), leaf().slice(0, 10), new Uint8Array(),
+  ]) refuse(() => check(wrong));
+});
+
 test("every entry of small trees is proven at its place only", () => {
   const leaves = Array.from({ length: 20 }, (_, n) => leafHash(Uint8Array.of(n)));
   const node = (left: Uint8Array, right: Uint8Array): Uint8Array => sha256(concat(Uint8Array.of(1), left, right));
@@ -219,12 +284,11 @@ test("a payout's proof of another shape is refused", () => {
 test("the page says of files what the functions say, and what is missing", () => {
   const file = (name: string): Given => ({ name, bytes: vector(name) });
   const trust = { logs: text(vector("policy")), manifestKey: KEYS.manifest_public_key };
-  const all = ["entry.json", "entry.tlog-proof", "run.json", "run.sig.json", "payout.json"].map(file);
+  const all = ["payee.receipt.json", "entry.json", "entry.tlog-proof", "run.json", "run.sig.json", "payout.json"].map(file);
   const verdicts = (files: readonly Given[], trusted = trust): string[] => examine(files, trusted).map((finding) => finding.verdict);
-  assert.deepEqual(verdicts(all), ["verified", "verified", "verified"]);
-  assert.deepEqual(verdicts(all, { logs: "", manifestKey: "" }), ["refused", "refused", "refused"]);
-  for (const { name } of all) assert.ok(verdicts(all.filter((other) => other.name !== name)).length < 4);
-  for (const one of all) assert.deepEqual(verdicts([one]), ["open"], one.name);
+  assert.deepEqual(verdicts(all), ["verified", "verified", "verified", "verified"]);
+  assert.deepEqual(verdicts(all, { logs: "", manifestKey: "" }), ["refused", "refused", "refused", "refused"]);
+  for (const one of all) assert.deepEqual(verdicts([one]), [one === all[0] ? "verified" : "open"], one.name);
   for (const [at, one] of all.entries()) {
     const bytes = one.bytes.slice();
     bytes[bytes.length - 5] = (bytes.at(-5) ?? 0) ^ 1;

@@ -1,6 +1,6 @@
 /** What the page says about a set of files. No DOM, no network. */
 import {
-  type AuditEntry, Policy, TlogProof, VerificationError, verifyAudit, verifyManifest, verifyPayout,
+  type AuditEntry, Policy, TlogProof, VerificationError, verifyAudit, verifyManifest, verifyPayout, verifyReceipt,
 } from "../../typescript/src/verify/index.js";
 
 export interface Given {
@@ -21,7 +21,7 @@ export interface Finding {
   readonly facts: readonly (readonly [string, string])[];
 }
 
-type Kind = "keys" | "policy" | "proof" | "manifest" | "signature" | "payout" | "entry";
+type Kind = "keys" | "receipt" | "policy" | "proof" | "manifest" | "signature" | "payout" | "entry";
 
 const text = (bytes: Uint8Array): string => new TextDecoder().decode(bytes);
 
@@ -42,6 +42,7 @@ export function kindOf(bytes: Uint8Array): Kind {
   const has = (...names: readonly string[]): boolean => names.every((name) => name in found);
   const found = json(bytes);
   if (has("audit_vkey", "ledger_vkey")) return "keys";
+  if (has("format", "leaf", "vkey")) return "receipt";
   if (has("run_key", "commitment", "totals")) return "manifest";
   if (has("path", "payout", "payouts")) return "payout";
   if (has("alg", "key", "value")) return "signature";
@@ -78,6 +79,10 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
   const of = (kind: Kind): Given[] => files.filter((file) => kindOf(file.bytes) === kind);
   const findings: Finding[] = [];
   const open = (title: string, needs: string): void => void findings.push({ verdict: "open", title, facts: [["needs", needs]] });
+
+  for (const receipt of of("receipt")) {
+    findings.push(tried(`Receipt: ${receipt.name}`, () => receiptFacts(receipt.bytes, policyOf(trust.logs))));
+  }
 
   const entries = of("entry");
   for (const proof of of("proof")) {
@@ -123,6 +128,30 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
     }
   }
   return findings;
+}
+
+function receiptFacts(file: Uint8Array, policy: Policy): Finding["facts"] {
+  const { shown, ...found } = verifyReceipt(file, policy);
+  const facts: readonly (readonly [string, string | bigint | undefined])[] = [
+    ["operation", found.op],
+    ["from", found.from],
+    ["to", found.to],
+    ["amount", found.amount === undefined ? undefined : `${found.amount} minor units of ${found.asset ?? "?"}`],
+    ["time", found.ts],
+    ["transaction", found.txid],
+    ["of the hold", found.hold],
+    ["of the batch", found.batch],
+    ["reverses", found.reverses],
+    ["reference", shown.reference],
+    ["memo", shown.memo],
+    ...[...(shown.metadata ?? [])].map(([name, value]) => [`metadata: ${name}`, value] as const),
+    ["for the time", shown.effectiveAt],
+    ["made by", shown.principal === undefined ? undefined : `${shown.principal} of ${shown.tenant ?? "?"}`],
+    ["idempotency key", shown.key],
+    ["nonce", shown.nonce],
+    ["entry", `number ${found.seq}`],
+  ];
+  return [...facts.flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)] as const])), ...logFacts(found.checkpoint)];
 }
 
 function entryFacts(entry: Given, proof: string, policy: Policy): Finding["facts"] {

@@ -41,20 +41,22 @@ class Service:
             headers["Authorization"] = "Bearer " + self._credential.token()
         return headers
 
-    def _read(self, path: str, query: Mapping[str, str | int | None] | None = None, *, wait: float = 0.0) -> Answer:
+    def _read(self, path: str, query: Mapping[str, str | int | None] | None = None, *, wait: int = 0) -> Answer:
         """A GET; returns its answer of status 200 and raises Refused for any other one.
 
-        ``wait`` is the time that the service itself was asked to wait, which comes on top of the deadline.
+        ``wait`` is the time in seconds that the service may wait, which comes on top of the deadline.
         """
         asked = {name: str(value) for name, value in (query or {}).items() if value is not None}
         return self._repeat("GET", path + ("?" + urlencode(asked) if asked else ""), None, wait)
 
     def _ask(self, path: str, body: Any) -> Any:
         """A POST that changes nothing, such as a verification."""
-        return self._repeat("POST", path, json.dumps(body).encode(), 0.0).json()
+        return self._repeat("POST", path, json.dumps(body).encode(), 0).json()
 
-    def _repeat(self, method: str, path: str, body: bytes | None, wait: float) -> Answer:
+    def _repeat(self, method: str, path: str, body: bytes | None, wait: int) -> Answer:
         more = {} if body is None else {"Content-Type": "application/json"}
+        if wait:
+            more["Prefer"] = f"wait={wait}"
 
         def once() -> Answer:
             deadline = self._deadline + wait

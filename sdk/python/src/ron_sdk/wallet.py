@@ -374,9 +374,13 @@ class Wallet(Service):
             reversed=int(raw["now"]["reversed_minor"]), reversals=raw["now"]["reversals"],
         ))
 
-    def proof(self, txid: str) -> str:
-        """The proof that the transaction is in the ledger's log (c2sp.org/tlog-proof@v1)."""
-        return self._read(f"/v1/tx/{segment(txid)}/proof").body.decode()
+    def receipt(self, txid: str, *, wait: int = 5) -> bytes:
+        """The receipt as a file that verifies alone (:func:`ron_sdk.verify.verify_receipt`).
+
+        The maker of the entry gets all of its private record, everybody else the shared reference at most. The service
+        waits up to ``wait`` seconds for a checkpoint that covers the entry.
+        """
+        return self._read(f"/v1/tx/{segment(txid)}/receipt", wait=wait).body
 
     def history(self, account: str, *, after: int | None = None, limit: int | None = None) -> HistoryPage:
         raw = self._read(f"/v1/account/{segment(account)}/history", {"after": after, "limit": limit}).json()

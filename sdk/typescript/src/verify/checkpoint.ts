@@ -89,6 +89,11 @@ export class Policy {
     return { ...checkpoint, cosignedBy: cosigned.sort() };
   }
 
+  /** Whether this is the key of a log of the policy. */
+  knows(key: VerifierKey): boolean {
+    return this.#logs.some((known) => known.name === key.name && same(known.publicKey, key.publicKey));
+  }
+
   #addLog(line: string): void {
     const key = parseVkey(line);
     if (key.witness) throw new VerificationError(`the key of ${key.name} is that of a witness, not of a log`);

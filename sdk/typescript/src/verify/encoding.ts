@@ -87,17 +87,30 @@ export function canonicalObject(raw: Uint8Array, what: string): { readonly [name
   return value;
 }
 
-/**
- * Parses an object in one of the two forms that programs write: without spaces, or indented by two. Other forms,
- * repeated names among them, are refused.
- */
+/** Parses an object without repeated names, and without fractions. */
 export function jsonObject(raw: Uint8Array, what: string): { readonly [name: string]: Json } {
   const { text, value } = parse(raw, what);
-  const form = text.replace(/\n$/, "");
-  if (form !== JSON.stringify(value) && form !== JSON.stringify(value, undefined, 2)) {
-    throw new VerificationError(`${what} is JSON in an unusual form: write it without spaces, or indented by two`);
-  }
+  if (repeats(text)) throw new VerificationError(`${what} has a member twice`);
   return value;
+}
+
+/** Whether an object in a JSON text has a name twice, of which `JSON.parse` keeps the last. */
+function repeats(text: string): boolean {
+  const open: Set<unknown>[] = [];
+  let last = "";
+  // Outside of texts, a colon stands only behind a name.
+  for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}:]/g)) {
+    if (token === "{") open.push(new Set());
+    else if (token === "}") open.pop();
+    else if (token !== ":") last = token;
+    else {
+      const names = open.at(-1);
+      const name: unknown = JSON.parse(last);
+      if (names === undefined || names.has(name)) return true;
+      names.add(name);
+    }
+  }
+  return false;
 }
 
 function parse(raw: Uint8Array, what: string): { text: string; value: { readonly [name: string]: Json } } {

@@ -6,7 +6,7 @@ import { concat, decimal, fromB64, same } from "./encoding.js";
 
 const HEADER = "c2sp.org/tlog-proof@v1";
 /** Levels of a tree whose size has 64 bits. */
-const HASHES_MAX = 64;
+export const HASHES_MAX = 64;
 
 export const leafHash = (entry: Uint8Array): Uint8Array => sha256(concat(Uint8Array.of(0), entry));
 

@@ -98,6 +98,10 @@ class Policy:
             raise VerificationError(f"too few witnesses have cosigned the checkpoint; without one of: {missing}")
         return Checkpoint(checkpoint.origin, checkpoint.size, checkpoint.root, tuple(sorted(cosigned)))
 
+    def knows(self, key: VerifierKey) -> bool:
+        """Whether this is the key of a log of the policy."""
+        return key in self._logs
+
     def _add_log(self, line: str) -> None:
         key = VerifierKey.parse(line)
         if key.witness:

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from ..errors import VerificationError
@@ -57,36 +56,32 @@ def canonical(value: Any) -> bytes:
 
 def canonical_object(raw: bytes, what: str) -> dict[str, Any]:
     """Parses an object that must be in canonical form (RFC 8785), byte for byte."""
-    return _parse(raw, what, lambda value: [canonical(value)], "is not canonical JSON")
+    value = json_object(raw, what)
+    if canonical(value) != raw:
+        raise VerificationError(f"{what} is not canonical JSON")
+    return value
 
 
 def json_object(raw: bytes, what: str) -> dict[str, Any]:
-    """Parses an object in one of the two forms that programs write: without spaces, or indented by two."""
+    """Parses an object without repeated names, and without fractions."""
 
-    def forms(value: Any) -> list[bytes]:
-        plain = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
-        indented = json.dumps(value, indent=2, ensure_ascii=False).encode()
-        return [plain, plain + b"\n", indented, indented + b"\n"]
-
-    return _parse(raw, what, forms, "is JSON in an unusual form: write it without spaces, or indented by two")
-
-
-def _parse(raw: bytes, what: str, forms: Callable[[Any], list[bytes]], otherwise: str) -> dict[str, Any]:
-    """Parses an object with ASCII names and without fractions; only these forms of it are accepted."""
+    def members(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(found)) != len(found):
+            raise VerificationError(f"{what} has a member twice")
+        return dict(found)
 
     def no_fraction(text: str) -> Any:
         raise VerificationError(f"{what} has a number that is not whole: {text[:20]}")
 
     try:
-        value = json.loads(utf8(raw, what), parse_float=no_fraction, parse_constant=no_fraction)
-        # Names that stand twice do not come back, and half a surrogate pair cannot be encoded.
-        usual = raw in forms(value)
+        value = json.loads(
+            utf8(raw, what), object_pairs_hook=members, parse_float=no_fraction, parse_constant=no_fraction
+        )
+        canonical(value)  # Half a surrogate pair cannot be encoded.
     except (ValueError, RecursionError) as error:
         raise VerificationError(f"{what} is not JSON") from error
     if not isinstance(value, dict):
         raise VerificationError(f"{what} is not a JSON object")
-    if not usual:
-        raise VerificationError(f"{what} {otherwise}")
     return value
 
 

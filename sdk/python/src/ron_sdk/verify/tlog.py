@@ -10,7 +10,7 @@ from .encoding import decimal, from_b64
 
 HEADER = "c2sp.org/tlog-proof@v1"
 #: Levels of a tree whose size has 64 bits.
-_HASHES_MAX = 64
+HASHES_MAX = 64
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -64,7 +64,7 @@ class TlogProof:
             raise VerificationError("not a proof: there is no index line")
         index = decimal(lines.pop(0).removeprefix("index "), "the index of the proof")
         path = tuple(from_b64(line, "a hash of the proof") for line in lines)
-        if len(path) > _HASHES_MAX or any(len(node) != 32 for node in path):
+        if len(path) > HASHES_MAX or any(len(node) != 32 for node in path):
             raise VerificationError("not a proof: too many hashes, or one that has not 32 bytes")
         return cls(index, path, checkpoint)
 
