@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::transit::leaves;
 
-/// The thief.
+/// A caller at the KMS with the service token of svc-passport and nothing else.
 struct Thief<'a> {
     rig: &'a Rig,
     token: String,

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_auth::{NoteRefused, PolicyNote, RevocationView, Seen, policy_note, read_seen, write_seen};
+use ron_auth::{
+    IssuerRecord, NoteRefused, PolicyNote, RevocationView, policy_note, read_seen, write_seen,
+};
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::passport::RevocationPage;
@@ -80,7 +82,7 @@ struct Follower {
     data: PathBuf,
     pins: Vec<VerifierKey>,
     /// What the service has seen of the issuer; `None` if its file is damaged.
-    seen: Option<Seen>,
+    seen: Option<IssuerRecord>,
 }
 
 fn trust(args: &TrustArgs) -> Result<(), String> {
@@ -197,7 +199,7 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
 
 impl Served {
     /// Whether the revocations are a continuation of those that a service has seen.
-    fn continues(&self, seen: &Seen) -> Result<(), String> {
+    fn continues(&self, seen: &IssuerRecord) -> Result<(), String> {
         let mut view = RevocationView::through(seen.head().as_ref());
         for page in &self.feed {
             view.apply(page, false, 0).map_err(|e| e.to_string())?;
@@ -300,7 +302,7 @@ fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
         }
         if follower.follows(served).is_err() {
             let mut all = read_seen(&follower.data).unwrap_or_default();
-            let seen = Seen {
+            let seen = IssuerRecord {
                 note: served.note.version,
                 log_key: served.note.log_key.as_ref().map(ToString::to_string),
                 checkpoint: None,

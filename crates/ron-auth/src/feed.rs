@@ -140,7 +140,7 @@ impl RonAuthorizer {
     }
 
     /// The view after the feed's last event, and the checkpoint that covers it. It continues `old`,
-    /// or, where that fails, begins anew and leads through the newest head that was seen.
+    /// or, where that fails, begins again and leads through the newest head that was seen.
     fn read_feed(
         &self,
         issuer: &IssuerConfig,

@@ -50,7 +50,7 @@ pub use proofs::ProofCache;
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
 pub use reject::AuthReject;
 pub use revocation::{FeedGap, HistoryLost, RevocationView};
-pub use seen::{AllSeen, NOTE_LOCK, SEEN_FILE, Seen, read_seen, write_seen};
+pub use seen::{AllSeen, IssuerRecord, NOTE_LOCK, SEEN_FILE, read_seen, write_seen};
 pub use settings::{
     AuthConfig, AuthFault, AuthSettings, IssuerConfig, PrincipalSettings, ServicePrincipal,
 };

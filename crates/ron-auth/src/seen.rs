@@ -32,7 +32,7 @@ static NOTE_LOCK_SPEC: LockSpec = NOTE_LOCK;
 /// What was seen of an issuer.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
+pub struct IssuerRecord {
     /// The highest version of its policy note; 0 if none was read.
     pub note: u64,
     /// The verifier key of its revocation log, from that note.
@@ -44,7 +44,7 @@ pub struct Seen {
     pub checkpoint: Option<String>,
 }
 
-impl Seen {
+impl IssuerRecord {
     pub fn log_key(&self) -> Option<VerifierKey> {
         self.log_key.as_ref()?.parse().ok()
     }
@@ -62,7 +62,7 @@ impl Seen {
 }
 
 /// What was seen, by issuer.
-pub type AllSeen = BTreeMap<String, Seen>;
+pub type AllSeen = BTreeMap<String, IssuerRecord>;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,14 +105,18 @@ impl SeenIssuers {
     }
 
     /// What was seen of this issuer; nothing if it is new.
-    pub fn of(&self, issuer: &str) -> Seen {
+    pub fn of(&self, issuer: &str) -> IssuerRecord {
         let held = self.held.lock();
         held.all.get(issuer).cloned().unwrap_or_default()
     }
 
     /// Records a change, durably when this returns. Fails while another thread records one: the
     /// caller reads the issuer again soon.
-    pub fn record(&self, issuer: &str, change: impl FnOnce(&mut Seen)) -> Result<(), String> {
+    pub fn record(
+        &self,
+        issuer: &str,
+        change: impl FnOnce(&mut IssuerRecord),
+    ) -> Result<(), String> {
         let Some(next) = self.claim(issuer, change)? else {
             return Ok(());
         };
@@ -132,7 +136,7 @@ impl SeenIssuers {
     fn claim(
         &self,
         issuer: &str,
-        change: impl FnOnce(&mut Seen),
+        change: impl FnOnce(&mut IssuerRecord),
     ) -> Result<Option<AllSeen>, String> {
         let mut held = self.held.lock();
         let old = held.all.get(issuer);
@@ -190,7 +194,7 @@ pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
         )));
     }
     let document: Document = strict::from_slice(&bytes).map_err(|e| damaged(&e))?;
-    if !document.issuers.values().all(Seen::is_readable) {
+    if !document.issuers.values().all(IssuerRecord::is_readable) {
         return Err(damaged(&"a key or checkpoint cannot be parsed"));
     }
     Ok(document.issuers)
@@ -212,7 +216,7 @@ pub fn write_seen(dir: &Path, all: &AllSeen) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn note(version: u64) -> impl FnOnce(&mut Seen) {
+    fn note(version: u64) -> impl FnOnce(&mut IssuerRecord) {
         move |seen| seen.note = seen.note.max(version)
     }
 
@@ -221,7 +225,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || SeenIssuers::open(Some(dir.path())).unwrap();
         let seen = open();
-        assert_eq!(seen.of("a"), Seen::default());
+        assert_eq!(seen.of("a"), IssuerRecord::default());
         seen.record("a", note(7)).unwrap();
         seen.record("a", note(5)).unwrap();
         let head = "i/revocations\n1\nAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n\n— i/revocations AAAAAAA=\n";
@@ -232,9 +236,9 @@ mod tests {
             assert_eq!(seen.of("b").head().map(|head| head.size), Some(1));
         }
         let running = open();
-        let three = Seen {
+        let three = IssuerRecord {
             note: 3,
-            ..Seen::default()
+            ..IssuerRecord::default()
         };
         write_seen(dir.path(), &AllSeen::from([("a".to_owned(), three)])).unwrap();
         assert_eq!(running.of("a").note, 7);

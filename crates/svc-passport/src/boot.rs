@@ -180,7 +180,9 @@ fn open_register(
         signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
         // This service follows its own feed, too, and remembers the newest head.
         let seen = read_seen(home).map_err(StartError::failed)?;
-        known = seen.get(&settings.issuer).and_then(ron_auth::Seen::head);
+        known = seen
+            .get(&settings.issuer)
+            .and_then(ron_auth::IssuerRecord::head);
     } else {
         disk = Arc::new(MemoryDisk::new());
         dir = PathBuf::from("/").join(LOG_DIR);

@@ -14,11 +14,10 @@ use rusqlite::{OptionalExtension as _, params};
 use super::{Db, KeyStore, StoreError};
 use crate::index::PolicyInForce;
 
-/// The stored policy.
 #[derive(Clone)]
 pub(super) struct StoredPolicy {
     version: u64,
-    /// Canonical JSON.
+    /// The document in the canonical form that was signed (RFC 8785).
     bytes: Vec<u8>,
     /// Its signature, as in a `.sig` file.
     sig: Vec<u8>,

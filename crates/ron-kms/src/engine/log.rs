@@ -132,9 +132,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
     // After all comparisons, which must see the log as it was found, and before the start leaf.
-    complete_pending(&mut writer, &reader, store)?;
-    complete_pending_key(&mut writer, &reader, store)?;
-    complete_pending_policy(&mut writer, &reader, store)?;
+    complete_interrupted(&mut writer, &reader, store)?;
     ring.replace(store.log()).map_err(failure)?;
     if on_disk {
         keep_chain(dir, &ring.view().chain())
@@ -158,6 +156,17 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .publish_by(|| ring.signers())
         .map_err(|e| failure(format!("the first checkpoint cannot be written: {e}")))?;
     Ok(opened)
+}
+
+/// Completes the changes of keys, of the log's key and of the issuer policy that a crash interrupted.
+fn complete_interrupted(
+    writer: &mut AuditWriter,
+    reader: &LogReader,
+    store: &mut KeyStore,
+) -> Result<(), Distrust> {
+    complete_pending(writer, reader, store)?;
+    complete_pending_key(writer, reader, store)?;
+    complete_pending_policy(writer, reader, store)
 }
 
 fn append(writer: &mut AuditWriter, draft: Draft) -> Result<u64, Distrust> {

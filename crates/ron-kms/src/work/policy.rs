@@ -35,7 +35,7 @@ pub struct BroughtPolicy {
 }
 
 impl BroughtPolicy {
-    /// Checks the signature.
+    /// Checks the signature against the pinned keys; a fault is kept for the leaf of the refusal.
     pub fn new(request: &PutIssuerPolicy, pinned: &KeyRing) -> Self {
         let bytes = jcs::canonicalize(&request.policy);
         let checked = if pinned.is_empty() {

@@ -73,7 +73,7 @@ impl WitnessTimes {
         Self(Arc::new(Snapshot::new(Times { deadline, late })))
     }
 
-    /// Replaces both.
+    /// Takes effect at the next request of cosignatures.
     pub(super) fn change(&self, deadline: Duration, late: Duration) {
         self.0.store(Times { deadline, late });
     }

@@ -14,7 +14,7 @@ use super::PAGE_MAX;
 use super::register::{BATCH_MAX, is_own};
 use super::store::{Row, rows_of};
 
-/// What was checked.
+/// How far leaves, checkpoint and rows reach, all of them checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
     pub leaves: u64,
