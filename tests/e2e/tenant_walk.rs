@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ron_client::encode;
 use ron_http::{Method, Reply};
+use ron_proto::ledger::BudgetId;
 use ron_proto::{ContentId, b64, scope};
 use ron_tests::{Fleet, issuer, json, ok, ron_on, until};
 use serde_json::{Value, json};
@@ -148,6 +149,8 @@ struct First {
     cid: String,
     policy: Value,
     policy_hash: String,
+    /// The issuer's signed policy.
+    issuer_policy: Value,
     /// A passport for the wallet.
     token: String,
 }
@@ -182,6 +185,7 @@ impl First {
             ("ron-ledger" | "svc-wallet", "key") => "zqname-transfer",
             ("ron-ledger", "epoch") => "zqname:1",
             ("ron-ledger", "hold") => &self.hold,
+            ("ron-ledger", "id") => return Some(BudgetId::derive(&self.jti()).to_string()),
             ("ron-ledger" | "svc-wallet", "txid") if second => &self.hold,
             ("ron-ledger" | "svc-wallet", "txid") => &self.transfer,
             ("svc-wallet", "asset") => "rpl",
@@ -206,6 +210,10 @@ impl First {
             (service, other) => panic!("{service} {}: give a value for {other}", route.name()),
         };
         Some(value.to_owned())
+    }
+
+    fn jti(&self) -> String {
+        issuer::claims(&self.token)["jti"].as_str().unwrap().to_owned()
     }
 
     /// The last part of the URI of the status list of its token.
@@ -281,6 +289,7 @@ impl First {
             "POST /v1/kms/wrap_batch" => json!({"items": [{"key": self.aes, "plaintext": text}]}),
             "POST /v1/kms/unwrap_batch" => json!({"items": [opened]}),
             "POST /v1/kms/verify_batch" => json!({"items": [verify]}),
+            "PUT /v1/kms/issuer_policy" => self.issuer_policy.clone(),
             "POST /v1/kms/keys" => make,
             "POST /v1/kms/keys/import" => json!({"tenant": NAME, "purpose": NAME, "alg": "ed25519",
                 "wrapping_key": OP_ID, "wrapped": text, "op_id": OP_ID}),
@@ -380,7 +389,9 @@ impl First {
                 body
             }
             "POST /v1/hold/{id}/capture" => json!({"to": "evil:a", "amount_minor": "1"}),
+            "POST /v1/tx/{txid}/reverse" => json!({"amount_minor": "1"}),
             "POST /v1/hold/{id}/release"
+            | "POST /v1/ops/{key}/abandon"
             | "POST /v1/account/{account}/freeze"
             | "POST /v1/account/{account}/unfreeze" => json!({}),
             "POST /v1/batch" => {
@@ -518,9 +529,16 @@ fn reward_policy(fleet: &Fleet) -> (Value, String) {
     let path = fleet.dir().join("reward.json");
     std::fs::write(&path, policy.to_string()).unwrap();
     ok(&fleet.ron(&["policy", "sign", "--kind", "reward", path.to_str().unwrap()]));
-    let signature: Value = serde_json::from_slice(&read("reward.json.sig")).unwrap();
     let hash = ContentId::of(&read("reward.json")).to_string();
-    (json!({"policy": policy, "signature": signature}), hash)
+    (signed_policy(fleet, "reward.json"), hash)
+}
+
+/// A signed policy as it is sent to services.
+fn signed_policy(fleet: &Fleet, path: &str) -> Value {
+    let read = |path: String| -> Value {
+        serde_json::from_slice(&std::fs::read(fleet.dir().join(path)).unwrap()).unwrap()
+    };
+    json!({"policy": read(path.to_owned()), "signature": read(format!("{path}.sig"))})
 }
 
 fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
@@ -607,11 +625,12 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
         mac: mac["mac"].clone(),
         signed,
         vault_ciphertext: word(&sealed["data"]["ciphertext"]),
-        transfer: word(&transfer["txid"]),
-        hold: word(&hold["txid"]),
+        transfer: word(&transfer["receipt"]["txid"]),
+        hold: word(&hold["receipt"]["txid"]),
         cid: word(&stored["cid"]),
         policy,
         policy_hash,
+        issuer_policy: signed_policy(fleet, "policy/issuer.json"),
         token: boss.tokens["svc-wallet"].clone(),
     };
     let run = put(

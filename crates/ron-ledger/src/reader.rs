@@ -36,6 +36,11 @@ impl Reader {
         }
     }
 
+    /// A budget's id does not say whose token it belongs to.
+    pub const fn sees_budgets(&self) -> bool {
+        matches!(self, Self::OfAll)
+    }
+
     /// Of all accounts only pools belong to a tenant. The policy of svc-wallet
     /// says which callers read the others.
     pub fn sees_account(&self, account: &Account) -> bool {

@@ -103,9 +103,9 @@ fn state_routes(api: &Arc<Api>) -> [Route; 6] {
         Route::get("/v1/ledger/budgets/{id}", READ, move |req| {
             reads::budget(&f, req)
         })
-        .summary("What was spent under the budget of a token")
+        .summary("What was spent under the budget of a token; without ledger:audit for services of the installation only")
         .returns::<BudgetDoc>(200)
-        .errors(&[400])
+        .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)
@@ -143,7 +143,7 @@ fn entry_routes(api: &Arc<Api>) -> [Route; 4] {
         })
         .summary("How much of a transaction is reversed, and by what")
         .returns::<ReversalsDoc>(200)
-        .errors(&[400, 503])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::new(Method::GET, "/v1/ledger/events", READ, move |req, res| {
             reads::events(&c, &req, res);

@@ -99,7 +99,13 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn budget(api: &Api, req: &Request) -> Answer {
     req.query_only(&[])?;
-    Ok(Response::json(200, &api.ledger.budget(param(req, "id")?)))
+    let id = param(req, "id")?;
+    if !Reader::new(&req.principal).sees_budgets() {
+        return Err(Problem::not_found(
+            "budgets belong to tokens: svc-wallet shows a token its own at /v1/budget",
+        ));
+    }
+    Ok(Response::json(200, &api.ledger.budget(id)))
 }
 
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
@@ -131,6 +137,11 @@ pub(super) fn tx(api: &Api, req: &Request) -> Answer {
 pub(super) fn reversals(api: &Api, req: &Request) -> Answer {
     req.query_only(&[])?;
     let tx: TxId = param(req, "txid")?;
+    let made = api.ledger.tx(tx).map_err(|e| log_read_failed(&e))?;
+    let reader = Reader::new(&req.principal);
+    if made.is_none_or(|made| !reader.sees(&made.entry)) {
+        return Err(Problem::not_found("there is no entry with this id"));
+    }
     let found = api.history.as_ref().map(|history| history.reversals(tx));
     let reversals = found.transpose().map_err(|e| {
         tracing::warn!(event = "projection_read_failed", error = %e);

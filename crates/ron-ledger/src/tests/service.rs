@@ -267,6 +267,13 @@ fn a_tenant_reads_what_belongs_to_it_and_writes_nothing() {
             reads(of_t),
             "{who}"
         );
+        assert_eq!(
+            status(&format!("/v1/ledger/tx/{hold}/reversals")),
+            reads(of_t),
+            "{who}"
+        );
+        let budget = format!("/v1/ledger/budgets/{}", "07".repeat(16));
+        assert_eq!(status(&budget), reads(all), "{who}");
         assert_eq!(status("/v1/ledger/by-key/t/p/h"), reads(of_t), "{who}");
         assert_eq!(
             status("/v1/ledger/by-key/u/p/u"),
