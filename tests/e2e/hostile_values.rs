@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ron_http::Method;
-use ron_tests::issuer::Rig;
+use ron_tests::issuer::{Rig, minted};
 use ron_tests::tools::signal;
 use ron_tests::{Draws, Fleet, SERVICES, json, ok, read_json, until};
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ fn amounts() -> Vec<String> {
 }
 
 /// Nonces as JSON, none of which is a number that a nonce can be.
-const NONCES: [&str; 12] = [
+const NONCES: [&str; 11] = [
     "-1",
     "1.5",
     "1.0",
@@ -133,7 +133,6 @@ const NONCES: [&str; 12] = [
     "+1",
     "9007199254740993",
     "18446744073709551616",
-    "null",
     "true",
     "[1]",
 ];
@@ -328,13 +327,7 @@ fn bodies_that_are_no_such_object_are_refused_at_once() {
 fn a_holder_neither_sees_nor_moves_what_belongs_to_another() {
     let rig = Rig::start();
     let wallet = rig.fleet.api("svc-wallet");
-    let holder = |name: &str| {
-        rig.stolen("at+jwt", |claims| {
-            for claim in ["sub", "client_id"] {
-                claims[claim] = name.into();
-            }
-        })
-    };
+    let holder = |name: &str| minted(&rig.fleet, "svc-wallet", &json!({"sub": name}));
     let (alice, bob) = (holder("alice"), holder("bob"));
     let path = rig.fleet.dir().join("policy/wallet.json");
     let mut policy = read_json(&path);

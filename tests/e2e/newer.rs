@@ -152,13 +152,13 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "ron-kms",
         "ron-kms/data/audit/log.meta",
         |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
-        ["log.meta", "99", "up to 1", "newer program"],
+        ["log.meta", "99", "up to 2", "newer program"],
     ),
     (
         "ron-kms",
         "ron-kms/data/audit",
         newer_segment,
-        ["00000000.seg", "99", "up to 1", "newer program"],
+        ["00000000.seg", "99", "up to 2", "newer program"],
     ),
     (
         "ron-kms",
@@ -175,20 +175,20 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
     (
         "svc-passport",
         "svc-passport/data/revocations/log.meta",
-        |f| replace(f, "ron-tlog 1", "ron-tlog 99"),
-        ["log.meta", "99", "up to 1", "newer program"],
+        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
+        ["log.meta", "99", "up to 2", "newer program"],
     ),
     (
         "ron-ledger",
         "ron-ledger/data/log/log.meta",
         |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
-        ["log.meta", "99", "up to 1", "newer program"],
+        ["log.meta", "99", "up to 2", "newer program"],
     ),
     (
         "ron-ledger",
         "ron-ledger/data/log",
         newer_segment,
-        ["00000000.seg", "99", "up to 1", "newer program"],
+        ["00000000.seg", "99", "up to 2", "newer program"],
     ),
     (
         "svc-wallet",

@@ -165,7 +165,7 @@ fn services_notice_an_issuer_that_was_rolled_back() {
     // The issuer's whole data directory as it was before the revocation. Nothing in it can show that.
     std::fs::remove_dir_all(&data).unwrap();
     copy_tree(&old, &data);
-    let fleet = Fleet::start_in(fleet.keep_dir());
+    let fleet = Fleet::start_distrusting(fleet.keep_dir());
     for name in ["svc-wallet", "ron-kms", "ron-ledger"] {
         until("it notices the rollback", || {
             degraded(&fleet, name).contains("it was rolled back")

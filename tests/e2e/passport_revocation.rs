@@ -261,6 +261,7 @@ fn policies_are_taken_up_newer_and_signed_only() {
         let line = text
             .lines()
             .find_map(|l| l.strip_prefix("policy "))
+            .and_then(|l| l.split(' ').next())
             .map(str::to_owned);
         (line.unwrap(), text)
     };

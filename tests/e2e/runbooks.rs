@@ -202,6 +202,11 @@ fn a_doubted_date() {
 }
 
 #[test]
+fn revocations_that_were_changed() {
+    carried_out("revocation-log.md", 2);
+}
+
+#[test]
 fn a_disk_that_hangs_or_fills_up() {
     carried_out("disk.md", 0);
 }

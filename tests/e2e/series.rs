@@ -9,7 +9,7 @@ use ron_tests::tools::signal;
 use ron_tests::{Fleet, SERVICES, ok, until, workspace};
 
 /// Maximum series of one service without any request.
-const QUIET_MAX: usize = 500;
+const QUIET_MAX: usize = 650;
 /// Alerts on features that this fleet does not have: it serves without TLS.
 const NOT_HERE: [&str; 1] = ["_certificate_not_after_seconds"];
 

@@ -54,11 +54,20 @@ const ECHO: &str = "a key of the second tenant, to which it gave the same name";
 const MOVING: [(&str, &str); 8] = [
     ("/audit/v1/", "the log grows"),
     ("/log/v1/", "the log gets newer checkpoints"),
-    ("/v1/kms/audit/entries", "attempts on a key are leaves of its owner"),
-    ("/v1/auth/token/lookup-self", "it has the rest of the token's life"),
+    (
+        "/v1/kms/audit/entries",
+        "attempts on a key are leaves of its owner",
+    ),
+    (
+        "/v1/auth/token/lookup-self",
+        "it has the rest of the token's life",
+    ),
     ("/v1/ledger/head", "the log gets newer checkpoints"),
     ("/v1/tx/{txid}/proof", "it is under the newest checkpoint"),
-    ("/v1/passport/policy", "it is signed again from time to time"),
+    (
+        "/v1/passport/policy",
+        "it is signed again from time to time",
+    ),
     ("/v1/passport/", "revocations by all tenants are public"),
 ];
 
@@ -213,7 +222,10 @@ impl First {
     }
 
     fn jti(&self) -> String {
-        issuer::claims(&self.token)["jti"].as_str().unwrap().to_owned()
+        issuer::claims(&self.token)["jti"]
+            .as_str()
+            .unwrap()
+            .to_owned()
     }
 
     /// The last part of the URI of the status list of its token.
@@ -258,8 +270,8 @@ impl First {
             }
             "ron-kms" => Sent::Json(self.kms(route)),
             "svc-passport" => self.passport(route),
-            "ron-ledger" => Sent::Json(self.ledger(route, second)),
-            "svc-wallet" => Sent::Json(self.wallet(route)),
+            "ron-ledger" => Sent::Json(Self::ledger(route, second)),
+            "svc-wallet" => Sent::Json(Self::wallet(route)),
             "svc-rewarder" => self.rewarder(route),
             _ => Sent::Json(self.admin(route)),
         }
@@ -352,7 +364,7 @@ impl First {
         }
     }
 
-    fn ledger(&self, route: &Route, second: bool) -> Value {
+    fn ledger(route: &Route, second: bool) -> Value {
         match route.name().as_str() {
             "POST /v1/ledger/commit" if second => {
                 let hash = format!("b3:{}", "07".repeat(32));
@@ -370,13 +382,13 @@ impl First {
         }
     }
 
-    fn wallet(&self, route: &Route) -> Value {
+    fn wallet(route: &Route) -> Value {
         let moved = json!({"from": "acct:zqname", "to": "evil:a", "asset": "rpl", "amount_minor": "1", "nonce": 3});
         let without = |names: &[&str]| {
             let mut body = moved.clone();
-            names
-                .iter()
-                .for_each(|name| drop(body.as_object_mut().unwrap().remove(*name)));
+            for name in names {
+                body.as_object_mut().unwrap().remove(*name);
+            }
             body
         };
         match route.name().as_str() {
@@ -409,7 +421,10 @@ impl First {
             "PUT /rewarder/policy/{id}" => Sent::Json(self.policy.clone()),
             "POST /rewarder/snapshots" | "PUT /rewarder/snapshots/{cid}" => {
                 // Its own rows: what it uploads it may read.
-                Sent::Text("text/csv", USAGE.lines().next().unwrap().to_owned() + "\nevil:a,smoothing_pool,1\n")
+                Sent::Text(
+                    "text/csv",
+                    USAGE.lines().next().unwrap().to_owned() + "\nevil:a,smoothing_pool,1\n",
+                )
             }
             other => panic!("{other} is new: say here what a second tenant would send"),
         }
@@ -646,7 +661,9 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
 fn settle(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            VOLATILE.iter().for_each(|name| drop(members.remove(*name)));
+            for name in VOLATILE {
+                members.remove(name);
+            }
             members.values_mut().for_each(settle);
         }
         Value::Array(items) => items.iter_mut().for_each(settle),
@@ -703,7 +720,10 @@ fn fault(route: &str, reply: &Reply) -> Option<&'static str> {
         Some("the request is malformed, so it shows nothing")
     } else if body.contains(SECRET) {
         Some("it shows what only the first tenant knows")
-    } else if reply.status < 300 && body.contains(NAME) && !SHOWN.iter().any(|(listed, _)| *listed == route) {
+    } else if reply.status < 300
+        && body.contains(NAME)
+        && !SHOWN.iter().any(|(listed, _)| *listed == route)
+    {
         Some("it shows something of the first tenant")
     } else {
         None

@@ -94,6 +94,8 @@ fn about(route: &str, key: &str) -> Means {
         }
         "GET /v1/kms/keys" | "GET /v1/transit/keys" => Means::OwnKeys,
         "GET /audit/v1/tile/entries/{bundle}"
+        // The leaves about the keys of the caller's own tenant.
+        | "GET /v1/kms/audit/entries"
         | "GET /v1/auth/token/lookup-self"
         | "GET /v1/kms/wrapping_key"
         | "POST /v1/kms/random"
@@ -417,6 +419,15 @@ fn usage_is_paid_once_also_after_a_restart_and_without_the_rewarders_disk() {
 #[test]
 fn the_same_key_of_one_name_in_two_tenants_is_two_operations() {
     let fleet = Fleet::start();
+    fleet.change_wallet_policy(|policy| {
+        let rules = policy["rules"].as_array_mut().unwrap();
+        for tenant in ["first", "second"] {
+            rules.push(
+                json!({"principal": "operator", "tenant": tenant, "actions": ["issue", "read"],
+                "accounts": ["acct:*"], "assets": ["usd"]}),
+            );
+        }
+    });
     let url = format!("{}/v1/issue", fleet.api("svc-wallet"));
     let issue = |tenant: &str, minor: &str| {
         let token = passport(&fleet, "svc-wallet", tenant, "wallet:issue wallet:read");

@@ -561,11 +561,13 @@ fn a_days_total_outlives_restarts_kills_and_the_loss_of_what_is_derived() {
     let mut w = Wallet::start();
     let began = utc_day();
     let most = "100000000000000000000";
-    let issue = |n: usize| {
-        let one = json!({"op": "issue", "to": "rich", "asset": "big", "amount_minor": most});
-        json!({ "items": vec![one; n] })
-    };
-    let results = json(&w.post("d1", "batch", &issue(99)), 200)["results"].clone();
+    let pay = |from: &str, amount: &str| json!({"op": "transfer", "from": from, "to": "shop", "asset": "big", "amount_minor": amount});
+    let issue = |to: &str| json!({"op": "issue", "to": to, "asset": "big", "amount_minor": most});
+    let mut issued = vec![issue("rich"); 102];
+    issued.push(issue("other"));
+    json(&w.post("d0", "batch", &json!({ "items": issued })), 200);
+    let paid = json!({ "items": vec![pay("rich", most); 99] });
+    let results = json(&w.post("d1", "batch", &paid), 200)["results"].clone();
     assert_eq!(results[98]["outcome"], "done");
     // Of the daily maximum, 100 times that of one operation, one part is left.
     for (round, end) in ["stop", "kill", "forget"].into_iter().enumerate() {
@@ -580,11 +582,7 @@ fn a_days_total_outlives_restarts_kills_and_the_loss_of_what_is_derived() {
             std::fs::remove_dir_all(derived).unwrap();
         }
         w = Wallet::of(Fleet::start_in(dir));
-        let body = json!({"items": [
-            {"op": "issue", "to": "rich", "asset": "big", "amount_minor": most},
-            {"op": "issue", "to": "rich", "asset": "big", "amount_minor": "1"},
-            {"op": "issue", "to": "other", "asset": "big", "amount_minor": "1"}
-        ]});
+        let body = json!({"items": [pay("rich", most), pay("rich", "1"), pay("other", "1")]});
         let told = json(&w.post(&format!("d2-{round}"), "batch", &body), 200)["results"].clone();
         if utc_day() != began {
             println!("a new day began meanwhile; nothing is shown");

@@ -30,7 +30,7 @@ use ron_kernel::Deadline;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::tools::Process;
+use crate::tools::{Process, signal};
 
 pub use ron_files::trial::{Draws, number};
 
@@ -236,6 +236,26 @@ impl Fleet {
     }
 
     fn run(dir: Arc<TempDir>, command: &mut Command) -> Self {
+        let fleet = Self::run_as_it_is(dir, command);
+        // `ron up` waits for passports too, but on a busy machine not long enough.
+        let started = Instant::now();
+        for service in SERVICES {
+            let url = format!("{}/readyz", fleet.health(service));
+            while !takes_passports(&fleet.get(&url, None)) {
+                assert!(started.elapsed() < START, "{service} takes no passports");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        fleet
+    }
+
+    /// Starts one whose services may refuse the issuer, and so passports.
+    pub fn start_distrusting(dir: Arc<TempDir>) -> Self {
+        let mut command = Command::new(ron_binary());
+        Self::run_as_it_is(dir, unhurried(&mut command))
+    }
+
+    fn run_as_it_is(dir: Arc<TempDir>, command: &mut Command) -> Self {
         let mut child = spawn_up(dir.path(), command);
         let out = child.stdout.take().expect("piped");
         let started = Instant::now();
@@ -252,21 +272,12 @@ impl Fleet {
             panic!("ron up ended before it was ready: {status}");
         }
         let text = std::fs::read(dir.path().join("run/endpoints.json")).expect("endpoints.json");
-        let fleet = Self {
+        Self {
             endpoints: serde_json::from_slice(&text).expect("JSON"),
             dir,
             child: Process(child),
             http: Arc::new(http_client()),
-        };
-        // `ron up` waits for passports too, but on a busy machine not long enough.
-        for service in SERVICES {
-            let url = format!("{}/readyz", fleet.health(service));
-            while !takes_passports(&fleet.get(&url, None)) {
-                assert!(started.elapsed() < START, "{service} takes no passports");
-                std::thread::sleep(Duration::from_millis(20));
-            }
         }
-        fleet
     }
 
     pub fn dir(&self) -> &Path {
@@ -433,6 +444,23 @@ impl Fleet {
         keys
     }
 
+    /// Signs a changed wallet policy of the next version and waits until svc-wallet has it in force.
+    pub fn change_wallet_policy(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.dir().join("policy/wallet.json");
+        let mut policy = read_json(&path);
+        let version = policy["version"].as_u64().expect("a number") + 1;
+        policy["version"] = version.into();
+        change(&mut policy);
+        std::fs::write(&path, policy.to_string()).expect("the policy is written");
+        let file = path.to_str().expect("UTF-8");
+        ok(&self.ron(&["policy", "sign", "--kind", "wallet", file]));
+        signal(self.pid(), "-HUP");
+        let metric = "svc_wallet_policy_version{kind=\"wallet\"}";
+        until("the new policy", || {
+            self.metric("svc-wallet", metric) >= version as f64
+        });
+    }
+
     /// Puts the next version of the issuer policy where the issuer reads it, signed, and at once in
     /// force in the KMS.
     pub fn change_issuer_policy(&self, change: impl FnOnce(&mut Value)) {
@@ -538,9 +566,8 @@ pub fn json(reply: &Reply, status: u16) -> Value {
 /// keys.
 pub fn takes_passports(readyz: &Reply) -> bool {
     let waits = |doc: &Value| {
-        doc["degraded"]
-            .as_array()
-            .is_some_and(|all| all.contains(&json!("passports")))
+        let degraded = doc["degraded"].as_array();
+        degraded.is_some_and(|all| all.contains(&json!("passports")))
     };
     readyz.status == 200 && serde_json::from_slice(&readyz.body).is_ok_and(|doc| !waits(&doc))
 }

@@ -1,3 +1,5 @@
+//! Entries as JSON: the form of each kind, what is refused, and what counts as the same request.
+
 use super::*;
 
 fn transfer() -> Entry {
