@@ -47,7 +47,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     assert!(!journal.receipts.is_empty() && !journal.signatures.is_empty());
     let wallet = fleet.wallet();
     for (key, receipt) in &journal.receipts {
-        let found = wallet.tx(receipt.receipt.txid, Deadline::within(CALL));
+        let mut found = wallet.tx(receipt.receipt.txid, Deadline::within(CALL));
+        // What became of the transaction is no part of its receipt.
+        found.iter_mut().for_each(|found| found.now = None);
         assert_eq!(
             found.as_ref(),
             Ok(receipt),

@@ -13,8 +13,9 @@ fn refusal(fleet_dir: &Path) -> String {
     let config = fleet_dir.join("svc-passport/config.toml");
     let none: [&str; 0] = [];
     let out = service("svc-passport", &config, none).output().unwrap();
-    assert_eq!(out.status.code(), Some(1));
-    String::from_utf8_lossy(&out.stderr).into_owned()
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    said
 }
 
 /// The offline check of a data directory: whether it is passed, and what it says.

@@ -51,9 +51,10 @@ const TOKEN: &str = "the claims of the token that was sent, which any holder can
 const ECHO: &str = "a key of the second tenant, to which it gave the same name";
 
 /// Reads whose answers change with time, or with attempts of others, and why.
-const MOVING: [(&str, &str); 8] = [
+const MOVING: [(&str, &str); 9] = [
     ("/audit/v1/", "the log grows"),
     ("/log/v1/", "the log gets newer checkpoints"),
+    ("/revocations/v1/", "the log gets newer checkpoints"),
     (
         "/v1/kms/audit/entries",
         "attempts on a key are leaves of its owner",
@@ -63,7 +64,7 @@ const MOVING: [(&str, &str); 8] = [
         "it has the rest of the token's life",
     ),
     ("/v1/ledger/head", "the log gets newer checkpoints"),
-    ("/v1/tx/{txid}/proof", "it is under the newest checkpoint"),
+    ("/v1/tx/{txid}/receipt", "it is under the newest checkpoint"),
     (
         "/v1/passport/policy",
         "it is signed again from time to time",
@@ -184,9 +185,9 @@ impl First {
             ("ron-kms", "name") => "zqname",
             ("ron-kms", "algorithm" | "hash") => "sha2-256",
             ("ron-kms", "list") => "true",
-            ("ron-kms" | "ron-ledger", "index") => "0",
-            ("ron-kms" | "ron-ledger", "bundle") => "000.p/1",
-            ("ron-kms" | "ron-ledger", "tile") => "0/000.p/1",
+            ("ron-kms" | "ron-ledger" | "svc-passport", "index") => "0",
+            ("ron-kms" | "ron-ledger" | "svc-passport", "bundle") => "000.p/1",
+            ("ron-kms" | "ron-ledger" | "svc-passport", "tile") => "0/000.p/1",
             ("ron-ledger", "account") if second => "pool:zqname/usage",
             ("ron-ledger" | "svc-wallet" | "svc-rewarder", "account") => "acct:zqname",
             ("ron-ledger", "tenant") => NAME,
@@ -522,7 +523,7 @@ fn fleet() -> Fleet {
     let mut fleet = Fleet::start_in(dir.clone());
     let rule = |tenant: &str, accounts: &str| {
         json!({"tenant": tenant, "principal": CALLER, "accounts": [accounts], "assets": ["*"],
-            "actions": ["read", "issue", "transfer", "burn", "hold", "admin"]})
+            "actions": ["read", "issue", "transfer", "burn", "hold", "reverse", "admin"]})
     };
     let rules = [rule(NAME, "*"), rule("evil", "evil:*")];
     let path = dir.path().join("policy/wallet.json");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ron_proto::b64;
+use ron_tests::issuer::minted;
 use ron_tests::verifiers::{file, from_pypi, go};
 use ron_tests::{Fleet, json, ok, ron_on};
 use serde_json::{Value, json};
@@ -33,42 +34,23 @@ fn python(program: &Path, dir: &Path, vkey: &str, index: u64, proof: &str, leaf:
     command.output().expect("it runs")
 }
 
-/// A passport whose subject is `name`, with the scope `wallet:read` alone, signed with the issuer's key.
+/// A passport whose subject is `name`, with the scope `wallet:read` alone.
 fn reader(bank: &Bank, name: &str) -> String {
-    let part = |n: usize| -> Value {
-        let text = bank.token.split('.').nth(n).unwrap();
-        serde_json::from_slice(&b64::from_url(text).unwrap()).unwrap()
-    };
-    let mut claims = part(1);
-    claims["sub"] = name.into();
-    claims["scope"] = "wallet:read".into();
-    let encoded = |value: &Value| b64::url(value.to_string().as_bytes());
-    let signed = format!("{}.{}", encoded(&part(0)), encoded(&claims));
-    let fleet = &bank.fleet;
-    let body =
-        json!({"key": fleet.bootstrap()["issuer_key"], "message": b64::url(signed.as_bytes())});
-    let answer = fleet.kms("sign", &body, 200);
-    let signature = answer["signatures"][0]["signature"].as_str().unwrap();
-    format!("{signed}.{signature}")
+    let claims = json!({"sub": name, "scope": "wallet:read"});
+    minted(&bank.fleet, "svc-wallet", &claims)
 }
 
 /// A fleet that lets `name` read one account, beside the rules that are there.
 fn fleet_with_reader(name: &str, account: &str) -> Fleet {
-    let mut fleet = Fleet::start();
-    let path = fleet.dir().join("policy/wallet.json");
-    let mut policy: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    policy["version"] = (policy["version"].as_u64().unwrap() + 1).into();
-    let mut rule = policy["rules"][0].clone();
-    rule["principal"] = name.into();
-    rule["actions"] = json!(["read"]);
-    rule["accounts"] = json!([account]);
-    policy["rules"].as_array_mut().unwrap().push(rule);
-    std::fs::write(&path, policy.to_string()).unwrap();
-    let file = path.to_str().unwrap();
-    ok(&fleet.ron(&["policy", "sign", "--kind", "wallet", file]));
-    let dir = fleet.keep_dir();
-    assert_eq!(fleet.stop(), Some(0));
-    Fleet::start_in(dir)
+    let fleet = Fleet::start();
+    fleet.change_wallet_policy(|policy| {
+        let mut rule = policy["rules"][0].clone();
+        rule["principal"] = name.into();
+        rule["actions"] = json!(["read"]);
+        rule["accounts"] = json!([account]);
+        policy["rules"].as_array_mut().unwrap().push(rule);
+    });
+    fleet
 }
 
 /// All bytes of a receipt file: its texts, and what its base64 stands for.
