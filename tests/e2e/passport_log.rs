@@ -12,7 +12,11 @@ use serde_json::Value;
 fn refusal(fleet_dir: &Path) -> String {
     let config = fleet_dir.join("svc-passport/config.toml");
     let none: [&str; 0] = [];
-    let out = service("svc-passport", &config, none).output().unwrap();
+    let out = service("svc-passport", &config, none)
+        .env("SVC_PASSPORT_BIND_ADDR", "127.0.0.1:0")
+        .env("SVC_PASSPORT_HEALTH_ADDR", "127.0.0.1:0")
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(1), "{said}");
     said

@@ -444,6 +444,13 @@ impl Fleet {
         keys
     }
 
+    /// Puts a signed wallet policy in force that has these rules after those that are there.
+    pub fn add_wallet_rules<const N: usize>(&self, rules: [Value; N]) {
+        self.change_wallet_policy(|policy| {
+            policy["rules"].as_array_mut().expect("rules").extend(rules);
+        });
+    }
+
     /// Signs a changed wallet policy of the next version and waits until svc-wallet has it in force.
     pub fn change_wallet_policy(&self, change: impl FnOnce(&mut Value)) {
         let path = self.dir().join("policy/wallet.json");

@@ -171,6 +171,14 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron wallet reverse $TX 30 --key refund-17",
     ),
     ("wallet show", "ron wallet show $HOLD --json"),
+    (
+        "wallet receipt",
+        "ron wallet receipt $TXID --out order-17.receipt.json",
+    ),
+    (
+        "revocations verify",
+        "ron revocations verify\nron revocations verify --data-dir /backup/ron",
+    ),
     ("wallet freeze", "ron wallet freeze acct:mallory"),
     ("wallet unfreeze", "ron wallet unfreeze acct:mallory"),
     (

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_kernel::{RankedMutex, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, Topology, queue};
+use ron_kernel::{
+    RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, Topology, queue,
+};
 use ron_service::{
     Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
 };
@@ -118,26 +119,28 @@ fn assemble(
         Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
         None => None,
     };
-    let stages = Stages {
-        sup: &chassis.sup,
-        live: Arc::new(AtomicUsize::new(
-            settings.keys.jobs + 1 + usize::from(emitter.is_some()),
-        )),
-    };
     sweep_spool(root).map_err(StartError::failed)?;
     let uploads = root.join("intake");
     intake::clear(&uploads).map_err(StartError::failed)?;
     spawn_intake(chassis, settings, &library, &uploads, &queues);
     let origin = origin(chassis, settings)?;
     let fetches = origin.is_some();
-    spawn_workers(&stages, settings, &library, root, origin, &queues, &metrics)?;
+    spawn_workers(
+        &chassis.sup,
+        settings,
+        &library,
+        root,
+        origin,
+        &queues,
+        &metrics,
+    )?;
     let emits = emitter.is_some();
     spawn_writer(
-        chassis, &stages, settings, &library, root, emits, &registry, &queues, &metrics,
+        chassis, settings, &library, root, emits, &registry, &queues, &metrics,
     );
     let can_settle = emits;
     if let Some(emitter) = emitter {
-        stages.spawn(&EMIT, move |ctx| emitter.run(ctx));
+        chassis.sup.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
     let scheduler = Scheduler {
         store_fault: store_fault(chassis, &metrics),
@@ -152,13 +155,7 @@ fn assemble(
         clock: chassis.clock.clone(),
         metrics,
     };
-    spawn_scheduler(
-        &chassis.sup,
-        scheduler,
-        store,
-        &stages.live,
-        &root.join("rewarder.db"),
-    );
+    spawn_scheduler(&chassis.sup, scheduler, store, &root.join("rewarder.db"));
     Ok(Api {
         registry,
         library,
@@ -248,46 +245,22 @@ fn emitter(
     })
 }
 
-/// Spawns the stages that report to the scheduler, and counts those still running.
-struct Stages<'a> {
-    sup: &'a Supervisor,
-    live: Arc<AtomicUsize>,
-}
+/// The rows of the stages that report to the scheduler.
+const REPORTING: [&ThreadSpec; 3] = [&WORK, &ARTIFACT, &EMIT];
 
-impl Stages<'_> {
-    fn spawn(
-        &self,
-        spec: &'static ron_kernel::ThreadSpec,
-        body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
-    ) {
-        self.sup.spawn(
-            spec,
-            counted(Arc::clone(&self.live), self.sup.drain_token(), body),
-        );
-    }
-}
-
-/// A body that decrements the count when it returns during a drain.
-fn counted<F: Fn(&ThreadCtx) + Send + Sync + 'static>(
-    live: Arc<AtomicUsize>,
-    draining: Shutdown,
-    body: F,
-) -> impl Fn(&ThreadCtx) + Send + Sync + 'static {
-    move |ctx| {
-        body(ctx);
-        // A stage whose senders are gone returns before its own shutdown is signalled; that counts
-        // as its end too. A return at any other time is a crash, and the supervisor starts the
-        // stage again.
-        if ctx.shutdown.is_set() || draining.is_set() {
-            // Release: the scheduler, which loads with acquire, sees every report that this thread
-            // sent before.
-            live.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
+/// Whether no stage reports to the scheduler any more. A thread counts as ended after its body has returned, so after its last
+/// report, and also when it is lost because its row has used its restarts up.
+fn no_stage_reports(sup: &Supervisor) -> bool {
+    let planes = sup.planes();
+    let mut reporting = planes.iter().filter(|plane| {
+        let is_of = |row: &&ThreadSpec| row.name.trim_end_matches('-') == plane.name;
+        REPORTING.iter().any(is_of)
+    });
+    reporting.all(|plane| plane.live == 0)
 }
 
 fn spawn_workers(
-    stages: &Stages<'_>,
+    sup: &Supervisor,
     settings: &Settings,
     library: &Library,
     root: &Path,
@@ -300,30 +273,20 @@ fn spawn_workers(
         origin,
         scratch: root.join("intake"),
         spool: root.join("spool"),
-        pool: calc_pool(
-            stages.sup,
-            stages.sup.pool_size(settings.keys.compute_workers, 256),
-        )?,
+        pool: calc_pool(sup, sup.pool_size(settings.keys.compute_workers, 256))?,
         work: queues.work.1.clone(),
         results: queues.results.0.clone(),
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
     };
-    let body = counted(
-        Arc::clone(&stages.live),
-        stages.sup.drain_token(),
-        move |ctx: &ThreadCtx| {
-            worker.run(ctx);
-        },
-    );
-    stages.sup.spawn_pool(&WORK, settings.keys.jobs, body);
+    let body = move |ctx: &ThreadCtx| worker.run(ctx);
+    sup.spawn_pool(&WORK, settings.keys.jobs, body);
     Ok(())
 }
 
 #[allow(clippy::too_many_arguments)] // what the start has made by then
 fn spawn_writer(
     chassis: &Chassis,
-    stages: &Stages<'_>,
     settings: &Settings,
     library: &Library,
     root: &Path,
@@ -350,7 +313,7 @@ fn spawn_writer(
         },
         disk: Box::new(chassis.ready.hook("artifacts")),
     };
-    stages.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
+    chassis.sup.spawn(&ARTIFACT, move |ctx| writer.run(ctx));
 }
 
 fn spawn_intake(
@@ -415,17 +378,11 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
 }
 
 /// The scheduler owns the open store. After a panic it opens the file again.
-fn spawn_scheduler(
-    sup: &Supervisor,
-    scheduler: Scheduler,
-    store: Store,
-    live: &Arc<AtomicUsize>,
-    path: &Path,
-) {
-    let (live, path) = (Arc::clone(live), path.to_owned());
+fn spawn_scheduler(sup: &Supervisor, scheduler: Scheduler, store: Store, path: &Path) {
+    let (stages, path) = (sup.clone(), path.to_owned());
     let run = move |store: Store, ctx: &ThreadCtx| {
         let mut memory = scheduler.resume(Box::new(store));
-        scheduler.run(&mut memory, ctx, &|| live.load(Ordering::Acquire) == 0);
+        scheduler.run(&mut memory, ctx, &|| no_stage_reports(&stages));
     };
     let reopen =
         move || Some(Store::open(&path, MIGRATIONS).expect("the store could be opened before"));

@@ -179,9 +179,9 @@ fn runs_go_on_while_one_worker_lives_and_readiness_says_how_it_stands() {
     until("the last worker is lost", || workers(&running).live == 0);
     let reply = caller.readyz();
     let body: Value = serde_json::from_slice(&reply.body).expect("JSON");
-    assert_eq!(
-        (reply.status, &body["missing"]),
-        (503, &json!(["rew-work"]))
-    );
+    assert_eq!(reply.status, 503);
+    // The artifact writer may be among them: without workers its queue has no sender left.
+    let missing = body["missing"].as_array().expect("a list");
+    assert!(missing.contains(&json!("rew-work")), "{body}");
     end(running);
 }
