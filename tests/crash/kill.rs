@@ -49,7 +49,9 @@ fn nothing_acknowledged_is_lost_and_nothing_is_paid_twice() {
     for (key, receipt) in &journal.receipts {
         let mut found = wallet.tx(receipt.receipt.txid, Deadline::within(CALL));
         // What became of the transaction is no part of its receipt.
-        found.iter_mut().for_each(|found| found.now = None);
+        if let Ok(found) = &mut found {
+            found.now = None;
+        }
         assert_eq!(
             found.as_ref(),
             Ok(receipt),

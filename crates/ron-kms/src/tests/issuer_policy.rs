@@ -1,7 +1,6 @@
 //! The signed issuer policy: who may bring it, which one is in force, and what the issuer's keys sign under it.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{FaultKind, SimDisk};
@@ -97,8 +96,7 @@ fn kid(doc: &KeyDoc) -> String {
 
 /// Has a token for `shop` signed; `change` differs from one that the policy allows.
 fn token(rig: &Rig, key: &KeyDoc, change: &Value) -> TestReply {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.expect("after 1970").as_secs();
+    let now = rig.engine.kms.clock.unix_ms() / 1000;
     let mut claims = json!({"iss": "http://i", "sub": "shop", "aud": "my-api", "iat": now, "nbf": now, "exp": now + 600,
         "jti": "j", "client_id": "shop", "tenant": "t1", "scope": "read", "ron_epoch": 1});
     let (to, from) = (claims.as_object_mut(), change.as_object());

@@ -97,7 +97,7 @@ fn refused(dir: &Path, wanted: &str) {
 fn events_are_numbered_kept_and_paged() {
     let dir = filled();
     let (register, view) = open(dir.path()).unwrap();
-    assert_eq!((view.after(), view.epoch(), view.len()), (3, 5, 0));
+    assert_eq!((view.after(), view.epoch(), view.len()), (3, 5, 2));
     let page = register.page(1, 5).unwrap();
     assert_eq!((page.events.len(), page.next), (2, 3));
     assert_eq!(page.events[0].revoked, jti(2));
