@@ -48,6 +48,13 @@ fn a_changed_or_older_database_or_log_is_refused_at_start() {
     copy_tree(&data, &good);
     let mut fleet = Fleet::start_in(fleet.keep_dir());
     revoke(&fleet, "d");
+    // It reads its own feed like every service; without that it could not know of the last event below.
+    until("its own record has the event", || {
+        let read = |name: &str| std::fs::read_to_string(data.join(name)).unwrap_or_default();
+        let size = read("revocations/checkpoint");
+        let size = size.lines().nth(1).unwrap_or_default();
+        read("issuer-notes.json").contains(&format!("/revocations\\n{size}\\n"))
+    });
     assert_eq!(fleet.stop(), Some(0));
     let kept = fleet.keep_dir();
     let dir = kept.path();

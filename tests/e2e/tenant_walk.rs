@@ -273,8 +273,8 @@ impl First {
             }
             "ron-kms" => Sent::Json(self.kms(route)),
             "svc-passport" => self.passport(route),
-            "ron-ledger" => Sent::Json(self.ledger(route, second)),
-            "svc-wallet" => Sent::Json(self.wallet(route)),
+            "ron-ledger" => Sent::Json(Self::ledger(route, second)),
+            "svc-wallet" => Sent::Json(Self::wallet(route)),
             "svc-rewarder" => self.rewarder(route),
             _ => Sent::Json(self.admin(route)),
         }
@@ -367,7 +367,7 @@ impl First {
         }
     }
 
-    fn ledger(&self, route: &Route, second: bool) -> Value {
+    fn ledger(route: &Route, second: bool) -> Value {
         match route.name().as_str() {
             "POST /v1/ledger/commit" if second => {
                 let hash = format!("b3:{}", "07".repeat(32));
@@ -385,13 +385,13 @@ impl First {
         }
     }
 
-    fn wallet(&self, route: &Route) -> Value {
+    fn wallet(route: &Route) -> Value {
         let moved = json!({"from": "acct:zqname", "to": "evil:a", "asset": "rpl", "amount_minor": "1", "nonce": 3});
         let without = |names: &[&str]| {
             let mut body = moved.clone();
-            names
-                .iter()
-                .for_each(|name| drop(body.as_object_mut().unwrap().remove(*name)));
+            for name in names {
+                body.as_object_mut().unwrap().remove(*name);
+            }
             body
         };
         match route.name().as_str() {
@@ -659,7 +659,9 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
 fn settle(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            VOLATILE.iter().for_each(|name| drop(members.remove(*name)));
+            for name in VOLATILE {
+                members.remove(name);
+            }
             members.values_mut().for_each(settle);
         }
         Value::Array(items) => items.iter_mut().for_each(settle),

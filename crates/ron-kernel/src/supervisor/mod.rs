@@ -260,12 +260,6 @@ impl Supervisor {
         self.0.stages[stage as usize].1.clone()
     }
 
-    /// The token that fires when the drain begins, before any stage stops: from then on the service
-    /// is not ready and refuses new requests.
-    pub fn drain_token(&self) -> Shutdown {
-        self.0.drain.1.clone()
-    }
-
     /// True once the drain has begun.
     pub fn draining(&self) -> bool {
         self.0.drain.1.is_set()
