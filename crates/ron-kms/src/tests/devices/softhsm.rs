@@ -383,6 +383,7 @@ fn a_wrong_pin_is_tried_once() {
     }
     until("it is up after a reload", || {
         rig.engine
+            .kms
             .backends
             .devices()
             .iter()
