@@ -2,6 +2,7 @@
 //! seen more notice an issuer that was rolled back as a whole.
 
 use std::path::Path;
+use std::process::Command;
 
 use ron_tests::issuer::Rig;
 use ron_tests::tools::{service, signal};
@@ -12,7 +13,16 @@ use serde_json::Value;
 fn refusal(fleet_dir: &Path) -> String {
     let config = fleet_dir.join("svc-passport/config.toml");
     let none: [&str; 0] = [];
-    let out = service("svc-passport", &config, none)
+    let start = service("svc-passport", &config, none);
+    let env = start
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)));
+    // A service that starts all the same must not hold the test up for ever.
+    let out = Command::new("timeout")
+        .arg("60")
+        .arg(start.get_program())
+        .args(start.get_args())
+        .envs(env)
         .env("SVC_PASSPORT_BIND_ADDR", "127.0.0.1:0")
         .env("SVC_PASSPORT_HEALTH_ADDR", "127.0.0.1:0")
         .output()
