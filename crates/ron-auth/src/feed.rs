@@ -10,7 +10,7 @@ use ron_tlog::checkpoint::Checkpoint;
 
 use crate::authorizer::RonAuthorizer;
 use crate::refresh::{FETCH_DEADLINE, retry_pauses};
-use crate::revocation::{HistoryLost, RevocationView};
+use crate::revocation::{HistoryLost, LogAlarm, RevocationView};
 use crate::revocation_log;
 use crate::settings::IssuerConfig;
 
@@ -20,32 +20,6 @@ const POLL_WAIT_S: u64 = 20;
 const FEED_GAP: Duration = Duration::from_millis(250);
 /// Events in a full page; a shorter page is the last.
 const PAGE_EVENTS: usize = 1000;
-
-/// The feed shows no faithful continuation of the revocation log that was seen before.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LogAlarm {
-    #[error("its checkpoint is not signed by the key that the policy note names: {0}")]
-    Unsigned(String),
-    #[error("its events are not those of its checkpoint of {size}")]
-    Altered { size: u64 },
-    #[error(
-        "{0}; if the issuer was restored from a backup, revoke again what it lost and accept it with `ron issuer trust`"
-    )]
-    History(HistoryLost),
-}
-
-impl LogAlarm {
-    pub const REASONS: [&'static str; 4] = ["altered", "forked", "rolled_back", "unsigned"];
-
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Unsigned(_) => "unsigned",
-            Self::Altered { .. } => "altered",
-            Self::History(HistoryLost::RolledBack { .. }) => "rolled_back",
-            Self::History(HistoryLost::Forked { .. }) => "forked",
-        }
-    }
-}
 
 /// Why a read of the feed gave no view.
 enum FeedRefused {

@@ -7,7 +7,7 @@
 
 use ron_proto::ledger::TokenBudget;
 use ron_proto::passport::{
-    ANCESTORS_MAX, PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX, TTL_S_MAX, TokenAncestor,
+    ANCESTORS_MAX, PQ_TOKEN_BYTES_MAX, SKEW_S, TOKEN_BYTES_MAX, TTL_S_MAX, TokenAncestor,
 };
 use ron_proto::{Caveat, Tenant, b64, caveat};
 use serde::Deserialize;
@@ -19,8 +19,6 @@ use crate::jws::Jws;
 use crate::reject::AuthReject;
 use crate::spending;
 
-/// Tolerated clock difference, in seconds.
-pub const SKEW_S: u64 = 60;
 /// Maximum length of `iss`, `sub`, `jti` and `client_id`, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 /// Maximum audiences of a token.
@@ -262,7 +260,7 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
     }
     let caveats = read_caveats(&raw.authorization_details)?;
     let ancestors = read_ancestors(raw.ron_from)?;
-    let budgets = spending::budgets(&raw.jti, &caveats, raw.exp, &ancestors);
+    let budgets = budgets(&raw.jti, &caveats, raw.exp, &ancestors);
     Ok(Claims {
         nbf: raw.nbf.unwrap_or(raw.iat),
         iss: raw.iss,
@@ -290,6 +288,16 @@ fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<C
         ancestors,
         budgets,
     })
+}
+
+/// The budgets of a token and of those that it was exchanged from.
+fn budgets(jti: &str, caveats: &[Caveat], exp_s: u64, ancestors: &[Ancestor]) -> Vec<TokenBudget> {
+    let before = ancestors
+        .iter()
+        .filter_map(|one| spending::budget(&one.jti, &one.counted, one.exp));
+    before
+        .chain(spending::budget(jti, caveats, exp_s))
+        .collect()
 }
 
 fn read_ancestors(line: Vec<TokenAncestor>) -> Result<Vec<Ancestor>, AuthReject> {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use ron_crypto::sign::{Ed25519Key, P256Key};
 use ron_kernel::SeededRandom;
+use ron_proto::ledger::BudgetId;
 use serde_json::json;
 
 use super::*;
@@ -472,4 +473,18 @@ proptest! {
         prop_assert!(issuer.verify(&text).is_err());
         prop_assert!(issuer.verify(&issuer.sign_text(&header, &payload)).is_err());
     }
+}
+
+#[test]
+fn a_token_spends_from_the_budgets_of_those_before_it() {
+    let caveats = |text: &str| vec![text.parse().unwrap()];
+    let ancestor = Ancestor {
+        jti: "jti-0".to_owned(),
+        exp: 90,
+        kids: Vec::new(),
+        counted: caveats("ceiling.total=40"),
+    };
+    let all = budgets("jti-1", &caveats("ceiling.total=20"), 100, &[ancestor]);
+    let ids: Vec<BudgetId> = all.iter().map(|one| one.id).collect();
+    assert_eq!(ids, ["jti-0", "jti-1"].map(BudgetId::derive));
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use ron_kernel::{LockSpec, RankedMutex};
 use ron_proto::Caveat;
+use ron_proto::passport::SKEW_S;
 
-use crate::jwt::SKEW_S;
 use crate::reject::AuthReject;
 
 /// The meter's lock; every service lists it in its topology.

@@ -9,12 +9,13 @@
 //!
 //! **Invariant:** the rights of a chain are a subset of the rights of each of its prefixes.
 
+use ron_proto::passport::SKEW_S;
 use ron_proto::{Caveat, caveat};
 use serde_json::{Value, json};
 
 use crate::dpop::token_hash;
 use crate::jws::{Holder, self_signed};
-use crate::jwt::{Claims, SKEW_S};
+use crate::jwt::Claims;
 use crate::reject::AuthReject;
 use crate::spending;
 

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use ron_proto::passport::SKEW_S;
 use ron_tlog::note::{Note, NoteError, VerifierKey};
 
 use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
-use crate::jwt::SKEW_S;
 use crate::revocation_log;
 
 /// Maximum keys in a note: more than in a key set, because revoked keys stay listed.

@@ -1,23 +1,18 @@
-//! What the two threads share that keep an authorizer's snapshots current, and the one that reads the
-//! issuer's keys, at an interval or at once when an unknown key appears; `feed` follows its revocations.
-//! Neither is ever in a request's path.
+//! What the two threads share that keep an authorizer's snapshots current: how they read a document, and
+//! what they count and log of it. `keys` reads the issuer's keys, `feed` follows its revocations.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, HttpClient};
-use ron_kernel::loops::{NextRead, read_again};
 use ron_kernel::{
     Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
-    Sender, Shutdown, Snapshot, ThreadCtx,
+    Sender, Shutdown, Snapshot,
 };
 
-use crate::authorizer::RonAuthorizer;
-use crate::feed::LogAlarm;
-use crate::jwks::{JwksError, JwksSnapshot, PqRule};
-use crate::policy_note::{Ignored, NoteRefused, PolicyNote};
-use crate::settings::IssuerConfig;
+use crate::policy_note::Ignored;
+use crate::revocation::LogAlarm;
 
 /// Carries "read the keys now" from request threads to the key thread; one pending request is
 /// enough.
@@ -33,8 +28,6 @@ pub(crate) static REFRESH_QUEUE_SPEC: QueueSpec = REFRESH_QUEUE;
 
 /// Maximum time of one read of keys or events, including the connect.
 pub(crate) const FETCH_DEADLINE: Duration = Duration::from_secs(3);
-/// Minimum time between two reads that unknown keys trigger.
-const KICK_GAP: Duration = Duration::from_secs(5);
 /// Consecutive failures after which the service reports that it is degraded.
 const DEGRADED_AFTER_FAILURES: u32 = 3;
 
@@ -107,12 +100,12 @@ impl Failures {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    fn is_degraded(&self) -> bool {
+    pub fn is_degraded(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= DEGRADED_AFTER_FAILURES
     }
 
     /// `: why`, to append to a sentence.
-    fn reason(&self) -> String {
+    pub fn reason(&self) -> String {
         let why = self.why.load();
         why.as_ref()
             .as_ref()
@@ -126,15 +119,15 @@ type Report = Box<dyn Fn(Option<String>) + Send + Sync>;
 pub(crate) struct Refresher {
     fetch: Arc<dyn Fetch>,
     kick: Sender<()>,
-    kicks: Receiver<()>,
+    pub kicks: Receiver<()>,
     pub metrics: KernelMetrics,
     reads: ClosedCounter,
     ignored: ClosedCounter,
     alarms: ClosedCounter,
-    alarm: Snapshot<Option<LogAlarm>>,
-    keys_failed: Failures,
+    pub alarm: Snapshot<Option<LogAlarm>>,
+    pub keys_failed: Failures,
     pub feed_failed: Failures,
-    report: OnceLock<Report>,
+    pub report: OnceLock<Report>,
 }
 
 impl Refresher {
@@ -218,7 +211,7 @@ impl Refresher {
 
     /// Counts the ignored keys. A key that the note does not list is a failed read, which is
     /// repeated soon: either the note lags behind the keys, or a third party serves them.
-    fn ignored(&self, keys: &Ignored, all: bool) -> Result<(), String> {
+    pub fn ignored(&self, keys: &Ignored, all: bool) -> Result<(), String> {
         let all_reasons = [
             ("unlisted", keys.unlisted),
             ("revoked", keys.revoked),
@@ -282,147 +275,6 @@ impl Refresher {
                 }
             }
         }
-    }
-}
-
-impl RonAuthorizer {
-    /// Why passports cannot be fully checked now; `None` when they can.
-    pub fn degraded(&self) -> Option<String> {
-        self.config.load().issuer.as_ref()?;
-        if let Some(alarm) = &*self.refresher.alarm.load() {
-            return Some(format!(
-                "the issuer's revocation log cannot be trusted, known revocations stay in force: {alarm}"
-            ));
-        }
-        let (keys, feed) = (&self.refresher.keys_failed, &self.refresher.feed_failed);
-        let (what, failures) = if self.keys_now().is_empty() {
-            (
-                "the issuer's keys have not been read yet; passports get 503",
-                keys,
-            )
-        } else if !self.revoked_now().synced() {
-            (
-                "the issuer's revocations have not been read yet; passports get 503",
-                feed,
-            )
-        } else if keys.is_degraded() {
-            (
-                "the issuer's keys cannot be refreshed; the last good ones are in use",
-                keys,
-            )
-        } else if feed.is_degraded() {
-            (
-                "the issuer's revocations cannot be read; recent ones may be missing",
-                feed,
-            )
-        } else {
-            return None;
-        };
-        Some(format!("{what}{}", failures.reason()))
-    }
-
-    pub(crate) fn report_state(&self) {
-        self.refusals.flush();
-        if let Some(report) = self.refresher.report.get() {
-            report(self.degraded());
-        }
-    }
-
-    /// Body of the key thread.
-    pub(crate) fn keys_body(&self, ctx: &ThreadCtx) {
-        let mut pause = retry_pauses(self.clock.unix_ms());
-        let again = || {
-            let (after, floor) = match self.refresh_keys_once() {
-                None => (Duration::from_secs(60), Duration::ZERO),
-                Some(Ok(interval)) => {
-                    pause.reset();
-                    (interval, KICK_GAP)
-                }
-                Some(Err(_)) => {
-                    self.refresher.retried();
-                    let next = pause.next_pause();
-                    (next, next.min(KICK_GAP))
-                }
-            };
-            self.report_state();
-            NextRead { after, floor }
-        };
-        read_again(&self.refresher.kicks, &ctx.shutdown, &*self.clock, again);
-    }
-
-    /// Reads the keys once. `None` without an issuer, else the pause until the next read.
-    pub fn refresh_keys_once(&self) -> Option<Result<Duration, String>> {
-        let config = self.config.load();
-        let issuer = config.issuer.as_ref()?;
-        let reading = self.keys.begin(issuer.clone());
-        let outcome = self.read_keys(issuer).and_then(|(keys, ignored)| {
-            let none = keys.is_empty();
-            if !none {
-                // A reload may have configured another issuer in the meantime; then no lookup will
-                // match this source.
-                self.keys.finish(&reading, keys);
-            }
-            self.refresher.ignored(&ignored, none)
-        });
-        self.refresher
-            .note("keys", &self.refresher.keys_failed, &outcome);
-        Some(outcome.map(|()| issuer.refresh))
-    }
-
-    /// Reads both key sets or fails: with half of a hybrid's keys the rule would be weaker than
-    /// configured. Then reads the policy note, which says which of these keys the issuer vouches
-    /// for.
-    fn read_keys(&self, issuer: &IssuerConfig) -> Result<(JwksSnapshot, Ignored), String> {
-        let parsed = |read: Result<JwksSnapshot, JwksError>| {
-            read.map_err(|error| {
-                let errors = &self.refresher.metrics.parse_errors;
-                errors.with_label_values(&["jwks"]).inc();
-                error.to_string()
-            })
-        };
-        let bytes = self.refresher.get(&issuer.jwks_url, FETCH_DEADLINE)?;
-        let mut keys = parsed(JwksSnapshot::parse(&bytes))?;
-        if issuer.pq != PqRule::Off {
-            let bytes = self.refresher.get(&issuer.pq_jwks_url, FETCH_DEADLINE)?;
-            keys = parsed(keys.with_pq(&bytes, issuer.pq))?;
-        }
-        if issuer.note_keys.is_empty() {
-            return Ok((keys, Ignored::default())); // auth.unpinned
-        }
-        // The note is read after the keys: a key published between the two reads is then only in
-        // the note, and comes with the next read. In the other order it would look like a third
-        // party's key.
-        let note = self.read_note(issuer)?;
-        let ignored = note.narrow(&mut keys, self.now_s());
-        Ok((keys, ignored))
-    }
-
-    /// The note that is served now; its version and the key of the revocation log are durable when
-    /// this returns.
-    pub(crate) fn read_note(&self, issuer: &IssuerConfig) -> Result<PolicyNote, String> {
-        // Looked up before the request: another read may raise it while this response is in flight.
-        let kept = self.seen.of(&issuer.issuer).note;
-        let bytes = self
-            .refresher
-            .get(&issuer.note_url, FETCH_DEADLINE)
-            .map_err(|why| format!("the policy note cannot be read: {why}"))?;
-        let opened = PolicyNote::open(&bytes, &issuer.issuer, &issuer.note_keys);
-        let got = opened.and_then(|note| match note.version {
-            got if got < kept => Err(NoteRefused::RolledBack { got, kept }),
-            _ => Ok(note),
-        });
-        let note = got.map_err(|refused| {
-            let errors = &self.refresher.metrics.parse_errors;
-            errors.with_label_values(&["policy_note"]).inc();
-            refused.to_string()
-        })?;
-        self.seen.record(&issuer.issuer, |seen| {
-            if note.version >= seen.note {
-                seen.note = note.version;
-                seen.log_key = note.log_key.as_ref().map(ToString::to_string);
-            }
-        })?;
-        Ok(note)
     }
 }
 

@@ -15,6 +15,7 @@ use ron_tlog::tree::Frontier;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::authorizer::RonAuthorizer;
 use crate::revocation_log;
 use crate::settings::{AuthConfig, from_json};
 

@@ -1,15 +1,14 @@
 //! The issuer's revocations: epochs, tokens, subjects, keys. Built from the issuer's ordered event
-//! feed. Pure; the thread that reads the feed is in `refresh`.
+//! feed. Pure; the thread that reads the feed is in `feed`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use ron_proto::passport::{RevocationPage, Revoked, TTL_S_MAX};
-
+use ron_proto::passport::{RevocationPage, Revoked, SKEW_S, TTL_S_MAX};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::tree::{Frontier, Hash};
 
-use crate::jwt::{Claims, SKEW_S};
+use crate::jwt::Claims;
 use crate::reject::AuthReject;
 use crate::revocation_log;
 
@@ -64,6 +63,32 @@ pub enum HistoryLost {
         "the revocation log has other events than before among the first {size}: its history was changed"
     )]
     Forked { size: u64 },
+}
+
+/// The feed shows no faithful continuation of the revocation log that was seen before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LogAlarm {
+    #[error("its checkpoint is not signed by the key that the policy note names: {0}")]
+    Unsigned(String),
+    #[error("its events are not those of its checkpoint of {size}")]
+    Altered { size: u64 },
+    #[error(
+        "{0}; if the issuer was restored from a backup, revoke again what it lost and accept it with `ron issuer trust`"
+    )]
+    History(HistoryLost),
+}
+
+impl LogAlarm {
+    pub const REASONS: [&'static str; 4] = ["altered", "forked", "rolled_back", "unsigned"];
+
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unsigned(_) => "unsigned",
+            Self::Altered { .. } => "altered",
+            Self::History(HistoryLost::RolledBack { .. }) => "rolled_back",
+            Self::History(HistoryLost::Forked { .. }) => "forked",
+        }
+    }
 }
 
 /// The feed does not continue where this view ends: read it again from the beginning.

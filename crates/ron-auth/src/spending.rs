@@ -5,9 +5,8 @@
 //! therefore spends from the budget of its giver too, and a holder can give away a part of it.
 
 use ron_proto::ledger::{BudgetId, TokenBudget};
+use ron_proto::passport::SKEW_S;
 use ron_proto::{Amount, Caveat, Timestamp};
-
-use crate::jwt::{Ancestor, SKEW_S};
 
 /// The budget that `caveats` set for what is called `name` until `exp_s` (Unix seconds); `None`
 /// without a spend limit. The lowest of several limits counts.
@@ -30,19 +29,6 @@ pub(crate) fn budget(name: &str, caveats: &[Caveat], exp_s: u64) -> Option<Token
     })
 }
 
-/// The budgets of a token and of those that it was exchanged from.
-pub(crate) fn budgets(
-    jti: &str,
-    caveats: &[Caveat],
-    exp_s: u64,
-    ancestors: &[Ancestor],
-) -> Vec<TokenBudget> {
-    let before = ancestors
-        .iter()
-        .filter_map(|one| budget(&one.jti, &one.counted, one.exp));
-    before.chain(budget(jti, caveats, exp_s)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,14 +47,5 @@ mod tests {
         assert_eq!(budget("jti-1", &caveats(&["ceiling.per_op=5"]), 100), None);
         let far = budget("jti-1", &caveats(&["ceiling.daily=5"]), u64::MAX).unwrap();
         assert_eq!((far.daily, far.until), (Some(Amount(5)), Timestamp::MAX));
-        let ancestor = Ancestor {
-            jti: "jti-0".to_owned(),
-            exp: 90,
-            kids: Vec::new(),
-            counted: caveats(&["ceiling.total=40"]),
-        };
-        let all = budgets("jti-1", &given, 100, &[ancestor]);
-        let ids: Vec<BudgetId> = all.iter().map(|one| one.id).collect();
-        assert_eq!(ids, ["jti-0", "jti-1"].map(BudgetId::derive));
     }
 }

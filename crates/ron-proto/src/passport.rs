@@ -19,6 +19,8 @@ use crate::values::{Tenant, Timestamp};
 pub const TTL_S_DEFAULT: u64 = 15 * 60;
 /// Maximum lifetime of a token, in seconds.
 pub const TTL_S_MAX: u64 = 60 * 60;
+/// Tolerated difference between two clocks, in seconds.
+pub const SKEW_S: u64 = 60;
 /// Maximum size of a token with a classical signature, in bytes. A token with an ML-DSA signature
 /// may be larger by the size of that signature.
 pub const TOKEN_BYTES_MAX: usize = 4 * 1024;

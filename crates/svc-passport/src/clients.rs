@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ron_auth::{AuthReject, client_secret, service_token};
 use ron_auth::{Jws, JwsAlg, ProofCache, VerifyKey};
 use ron_http::ClientCert;
+use ron_proto::passport::SKEW_S;
 use ron_proto::{Problem, Timestamp};
 use serde_json::{Map, Value};
 
@@ -18,8 +19,6 @@ pub const SECRETS_MAX: usize = 2;
 const ASSERTION_BYTES_MAX: usize = 4096;
 /// Maximum seconds until an assertion expires; its id is remembered that long.
 const ASSERTION_S_MAX: u64 = 600;
-/// Tolerated clock difference, in seconds.
-const SKEW_S: u64 = 60;
 
 /// The stored hash of a client's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -286,11 +286,10 @@ impl KeyStore {
         let (key, sealed) = (new.key, new.sealed);
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.
         self.log.push(key.clone(), &sealed);
-        let version = self.version + 1;
-        let mac = self.store_mac(version, &self.records);
+        let version_before = self.version.cast_signed();
         let statement = key.statement.as_deref().unwrap_or_default();
         let number = key.number;
-        let done = self.db.write(|tx| {
+        let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT INTO log_keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
                 params![
@@ -300,7 +299,7 @@ impl KeyStore {
                     statement,
                     leaf,
                     log_size.cast_signed(),
-                    self.version.cast_signed()
+                    version_before
                 ],
             )?;
             let (tenant, op_id) = (op.tenant.as_str(), op.op_id.to_string());
@@ -308,21 +307,12 @@ impl KeyStore {
                 "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
                 params![tenant, op_id, &op.body[..], op.now.0.cast_signed()],
             )?;
-            tx.execute(
-                "UPDATE store SET version = ?1, mac = ?2",
-                params![version.cast_signed(), &mac[..]],
-            )
+            Ok(())
         });
-        match done {
-            Ok(_) => {
-                self.version = version;
-                Ok(())
-            }
-            Err(error) => {
-                self.log = before;
-                Err(error)
-            }
+        if done.is_err() {
+            self.log = before;
         }
+        done
     }
 
     /// The log key whose leaf is not known to be durable; at most the newest one.

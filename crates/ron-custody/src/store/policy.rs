@@ -77,9 +77,8 @@ impl KeyStore {
         };
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.
         let before = self.policy.replace(new.clone());
-        let version = self.version + 1;
-        let mac = self.store_mac(version, &self.records);
-        let done = self.db.write(|tx| {
+        let version_before = self.version.cast_signed();
+        let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT OR REPLACE INTO issuer_policy VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL)",
                 params![
@@ -88,24 +87,15 @@ impl KeyStore {
                     new.sig,
                     leaf,
                     log_size.cast_signed(),
-                    self.version.cast_signed()
+                    version_before
                 ],
             )?;
-            tx.execute(
-                "UPDATE store SET version = ?1, mac = ?2",
-                params![version.cast_signed(), &mac[..]],
-            )
+            Ok(())
         });
-        match done {
-            Ok(_) => {
-                self.version = version;
-                Ok(())
-            }
-            Err(error) => {
-                self.policy = before;
-                Err(error)
-            }
+        if done.is_err() {
+            self.policy = before;
         }
+        done
     }
 
     /// The policy's change whose leaf is not known to be durable.

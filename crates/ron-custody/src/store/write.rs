@@ -224,33 +224,40 @@ impl KeyStore {
         record.set_mac(key_mac);
         // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
         let old = self.records.insert(kid.clone(), record);
-        let version = self.version + 1;
-        let mac = self.store_mac(version, &self.records);
-        let done = self.db.write(|tx| {
+        let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT INTO keys VALUES (?1, ?2, ?3)
                  ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac",
                 params![name, meta, &key_mac[..]],
             )?;
-            more(tx)?;
+            more(tx)
+        });
+        if done.is_err() {
+            match old {
+                Some(old) => self.records.insert(kid.clone(), old),
+                None => self.records.remove(kid),
+            };
+        }
+        done
+    }
+
+    /// Makes `change` and the store's next version durable in one transaction. What is in memory is the new state already,
+    /// because the MAC in the transaction covers it; the caller restores the old one on an error.
+    pub(super) fn write_version(
+        &mut self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
+        let version = self.version + 1;
+        let mac = self.store_mac(version, &self.records);
+        self.db.write(|tx| {
+            change(tx)?;
             tx.execute(
                 "UPDATE store SET version = ?1, mac = ?2",
                 params![version.cast_signed(), &mac[..]],
             )
-        });
-        match done {
-            Ok(_) => {
-                self.version = version;
-                Ok(())
-            }
-            Err(error) => {
-                match old {
-                    Some(old) => self.records.insert(kid.clone(), old),
-                    None => self.records.remove(kid),
-                };
-                Err(error)
-            }
-        }
+        })?;
+        self.version = version;
+        Ok(())
     }
 
     /// Completes a change whose leaf is durable at `birth`: makes its version visible, stores its answer and empties

@@ -113,7 +113,7 @@ fn as_narrowed(shown: TokenClaims, claims: &Claims) -> TokenClaims {
 
 #[cfg(test)]
 mod tests {
-    use ron_auth::SKEW_S;
+    use ron_proto::passport::SKEW_S;
 
     use super::*;
     use crate::samples::{NOW, claims};

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use ron_auth::SKEW_S;
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_proto::passport::{
-    REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SUBJECT_BYTES_MAX, TTL_S_MAX,
+    REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SKEW_S, SUBJECT_BYTES_MAX, TTL_S_MAX,
 };
 use ron_proto::values::is_control;
 use ron_proto::{Problem, scope};

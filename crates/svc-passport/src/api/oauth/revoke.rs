@@ -66,7 +66,7 @@ fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem
         }
     };
     let revoked = Revoked::Jti {
-        until: good.claims.iat + ron_proto::passport::TTL_S_MAX + ron_auth::SKEW_S,
+        until: good.claims.iat + ron_proto::passport::TTL_S_MAX + ron_proto::passport::SKEW_S,
         jti: good.claims.jti.clone(),
     };
     Ok(Some((revoked, actor)))
