@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx};
-use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer, RefusalCode, RequestKey};
+use ron_proto::ledger::{
+    CommitRequest, Entry, EntryAnswer, MAX_COMMIT_BYTES, RefusalCode, RequestKey,
+};
 use ron_proto::{Account, Problem};
 
 use crate::audit::Audit;
@@ -26,6 +28,10 @@ use crate::upstream::{Committed, SharedUpstream};
 
 /// Maximum entries of one ledger call that consists of single operations.
 pub const CALL_ENTRIES: usize = 512;
+/// Maximum bytes of the entries of such a call; the rest of the ledger's limit is for what surrounds them.
+const CALL_BYTES: usize = MAX_COMMIT_BYTES - 1024;
+/// No entry is longer: names, accounts and texts of full length, and a budget for each token before its own.
+const ENTRY_BYTES_MAX: usize = 8 * 1024;
 
 /// One queued write. Its waiters are in the in-flight table.
 #[derive(Debug)]
@@ -295,14 +301,27 @@ impl Drop for TakenJobs<'_> {
     }
 }
 
-/// Takes the jobs of the next call: single operations up to the limit, or one batch.
+/// Takes the jobs of the next call: single operations up to the limits, or one batch.
 fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
+    // A call above the ledger's limit would be refused as a whole, for every caller in it. Few entries always fit, so they
+    // need not be measured.
+    let measured = waiting.len() > CALL_BYTES / ENTRY_BYTES_MAX;
+    let mut bytes = 0;
     let singles = waiting
         .iter()
         .take(CALL_ENTRIES)
         .take_while(|j| j.shape == Shape::One)
+        .take_while(|j| {
+            bytes += if measured { json_bytes(&j.entries) } else { 0 };
+            bytes <= CALL_BYTES
+        })
         .count();
     waiting.drain(..singles.max(1).min(waiting.len())).collect()
+}
+
+fn json_bytes(entries: &[Entry]) -> usize {
+    let length = |entry: &Entry| serde_json::to_vec(entry).map_or(ENTRY_BYTES_MAX, |b| b.len() + 1);
+    entries.iter().map(length).sum()
 }
 
 fn log_failed_call(why: &str) {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_http::{Responder, Response};
-use ron_kernel::{Deadline, Receiver, Recv, ThreadCtx};
+use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
 use ron_proto::Problem;
 use ron_proto::ledger::{Hash64, HiddenPart, PrivatePart, ReceiptFile, TxId};
 
 use crate::topology::RECEIPTS_QUEUE;
 use crate::upstream::SharedUpstream;
 
-/// Pause between two questions whether a new checkpoint is there: the ledger tells it to no one.
+/// Interval at which the ledger is asked how far its newest checkpoint reaches; it does not announce
+/// one.
 const EVERY: Duration = Duration::from_millis(100);
 /// Maximum time of one call to the ledger.
 const CALL: Duration = Duration::from_secs(1);
@@ -56,7 +57,7 @@ pub fn run(ctx: &ThreadCtx, queue: &Receiver<WaitingReceipt>, upstream: &SharedU
                 None => break,
             }
         }
-        waiting = answer(waiting, upstream);
+        waiting = answer(waiting, upstream, &ctx.shutdown);
         // A burst of requests must not turn into a burst of calls.
         if !waiting.is_empty() && ctx.shutdown.wait(Deadline::within(EVERY)) {
             break;
@@ -69,7 +70,11 @@ pub fn run(ctx: &ThreadCtx, queue: &Receiver<WaitingReceipt>, upstream: &SharedU
 }
 
 /// Answers the requests whose entries are covered, and those whose time is over; returns the others.
-fn answer(waiting: Vec<WaitingReceipt>, upstream: &SharedUpstream) -> Vec<WaitingReceipt> {
+fn answer(
+    waiting: Vec<WaitingReceipt>,
+    upstream: &SharedUpstream,
+    shutdown: &Shutdown,
+) -> Vec<WaitingReceipt> {
     let by = Deadline::within(CALL);
     let covered = match upstream.client.head(by) {
         Ok(head) => head.checkpoint_size,
@@ -77,7 +82,9 @@ fn answer(waiting: Vec<WaitingReceipt>, upstream: &SharedUpstream) -> Vec<Waitin
     };
     let mut rest = Vec::with_capacity(waiting.len());
     for one in waiting {
-        if one.txid.seq() < covered {
+        if shutdown.is_set() {
+            rest.push(one); // a drain does not wait for a ledger that answers slowly
+        } else if one.txid.seq() < covered {
             match upstream.client.receipt(one.txid, Deadline::within(CALL)) {
                 Ok(file) => {
                     let file = shown(file, one.copy);

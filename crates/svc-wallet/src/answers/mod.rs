@@ -340,6 +340,14 @@ const fn whole_seq(low: u32, applied: u64) -> u64 {
     applied.saturating_sub((applied as u32).wrapping_sub(low) as u64)
 }
 
+/// Whether `asked` has a text where `first`, the entry under its key, has none.
+fn lacks_a_text(first: &Entry, asked: &Entry) -> bool {
+    let (first, asked) = (first.operands().details, asked.operands().details);
+    (first.memo.is_none() && asked.memo.is_some())
+        || (first.metadata.is_none() && asked.metadata.is_some())
+        || (first.reference.is_none() && asked.reference.is_some())
+}
+
 /// Compares a request with the entries under its keys: the first answers, a mismatch, or `None`
 /// when some entries of the request are missing.
 pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
@@ -353,6 +361,12 @@ pub fn replay_of(request: &[Entry], found: &[Event]) -> Option<Replay> {
             replayed: true,
         };
         return Some(Replay::First(vec![refused; request.len()]));
+    }
+    // A text that the ledger's entry lacks may have been erased since. Only the ledger can compare then: a false mismatch
+    // would make the caller pay again under a new key.
+    let lacking = |(first, asked): (&Event, &Entry)| lacks_a_text(&first.entry, asked);
+    if found.iter().zip(request).any(lacking) {
+        return None;
     }
     // The first entry alone decides a mismatch, also when the rest of the batch is missing.
     let (head, wanted) = (std::slice::from_ref(&first.entry), &request[..1]);

@@ -270,6 +270,21 @@ fn a_request_is_compared_whole() {
 }
 
 #[test]
+fn an_entry_without_its_text_is_left_to_the_ledger() {
+    let first = event(1, 1, "a", 5);
+    let mut asked = first.entry.clone();
+    let Entry::Issue { details, .. } = &mut asked else {
+        panic!("an issue");
+    };
+    details.memo = Some("rent".parse().unwrap());
+    assert_eq!(
+        replay_of(&[asked], &[first]),
+        None,
+        "it may have been erased"
+    );
+}
+
+#[test]
 fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));

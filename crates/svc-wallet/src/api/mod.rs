@@ -157,15 +157,11 @@ impl Api {
         req.deadline.capped(READ_MAX)
     }
 
-    /// Maps a failed read: 404 and 409 of the ledger keep their meaning, everything else becomes
-    /// 503.
+    /// Maps a failed read: 404 of the ledger keeps its meaning, everything else becomes 503.
     fn read_failed(&self, error: &ClientError, what: &str) -> Problem {
         match error {
             ClientError::Refused { status: 404, .. } => {
                 Problem::not_found(format!("there is no such {what}"))
-            }
-            ClientError::Refused { status: 409, .. } => {
-                Problem::unavailable(format!("the {what} is not ready yet; retry"), 1)
             }
             _ => {
                 self.metrics

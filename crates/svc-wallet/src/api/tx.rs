@@ -72,6 +72,16 @@ fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         req.json()?
     };
     body.amount_minor.map_or(Ok(()), positive)?;
+    let admin = req.principal.has_scope(scope::WALLET_ADMIN);
+    let action = if admin {
+        WalletAction::Admin
+    } else if req.principal.has_scope(scope::WALLET_TRANSFER) {
+        WalletAction::Reverse
+    } else {
+        return Err(Problem::forbidden(
+            "a reversal needs the scope wallet:transfer or wallet:admin",
+        ));
+    };
     let event = found(api, req)?;
     let moved = event.answer.receipt().ok_or_else(no_such)?;
     let movable = matches!(
@@ -83,16 +93,6 @@ fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     };
     // All that is left is at most what it moved.
     let amount = body.amount_minor.or(moved.amount_minor);
-    let admin = req.principal.has_scope(scope::WALLET_ADMIN);
-    let action = if admin {
-        WalletAction::Admin
-    } else if req.principal.has_scope(scope::WALLET_TRANSFER) {
-        WalletAction::Reverse
-    } else {
-        return Err(Problem::forbidden(
-            "a reversal needs the scope wallet:transfer or wallet:admin",
-        ));
-    };
     let allowed = api.allow(req, action, payer, Some(asset), amount)?;
     let entry = Entry::Reverse {
         tenant: tag.owned.tenant,
