@@ -1,6 +1,6 @@
 //! `ron ledger`: offline tools for the ledger's log. `verify` proves it, `stat` and `export` show
-//! its content, `backup` and `restore` copy it. All but `restore` take no lock and work beside a
-//! running ledger.
+//! its content, `backup` and `restore` copy it, `erase` removes texts. `restore` and `erase` take the
+//! lock of the data directory; the others work beside a running ledger.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};

@@ -12,7 +12,8 @@ use crate::ledger::Ledger;
 use crate::metrics::Metrics;
 use crate::reader::Reader;
 
-/// Default and maximum events of one page; with their receipts they stay well under 1 MiB.
+/// Default and maximum events of one page: usually below 1 MiB, with the longest texts and budgets 5.5 MB, which clients
+/// must accept.
 pub const PAGE: u64 = 500;
 
 /// A message to the feed thread.

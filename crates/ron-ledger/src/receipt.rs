@@ -14,7 +14,7 @@ use ron_tlog::{Checkpoint, Note, Policy, TlogProof, VerifierKey};
 
 use crate::answers;
 use crate::core::{
-    DecodeError, Layout, Part, PublicLeaf, Table, read_caller, read_metadata, read_text,
+    DecodeError, Layout, Part, PublicLeaf, SALT, Table, read_caller, read_metadata, read_text,
 };
 
 /// The receipt file of a record, with every part of its private record shown that was not erased.
@@ -166,7 +166,7 @@ fn read_private(
     ];
     for (part, shown) in texts {
         if let Some(shown) = shown {
-            table.add(part, &hash_of(shown));
+            table.add(part, &hash_of(shown).ok_or(ReceiptFault::Private)?);
         }
     }
     if table.hash() != *private_hash {
@@ -198,17 +198,13 @@ fn shown<T>(
     }
 }
 
-/// The hash of a part. The salt has a fixed length, so that no other split of salt and bytes has the
-/// same hash.
-fn hash_of(part: &PrivatePart) -> [u8; 32] {
+/// The hash of a part; `None` when its salt has another length than all salts: another split of salt and bytes would have
+/// the same hash.
+fn hash_of(part: &PrivatePart) -> Option<[u8; 32]> {
     match part {
-        PrivatePart::Shown(part) if part.salt.len() == SALT => {
-            sha256(&[part.salt.as_slice(), &part.bytes].concat())
+        PrivatePart::Shown(part) => {
+            (part.salt.len() == SALT).then(|| sha256(&[part.salt.as_slice(), &part.bytes].concat()))
         }
-        // No hash of the log is all zero.
-        PrivatePart::Shown(_) => [0; 32],
-        PrivatePart::Hidden(part) => part.hash.0,
+        PrivatePart::Hidden(part) => Some(part.hash.0),
     }
 }
-
-const SALT: usize = 16;

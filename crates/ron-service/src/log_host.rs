@@ -158,16 +158,17 @@ fn serve_proof(host: &LogHost, request: &Request) -> Result<Response, Problem> {
     match host.proof(index) {
         Ok(proof) => Ok(Response::text(200, proof).cache("no-cache")),
         Err(error @ ProofError::NotFound { .. }) => Err(Problem::not_found(error.to_string())),
-        Err(error @ ProofError::NotYetCovered { .. }) => Err(Problem::new(
-            409,
-            "not_yet_covered",
-            "No checkpoint covers the entry yet",
-            error.to_string(),
-        )
-        .retryable(true)
-        .with_retry_after(1)),
+        Err(error @ ProofError::NotYetCovered { .. }) => Err(not_yet_covered(&error)),
         Err(error) => Err(broken(&error)),
     }
+}
+
+/// 409: the entry is durable, and its proof comes with the next checkpoint.
+pub fn not_yet_covered(error: &ProofError) -> Problem {
+    let title = "No checkpoint covers the entry yet";
+    Problem::new(409, "not_yet_covered", title, error.to_string())
+        .retryable(true)
+        .with_retry_after(1)
 }
 
 fn serve_tile(host: &LogHost, request: &Request) -> Result<Response, Problem> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::ledger::{ReceiptFile, RecordPage, TxId};
 use ron_proto::{Problem, scope};
+use ron_service::log_host;
 use ron_tlog::{ProofError, TlogProof};
 
 use super::reads::{Answer, log_read_failed, param, range};
@@ -50,14 +51,7 @@ fn file(api: &Api, req: &Request) -> Answer {
     let seq = made.ok_or_else(absent)?.seq;
     let (leaf, private) = api.ledger.record(seq).map_err(|e| log_read_failed(&e))?;
     let proof = api.log.proof(seq).map_err(|e| match e {
-        ProofError::NotYetCovered { .. } => Problem::new(
-            409,
-            "not_yet_covered",
-            "No checkpoint covers the entry yet",
-            e.to_string(),
-        )
-        .retryable(true)
-        .with_retry_after(1),
+        ProofError::NotYetCovered { .. } => log_host::not_yet_covered(&e),
         e => log_read_failed(&e),
     })?;
     let proof = TlogProof::parse(&proof).map_err(|e| log_read_failed(&e))?;

@@ -37,7 +37,7 @@ pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
 pub use op::{Op, key_hash};
 pub use private::{Layout, Opening, Part, Private, Salts};
-pub(crate) use private::{Table, read_caller, read_metadata, read_text};
+pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
 pub use state::{
     AccountRow, AssetRow, Balance, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow, State,
 };

@@ -26,7 +26,7 @@ use ron_proto::{Amount, Timestamp};
 use super::codec::{DecodeError, In, Out};
 use super::entry::{Budget, Entry, Erased, Header};
 
-pub(super) const SALT: usize = 16;
+pub(crate) const SALT: usize = 16;
 
 /// Random bytes for the private record of one entry, drawn by the caller of the core. Each entry
 /// needs its own: equal salts would show which entries have equal texts.

@@ -56,6 +56,8 @@ pub fn client_config(config: &Config) -> Result<ClientConfig, StartError> {
 pub(super) fn client(peers: ClientConfig) -> HttpClient {
     HttpClient::new(ClientConfig {
         max_idle_per_host: 32,
+        // A page of 500 events of the ledger has up to 5.5 MB, when each has the longest texts and budgets.
+        max_response_bytes: 8 << 20,
         ..peers
     })
 }

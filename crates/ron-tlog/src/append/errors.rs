@@ -51,6 +51,9 @@ pub enum OpenError {
         index: u64,
         why: String,
     },
+    /// A change was refused; nothing was written.
+    #[error("nothing was changed: {0}")]
+    Refused(String),
     /// An option is out of range.
     #[error("{0}")]
     Options(&'static str),

@@ -1,6 +1,5 @@
 //! Changes the private part of one record of a closed log. Leaf, tree and length stay as they are.
 
-use std::io;
 use std::path::Path;
 
 use super::errors::OpenError;
@@ -9,7 +8,7 @@ use super::layout::{
     entry_parts, reseal_entry, segment_name,
 };
 use super::meta::Meta;
-use ron_files::{Disk, write_atomic};
+use ron_files::{Disk, read_small, write_atomic};
 
 /// Calls `change` with leaf and private part of the record at `index` and stores what it made of the
 /// private part. The segment file is written again beside the old one and takes its place at once, so
@@ -32,26 +31,20 @@ pub fn rewrite_private(
     let meta = Meta::load(disk, dir)?.ok_or_else(|| damaged("the directory holds no log"))?;
     let number = meta.segment_of(index);
     let name = segment_name(number);
-    let mut bytes =
-        read_whole(disk, &dir.join(&name)).map_err(OpenError::io("reading", dir.join(&name)))?;
-    let place = find(&bytes, &meta, index).ok_or_else(|| damaged("it is not in the log"))?;
+    let absent = || OpenError::Refused("there is no such entry in the log".to_owned());
+    let read = read_small(disk, &dir.join(&name), u64::MAX);
+    let read = read.map_err(OpenError::io("reading", dir.join(&name)))?;
+    let mut bytes = read.ok_or_else(absent)?;
+    let place = find(&bytes, &meta, index).ok_or_else(absent)?;
     let entry = &mut bytes[place];
     if !entry_holds(entry, &meta.salt, index) {
         return Err(damaged("its checksum does not hold"));
     }
     let private_at = entry.len() - entry_parts(entry).1.len();
     let (head, private) = entry.split_at_mut(private_at);
-    change(&head[ENTRY_HEADER..], private).map_err(|why| damaged(&why))?;
+    change(&head[ENTRY_HEADER..], private).map_err(OpenError::Refused)?;
     reseal_entry(entry, &meta.salt, index);
     write_atomic(disk, dir, &name, &bytes).map_err(OpenError::io("writing", dir.join(&name)))
-}
-
-fn read_whole(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
-    let file = disk.open_read(path)?;
-    let mut bytes = vec![0; file.len()? as usize];
-    let got = file.read_at(0, &mut bytes)?;
-    bytes.truncate(got);
-    Ok(bytes)
 }
 
 /// The place of a record in its segment file.
