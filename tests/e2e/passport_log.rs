@@ -6,7 +6,7 @@ use std::process::Command;
 
 use ron_tests::issuer::Rig;
 use ron_tests::tools::{service, signal};
-use ron_tests::{Fleet, copy_tree, json, ok, ron_on, sqlite, until};
+use ron_tests::{Fleet, copy_tree, json, ok, read_json, ron_on, sqlite, until};
 use serde_json::Value;
 
 /// What the issuer says when it does not start.
@@ -146,6 +146,17 @@ fn a_changed_or_older_database_or_log_is_refused_at_start() {
     }
 }
 
+/// Number of revocations that a service has durably seen: the size of the checkpoint in its record.
+fn durably_seen(fleet: &Fleet, service: &str) -> u64 {
+    let record = read_json(&fleet.dir().join(service).join("data/issuer-notes.json"));
+    let issuers = record["issuers"].as_object().expect("by issuer");
+    let checkpoint = issuers
+        .values()
+        .find_map(|seen| seen["checkpoint"].as_str());
+    let size = checkpoint.and_then(|text| text.lines().nth(1));
+    size.map_or(0, |size| size.parse().expect("a size"))
+}
+
 fn degraded(fleet: &Fleet, service: &str) -> String {
     let url = format!("{}/api/v1/status", fleet.health(service));
     let status: Value = json(&fleet.get(&url, None), 200);
@@ -182,6 +193,11 @@ fn services_notice_an_issuer_that_was_rolled_back() {
         },
         "svc-wallet",
     );
+    for name in ["svc-wallet", "ron-kms", "ron-ledger"] {
+        until("it has seen both revocations", || {
+            durably_seen(&fleet, name) == 2
+        });
+    }
     assert_eq!(fleet.stop(), Some(0));
 
     // The issuer's whole data directory as it was before the revocation. Nothing in it can show that.

@@ -31,11 +31,14 @@ pub fn promises_were_kept(load: &Load<'_>) {
     assert!(promised.epochs > 0 && !promised.signatures.is_empty() && !promised.revoked.is_empty());
     let step = promised.receipts.len().div_ceil(RECEIPTS).max(1);
     for receipt in promised.receipts.iter().step_by(step) {
-        let found = load.until_answered(|| load.wallet().tx(receipt.receipt.txid, within()));
-        assert_eq!(
-            found.as_ref(),
-            Ok(receipt),
-            "an acknowledged receipt is missing or differs"
+        let mut found = load
+            .until_answered(|| load.wallet().tx(receipt.receipt.txid, within()))
+            .expect("an acknowledged receipt");
+        let now = found.now.take().expect("what has become of it");
+        assert_eq!(&found, receipt, "an acknowledged receipt differs");
+        assert!(
+            now.reversals.is_empty(),
+            "nothing is reversed here: {now:?}"
         );
     }
     let mut owed = promised.balances.clone();
