@@ -19,12 +19,12 @@ use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 use self::closed::Declared;
 pub use self::closed::{ByLabels, Closed, ClosedCounter, ClosedGauge, DECLARED_MAX};
 use self::sampled::Sampled;
-use crate::topology::{QueueSpec, ThreadSpec, Topology};
+use crate::topology::{Overflow, QueueSpec, ThreadSpec, Topology};
 
-/// Upper bounds in seconds for latencies from 50 us to 10 s.
+/// Upper bounds in seconds for latencies from 100 us to 10 s. Few, because a service has many
+/// histograms.
 pub const LATENCY_BUCKETS: &[f64] = &[
-    0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-    1.0, 2.5, 5.0, 10.0,
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0,
 ];
 
 /// Metrics of one service; every name gets the service's prefix. A second request for a name
@@ -318,9 +318,9 @@ fn family(metric: &impl Collector) -> Option<Family> {
     })
 }
 
-/// The concurrency metrics that every service exports under the same names. The supervisor declares
-/// the threads and queues of the service's table; other users declare their label values
-/// themselves.
+/// The concurrency metrics that every service exports under the same names. A thread's label values
+/// are declared when it is started, a queue's when it is built; other users declare their label
+/// values themselves.
 #[derive(Clone, Debug)]
 pub struct KernelMetrics {
     registry: Registry,
@@ -442,16 +442,19 @@ impl KernelMetrics {
     }
 
     fn declare_queue(&self, spec: &QueueSpec) {
-        for counter in [
-            &self.queue_dropped,
-            &self.busy_rejections,
-            &self.io_timeouts,
-        ] {
-            counter.declare([spec.name]);
+        self.lost(spec).declare([spec.name]);
+        self.io_timeouts.declare([spec.name]);
+    }
+
+    /// The counter of items that the queue did not take or keep because it was full.
+    pub(crate) fn lost(&self, spec: &QueueSpec) -> &ClosedCounter {
+        match spec.overflow {
+            Overflow::RejectNew | Overflow::WaitDeadline => &self.busy_rejections,
+            Overflow::DropOldest => &self.queue_dropped,
         }
     }
 
-    /// Declares one row of the thread table.
+    /// Declares one row of the thread table, of which a thread starts.
     pub(crate) fn declare_threads(&self, spec: &ThreadSpec) {
         for counter in [
             &self.tasks_spawned,
@@ -463,16 +466,11 @@ impl KernelMetrics {
         }
     }
 
-    /// Allows only queues of this table from now on, and declares its rows.
+    /// Allows only queues of this table from now on.
     ///
     /// # Panics
     /// When a queue that is not in it was built before.
     pub(crate) fn bind(&self, table: &'static Topology) {
-        table
-            .threads
-            .iter()
-            .for_each(|row| self.declare_threads(row));
-        table.queues.iter().for_each(|row| self.declare_queue(row));
         let mut built = self.registry.0.built.lock();
         if !built.tables.iter().any(|t| std::ptr::eq(*t, table)) {
             built.tables.push(table);

@@ -19,8 +19,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Counters {
-    rejected: Option<Counter>,
-    dropped: Option<Counter>,
+    /// Items refused or dropped for lack of room.
+    lost: Option<Counter>,
+    /// Items whose own deadline passed in the queue.
     expired: Option<Counter>,
 }
 
@@ -95,8 +96,7 @@ pub fn queue<T: Send + 'static>(
 ) -> (Sender<T>, Receiver<T>) {
     metrics.built_queue(spec, capacity);
     let counters = Counters {
-        rejected: Some(metrics.busy_rejections.with_label_values(&[spec.name])),
-        dropped: Some(metrics.queue_dropped.with_label_values(&[spec.name])),
+        lost: Some(metrics.lost(spec).with_label_values(&[spec.name])),
         expired: Some(metrics.io_timeouts.with_label_values(&[spec.name])),
     };
     let (tx, rx) = build(spec, capacity, counters);
@@ -172,14 +172,14 @@ impl<T> Sender<T> {
                 Err(TrySendError::Disconnected(back)) => return Err(SendError::Closed(back)),
                 Err(TrySendError::Full(back)) => {
                     let Some(oldest) = &self.oldest else {
-                        count(self.shared.counters.rejected.as_ref(), 1);
+                        count(self.shared.counters.lost.as_ref(), 1);
                         return Err(SendError::Full(back));
                     };
                     // The receiver or another sender may be faster on either side: an item can be
                     // gone already, and the room it leaves can be taken again. Hence the loop.
                     if oldest.try_recv().is_ok() {
                         dropped += 1;
-                        count(self.shared.counters.dropped.as_ref(), 1);
+                        count(self.shared.counters.lost.as_ref(), 1);
                     }
                     item = back;
                 }
@@ -202,7 +202,7 @@ impl<T> Sender<T> {
                 if crate::sync::mutant("wait") {
                     return Ok(());
                 }
-                count(self.shared.counters.rejected.as_ref(), 1);
+                count(self.shared.counters.lost.as_ref(), 1);
                 Err(SendError::Full(back))
             }
             Err(SendTimeoutError::Disconnected(back)) => Err(SendError::Closed(back)),

@@ -356,6 +356,7 @@ impl Supervisor {
             id,
             running,
         };
+        self.0.metrics.declare_threads(spec);
         let spawned = self.0.metrics.tasks_spawned.with_label_values(&[spec.name]);
         spawned.inc();
         let service = self.0.topology.service;

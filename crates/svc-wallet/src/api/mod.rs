@@ -159,20 +159,16 @@ impl Api {
 
     /// Maps a failed read: 404 of the ledger keeps its meaning, everything else becomes 503.
     fn read_failed(&self, error: &ClientError, what: &str) -> Problem {
-        match error {
-            ClientError::Refused { status: 404, .. } => {
-                Problem::not_found(format!("there is no such {what}"))
-            }
-            _ => {
-                self.metrics
-                    .upstream
-                    .with_label_values(&["ron-ledger", "read", "failed"])
-                    .inc();
-                self.metrics
-                    .ledger_failed("read", matches!(error, ClientError::Unknown { .. }));
-                Problem::unavailable("the ledger cannot be read now", 2)
-            }
+        if let ClientError::Refused { status: 404, .. } = error {
+            return Problem::not_found(format!("there is no such {what}"));
         }
+        self.metrics
+            .upstream
+            .with_label_values(&["ron-ledger", "read", "failed"])
+            .inc();
+        self.metrics
+            .ledger_failed("read", matches!(error, ClientError::Unknown { .. }));
+        Problem::unavailable("the ledger cannot be read now", 2)
     }
 }
 
