@@ -45,7 +45,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/pip" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy, standardwebhooks' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
@@ -83,7 +83,7 @@ if [ ! -d tests/browser/node_modules/playwright-core ] || [ ! -d tests/browser/n
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
 fi
 
-if [ ! -d tests/interop/node_modules/jose ]; then
+if [ ! -d tests/interop/node_modules/jose ] || [ ! -d tests/interop/node_modules/standardwebhooks ]; then
   (cd tests/interop && npm ci --no-audit --no-fund --silent)
 fi
 

@@ -60,3 +60,4 @@ mod vectors;
 mod wallet;
 mod wallet_faults;
 mod wallet_feed;
+mod webhooks;

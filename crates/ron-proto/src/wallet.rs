@@ -293,6 +293,85 @@ pub struct HistoryPage {
     pub head: u64,
 }
 
+/// Response of `GET /events?account&after&limit&wait`: what happened to an account, without gaps.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AccountEvents {
+    /// The account asked for.
+    pub account: Account,
+    /// Entries that took effect on the account with `seq > after`, oldest first.
+    pub events: Vec<HistoryEntry>,
+    /// Value of `after` for the next request; events may follow at once when there are any.
+    pub next: u64,
+}
+
+/// Body of a webhook: one entry that took effect on an account of the endpoint.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookMessage {
+    /// `entry.` and the kind of the entry, such as `entry.transfer`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The ledger's time of the entry.
+    pub timestamp: Timestamp,
+    /// The entry as readers of the account see it.
+    pub data: HistoryEntry,
+}
+
+/// Response of `GET /webhooks`: the endpoints of the caller's tenant.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    /// In the order of the configuration.
+    pub webhooks: Vec<WebhookDoc>,
+}
+
+/// A webhook endpoint and how far it is.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookDoc {
+    /// Name in the configuration.
+    pub name: String,
+    /// Where its messages are sent.
+    pub url: String,
+    /// Accounts whose entries it gets: exact, or a prefix ending in `*`.
+    pub accounts: Vec<String>,
+    /// Whether messages are sent, repeated after failures, or no longer sent.
+    pub state: WebhookState,
+    /// The cursor: entries up to this sequence were delivered or do not concern the endpoint.
+    pub after: u64,
+    /// Entries of the ledger that it has yet to look at, as last seen.
+    pub behind: u64,
+    /// Time of the first failure since the last delivery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failing_since: Option<Timestamp>,
+    /// The newest failure since the last delivery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// State of a webhook endpoint.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WebhookState {
+    /// Its messages are delivered as they arise.
+    Active,
+    /// The newest message was not accepted and is sent again.
+    Failing,
+    /// Nothing is sent until `POST /webhooks/{name}/resume`.
+    Disabled,
+}
+
+/// Body of `POST /webhooks/{name}/resume`.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeWebhook {
+    /// New cursor: entries after this sequence are delivered, also those delivered before. The old
+    /// cursor stays when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+}
+
 /// One entry that concerned an account; refused ones are shown only to their makers.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -6,34 +6,40 @@ use std::time::Duration;
 
 use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
-use ron_files::OsDisk;
-use ron_http::HttpClient;
-use ron_kernel::{Deadline, Sender, Snapshot, ThreadCtx, Topology, queue};
+use ron_files::{Disk as _, OsDisk};
+use ron_http::{ClientConfig, HttpClient};
+use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::signed_policy::{PolicyError, SignedPolicy};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
 
 use crate::answers::AnswersReader;
-use crate::api::{self, Api, HoldFacts};
+use crate::api::{self, Api, HoldFacts, WebhookHandle};
 use crate::audit::{self, Audit};
 use crate::balances::Balances;
 use crate::commit::{CommitQueues, Committer};
+use crate::events::{self, EventPoll, Watched};
 use crate::feed::Feed;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
 use crate::receipts::{self, WaitingReceipt};
 use crate::settings::{Settings, TABLE};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, COMMITTER, FEED, PROBE, RECEIPTS, RECEIPTS_QUEUE, TOPOLOGY,
-    UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH, WORK_QUEUE,
+    AUDIT, AUDIT_QUEUE, COMMITTER, EVENTS, EVENTS_NOTIFY, EVENTS_QUEUE, FEED, PROBE, RECEIPTS,
+    RECEIPTS_QUEUE, RESUME_QUEUE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH, WEBHOOKS,
+    WORK_QUEUE,
 };
 use crate::unresolved::{self, UnresolvedKeys};
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::watch::{self, Watch};
+use crate::webhooks::{Endpoint, ProgressFile, Webhook, WebhookMetrics, WebhookParts};
 
 /// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
+
+/// Maximum size of a webhook receiver's answer, in bytes; only its status counts.
+const WEBHOOK_ANSWER_MAX: u64 = 1 << 20;
 
 /// State shared by the threads and the handlers.
 struct Shared {
@@ -45,6 +51,10 @@ struct Shared {
     /// The feed's own connections: they are closed first in a drain.
     feed_http: Arc<HttpClient>,
     feed_ledger: LedgerClient,
+    /// Connections to the receivers of webhooks.
+    webhook_http: Arc<HttpClient>,
+    watched: Arc<Watched>,
+    watched_changed: Receiver<()>,
     in_flight: Arc<InFlightTable>,
     unresolved: Arc<UnresolvedKeys>,
     balances: Arc<Balances>,
@@ -79,13 +89,20 @@ impl Service for SvcWallet {
             chassis.ready.degrade("policy", why);
         }
         auth.declare_reasons(["wallet_limits", "wallet_policy"]);
-        chassis.capabilities(&["batch", "burn", "freeze", "hold", "issue", "transfer"]);
+        chassis.capabilities(&[
+            "batch", "burn", "freeze", "hold", "issue", "transfer", "webhooks",
+        ]);
 
-        let shared = share(&chassis, settings, data_dir)?;
+        let endpoints = settings.webhooks.iter().map(Endpoint::open);
+        let endpoints = endpoints.collect::<Result<Vec<_>, _>>();
+        let endpoints = endpoints.map_err(StartError::config_text)?;
+        let shared = share(&chassis, settings, data_dir.clone())?;
         let queues = spawn_committers(&chassis, &shared);
         spawn_probe(&chassis, &shared);
         spawn_feed(&chassis, &shared);
         spawn_watch(&chassis, &shared);
+        let event_polls = spawn_events(&chassis, &shared);
+        let webhooks = spawn_webhooks(&chassis, &shared, endpoints, data_dir)?;
         let policy = Arc::new(Snapshot::new(started.policy));
         on_reload(&chassis, &policy, kept);
         let in_force = policy.clone();
@@ -99,6 +116,9 @@ impl Service for SvcWallet {
             daily_max: shared.settings.daily_max,
             queues,
             receipts: spawn_receipts(&chassis, &shared),
+            event_polls,
+            watched: shared.watched.clone(),
+            webhooks,
             in_flight: shared.in_flight.clone(),
             unresolved: shared.unresolved.clone(),
             balances: shared.balances.clone(),
@@ -129,6 +149,14 @@ fn share(
     let client = LedgerClient::new(url, credential()?, chassis.client.clone());
     let feed_http = Arc::new(HttpClient::new(chassis.peers.clone()));
     let feed_ledger = LedgerClient::new(url, credential()?, feed_http.clone());
+    let webhook_http = Arc::new(HttpClient::new(ClientConfig {
+        max_idle_per_host: 1,
+        max_response_bytes: WEBHOOK_ANSWER_MAX,
+        connect_timeout: settings.webhook_deadline,
+        breaker: false,
+        ..chassis.peers.clone()
+    }));
+    let (changed, watched_changed) = queue(&EVENTS_NOTIFY, EVENTS_NOTIFY.capacity, &chassis.km);
     // One slot per committer, one for the probe.
     let committers = chassis.sup.pool_size(settings.committers, 64);
     let slots = committers + 1;
@@ -159,6 +187,9 @@ fn share(
         committers,
         feed_http,
         feed_ledger,
+        webhook_http,
+        watched: Arc::new(Watched::new(changed)),
+        watched_changed,
         in_flight: Arc::new(InFlightTable::default()),
         unresolved,
         audit: Audit::new(lines, clock),
@@ -213,6 +244,54 @@ fn spawn_receipts(chassis: &Chassis, shared: &Shared) -> Sender<WaitingReceipt> 
     sender
 }
 
+fn spawn_events(chassis: &Chassis, shared: &Shared) -> Sender<EventPoll> {
+    let (sender, receiver) = queue(&EVENTS_QUEUE, EVENTS_QUEUE.capacity, &chassis.km);
+    let (changed, watched) = (shared.watched_changed.clone(), shared.watched.clone());
+    let upstream = shared.upstream.clone();
+    chassis.sup.spawn(&EVENTS, move |ctx| {
+        events::run(ctx, &receiver, &changed, &watched, &upstream);
+    });
+    sender
+}
+
+fn spawn_webhooks(
+    chassis: &Chassis,
+    shared: &Shared,
+    endpoints: Vec<Endpoint>,
+    home: Option<PathBuf>,
+) -> Result<Vec<WebhookHandle>, StartError> {
+    if endpoints.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dir = home.map(|home| home.join("webhooks"));
+    if let Some(dir) = &dir {
+        OsDisk.create_dir_all(dir).map_err(StartError::failed)?;
+    }
+    let parts = WebhookParts {
+        ledger: shared.feed_ledger.clone(),
+        http: shared.webhook_http.clone(),
+        timing: shared.settings.webhook_timing(),
+        clock: chassis.clock.clone(),
+        ready: chassis.ready.clone(),
+        metrics: WebhookMetrics::new(&chassis.registry, &endpoints),
+    };
+    let mut handles = Vec::with_capacity(endpoints.len());
+    let mut bodies = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
+        chassis.ready.declare(&[endpoint.cause]);
+        let (resume, resumes) = queue(&RESUME_QUEUE, RESUME_QUEUE.capacity, &chassis.km);
+        let file = ProgressFile::new(dir.clone(), &endpoint.name);
+        let webhook = Arc::new(Webhook::new(endpoint, file, parts.clone()));
+        handles.push((webhook.clone(), resume));
+        bodies.push((webhook, resumes));
+    }
+    chassis.sup.spawn_pool(&WEBHOOKS, bodies.len(), move |ctx| {
+        let (webhook, resumes) = &bodies[ctx.index];
+        webhook.run(ctx, resumes);
+    });
+    Ok(handles)
+}
+
 fn spawn_probe(chassis: &Chassis, shared: &Shared) {
     let (upstream, ready) = (shared.upstream.clone(), chassis.ready.clone());
     let slot = shared.committers;
@@ -228,6 +307,7 @@ fn spawn_feed(chassis: &Chassis, shared: &Shared) {
         ledger: shared.feed_ledger.clone(),
         balances: shared.balances.clone(),
         unresolved: shared.unresolved.clone(),
+        watched: shared.watched.clone(),
         answers: shared.answers.clone(),
         keep: shared.settings.answers_keep,
         metrics: shared.metrics.clone(),
@@ -244,7 +324,7 @@ fn spawn_watch(chassis: &Chassis, shared: &Shared) {
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
         sup: chassis.sup.clone(),
-        feed_http: shared.feed_http.clone(),
+        followers: [shared.feed_http.clone(), shared.webhook_http.clone()],
     };
     chassis.ready.declare(&[watch::NO_WRITES]);
     chassis.sup.spawn(&WATCH, move |ctx| watch.run(ctx));

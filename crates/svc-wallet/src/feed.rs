@@ -11,6 +11,7 @@ use ron_proto::ledger::{EntryAnswer, Event, EventPage, RequestKey};
 
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
+use crate::events::Watched;
 use crate::metrics::Metrics;
 use crate::unresolved::UnresolvedKeys;
 
@@ -34,6 +35,8 @@ pub struct Feed {
     pub ledger: LedgerClient,
     pub balances: Arc<Balances>,
     pub unresolved: Arc<UnresolvedKeys>,
+    /// Accounts that long polls wait for.
+    pub watched: Arc<Watched>,
     /// Readers of the copy of answers; they also know its directory.
     pub answers: AnswersReader,
     /// Maximum entries of the copy.
@@ -107,6 +110,7 @@ impl Feed {
         }
         // Changes before this moment may have gone unseen: no cached balance counts as fresh.
         self.balances.all_changed();
+        self.watched.all_changed();
         let mut applied = copy.as_ref().map_or(head.seq, Answers::applied);
         self.metrics.feed_seq.set(gauged(applied));
         let mut rechecked = (None, Deadline::within(RECHECK));
@@ -120,6 +124,7 @@ impl Feed {
                 self.metrics.feed_gaps.inc();
                 tracing::warn!(event = "feed_gap", after = applied);
                 self.balances.all_changed();
+                self.watched.all_changed();
             }
             self.take(&page, copy.as_mut())?;
             applied = page.next;
@@ -169,6 +174,7 @@ impl Feed {
     }
 
     fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
+        self.watched.note(&page.events);
         let any = self.unresolved.len() > 0;
         for event in &page.events {
             self.balances.changed(touched(event), event.seq);

@@ -5,7 +5,8 @@
 //!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all waiters
 //!                                  └── repeated requests wait here
 //!  GET  ── caveats, policy ──> fresh balances, else ron-ledger
-//!  wal-feed <── events ── ron-ledger: balances marked, answers copied, keys resolved
+//!  wal-feed <── events ── ron-ledger: balances marked, answers copied, keys resolved, polls woken
+//!  wal-hook-* <── events ── ron-ledger: messages to webhook endpoints, one thread each
 //! ```
 //!
 //! **Invariants**: the wallet owns no truth: the ledger decides nonces, funds, replays and daily
@@ -20,6 +21,7 @@ mod balances;
 mod boot;
 mod commit;
 mod errors;
+mod events;
 mod feed;
 mod inflight;
 mod metrics;
@@ -31,5 +33,6 @@ mod topology;
 mod unresolved;
 mod upstream;
 mod watch;
+mod webhooks;
 
 pub use boot::SvcWallet;

@@ -64,7 +64,7 @@ fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
 }
 
 /// Exact match, or prefix match when the pattern ends in `*`.
-fn matches(pattern: &str, text: &str) -> bool {
+pub fn matches(pattern: &str, text: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(prefix) => text.starts_with(prefix),
         None => pattern == text,

@@ -3,8 +3,8 @@
 
 use ron_http::Response;
 use ron_proto::Problem;
-use ron_proto::ledger::{EntryAnswer, RefusalCode};
-use ron_proto::wallet::{BatchAnswer, ItemOutcome, Transaction};
+use ron_proto::ledger::{EntryAnswer, Event, RefusalCode};
+use ron_proto::wallet::{BatchAnswer, HistoryEntry, ItemOutcome, Transaction};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -161,6 +161,37 @@ pub fn problem(code: RefusalCode) -> Problem {
         _ => (409, "Refused by the ledger"),
     };
     Problem::new(status, code.as_str(), title, code.meaning())
+}
+
+/// An entry as readers of the account see it: without the idempotency keys and names of other
+/// callers.
+pub fn history_entry(event: Event) -> HistoryEntry {
+    let refused = code_of(&event.answer);
+    let op = event.entry.kind();
+    let mut operands = event.entry.operands();
+    let receipt = event.answer.receipt();
+    if let Some(r) = receipt {
+        // A receipt has the resolved accounts and amounts (a release names only its hold), so it
+        // wins.
+        (operands.from, operands.to) = (r.from.clone(), r.to.clone());
+        (operands.asset, operands.amount_minor) = (r.asset.clone(), r.amount_minor);
+    }
+    HistoryEntry {
+        seq: event.seq,
+        ts: event.ts,
+        op,
+        txid: receipt.map(|r| r.txid),
+        refused,
+        from: operands.from,
+        to: operands.to,
+        asset: operands.asset,
+        amount_minor: operands.amount_minor,
+        nonce: operands.nonce,
+        hold: receipt.and_then(|r| r.hold),
+        batch: receipt.and_then(|r| r.batch),
+        reverses: receipt.and_then(|r| r.reverses),
+        memo: operands.details.memo,
+    }
 }
 
 #[cfg(test)]

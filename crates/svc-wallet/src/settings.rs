@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_proto::Amount;
+use ron_service::config::Blocks;
 use ron_service::pinned::KeyRing;
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use crate::upstream::StalledAfter;
+use crate::webhooks::{self, Timing, WebhookKeys};
 
 ron_service::settings! {
     pub struct Settings {
@@ -40,6 +42,15 @@ ron_service::settings! {
         /// Maximum number of writes waiting for a committer, over all committers; when full, writes get
         /// 429.
         "queues.work" => work: usize = "512", range("1", "65536"), restart(Queues);
+        /// Endpoints that get a message for each entry of their accounts.
+        "webhooks" => webhooks: Blocks<WebhookKeys>, restart(Clients);
+        /// Maximum time of one delivery of a webhook message.
+        "webhook.deadline" => webhook_deadline: Duration = "10s", range("100ms", "60s"), restart(Clients);
+        /// Longest pause between two attempts to deliver a message; the first pause is one second, and
+        /// each is twice the one before.
+        "webhook.retry_cap" => webhook_retry_cap: Duration = "1h", range("1s", "24h"), restart(Clients);
+        /// How long a message is tried; then its endpoint is disabled until it is resumed.
+        "webhook.give_up_after" => webhook_give_up_after: Duration = "72h", range("1s", "720h"), restart(Clients);
     }
 }
 
@@ -58,11 +69,35 @@ pub static TABLE: Table = Table {
 
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
-        config.read().map_err(|problem| vec![problem])
+        let settings: Self = config.read().map_err(|problem| vec![problem])?;
+        let blocks = &settings.webhooks;
+        let mut problems = Vec::new();
+        if let Err(why) = webhooks::check(blocks) {
+            problems.push(config.problem(Self::webhooks, why));
+        }
+        let secure = |block: &WebhookKeys| block.url.starts_with("https:");
+        if blocks.iter().any(secure) && config.chassis().tls_peer_ca.is_none() {
+            let why = "must be set: a webhook has an https URL, and its certificate must be verified \
+                       (/etc/ssl/certs/ca-certificates.crt has the public authorities)";
+            problems.push(config.problem(ChassisSettings::tls_peer_ca, why));
+        }
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(problems)
+        }
     }
 }
 
 impl Settings {
+    pub fn webhook_timing(&self) -> Timing {
+        Timing {
+            deadline: self.webhook_deadline,
+            retry_cap: self.webhook_retry_cap,
+            give_up_after: self.webhook_give_up_after,
+        }
+    }
+
     pub fn stalled_after(&self) -> StalledAfter {
         StalledAfter {
             silent: self.silent_after,

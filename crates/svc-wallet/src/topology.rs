@@ -54,6 +54,48 @@ pub static RECEIPTS: ThreadSpec = ThreadSpec {
     job: "answers the receipts that wait for the ledger's next checkpoint",
 };
 
+pub static EVENTS: ThreadSpec = ThreadSpec {
+    name: "wal-events",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "answers long polls for the events of an account",
+};
+pub static WEBHOOKS: ThreadSpec = ThreadSpec {
+    name: "wal-hook-",
+    count: Count::Pool("[[webhooks]]"),
+    stage: Stage::Background,
+    critical: false,
+    job: "follows the ledger for one webhook endpoint and sends its messages",
+};
+
+/// Long polls for the events of an account. The thread holds as many again.
+pub static EVENTS_QUEUE: QueueSpec = QueueSpec {
+    name: "event_polls",
+    capacity: 256,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "wal-events",
+    when_full: "429 busy",
+};
+/// "An account that a poll waits for has changed."
+pub static EVENTS_NOTIFY: QueueSpec = QueueSpec {
+    name: "notify_polls",
+    capacity: 1,
+    overflow: Overflow::DropOldest,
+    from: "wal-feed",
+    to: "wal-events",
+    when_full: "one pending notification is enough",
+};
+/// Requests to resume a webhook endpoint.
+pub static RESUME_QUEUE: QueueSpec = QueueSpec {
+    name: "resume_webhook",
+    capacity: 4,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "wal-hook-* (one queue each)",
+    when_full: "429 busy",
+};
 /// Receipts that wait for a checkpoint. The thread holds as many again.
 pub static RECEIPTS_QUEUE: QueueSpec = QueueSpec {
     name: "receipts",
@@ -111,10 +153,27 @@ pub static HOLDS: LockSpec = LockSpec {
     guards: "account, asset and amount of recently used holds; they never change",
 };
 
+pub static WATCHED: LockSpec = LockSpec {
+    name: "watched",
+    rank: 50,
+    guards: "accounts for which a poll waits, and the newest entry of each",
+};
+pub static PROGRESS: LockSpec = LockSpec {
+    name: "webhook",
+    rank: 60,
+    guards: "how far a webhook endpoint is; its thread writes it, /v1/webhooks reads it",
+};
+/// The cursor of an endpoint in amnesia mode.
+pub static KEPT_PROGRESS: LockSpec = LockSpec {
+    name: "webhook_cursor",
+    rank: 70,
+    guards: "the cursor of a webhook endpoint of a service without a data directory",
+};
+
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",
-    threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT, RECEIPTS],
-    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE, RECEIPTS_QUEUE],
-    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS],
+    threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT, RECEIPTS, EVENTS, WEBHOOKS],
+    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE, RECEIPTS_QUEUE, EVENTS_QUEUE, EVENTS_NOTIFY, RESUME_QUEUE],
+    locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS, WATCHED, PROGRESS, KEPT_PROGRESS],
 };

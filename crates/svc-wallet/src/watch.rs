@@ -35,8 +35,9 @@ pub struct Watch {
     pub metrics: Metrics,
     /// Knows when the drain begins.
     pub sup: Supervisor,
-    /// The feed's connections, closed when the drain begins so that its long poll ends.
-    pub feed_http: Arc<HttpClient>,
+    /// Connections of the feed and the webhooks, closed when the drain begins so that their calls
+    /// end.
+    pub followers: [Arc<HttpClient>; 2],
 }
 
 impl Watch {
@@ -57,7 +58,7 @@ impl Watch {
             }
             if self.sup.draining() && !closed {
                 closed = true;
-                self.feed_http.shutdown();
+                self.followers.iter().for_each(|http| http.shutdown());
             }
             if ctx.shutdown.wait(Deadline::within(EVERY)) {
                 return;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::ledger::{Entry, Event, MAX_WIRE_INTEGER, RequestKey};
-use ron_proto::wallet::{HistoryEntry, HistoryPage, Remarks, Transaction, WalletAction};
+use ron_proto::wallet::{HistoryPage, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
 use super::holds::remarks;
 use super::submit::{Accepted, write};
 use super::writes::{not_reserved, tag};
 use super::{Api, is_own};
-use crate::render::code_of;
+use crate::render::{code_of, history_entry};
 
 /// Maximum entries of one page.
 const PAGE: u64 = 500;
@@ -134,35 +134,4 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
 /// nothing, and only its maker sees it.
 fn concerns(req: &Request, event: &Event) -> bool {
     code_of(&event.answer).is_none() || is_own(&req.principal, &event.entry)
-}
-
-/// An entry as readers of the account see it: without the idempotency keys and names of other
-/// callers.
-fn history_entry(event: Event) -> HistoryEntry {
-    let refused = code_of(&event.answer);
-    let op = event.entry.kind();
-    let mut operands = event.entry.operands();
-    let receipt = event.answer.receipt();
-    if let Some(r) = receipt {
-        // A receipt has the resolved accounts and amounts (a release names only its hold), so it
-        // wins.
-        (operands.from, operands.to) = (r.from.clone(), r.to.clone());
-        (operands.asset, operands.amount_minor) = (r.asset.clone(), r.amount_minor);
-    }
-    HistoryEntry {
-        seq: event.seq,
-        ts: event.ts,
-        op,
-        txid: receipt.map(|r| r.txid),
-        refused,
-        from: operands.from,
-        to: operands.to,
-        asset: operands.asset,
-        amount_minor: operands.amount_minor,
-        nonce: operands.nonce,
-        hold: receipt.and_then(|r| r.hold),
-        batch: receipt.and_then(|r| r.batch),
-        reverses: receipt.and_then(|r| r.reverses),
-        memo: operands.details.memo,
-    }
 }

@@ -5,11 +5,13 @@ mod accounts;
 mod balance;
 mod batch;
 mod budget;
+mod events;
 mod holds;
 mod ops;
 mod receipt;
 mod submit;
 mod tx;
+mod webhooks;
 mod writes;
 
 use std::sync::Arc;
@@ -25,11 +27,13 @@ use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
 use ron_service::signed_policy::SignedPolicy;
 
 pub use holds::HoldFacts;
+pub use webhooks::WebhookHandle;
 
 use crate::answers::AnswersReader;
 use crate::audit::Audit;
 use crate::balances::Balances;
 use crate::commit::CommitQueues;
+use crate::events::{EventPoll, Watched};
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
 use crate::policy::{self, Allowed, PolicyRequest};
@@ -39,6 +43,9 @@ use crate::upstream::SharedUpstream;
 
 /// Maximum time of one read from the ledger.
 const READ_MAX: Duration = Duration::from_secs(1);
+
+/// Maximum of `wait` in seconds.
+const WAIT_MAX_S: u64 = 30;
 
 /// State shared by the handlers.
 pub struct Api {
@@ -51,6 +58,12 @@ pub struct Api {
     pub queues: CommitQueues,
     /// Receipts that wait for a checkpoint.
     pub receipts: Sender<WaitingReceipt>,
+    /// Long polls for the events of an account.
+    pub event_polls: Sender<EventPoll>,
+    /// Accounts that these polls wait for.
+    pub watched: Arc<Watched>,
+    /// In the order of the configuration.
+    pub webhooks: Vec<WebhookHandle>,
     /// Writes that have not been answered.
     pub in_flight: Arc<InFlightTable>,
     /// Keys whose outcome is unknown.
@@ -75,7 +88,7 @@ pub fn router(api: &Arc<Api>) -> Router {
         title: "svc-wallet",
         version: env!("CARGO_PKG_VERSION"),
         description: "Money for callers who hold a passport: issue, transfer, burn, batches, holds, freeze, \
-                      balance, history, receipts with proofs.",
+                      balance, history, events, webhooks, receipts with proofs.",
     })
     .add_all(writes::routes(api))
     .add(batch::route(api))
@@ -86,6 +99,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add(receipt::route(api))
     .add_all(ops::routes(api))
     .add(budget::route(api))
+    .add(events::route(api))
+    .add_all(webhooks::routes(api))
 }
 
 impl Api {
@@ -151,6 +166,16 @@ impl Api {
                 .iter()
                 .flatten()
                 .any(|account| self.may_read(principal, account))
+    }
+
+    /// How long the caller of a long poll waits: `wait` or `Prefer: wait`.
+    fn wait(req: &Request) -> Result<Duration, Problem> {
+        if req.query_as::<u64>("wait")?.is_some_and(|s| s > WAIT_MAX_S) {
+            return Err(Problem::bad_request(format!(
+                "wait is at most {WAIT_MAX_S} seconds"
+            )));
+        }
+        Ok(req.prefer_wait().unwrap_or_default())
     }
 
     fn read_deadline(req: &Request) -> Deadline {

@@ -13,9 +13,6 @@ use super::tx::{event, no_such};
 use super::{Api, is_own};
 use crate::receipts::{ReceiptCopy, WaitingReceipt, not_yet_covered, shown};
 
-/// Maximum of `wait` and `Prefer: wait`.
-const WAIT_MAX: Duration = Duration::from_secs(30);
-
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
     Route::new(
@@ -50,10 +47,7 @@ fn answer(api: &Api, req: &Request, res: Responder) {
 
 fn wanted(api: &Api, req: &Request) -> Result<(TxId, ReceiptCopy, Duration), Problem> {
     req.query_only(&["wait"])?;
-    let wait = req.prefer_wait().unwrap_or_default();
-    if wait > WAIT_MAX {
-        return Err(Problem::bad_request("wait is at most 30 seconds"));
-    }
+    let wait = Api::wait(req)?;
     let event = event(api, req)?;
     let receipt = event.answer.receipt().ok_or_else(no_such)?;
     let copy = if is_own(&req.principal, &event.entry) {
