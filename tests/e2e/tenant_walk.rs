@@ -3,6 +3,9 @@
 //! those of the OpenAPI documents; a new one fails until it says here what the second tenant sends.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +55,7 @@ const TOKEN: &str = "the claims of the token that was sent, which any holder can
 const ECHO: &str = "a key of the second tenant, to which it gave the same name";
 
 /// Reads whose answers change with time, or with attempts of others, and why.
-const MOVING: [(&str, &str); 11] = [
+const MOVING: [(&str, &str); 12] = [
     ("/audit/v1/", "the log grows"),
     ("/log/v1/", "the log gets newer checkpoints"),
     ("/revocations/v1/", "revocations by all tenants are public"),
@@ -76,6 +79,7 @@ const MOVING: [(&str, &str); 11] = [
         "it is signed again from time to time",
     ),
     ("/v1/passport/", "revocations by all tenants are public"),
+    ("/v1/webhooks", "their cursors follow the log"),
 ];
 
 /// Members that change without anybody's doing.
@@ -207,6 +211,7 @@ impl First {
             ("ron-ledger" | "svc-wallet", "txid") => &self.transfer,
             ("svc-wallet", "asset") => "rpl",
             ("svc-wallet", "id") => &self.hold,
+            ("svc-wallet", "name") => NAME,
             ("svc-rewarder", "id") if route.path.contains("/policy/") => NAME,
             ("svc-rewarder", "id") => "zqname:1",
             ("svc-rewarder", "cid") => &self.cid,
@@ -408,7 +413,8 @@ impl First {
             "POST /v1/hold/{id}/release"
             | "POST /v1/ops/{key}/abandon"
             | "POST /v1/account/{account}/freeze"
-            | "POST /v1/account/{account}/unfreeze" => json!({}),
+            | "POST /v1/account/{account}/unfreeze"
+            | "POST /v1/webhooks/{name}/resume" => json!({}),
             "POST /v1/batch" => {
                 let mut item = moved;
                 item["op"] = "transfer".into();
@@ -521,6 +527,20 @@ fn fleet() -> Fleet {
     let with = format!("[auth]\nmode = \"passport\"\ntenant = \"{NAME}\"\n");
     assert!(text.contains("[auth]\n"), "{text}");
     let text = format!("read_only = false\n{}", text.replace("[auth]\n", &with));
+    std::fs::write(&config, text).unwrap();
+    let secret = dir.path().join("webhook.secret");
+    std::fs::write(&secret, format!("whsec_{}", b64::std(&[7; 32]))).unwrap();
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    let config = dir.path().join("svc-wallet/config.toml");
+    let mut text = std::fs::read_to_string(&config).unwrap();
+    // Nothing happens to the account.
+    write!(
+        text,
+        "\n[[webhooks]]\nname = \"{NAME}\"\ntenant = \"{NAME}\"\nurl = \"http://127.0.0.1:9/zqname\"\n\
+         accounts = [\"acct:zqnobody\"]\nsecret_file = \"{}\"\n",
+        secret.display()
+    )
+    .unwrap();
     std::fs::write(&config, text).unwrap();
     let fleet = Fleet::start_in(dir);
     let rule = |tenant: &str, accounts: &str| {

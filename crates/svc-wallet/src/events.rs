@@ -11,8 +11,7 @@ use ron_proto::ledger::Event;
 use ron_proto::wallet::AccountEvents;
 use ron_proto::{Account, Problem};
 
-use crate::feed::touched;
-use crate::render::{code_of, history_entry};
+use crate::render::{code_of, history_entry, touched};
 use crate::topology::{EVENTS_QUEUE, WATCHED};
 use crate::upstream::SharedUpstream;
 
@@ -117,7 +116,7 @@ pub fn read(
     Ok((found, page.head))
 }
 
-/// The thread's body. At a shutdown every poll is answered, without events.
+/// The thread's body. At a shutdown every poll is answered.
 pub fn run(
     ctx: &ThreadCtx,
     queue: &Receiver<EventPoll>,
@@ -159,12 +158,7 @@ pub fn run(
     }
     let rest = std::iter::from_fn(|| queue.try_recv());
     for poll in waiting.into_iter().chain(rest) {
-        let nothing = AccountEvents {
-            account: poll.account,
-            events: Vec::new(),
-            next: poll.after,
-        };
-        poll.responder.send(Response::json(200, &nothing));
+        poll.responder.send(Problem::draining(2));
     }
 }
 
@@ -175,7 +169,7 @@ fn answer(
     waiting: Vec<EventPoll>,
     upstream: &SharedUpstream,
 ) -> (Vec<EventPoll>, bool) {
-    let (mut rest, mut again, mut away) = (Vec::with_capacity(waiting.len()), false, false);
+    let (mut rest, mut again, mut unavailable) = (Vec::with_capacity(waiting.len()), false, false);
     for mut poll in waiting {
         let over = poll.until.expired();
         if ctx.shutdown.is_set() || (poll.newest <= poll.after && !over) {
@@ -183,7 +177,7 @@ fn answer(
             continue;
         }
         // After a failure the others are not tried: each could take as long.
-        let page = if away {
+        let page = if unavailable {
             None
         } else {
             let by = Deadline::within(CALL);
@@ -205,7 +199,7 @@ fn answer(
                 .responder
                 .send(Problem::unavailable("the ledger cannot be read now", 2)),
             None => {
-                (away, again) = (true, true);
+                (unavailable, again) = (true, true);
                 rest.push(poll);
             }
         }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{Deadline, ThreadCtx};
-use ron_proto::Account;
-use ron_proto::ledger::{EntryAnswer, Event, EventPage, RequestKey};
+use ron_proto::ledger::{Event, EventPage, RequestKey};
 
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
 use crate::events::Watched;
 use crate::metrics::Metrics;
+use crate::render::touched;
 use crate::unresolved::UnresolvedKeys;
 
 /// How long the ledger holds the long poll open, and the maximum time of the call.
@@ -193,20 +193,11 @@ fn gauged(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Accounts whose document a committed entry changed. A refused entry changes none.
-pub fn touched(event: &Event) -> Vec<&Account> {
-    let EntryAnswer::Done { receipt, .. } = &event.answer else {
-        return Vec::new();
-    };
-    // The receipt of a freeze names its account as `from`.
-    receipt.from.iter().chain(&receipt.to).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use ron_proto::Timestamp;
-    use ron_proto::ledger::Entry;
+    use ron_proto::ledger::{Entry, EntryAnswer};
 
     fn page(seqs: &[u64], next: u64) -> EventPage {
         let event = |seq: &u64| Event {

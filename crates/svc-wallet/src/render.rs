@@ -2,9 +2,9 @@
 //! ledger's entry, so that a repeated request gets the same bytes from any instance.
 
 use ron_http::Response;
-use ron_proto::Problem;
 use ron_proto::ledger::{EntryAnswer, Event, RefusalCode};
 use ron_proto::wallet::{BatchAnswer, HistoryEntry, ItemOutcome, Transaction};
+use ron_proto::{Account, Problem};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -192,6 +192,15 @@ pub fn history_entry(event: Event) -> HistoryEntry {
         reverses: receipt.and_then(|r| r.reverses),
         memo: operands.details.memo,
     }
+}
+
+/// Accounts whose document a committed entry changed. A refused entry changes none.
+pub fn touched(event: &Event) -> Vec<&Account> {
+    let EntryAnswer::Done { receipt, .. } = &event.answer else {
+        return Vec::new();
+    };
+    // The receipt of a freeze names its account as `from`.
+    receipt.from.iter().chain(&receipt.to).collect()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use ron_proto::ledger::Event;
 use ron_proto::{Account, Tenant, b64};
 use ron_service::config::read_secret_file;
 
-use crate::feed::touched;
 use crate::policy::matches;
+use crate::render::touched;
 
 /// Maximum endpoints; each has a thread that follows the ledger.
 const ENDPOINTS_MAX: usize = 16;
@@ -28,7 +28,7 @@ ron_service::settings! {
         "name" => name: String, range("1", "32");
         /// Where messages are sent by POST: an https URL, or http on loopback. Redirects are not
         /// followed.
-        "url" => url: String, range("8", "512");
+        "url" => url: String, range("1", "512");
         /// Tenant whose callers with the scope wallet:admin see and resume the endpoint.
         "tenant" => tenant: Tenant = "default";
         /// Accounts whose entries are sent: exact, or a prefix ending in *.
