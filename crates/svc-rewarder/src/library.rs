@@ -233,6 +233,20 @@ impl Library {
         )
     }
 
+    /// Stores a policy for which a run is about to be recorded: from then on none that is older is
+    /// taken from the operator's directory.
+    pub fn keep_policy(
+        &self,
+        tenant: &Tenant,
+        verified: &VerifiedPolicy,
+    ) -> Result<(), LibraryError> {
+        let stored = self.versions(tenant, &verified.policy.id)?;
+        if !stored.contains(&verified.policy.version) {
+            self.put_policy(tenant, verified)?;
+        }
+        Ok(())
+    }
+
     /// The newest version of a policy.
     pub fn newest_policy(
         &self,
@@ -250,16 +264,29 @@ impl Library {
         missing: impl Fn() -> String,
     ) -> Result<VerifiedPolicy, LibraryError> {
         let mut refused = None;
-        let stored = self.versions(tenant, id)?.into_iter();
-        let stored = stored.map(|version| self.stored(tenant, id, version));
-        for policy in stored.chain(self.from_policy_dir()) {
+        let versions = self.versions(tenant, id)?;
+        let newest = versions.first().copied().unwrap_or(0);
+        let mut given = Vec::new();
+        for policy in self.from_policy_dir() {
             match policy {
                 // A policy of another tenant is treated as missing, in whatever directory it lies.
-                Ok(policy)
-                    if policy.policy.tenant == *tenant
-                        && policy.policy.id == *id
-                        && wanted(&policy) =>
-                {
+                Ok(policy) if policy.policy.tenant != *tenant || policy.policy.id != *id => {}
+                Ok(policy) if policy.policy.version > newest => given.push(policy),
+                Ok(policy) if wanted(&policy) && !versions.contains(&policy.policy.version) => {
+                    let why = older(id, policy.policy.version, newest);
+                    refused = refused.or(Some(LibraryError::Refused(why)));
+                }
+                Ok(_) => {} // stored, or an earlier one than what is asked for
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        given.sort_by_key(|policy| std::cmp::Reverse(policy.policy.version));
+        if let Some(policy) = given.into_iter().find(&wanted) {
+            return Ok(policy);
+        }
+        for version in versions {
+            match self.stored(tenant, id, version) {
+                Ok(policy) if policy.policy.tenant == *tenant && wanted(&policy) => {
                     return Ok(policy);
                 }
                 Ok(_) => {}
@@ -350,6 +377,12 @@ fn snapshot_name(cid: &ContentId) -> String {
 
 fn file_name(id: &PolicyId, version: u64) -> String {
     format!("{id}.v{version}.json")
+}
+
+fn older(id: &PolicyId, version: u64, newest: u64) -> String {
+    format!(
+        "policy {id} version {version} in policy_dir is older than version {newest}, which was used here; versions only grow"
+    )
 }
 
 /// Names of a directory's files, sorted; empty if the directory does not exist.

@@ -15,7 +15,7 @@ use ron_proto::rewarder::{
     ComputeRequest, EpochRun, ImportKind, POLICY_KIND, PayoutProof, RunManifest, RunState,
     SignedPolicy, SnapshotInfo,
 };
-use ron_proto::{b64, jcs};
+use ron_proto::{ContentId, b64, jcs};
 use ron_service::{Config, Parts, Running, StartError};
 use serde_json::{Value, json};
 use svc_rewarder::SvcRewarder;
@@ -33,10 +33,15 @@ fn by() -> Deadline {
 }
 
 fn start(data: &Path) -> Result<Running, StartError> {
+    start_with(data, "")
+}
+
+/// The same, with more lines of the section `[policy]`.
+fn start_with(data: &Path, policy: &str) -> Result<Running, StartError> {
     let token = service_token::generate("tester", &TOKEN_SEED);
     let text = format!(
         "data_dir = \"{}\"\nuds_only = true\nuds_path = \"{}\"\n\
-         [policy]\npublic_keys = [\"{}\"]\n\
+         [policy]\npublic_keys = [\"{}\"]\n{policy}\
          [[auth.principals]]\nname = \"tester\"\nsha256 = \"{}\"\n\
          scopes = [\"rewarder:run\", \"rewarder:read\"]\n",
         data.display(),
@@ -340,4 +345,72 @@ fn named_threads() -> BTreeSet<String> {
         }
     }
     found
+}
+
+/// Writes a policy of this version into the operator's directory; returns its hash.
+fn operator_puts(dir: &Path, version: u64) -> ContentId {
+    let signed = signed(&json!({ "version": version }));
+    let canonical = jcs::canonicalize(&signed.policy);
+    std::fs::write(dir.join("reward.json"), &canonical).expect("written");
+    let mut signature = jcs::to_vec(&signed.signature).expect("JSON");
+    signature.push(b'\n');
+    std::fs::write(dir.join("reward.json.sig"), signature).expect("written");
+    ContentId::of(&canonical)
+}
+
+#[test]
+fn an_older_policy_of_the_operators_directory_does_not_come_back() {
+    let data = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir().expect("a directory");
+    let policy = format!("dir = \"{}\"\n", dir.path().display());
+    let start = || {
+        let running = start_with(data.path(), &policy).expect("it starts");
+        running.wait_ready(by()).expect("it gets ready");
+        let caller = Caller::new(&running);
+        (running, caller)
+    };
+    let version = |caller: &Caller| {
+        let reply = caller.call(Method::GET, "/rewarder/policy/test", None);
+        assert_eq!(reply.status, 200, "{:?}", reply.problem());
+        let found: SignedPolicy = reply.json().expect("a policy");
+        found.policy["version"].as_u64().expect("a version")
+    };
+    let (mut running, caller) = start();
+    let posted = caller.call(Method::POST, "/rewarder/snapshots", Some(("text/csv", CSV)));
+    let info: SnapshotInfo = posted.json().expect("what was sealed");
+    let compute = |caller: &Caller, epoch: &str, hash: ContentId| {
+        let request = ComputeRequest {
+            snapshot: info.cid,
+            policy_id: "test".parse().expect("an id"),
+            policy_hash: hash,
+            dry_run: false,
+            adjusts: None,
+        };
+        let epoch = epoch.parse().expect("an epoch");
+        let wait = Duration::from_secs(9);
+        caller.typed().compute(&epoch, &request, wait, by())
+    };
+    // Not used yet: the operator may still choose another.
+    operator_puts(dir.path(), 3);
+    let second = operator_puts(dir.path(), 2);
+    assert_eq!(version(&caller), 2);
+    compute(&caller, "e1", second).expect("computed");
+    let first = operator_puts(dir.path(), 1);
+    let holds = |caller: &Caller| {
+        assert_eq!(version(caller), 2);
+        let refused = compute(caller, "e2", first).expect_err("it is older");
+        assert_eq!(refused.code(), Some("policy_refused"), "{refused}");
+        let why = refused.to_string();
+        assert!(why.contains("versions only grow"), "{why}");
+        // The stored one stays usable, for epochs before a change.
+        compute(caller, "e1", second).expect("the same run");
+    };
+    holds(&caller);
+    running.drain(Duration::from_secs(5));
+    drop(running);
+    let (mut running, caller) = start();
+    holds(&caller);
+    operator_puts(dir.path(), 4);
+    assert_eq!(version(&caller), 4);
+    running.drain(Duration::from_secs(5));
 }

@@ -147,6 +147,9 @@ fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
             .library
             .policy(&id.0, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
+        api.library
+            .keep_policy(&id.0, &policy)
+            .map_err(|error| errors::library(&error, true))?;
         // Renewed before the lookup, so that retention cannot remove the snapshot until the run is
         // in the table.
         api.library.renew(&id.0, &snapshot, api.clock.unix_ms());
