@@ -361,7 +361,7 @@ fn is_of(pattern: &str, path: &str) -> bool {
 /// Files for auditors: the ledger's verifier key, and what an epoch is recomputed from.
 fn is_public(path: &str) -> bool {
     let below = |dir: &str| path.starts_with(&format!("svc-rewarder/data/{dir}/"));
-    path.ends_with("/log.vkey") || below("runs") || below("snapshots")
+    path.ends_with("/log.vkey") || ["runs", "snapshots", "policies"].into_iter().any(below)
 }
 
 #[test]

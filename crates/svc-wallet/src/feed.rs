@@ -24,9 +24,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// `FULL_PAGE_PAUSE` to leave the CPU to the committers: the copy may lag, commits may not.
 const PAGE: usize = 500;
 const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
-/// How often the ledger is asked about one unresolved key. Most are released by their event; the
-/// event of some came before the key was recorded.
+/// How often the ledger is asked about unresolved keys, and about how many. Most are released by their
+/// event; the event of some came before the key was recorded.
 const RECHECK: Duration = Duration::from_secs(1);
+const RECHECK_KEYS: usize = 32;
 
 /// The caches that follow the feed.
 #[derive(Debug)]
@@ -115,7 +116,9 @@ impl Feed {
         self.metrics.feed_seq.set(gauged(applied));
         let mut rechecked = (None, Deadline::within(RECHECK));
         while !ctx.shutdown.is_set() {
-            let page = self.ledger.events(applied, WAIT, Deadline::within(CALL))?;
+            let some = self.unresolved.len() > 0;
+            let wait = if some { RECHECK } else { WAIT };
+            let page = self.ledger.events(applied, wait, Deadline::within(CALL))?;
             if page.head < applied {
                 let head = page.head;
                 return Err(FeedError::WentBack { head, applied });
@@ -156,19 +159,21 @@ impl Feed {
         Ok(theirs.is_some_and(|theirs| !copy.agrees(theirs)))
     }
 
-    /// Releases the next unresolved key if the ledger has it. A key that the ledger does not have stays:
-    /// its request may still arrive, and only its caller gives it up.
+    /// Releases those of the next unresolved keys that the ledger has. A key that the ledger does not
+    /// have stays: its request may still arrive, and only its caller gives it up.
     fn recheck(&self, (last, due): &mut (Option<RequestKey>, Deadline)) -> Result<(), FeedError> {
         if !due.expired() {
             return Ok(());
         }
         *due = Deadline::within(RECHECK);
-        *last = self.unresolved.next(last.as_ref());
-        let Some(key) = last else { return Ok(()) };
-        match self.ledger.by_key(key, Deadline::within(CALL)) {
-            Ok(_) => self.unresolved.release(key),
-            Err(ClientError::Refused { status: 404, .. }) => {}
-            Err(e) => return Err(e.into()),
+        for _ in 0..RECHECK_KEYS.min(self.unresolved.len()) {
+            *last = self.unresolved.next(last.as_ref());
+            let Some(key) = last else { return Ok(()) };
+            match self.ledger.by_key(key, Deadline::within(CALL)) {
+                Ok(_) => self.unresolved.release(key),
+                Err(ClientError::Refused { status: 404, .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
         }
         Ok(())
     }
