@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ron_files::{OsDisk, read_small, write_atomic};
-use ron_kernel::{LockSpec, RankedMutex};
+use ron_kernel::{Deadline, LockSpec, RankedMutex, Shutdown};
 use ron_proto::strict;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
@@ -20,6 +21,10 @@ const FORMAT: u32 = 1;
 const ISSUERS_MAX: usize = 64;
 /// Maximum size of the file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Longest wait of a reload for the thread that writes the file.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two looks at whether the file is still being written.
+const WRITE_POLL: Duration = Duration::from_millis(5);
 
 /// Not held while the file is read or written: a writer claims the file first ([`State::writing`]).
 pub const NOTE_LOCK: LockSpec = LockSpec {
@@ -86,7 +91,7 @@ pub(crate) struct SeenIssuers {
 
 struct State {
     all: AllSeen,
-    /// A thread is writing the file; no other may write at the same time.
+    /// A thread is writing or reloading the file; no other may do so at the same time.
     writing: bool,
 }
 
@@ -146,7 +151,7 @@ impl SeenIssuers {
             return Ok(None);
         }
         if held.writing {
-            return Err(format!("{SEEN_FILE} is being written"));
+            return Err(format!("{SEEN_FILE} is being written or reloaded"));
         }
         let mut next = held.all.clone();
         next.insert(issuer.to_owned(), new);
@@ -159,15 +164,22 @@ impl SeenIssuers {
         Ok(Some(next))
     }
 
-    /// Reloads the file: an operator may have set it back (`ron issuer trust`).
+    /// Reloads the file: an operator may have set it back (`ron issuer trust`). Waits for a writer,
+    /// which needs a flush: an operator's reload must not depend on the moment.
     pub fn read_again(&self) -> Result<(), String> {
         let Some(dir) = &self.dir else { return Ok(()) };
-        let all = read_seen(dir)?;
-        let mut held = self.held.lock();
-        if held.writing {
-            return Err(format!("{SEEN_FILE} is being written; reload again"));
+        let (_never_set, never) = Shutdown::pair();
+        let patience = Deadline::within(WRITE_PATIENCE);
+        while std::mem::replace(&mut self.held.lock().writing, true) {
+            if patience.expired() {
+                return Err(format!("{SEEN_FILE} is being written; reload again"));
+            }
+            never.wait(Deadline::within(WRITE_POLL));
         }
-        held.all = all;
+        let read = read_seen(dir);
+        let mut held = self.held.lock();
+        held.writing = false;
+        held.all = read?;
         Ok(())
     }
 }
@@ -244,6 +256,23 @@ mod tests {
         assert_eq!(running.of("a").note, 7);
         running.read_again().unwrap();
         assert_eq!((running.of("a").note, running.of("b").head()), (3, None));
+    }
+
+    #[test]
+    fn a_reload_waits_for_the_thread_that_writes_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let seen = SeenIssuers::open(Some(dir.path())).unwrap();
+        let written = seen.claim("a", note(7)).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            let reload = scope.spawn(|| seen.read_again());
+            std::thread::sleep(4 * WRITE_POLL);
+            assert!(!reload.is_finished());
+            write_seen(dir.path(), &written).unwrap();
+            seen.held.lock().writing = false;
+            assert_eq!(reload.join().unwrap(), Ok(()));
+        });
+        assert_eq!(seen.of("a").note, 7);
+        seen.record("a", note(8)).unwrap();
     }
 
     #[test]
