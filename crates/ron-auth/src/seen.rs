@@ -263,9 +263,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let seen = SeenIssuers::open(Some(dir.path())).unwrap();
         let written = seen.claim("a", note(7)).unwrap().unwrap();
+        let (_never_set, never) = Shutdown::pair();
         std::thread::scope(|scope| {
             let reload = scope.spawn(|| seen.read_again());
-            std::thread::sleep(4 * WRITE_POLL);
+            never.wait(Deadline::within(4 * WRITE_POLL));
             assert!(!reload.is_finished());
             write_seen(dir.path(), &written).unwrap();
             seen.held.lock().writing = false;
