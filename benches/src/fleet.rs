@@ -86,11 +86,20 @@ impl Fleet {
 
     /// `host:port` of a service's API.
     pub fn host(&self, service: &str) -> Result<String, String> {
+        self.address(service, "api")
+    }
+
+    /// `host:port` of a service's health port.
+    pub fn health_host(&self, service: &str) -> Result<String, String> {
+        self.address(service, "health")
+    }
+
+    fn address(&self, service: &str, of: &str) -> Result<String, String> {
         let services = self.endpoints["services"].as_array().ok_or("no services")?;
         services
             .iter()
             .find(|s| s["service"] == service)
-            .and_then(|s| s["api"].as_str()?.strip_prefix("http://"))
+            .and_then(|s| s[of].as_str()?.strip_prefix("http://"))
             .map(str::to_owned)
             .ok_or_else(|| format!("{service} is not in endpoints.json"))
     }

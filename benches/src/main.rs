@@ -13,6 +13,7 @@ mod kms;
 mod machine;
 mod proofs;
 mod raw;
+mod reads;
 mod wallet;
 
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ enum Command {
     /// Measure transfers through a wallet at many numbers of clients, evenly spread and with a hot
     /// payee.
     Wallet(WalletArgs),
+    /// Fill a ledger through the wallet and measure reads of its history.
+    Reads(ReadsArgs),
     /// Fill the KMS's audit log and request proofs from it.
     Proofs(proofs::ProofArgs),
     /// GET one URL as fast as the server responds.
@@ -65,6 +68,22 @@ pub struct WalletArgs {
     /// Clients of each figure, each a thread and a connection; more than 900 need `ulimit -n 8192`.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1_000])]
     clients: Vec<usize>,
+    /// Directory on the disk to measure.
+    #[arg(long)]
+    dir: PathBuf,
+    /// Path of the `ron` binary; the one beside this program when absent.
+    #[arg(long)]
+    ron: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ReadsArgs {
+    /// Transfers in the ledger before the reads.
+    #[arg(long, default_value_t = 10_000_000)]
+    entries: u64,
+    /// Seconds per figure.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
     /// Directory on the disk to measure.
     #[arg(long)]
     dir: PathBuf,
@@ -109,6 +128,7 @@ fn main() {
         Command::Token(args) => raw::run_token(&args),
         Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
+        Command::Reads(args) => reads::run(&args),
         Command::Proofs(args) => proofs::run(&args),
         Command::Get(args) => get(&args),
     };

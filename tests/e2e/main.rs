@@ -60,4 +60,5 @@ mod vectors;
 mod wallet;
 mod wallet_faults;
 mod wallet_feed;
+mod wallet_history;
 mod webhooks;

@@ -83,7 +83,7 @@ const MOVING: [(&str, &str); 12] = [
 ];
 
 /// Members that change without anybody's doing.
-const VOLATILE: [&str; 8] = [
+const VOLATILE: [&str; 10] = [
     "as_of",
     "as_of_seq",
     "stale_ms",
@@ -91,6 +91,8 @@ const VOLATILE: [&str; 8] = [
     "seq",
     "head",
     "next",
+    "newer",
+    "older",
     "request_id",
 ];
 
@@ -184,6 +186,7 @@ impl First {
     /// The value of a parameter; two requests are made where two values make a difference.
     fn value(&self, route: &Route, parameter: &str, second: bool) -> Option<String> {
         let kid: Vec<&str> = self.key.split('/').collect();
+        let statement = route.path.ends_with("/statement");
         let value = match (route.service, parameter) {
             ("ron-kms", "tenant" | "purpose") => NAME,
             ("ron-kms", "alg") if route.path.ends_with("/wrapping_key") => return None,
@@ -205,11 +208,16 @@ impl First {
             ("ron-ledger", "principal") => CALLER,
             ("ron-ledger" | "svc-wallet", "key") => "zqname-transfer",
             ("ron-ledger", "epoch") => "zqname:1",
-            ("ron-ledger", "hold") => &self.hold,
+            ("ron-ledger", "hold") if route.path.contains("{hold}") => &self.hold,
             ("ron-ledger", "id") => return Some(BudgetId::derive(&self.jti()).to_string()),
             ("ron-ledger" | "svc-wallet", "txid") if second => &self.hold,
             ("ron-ledger" | "svc-wallet", "txid") => &self.transfer,
-            ("svc-wallet", "asset") => "rpl",
+            ("ron-ledger" | "svc-wallet", "asset") => "rpl",
+            ("ron-ledger" | "svc-wallet", "from") if statement => "2020-01-01T00:00:00Z",
+            ("ron-ledger" | "svc-wallet", "until") if statement => "2099-01-01T00:00:00Z",
+            ("ron-ledger", "at") => "1",
+            ("svc-wallet", "at") if second => "1",
+            ("svc-wallet", "reference") => "zqname-order",
             ("svc-wallet", "id") => &self.hold,
             ("svc-wallet", "name") => NAME,
             ("svc-rewarder", "id") if route.path.contains("/policy/") => NAME,
@@ -220,9 +228,17 @@ impl First {
             ("svc-admin", "id") => "ron-kms",
             ("svc-admin", "name") => "process_open_fds",
             // Filters and pages; absent is everything.
-            (_, "after" | "limit" | "wait" | "from" | "state" | "op" | "kind" | "period") => {
+            (
+                _,
+                "after" | "before" | "limit" | "wait" | "from" | "until" | "state" | "op" | "kind",
+            ) => {
                 return None;
             }
+            (_, "at" | "batch" | "by" | "counterparty" | "direction" | "format" | "hold") => {
+                return None;
+            }
+            (_, "metadata" | "min_seq" | "period" | "prefix" | "reference") => return None,
+            ("ron-ledger", "viewer" | "viewer_tenant") => return None,
             ("svc-admin", "labels" | "window" | "step") => return None,
             (service, other) => panic!("{service} {}: give a value for {other}", route.name()),
         };
@@ -623,6 +639,7 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
     let debit = |nonce: u64| json!({"from": "acct:zqname", "asset": "rpl", "amount_minor": "10", "nonce": nonce});
     let mut transfer = debit(1);
     transfer["to"] = "acct:zqsecret".into();
+    transfer["reference"] = "zqname-order".into();
     let transfer = money("transfer", "zqname-transfer", transfer);
     let mut hold = debit(2);
     hold["expires_at"] = "2099-01-01T00:00:00.000Z".into();

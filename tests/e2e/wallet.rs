@@ -365,14 +365,11 @@ fn the_day(w: &Wallet) {
 }
 
 fn history_and_commands(w: &Wallet) {
-    let mut page = Value::Null;
-    for _ in 0..50 {
-        page = json(&w.get("account/shop/history"), 200);
-        if page["next"] == page["head"] {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let known = json(&w.get("balance?account=shop&asset=ron"), 200)["as_of_seq"].clone();
+    let page = json(
+        &w.get(&format!("account/shop/history?min_seq={known}")),
+        200,
+    );
     let entries = page["entries"].as_array().unwrap();
     let done: Vec<&Value> = entries.iter().filter(|e| e["refused"].is_null()).collect();
     assert_eq!(done.len(), 1, "{page}");
@@ -406,6 +403,62 @@ fn history_and_commands(w: &Wallet) {
     );
     let told = out(&["wallet", "op", "cli-1"]);
     assert!(told.contains("transfer"), "{told}");
+    listing_commands(&out, id);
+}
+
+/// The commands that list, on what the others did with the account `cli`.
+fn listing_commands(out: &dyn Fn(&[&str]) -> String, hold: &str) {
+    let history = out(&["wallet", "history", "cli", "--kind", "transfer"]);
+    let lines: Vec<&str> = history.lines().collect();
+    assert_eq!(lines.len(), 2, "{history}");
+    assert!(lines[1].contains("cli -> b"), "{history}");
+    let of_hold = out(&["wallet", "history", "cli", "--hold", hold, "--csv"]);
+    let ops: Vec<&str> = of_hold
+        .lines()
+        .skip(1)
+        .map(|l| l.split(',').nth(2).unwrap())
+        .collect();
+    assert_eq!(ops, ["release", "capture"], "newest first: {of_hold}");
+    let range = [
+        "--from",
+        "2020-01-01T00:00:00Z",
+        "--until",
+        "2099-01-01T00:00:00Z",
+    ];
+    let statement = ["wallet", "statement", "cli", "--asset", "ron"];
+    let statement = out(&[&statement[..], &range].concat());
+    let lines: Vec<&str> = statement.lines().collect();
+    assert!(
+        lines[1].contains("opening") && lines.last().unwrap().contains("closing"),
+        "{statement}"
+    );
+    assert_eq!(
+        lines.len(),
+        7,
+        "issue, transfer, capture, burn: {statement}"
+    );
+    let accounts = out(&["wallet", "accounts", "--prefix", "cli"]);
+    assert!(accounts.contains("cli      ron         0"), "{accounts}");
+    let holds = out(&["wallet", "holds", "cli", "--state", "ended", "--json"]);
+    let holds: Value = serde_json::from_str(&holds).unwrap();
+    assert_eq!(
+        (
+            &holds["holds"][0]["hold"],
+            &holds["holds"][0]["captured_minor"]
+        ),
+        (&json!(hold), &json!("5"))
+    );
+    let events = out(&["wallet", "events", "cli", "--once", "--json"]);
+    assert_eq!(events.lines().count(), 6, "{events}");
+    let first: Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    let at = first["seq"].to_string();
+    let then = out(&["wallet", "balance", "cli", "--asset", "ron", "--at", &at]);
+    assert!(
+        then.contains("amount     40") && !then.contains("nonce"),
+        "{then}"
+    );
+    let shown = out(&["wallet", "tx", first["txid"].as_str().unwrap()]);
+    assert!(shown.contains("issue"), "{shown}");
 }
 
 /// Sends the same request from `n` threads at the same moment.

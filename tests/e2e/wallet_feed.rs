@@ -4,13 +4,15 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ron_http::Reply;
+use ron_http::{Call, Reply};
+use ron_kernel::Deadline;
 use ron_tests::processes::{Rig, code};
-use ron_tests::{ok, ron_on, socket_of, until};
+use ron_tests::{json, ok, ron_on, socket_of, until};
 use serde_json::Value;
 
 /// An issue that is done, and its response.
@@ -230,4 +232,81 @@ fn a_rolled_back_ledger_is_detected_and_its_lost_receipts_are_not_returned() {
         !in_the_copy(&rig, "gone", 9),
         "another entry is in its place"
     );
+}
+
+/// Holds the write lock of a SQLite file until it is dropped.
+struct Locked(std::process::Child);
+
+impl Locked {
+    fn new(file: &Path) -> Self {
+        let script = "import sqlite3, sys\n\
+            db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)\n\
+            db.execute('BEGIN IMMEDIATE')\nprint('locked', flush=True)\nsys.stdin.read()\n";
+        let mut child = Command::new(ron_tests::python())
+            .args(["-c", script])
+            .arg(file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "locked\n");
+        Self(child)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_projection_that_stands_still_slows_writes_and_catches_up() {
+    let rig = Rig::start();
+    let health = format!("http://127.0.0.1:{}", rig.port("ron-ledger") + 5);
+    let degraded = || {
+        let call = Call::get(&health, Deadline::within(Duration::from_secs(10)));
+        let url = format!("{health}/readyz");
+        let reply = rig.http.call(Call { url: &url, ..call }).unwrap();
+        json(&reply, 200)["degraded"].to_string()
+    };
+    issued(&rig, "before", 1);
+    let projection = rig.dir.path().join("ron-ledger/data/projection.sqlite");
+    let lock = Locked::new(&projection);
+    let mut acknowledged = 1;
+    // Written until the lag is noticed; a refused one is done later under its key.
+    let refused = (0..10_000).find(|n| {
+        let reply = rig.issue(&format!("w-{n}"), "a", 1).unwrap();
+        if reply.status == 200 {
+            acknowledged += 1;
+            std::thread::sleep(Duration::from_millis(100));
+            return false;
+        }
+        assert_eq!((reply.status, code(&reply)), (503, "retry_later".into()));
+        true
+    });
+    let refused = refused.unwrap();
+    assert!(degraded().contains("projection_lag"), "{}", degraded());
+    assert!(refused > 20, "only a lag of more than 10 s slows writes");
+    // What was answered before is answered.
+    let again = rig.patiently(|| rig.issue("before", "a", 1).unwrap());
+    assert!(replayed(&again));
+    drop(lock);
+    until("the projection catches up", || {
+        !degraded().contains("projection")
+    });
+    issued(&rig, &format!("w-{refused}"), 1);
+    acknowledged += 1;
+    let balance = rig.balance("a");
+    assert_eq!(balance["amount_minor"], acknowledged.to_string());
+    let known = &balance["as_of_seq"];
+    let history = json(
+        &rig.get(&format!("/v1/account/a/history?limit=500&min_seq={known}")),
+        200,
+    );
+    assert_eq!(history["entries"].as_array().unwrap().len(), acknowledged);
 }

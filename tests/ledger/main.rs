@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_tests::{CALL, Fleet, copy_tree, json, ok, ron_on};
+use ron_tests::{CALL, Fleet, copy_tree, json, ok, ron_on, until};
 use serde_json::{Value, json};
 
 struct Bank {
@@ -49,22 +49,22 @@ impl Bank {
         json(&self.post(key, "issue", &body), 200);
     }
 
-    /// History once the projection has caught up.
+    /// History once the projection, which may be rebuilt just now, has what the ledger has.
     fn history(&self, account: &str) -> Value {
-        let url = format!("{}/v1/account/{account}/history?limit=500", self.url);
-        for _ in 0..100 {
+        let known = self.get(&format!("balance?account={account}&asset=ron"))["as_of_seq"].clone();
+        let url = format!(
+            "{}/v1/account/{account}/history?limit=500&min_seq={known}",
+            self.url
+        );
+        let mut page = Value::Null;
+        until("the projection catches up", || {
             let reply = self.fleet.get(&url, Some(&self.token));
-            // The projection cannot be read while it is rebuilt.
             if reply.status == 200 {
-                let page = json(&reply, 200);
-                let entries = page["entries"].as_array().unwrap();
-                if page["next"] == page["head"] || entries.len() == 500 {
-                    return page["entries"].clone();
-                }
+                page = json(&reply, 200)["entries"].take();
             }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("the projection does not catch up");
+            reply.status == 200
+        });
+        page
     }
 
     /// Every answer a caller can get, for comparing before and after; parts that depend on the

@@ -88,8 +88,14 @@ await refused("abandoned", () => wallet.submit({ op: "issue", to: payer, asset, 
 
 const mine = await wallet.balance(payer, asset);
 assert.deepEqual([mine.amount, mine.available, mine.nonce], [9_598n, 9_598n, 2]);
-let entries = [];
-while (!entries.some((entry) => entry.seq === paid.receipt.seq)) ({ entries } = await wallet.history(payee));
+const payments = await wallet.history(payee, { minSeq: mine.asOfSeq, direction: "in" });
+assert.ok(payments.entries.some((entry) => entry.seq === paid.receipt.seq), JSON.stringify(payments));
+const statement = await wallet.statement(payer, asset, "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z");
+assert.deepEqual([statement.opening, statement.closing, statement.credits - statement.debits], [0n, mine.amount, mine.amount]);
+assert.equal((await wallet.balance(payer, asset, { at: 0 })).amount, 0n);
+assert.equal((await wallet.accounts(payer)).get(payer).get(asset), mine.amount);
+assert.ok((await wallet.holds(payer)).every((hold) => ["open", "ended"].includes(hold.state)));
+assert.ok((await wallet.events(payee)).events.some((event) => event.seq === paid.receipt.seq));
 
 const narrow = new Wallet(overSocket(socket("svc-wallet")), client({ scope: "wallet:read" }));
 assert.equal((await narrow.balance(payee, asset)).amount, 351n);

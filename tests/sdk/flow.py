@@ -115,9 +115,20 @@ refused("abandoned", lambda: wallet.submit(Issue(payer, "ron", 1), key=given_up)
 mine, theirs = wallet.balance(payer, "ron"), wallet.balance(payee, "ron")
 assert (mine.amount, mine.available) == (10_000 - 10 - 300 - 40 - 50 - 3 + 1,) * 2, mine
 assert theirs.amount == 10 + 300 + 40 + 1, theirs
-entries = []
-while not any(entry["seq"] == paid.receipt.seq for entry in entries):
-    entries = wallet.history(payee).entries
+page = wallet.history(payee, min_seq=theirs.as_of_seq, limit=2)
+seen = [entry["seq"] for entry in page.entries]
+while page.older is not None:
+    page = wallet.history(payee, before=page.older, limit=2)
+    seen += [entry["seq"] for entry in page.entries]
+assert paid.receipt.seq in seen and seen == sorted(seen, reverse=True), seen
+assert wallet.balance(payee, "ron", at=paid.receipt.seq).amount > wallet.balance(payee, "ron", at=paid.receipt.seq - 1).amount
+whole = wallet.statement(payee, "ron", "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z")
+assert (whole.opening, whole.closing) == (0, theirs.amount) and whole.credits - whole.debits == theirs.amount, whole
+assert wallet.accounts(payee)[payee]["ron"] == theirs.amount
+assert all(hold.state == "ended" for hold in wallet.holds(payer, state="ended"))
+events, following = wallet.events(payee)
+done = [event["seq"] for event in events]
+assert set(done) < set(seen) and done == sorted(done) and following >= seen[0], "refused attempts are no events"
 
 # Callers without a right, and services that are not there.
 narrow = ClientCredentials.from_file(

@@ -48,7 +48,7 @@ pub fn promises_were_kept(load: &Load<'_>) {
     owed.insert("acct:r2".into(), paid / 4);
     for (account, amount) in &owed {
         let (name, asset) = (account.parse().unwrap(), asset(account).parse().unwrap());
-        let has = load.until_answered(|| load.wallet().balance(&name, &asset, within()));
+        let has = load.until_answered(|| load.wallet().balance(&name, &asset, None, within()));
         assert_eq!(has.unwrap().amount_minor.0, *amount, "{account}");
     }
     let url = format!(

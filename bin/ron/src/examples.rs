@@ -172,6 +172,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("wallet show", "ron wallet show $HOLD --json"),
     (
+        "wallet tx",
+        "ron wallet tx $TXID\nron wallet tx $TXID --json",
+    ),
+    (
         "wallet receipt",
         "ron wallet receipt $TXID --out order-17.receipt.json",
     ),
@@ -183,7 +187,24 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("wallet unfreeze", "ron wallet unfreeze acct:mallory"),
     (
         "wallet history",
-        "ron wallet history acct:alice --after 1200 --limit 50 --json",
+        "ron wallet history acct:alice --limit 50\nron wallet history acct:alice --direction in --reference order-17 --json\nron wallet history acct:alice --before 1200 --csv",
+    ),
+    (
+        "wallet statement",
+        "ron wallet statement acct:shop --asset ron --from 2026-11-01T00:00:00Z --until 2026-12-01T00:00:00Z\nron wallet statement acct:shop --asset ron --from 2026-11-01T00:00:00Z --until 2026-12-01T00:00:00Z --by effective --csv > november.csv",
+    ),
+    (
+        "wallet accounts",
+        "ron wallet accounts --prefix acct:shop\nron wallet accounts --csv",
+    ),
+    ("wallet holds", "ron wallet holds acct:alice --state open"),
+    (
+        "wallet find",
+        "ron wallet find order-17\nron wallet find order-17 --json",
+    ),
+    (
+        "wallet events",
+        "ron wallet events acct:shop\nron wallet events acct:shop --after 1200 --once --json",
     ),
     ("wallet abandon", "ron wallet abandon order-17"),
     ("wallet op", "ron wallet op order-17"),

@@ -24,6 +24,7 @@ mod token;
 mod up;
 mod verifiers;
 mod wallet;
+mod wallet_reads;
 mod witness;
 
 use std::process::ExitCode;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
 use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
-use ron_proto::ledger::{Details, Memo, Metadata, PrivateFacts, Receipt, Reference, TxId};
+use ron_proto::ledger::{
+    Details, Memo, Metadata, PointInTime, PrivateFacts, Receipt, Reference, TxId,
+};
 use ron_proto::wallet::{
     Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
 };
@@ -17,6 +19,7 @@ use ron_service::config::parse_duration;
 use serde::Serialize;
 
 use crate::layout::Layout;
+use crate::wallet_reads::{self, ReadCommand};
 use crate::{fleet, token};
 
 /// Timeout of one response.
@@ -52,6 +55,9 @@ enum Command {
         /// Asset to show.
         #[arg(long)]
         asset: Asset,
+        /// At this sequence number or time; now when absent.
+        #[arg(long)]
+        at: Option<PointInTime>,
     },
     /// Create money.
     Issue {
@@ -145,16 +151,12 @@ enum Command {
         #[command(flatten)]
         once: Once,
     },
-    /// Entries that touched an account, oldest first.
-    History {
-        /// Account to show.
-        account: Account,
-        /// Show only entries after this sequence number.
-        #[arg(long, default_value_t = 0)]
-        after: u64,
-        /// Maximum number of entries, up to 500.
-        #[arg(long, default_value_t = 100)]
-        limit: u64,
+    #[command(flatten)]
+    Read(ReadCommand),
+    /// Show a transaction: its receipt, and what you may see of its private side.
+    Tx {
+        /// Id of the transaction.
+        txid: TxId,
     },
     /// Give up an operation whose outcome is not known, or show its outcome.
     Abandon {
@@ -270,19 +272,17 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
     let wallet = WalletClient::new(&at.url, Credential::bearer(&token), at.http);
     let out = Out { json: args.json };
     match args.command {
-        Command::Balance { account, asset } => {
-            let b = explain(wallet.balance(&account, &asset, deadline()))?;
-            out.fields(
-                &b,
-                &[
-                    ("account", b.account.to_string()),
-                    ("asset", b.asset.to_string()),
-                    ("amount", b.amount_minor.to_string()),
-                    ("available", b.available_minor.to_string()),
-                    ("nonce", b.nonce.to_string()),
-                    ("as of", format!("entry {}, {}", b.as_of_seq, b.as_of)),
-                ],
-            )
+        Command::Balance { account, asset, at } => {
+            let b = explain(wallet.balance(&account, &asset, at, deadline()))?;
+            let mut fields = vec![
+                ("account", b.account.to_string()),
+                ("asset", b.asset.to_string()),
+                ("amount", b.amount_minor.to_string()),
+                ("available", b.available_minor.to_string()),
+            ];
+            fields.extend(b.nonce.map(|nonce| ("nonce", nonce.to_string())));
+            fields.push(("as of", format!("entry {}, {}", b.as_of_seq, b.as_of)));
+            out.fields(&b, &fields)
         }
         Command::Show { hold } => {
             let h = explain(wallet.hold_state(hold, deadline()))?;
@@ -299,11 +299,8 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
                 ],
             )
         }
-        Command::History {
-            account,
-            after,
-            limit,
-        } => history(&wallet, &account, after, limit, out),
+        Command::Read(command) => wallet_reads::run(&wallet, command, out),
+        Command::Tx { txid } => out.transaction(&explain(wallet.tx(txid, deadline()))?),
         Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),
         Command::Op { key } => out.operation(explain(wallet.operation(&key, deadline()))?),
         Command::Abandon { key } => out.operation(explain(wallet.abandon(&key, deadline()))?),
@@ -362,7 +359,8 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         }
         Command::Balance { .. }
         | Command::Show { .. }
-        | Command::History { .. }
+        | Command::Read(_)
+        | Command::Tx { .. }
         | Command::Abandon { .. }
         | Command::Receipt { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
@@ -431,11 +429,11 @@ fn receipt(wallet: &WalletClient, txid: TxId, out: Option<&Path>) -> Result<(), 
     std::fs::write(path, json).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-fn deadline() -> Deadline {
+pub fn deadline() -> Deadline {
     Deadline::within(WAIT)
 }
 
-fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
+pub fn explain<T>(answer: Result<T, ClientError>) -> Result<T, String> {
     answer.map_err(|e| match e {
         ClientError::Unknown { detail, .. } => format!(
             "the outcome is not known: {detail}; retry with the same command and the same --key, or see `ron wallet op KEY`"
@@ -455,49 +453,14 @@ fn describe(operation: &Operation) -> String {
     }
 }
 
-fn history(
-    wallet: &WalletClient,
-    account: &Account,
-    after: u64,
-    limit: u64,
-    out: Out,
-) -> Result<(), String> {
-    let page = explain(wallet.history(account, after, limit, deadline()))?;
-    if out.json {
-        return Out::print(&page);
-    }
-    println!(
-        "{:>8}  {:<24}  {:<9}  {:<22}  {:>20}  {:<8}  from -> to",
-        "seq", "time", "op", "outcome", "amount", "asset"
-    );
-    for e in &page.entries {
-        let text = |v: Option<String>| v.unwrap_or_else(|| "-".to_owned());
-        println!(
-            "{:>8}  {:<24}  {:<9}  {:<22}  {:>20}  {:<8}  {} -> {}",
-            e.seq,
-            e.ts.to_string(),
-            e.op.as_str(),
-            e.refused.map_or("done", |code| code.as_str()),
-            text(e.amount_minor.map(|a| a.to_string())),
-            text(e.asset.as_ref().map(ToString::to_string)),
-            text(e.from.as_ref().map(ToString::to_string)),
-            text(e.to.as_ref().map(ToString::to_string)),
-        );
-    }
-    if page.entries.len() as u64 == limit {
-        println!("more: --after {}", page.next);
-    }
-    Ok(())
-}
-
 /// How responses are printed.
 #[derive(Clone, Copy)]
-struct Out {
-    json: bool,
+pub struct Out {
+    pub json: bool,
 }
 
 impl Out {
-    fn print<T: Serialize>(value: &T) -> Result<(), String> {
+    pub fn print<T: Serialize>(value: &T) -> Result<(), String> {
         println!(
             "{}",
             serde_json::to_string_pretty(value).map_err(|e| e.to_string())?

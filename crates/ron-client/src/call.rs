@@ -375,9 +375,24 @@ pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
+/// A path with a query of these names and values.
+pub fn with_query(path: &str, query: &[(&str, String)]) -> String {
+    let parts = query
+        .iter()
+        .map(|(name, value)| format!("{name}={}", encode(value)));
+    let parts: Vec<String> = parts.collect();
+    format!("{path}?{}", parts.join("&"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queries_are_percent_encoded() {
+        let query = [("account", "a:b/c".to_owned()), ("limit", "7".to_owned())];
+        assert_eq!(with_query("/x", &query), "/x?account=a%3Ab%2Fc&limit=7");
+    }
 
     #[test]
     fn bases_take_a_path_behind_them() {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event,
-    EventPage, Head, HoldDoc, ReceiptFile, RequestKey, ReversalsDoc, TxId,
+    AccountDoc, AccountPage, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer,
+    EntryPage, EntrySearch, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage, PastBalance,
+    ReceiptFile, RequestKey, ReversalsDoc, StatementPage, TxId,
 };
 use ron_proto::{Account, EpochId, Tenant};
 use serde::Serialize;
 
-use crate::call::{Caller, ClientError, encode};
+use crate::call::{Caller, ClientError, encode, with_query};
 use crate::credential::Credential;
 
 #[derive(Debug, Clone)]
@@ -63,17 +64,55 @@ impl LedgerClient {
         )
     }
 
-    /// Entries that touched an account after a sequence, oldest first, at most `limit` (up to 500).
-    pub fn history(
+    /// Entries that match, newest first.
+    pub fn entries(
+        &self,
+        search: &EntrySearch,
+        deadline: Deadline,
+    ) -> Result<EntryPage, ClientError> {
+        self.0
+            .get(&with_query("/v1/ledger/entries", &search.pairs()), deadline)
+    }
+
+    /// Balance of an account at a sequence or time.
+    pub fn balance_at(
         &self,
         account: &Account,
-        after: u64,
-        limit: u64,
+        query: &[(&str, String)],
         deadline: Deadline,
-    ) -> Result<EventPage, ClientError> {
-        let account = encode(account.as_str());
-        let path = format!("/v1/ledger/accounts/{account}/history?after={after}&limit={limit}");
-        self.0.get(&path, deadline)
+    ) -> Result<PastBalance, ClientError> {
+        let path = format!("/v1/ledger/accounts/{}/balance", encode(account.as_str()));
+        self.0.get(&with_query(&path, query), deadline)
+    }
+
+    /// Opening balance, entries and closing balance of a range.
+    pub fn statement(
+        &self,
+        account: &Account,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<StatementPage, ClientError> {
+        let path = format!("/v1/ledger/accounts/{}/statement", encode(account.as_str()));
+        self.0.get(&with_query(&path, query), deadline)
+    }
+
+    /// Holds of an account, newest first.
+    pub fn holds(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<HoldPage, ClientError> {
+        self.0.get(&with_query("/v1/ledger/holds", query), deadline)
+    }
+
+    /// Accounts that ever moved money, by name.
+    pub fn accounts(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<AccountPage, ClientError> {
+        self.0
+            .get(&with_query("/v1/ledger/accounts", query), deadline)
     }
 
     /// An open hold; 404 when it does not exist or has ended.

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{ReceiptFile, TxId};
+use ron_proto::ledger::{AccountPage, HoldPage, PointInTime, ReceiptFile, TxId};
 use ron_proto::wallet::{
-    Balance, Batch, BatchAnswer, Burn, Capture, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing,
-    Operation, Remarks, Reverse, Transaction, Transfer,
+    AccountEvents, Balance, Batch, BatchAnswer, Burn, Capture, FoundTransactions, HistoryPage,
+    Hold, HoldMoney, IssueMoney, Nothing, Operation, Remarks, Reverse, Statement, Transaction,
+    Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::{Caller, ClientError, Outgoing, encode, read};
+use crate::call::{Caller, ClientError, Outgoing, encode, read, with_query};
 use crate::credential::Credential;
 
 /// A client of svc-wallet. Every write carries its idempotency key, so all writes are retried.
@@ -128,32 +129,85 @@ impl WalletClient {
         self.write(&path, key, &Remarks::default(), deadline)
     }
 
-    /// Entries that touched an account after a sequence, oldest first.
+    /// Entries of an account, newest first; `query` has the filters and cursors of the API.
     pub fn history(
         &self,
         account: &Account,
-        after: u64,
-        limit: u64,
+        query: &[(&str, String)],
         deadline: Deadline,
     ) -> Result<HistoryPage, ClientError> {
-        let account = encode(account.as_str());
-        let path = format!("/v1/account/{account}/history?after={after}&limit={limit}");
-        self.0.get(&path, deadline)
+        let path = format!("/v1/account/{}/history", encode(account.as_str()));
+        self.0.get(&with_query(&path, query), deadline)
     }
 
-    /// Balance of an account in one asset.
+    /// Opening balance, entries and closing balance of a range; `query` as the API has it.
+    pub fn statement(
+        &self,
+        account: &Account,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<Statement, ClientError> {
+        let path = format!("/v1/account/{}/statement", encode(account.as_str()));
+        self.0.get(&with_query(&path, query), deadline)
+    }
+
+    /// Transactions made with a reference; `query` as the API has it.
+    pub fn transactions(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<FoundTransactions, ClientError> {
+        self.0.get(&with_query("/v1/tx", query), deadline)
+    }
+
+    /// Accounts that the caller may read, with their balances; `query` as the API has it.
+    pub fn accounts(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<AccountPage, ClientError> {
+        self.0.get(&with_query("/v1/accounts", query), deadline)
+    }
+
+    /// Holds of an account, newest first; `query` as the API has it.
+    pub fn holds(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<HoldPage, ClientError> {
+        self.0.get(&with_query("/v1/holds", query), deadline)
+    }
+
+    /// What happened to an account after a sequence, waiting up to `wait` for something.
+    pub fn events(
+        &self,
+        account: &Account,
+        after: u64,
+        wait: Duration,
+        deadline: Deadline,
+    ) -> Result<AccountEvents, ClientError> {
+        let query = [
+            ("account", account.to_string()),
+            ("after", after.to_string()),
+            ("wait", wait.as_secs().to_string()),
+        ];
+        self.0.get(&with_query("/v1/events", &query), deadline)
+    }
+
+    /// Balance of an account in one asset, now or at a point.
     pub fn balance(
         &self,
         account: &Account,
         asset: &Asset,
+        at: Option<PointInTime>,
         deadline: Deadline,
     ) -> Result<Balance, ClientError> {
-        let path = format!(
-            "/v1/balance?account={}&asset={}",
-            encode(account.as_str()),
-            encode(asset.as_str())
-        );
-        self.0.get(&path, deadline)
+        let mut query = vec![
+            ("account", account.to_string()),
+            ("asset", asset.to_string()),
+        ];
+        query.extend(at.map(|at| ("at", at.to_string())));
+        self.0.get(&with_query("/v1/balance", &query), deadline)
     }
 
     /// A transaction: its receipt, and what the caller may see of its private side.

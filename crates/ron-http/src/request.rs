@@ -86,6 +86,18 @@ impl Request {
         Ok(Some(parsed))
     }
 
+    /// A query parameter that may appear several times, each parsed.
+    pub fn query_many<T>(&self, name: &str) -> Result<Vec<T>, Problem>
+    where
+        T: std::str::FromStr<Err: fmt::Display>,
+    {
+        let values = self.query.iter().filter(|(key, _)| key == name);
+        let parsed = values.map(|(_, text)| text.parse());
+        parsed.collect::<Result<_, _>>().map_err(|error| {
+            Problem::bad_request(format!("the query parameter {name} is not valid: {error}"))
+        })
+    }
+
     /// 400 when the query has a name that is not in the list: a misspelt filter must not be
     /// silently ignored.
     pub fn query_only(&self, names: &[&str]) -> Result<(), Problem> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ron_files::{Disk, MemoryDisk, OsDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::{Timestamp, scope};
+use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{
     Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, note_key, routes,
@@ -27,6 +28,11 @@ use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
 use crate::witness;
 use crate::writer::{self, WriterParts};
 
+/// The projection as operators and callers read of it.
+const PROJECTION_LAG: Follower = Follower {
+    name: "projection_lag",
+    what: "the projection",
+};
 /// Pause before the projection is reopened after a failure.
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
@@ -83,7 +89,7 @@ impl Service for RonLedger {
         let wanted = data_dir
             .filter(|_| settings.projection)
             .map(|d| d.join("projection.sqlite"));
-        let history = spawn_projection(&chassis, &ledger, wanted, notifications.project, &metrics);
+        let (history, lag) = spawn_projection(&chassis, &ledger, wanted, notifications.project);
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
         let reloaded = Arc::clone(&prefixes);
@@ -100,6 +106,7 @@ impl Service for RonLedger {
             ledger,
             feed,
             history,
+            lag,
             pool_prefixes: prefixes,
             log: host.clone(),
             sup: chassis.sup.clone(),
@@ -232,16 +239,21 @@ fn spawn_projection(
     ledger: &Ledger,
     path: Option<PathBuf>,
     notifications: Receiver<()>,
-    metrics: &Metrics,
-) -> Option<ProjectionReader> {
+) -> (Option<ProjectionReader>, Arc<FollowerLag>) {
+    let lag = FollowerLag::new(
+        &chassis.registry,
+        PROJECTION_LAG,
+        chassis.clock.clone(),
+        chassis.ready.clone(),
+    );
     let reader = path.clone().map(ProjectionReader::new);
-    let (ledger, metrics, ready) = (ledger.clone(), metrics.clone(), chassis.ready.clone());
+    let (ledger, ready, of_thread) = (ledger.clone(), chassis.ready.clone(), lag.clone());
     chassis.sup.spawn(&PROJECT, move |ctx| match &path {
-        Some(path) => project(ctx, path, &notifications, &ledger, &metrics, &ready),
+        Some(path) => project(ctx, path, &notifications, &ledger, &of_thread, &ready),
         // Without a file the thread only idles, so that the topology table stays true.
         None => while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {},
     });
-    reader
+    (reader, lag)
 }
 
 fn project(
@@ -249,7 +261,7 @@ fn project(
     path: &Path,
     notifications: &Receiver<()>,
     ledger: &Ledger,
-    metrics: &Metrics,
+    lag: &FollowerLag,
     ready: &ReadyBoard,
 ) {
     let origin = ledger.head().origin;
@@ -257,7 +269,7 @@ fn project(
         let opened = Projection::open(path, &origin, ledger.head_seq());
         let ended = opened.and_then(|p| {
             ready.clear("projection");
-            projection::run(ctx, p, notifications, ledger, metrics)
+            projection::run(ctx, p, notifications, ledger, lag)
         });
         if let Err(e) = ended {
             tracing::warn!(event = "projection_failed", error = %e);

@@ -25,8 +25,6 @@ pub struct Metrics {
     pub keys_bytes: Gauge,
     pub snapshots: ClosedCounter,
     pub snapshot_seconds: Histogram,
-    /// Entries that are not yet in the projection.
-    pub projection_lag: Gauge,
     pub polls: Gauge,
 }
 
@@ -74,10 +72,6 @@ impl Metrics {
                 "snapshot_seconds",
                 "Time to write a snapshot, in seconds.",
                 LATENCY_BUCKETS,
-            ),
-            projection_lag: r.gauge(
-                "projection_lag_entries",
-                "Number of durable entries not yet in the projection.",
             ),
             polls: r.gauge(
                 "event_polls",

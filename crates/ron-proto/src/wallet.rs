@@ -5,7 +5,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{Details, EntryKind, Memo, PrivateFacts, Receipt, RefusalCode, TxId};
+pub use crate::ledger::HoldState;
+use crate::ledger::{
+    Details, EntryKind, Memo, Metadata, PrivateFacts, Receipt, Reference, RefusalCode,
+    StatementTime, TxId,
+};
 use crate::values::{Account, Amount, Asset, Tenant, Timestamp};
 
 /// Maximum number of items in one batch.
@@ -223,17 +227,7 @@ pub struct Hold {
     pub expires_at: Timestamp,
 }
 
-/// Whether a hold is open.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HoldState {
-    /// Some money is still reserved.
-    Open,
-    /// Captured completely, released or expired.
-    Ended,
-}
-
-/// Response of `GET /balance?account&asset`.
+/// Response of `GET /balance?account&asset&at`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Balance {
@@ -251,8 +245,10 @@ pub struct Balance {
     pub as_of_seq: u64,
     /// Age of the state in milliseconds; 0 when it was read from the ledger for this request.
     pub stale_ms: u64,
-    /// The last nonce used; the next debit with a nonce must carry `nonce + 1`.
-    pub nonce: u64,
+    /// The last nonce used; the next debit with a nonce must carry `nonce + 1`. Absent in a balance of
+    /// the past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<u64>,
 }
 
 /// Response of `GET /budget`: what the caller's token may still spend, in minor units of any asset.
@@ -278,19 +274,69 @@ pub struct Allowance {
     pub left_minor: Amount,
 }
 
-/// Response of `GET /account/{a}/history?after&limit`.
+/// Response of `GET /account/{a}/history`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryPage {
     /// The account asked for.
     pub account: Account,
-    /// Entries of the account with `seq > after`, oldest first.
+    /// Newest first. A page may have fewer entries than asked for, also none, and still be followed
+    /// by others.
     pub entries: Vec<HistoryEntry>,
-    /// Value of `after` for the next page.
-    pub next: u64,
+    /// Value of `before` for older entries; absent when there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older: Option<u64>,
+    /// Value of `after` for newer entries, also for those to come.
+    pub newer: u64,
     /// The ledger's last sequence number when the page was made; the history may lag slightly
     /// behind it.
     pub head: u64,
+}
+
+/// Response of `GET /tx?reference`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FoundTransactions {
+    /// Entries made with the reference, newest first: the caller's own, and those of its tenant that
+    /// debited an account it may read.
+    pub entries: Vec<HistoryEntry>,
+    /// Value of `before` for older entries; absent when there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub older: Option<u64>,
+    /// Value of `after` for newer entries, also for those to come.
+    pub newer: u64,
+}
+
+/// Response of `GET /account/{a}/statement`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    /// The account asked for.
+    pub account: Account,
+    /// The asset asked for.
+    pub asset: Asset,
+    /// First time of the statement.
+    pub from: Timestamp,
+    /// End of the statement, not part of it.
+    pub until: Timestamp,
+    /// By which time entries belong to the statement.
+    pub by: StatementTime,
+    /// Balance before the first entry, in minor units.
+    pub opening_minor: Amount,
+    /// Sum of what was credited, in minor units.
+    pub credits_minor: Amount,
+    /// Sum of what was debited, in minor units.
+    pub debits_minor: Amount,
+    /// Balance after the last entry, in minor units.
+    pub closing_minor: Amount,
+    /// Entries that moved money, oldest first.
+    pub entries: Vec<HistoryEntry>,
+    /// Value of `after` for the entries that follow; absent when there are none. The sums are of the
+    /// whole range on every page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+    /// The ledger's last sequence number that the statement knows.
+    pub as_of_seq: u64,
 }
 
 /// Response of `GET /events?account&after&limit&wait`: what happened to an account, without gaps.
@@ -401,7 +447,10 @@ pub struct HistoryEntry {
     /// refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
-    /// Nonce of the entry.
+    /// Balance of the account after the entry, in minor units; only in answers about one account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance_minor: Option<Amount>,
+    /// Nonce of the entry; shown to readers of the debited account in the maker's tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,
     /// The hold that was captured, released or expired.
@@ -413,9 +462,18 @@ pub struct HistoryEntry {
     /// The transaction that the entry reverses, whole or in part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reverses: Option<TxId>,
-    /// Text given by the caller.
+    /// The maker's reference; shown to payees too, unless the maker keeps it to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// Text given by the maker; shown like the nonce.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,
+    /// Members given by the maker; shown like the nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// The maker's time for statements; shown like the nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effective_at: Option<Timestamp>,
 }
 
 /// Response of `GET /ops/{idempotency_key}`: the outcome of an operation.

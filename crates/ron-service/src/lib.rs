@@ -18,6 +18,7 @@ pub mod config;
 mod datadir;
 mod error;
 pub mod kept_policy;
+pub mod lag;
 pub mod log_host;
 pub mod logging;
 mod main_with;

@@ -11,6 +11,7 @@ use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::kept_policy::{KeptPolicy, replaces};
+use ron_service::lag::{Follower, FollowerLag};
 use ron_service::signed_policy::{PolicyError, SignedPolicy};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
 
@@ -38,6 +39,11 @@ use crate::webhooks::{Endpoint, ProgressFile, Webhook, WebhookMetrics, WebhookPa
 /// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 
+/// The feed as operators and callers read of it.
+const FEED_LAG: Follower = Follower {
+    name: "feed_lag",
+    what: "the wallet's copy of the ledger's entries",
+};
 /// Maximum size of a webhook receiver's answer, in bytes; only its status counts.
 const WEBHOOK_ANSWER_MAX: u64 = 1 << 20;
 
@@ -53,6 +59,7 @@ struct Shared {
     feed_ledger: LedgerClient,
     /// Connections to the receivers of webhooks.
     webhook_http: Arc<HttpClient>,
+    lag: Arc<FollowerLag>,
     watched: Arc<Watched>,
     watched_changed: Receiver<()>,
     in_flight: Arc<InFlightTable>,
@@ -118,6 +125,7 @@ impl Service for SvcWallet {
             receipts: spawn_receipts(&chassis, &shared),
             event_polls,
             watched: shared.watched.clone(),
+            lag: shared.lag.clone(),
             webhooks,
             in_flight: shared.in_flight.clone(),
             unresolved: shared.unresolved.clone(),
@@ -188,6 +196,12 @@ fn share(
         feed_http,
         feed_ledger,
         webhook_http,
+        lag: FollowerLag::new(
+            &chassis.registry,
+            FEED_LAG,
+            clock.clone(),
+            chassis.ready.clone(),
+        ),
         watched: Arc::new(Watched::new(changed)),
         watched_changed,
         in_flight: Arc::new(InFlightTable::default()),
@@ -310,6 +324,7 @@ fn spawn_feed(chassis: &Chassis, shared: &Shared) {
         watched: shared.watched.clone(),
         answers: shared.answers.clone(),
         keep: shared.settings.answers_keep,
+        lag: shared.lag.clone(),
         metrics: shared.metrics.clone(),
     };
     chassis.sup.spawn(&FEED, move |ctx| feed.run(ctx));

@@ -7,11 +7,11 @@ use std::time::Duration;
 use ron_client::ClientError;
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, RecvEither, Sender, ThreadCtx};
-use ron_proto::ledger::Event;
-use ron_proto::wallet::AccountEvents;
+use ron_proto::ledger::{EntrySearch, Event, Viewer};
+use ron_proto::wallet::{AccountEvents, HistoryEntry};
 use ron_proto::{Account, Problem};
 
-use crate::render::{code_of, history_entry, touched};
+use crate::render::{code_of, history_entry, texts, touched};
 use crate::topology::{EVENTS_QUEUE, WATCHED};
 use crate::upstream::SharedUpstream;
 
@@ -23,6 +23,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// A request for the events of an account.
 pub struct EventPoll {
     pub account: Account,
+    /// The caller, which sees the texts of its own entries.
+    pub viewer: Viewer,
     pub after: u64,
     /// Maximum entries of the answer.
     pub limit: u64,
@@ -101,19 +103,34 @@ impl Watched {
 pub fn read(
     upstream: &SharedUpstream,
     account: &Account,
-    after: u64,
-    limit: u64,
+    viewer: &Viewer,
+    (after, limit): (u64, u64),
     by: Deadline,
 ) -> Result<(AccountEvents, u64), ClientError> {
-    let page = upstream.client.history(account, after, limit, by)?;
-    let done = page.events.into_iter();
-    let done = done.filter(|event| code_of(&event.answer).is_none());
+    let search = EntrySearch {
+        account: Some(account.clone()),
+        after: Some(after),
+        limit,
+        ..EntrySearch::default()
+    };
+    let page = upstream.client.entries(&search, by)?;
+    let found = page.entries.into_iter().rev().map(|found| found.event);
+    let done = found.filter(|event| code_of(&event.answer).is_none());
     let found = AccountEvents {
         account: account.clone(),
-        events: done.map(history_entry).collect(),
-        next: page.next.max(after),
+        events: done.map(|event| shown(event, viewer, account)).collect(),
+        next: page.newer.max(after),
     };
     Ok((found, page.head))
+}
+
+/// An entry of an account as a caller that may read the account sees it.
+pub fn shown(event: Event, viewer: &Viewer, account: &Account) -> HistoryEntry {
+    let caller = Some(viewer.principal.as_str());
+    let texts = texts(&event.entry, &viewer.tenant, caller, |payer| {
+        payer == account
+    });
+    history_entry(event, texts)
 }
 
 /// The thread's body. At a shutdown every poll is answered.
@@ -181,7 +198,14 @@ fn answer(
             None
         } else {
             let by = Deadline::within(CALL);
-            read(upstream, &poll.account, poll.after, poll.limit, by).ok()
+            read(
+                upstream,
+                &poll.account,
+                &poll.viewer,
+                (poll.after, poll.limit),
+                by,
+            )
+            .ok()
         };
         match page {
             Some((page, _)) if !page.events.is_empty() || over => {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{Deadline, ThreadCtx};
 use ron_proto::ledger::{Event, EventPage, RequestKey};
+use ron_service::lag::{FollowerLag, follower_pause};
 
 use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
@@ -20,8 +21,8 @@ const WAIT: Duration = Duration::from_secs(5);
 const CALL: Duration = Duration::from_secs(7);
 // Pause after an error.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Maximum events of a page. A full page means that more are waiting; then the feed pauses for
-/// `FULL_PAGE_PAUSE` to leave the CPU to the committers: the copy may lag, commits may not.
+/// Maximum events of a page. A full page means that more are waiting; then the feed pauses, at most
+/// for `FULL_PAGE_PAUSE`, to leave the CPU to the committers: the copy may lag a little.
 const PAGE: usize = 500;
 const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
 /// How often the ledger is asked about unresolved keys, and about how many. Most are released by their
@@ -42,6 +43,8 @@ pub struct Feed {
     pub answers: AnswersReader,
     /// Maximum entries of the copy.
     pub keep: u64,
+    /// How far this thread is behind the ledger.
+    pub lag: Arc<FollowerLag>,
     pub metrics: Metrics,
 }
 
@@ -76,7 +79,10 @@ impl Feed {
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
             match why {
-                FeedError::Call(_) => self.metrics.feed_failed(),
+                FeedError::Call(_) => {
+                    self.metrics.feed_failed();
+                    self.lag.begun();
+                }
                 FeedError::Answers(_) => copy = None,
                 FeedError::WentBack { .. } => {
                     tracing::warn!(event = "feed_restarted", reason = %why);
@@ -132,7 +138,8 @@ impl Feed {
             self.take(&page, copy.as_mut())?;
             applied = page.next;
             let lag = page.head.saturating_sub(applied);
-            self.metrics.feed_lag.set(gauged(lag));
+            let newest = page.events.last().map(|event| event.ts);
+            self.lag.applied(newest, lag);
             self.metrics.feed_seq.set(gauged(applied));
             if lag == 0 {
                 self.recheck(&mut rechecked)?;
@@ -141,7 +148,8 @@ impl Feed {
                 .unresolved
                 .set(gauged(self.unresolved.len() as u64));
             if page.events.len() >= PAGE {
-                ctx.shutdown.wait(Deadline::within(FULL_PAGE_PAUSE));
+                let pause = follower_pause(FULL_PAGE_PAUSE, lag);
+                ctx.shutdown.wait(Deadline::within(pause));
             }
         }
         Ok(())

@@ -33,8 +33,6 @@ pub struct Metrics {
     pub breaker: ClosedGauge,
     /// Age of the balances in answers.
     pub staleness: Histogram,
-    /// Ledger entries that the feed has not received yet.
-    pub feed_lag: Gauge,
     /// Sequence of the last entry received from the feed.
     pub feed_seq: Gauge,
     /// Keys whose outcome is unknown.
@@ -92,10 +90,6 @@ impl Metrics {
                 "balance_staleness_seconds",
                 "Age of the balances in answers, in seconds.",
                 &[0.001, 0.05, 0.25, 1.0, 5.0, 30.0],
-            ),
-            feed_lag: r.gauge(
-                "feed_lag_entries",
-                "Ledger entries that the event feed has not received yet.",
             ),
             feed_seq: r.gauge(
                 "feed_seq",

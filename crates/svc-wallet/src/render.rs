@@ -2,9 +2,9 @@
 //! ledger's entry, so that a repeated request gets the same bytes from any instance.
 
 use ron_http::Response;
-use ron_proto::ledger::{EntryAnswer, Event, RefusalCode};
+use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode};
 use ron_proto::wallet::{BatchAnswer, HistoryEntry, ItemOutcome, Transaction};
-use ron_proto::{Account, Problem};
+use ron_proto::{Account, Problem, Tenant};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -163,9 +163,37 @@ pub fn problem(code: RefusalCode) -> Problem {
     Problem::new(status, code.as_str(), title, code.meaning())
 }
 
-/// An entry as readers of the account see it: without the idempotency keys and names of other
-/// callers.
-pub fn history_entry(event: Event) -> HistoryEntry {
+/// How much of an entry's texts a reader sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Texts {
+    /// The maker's side: everything.
+    All,
+    /// The reference, if the maker shares it.
+    Shared,
+}
+
+/// What a caller of `tenant` sees of an entry: everything of those that it made, and of those that
+/// its tenant made and that debited an account it may read.
+pub fn texts(
+    entry: &Entry,
+    tenant: &Tenant,
+    principal: Option<&str>,
+    reads: impl Fn(&Account) -> bool,
+) -> Texts {
+    let made = entry.request_key().filter(|key| key.tenant == *tenant);
+    let Some(made) = made else {
+        return Texts::Shared;
+    };
+    let payer = entry.operands().from;
+    if principal == Some(made.principal.as_str()) || payer.is_some_and(|payer| reads(&payer)) {
+        Texts::All
+    } else {
+        Texts::Shared
+    }
+}
+
+/// An entry as a reader sees it: without the idempotency keys and names of other callers.
+pub fn history_entry(event: Event, texts: Texts) -> HistoryEntry {
     let refused = code_of(&event.answer);
     let op = event.entry.kind();
     let mut operands = event.entry.operands();
@@ -176,6 +204,8 @@ pub fn history_entry(event: Event) -> HistoryEntry {
         (operands.from, operands.to) = (r.from.clone(), r.to.clone());
         (operands.asset, operands.amount_minor) = (r.asset.clone(), r.amount_minor);
     }
+    let all = texts == Texts::All;
+    let details = operands.details;
     HistoryEntry {
         seq: event.seq,
         ts: event.ts,
@@ -186,11 +216,15 @@ pub fn history_entry(event: Event) -> HistoryEntry {
         to: operands.to,
         asset: operands.asset,
         amount_minor: operands.amount_minor,
-        nonce: operands.nonce,
+        balance_minor: None,
+        nonce: operands.nonce.filter(|_| all),
         hold: receipt.and_then(|r| r.hold),
         batch: receipt.and_then(|r| r.batch),
         reverses: receipt.and_then(|r| r.reverses),
-        memo: operands.details.memo,
+        reference: details.reference.filter(|_| all || details.share_reference),
+        memo: details.memo.filter(|_| all),
+        metadata: details.metadata.filter(|_| all),
+        effective_at: details.effective_at.filter(|_| all),
     }
 }
 

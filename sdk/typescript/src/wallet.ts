@@ -151,8 +151,8 @@ export interface Balance {
   readonly amount: bigint;
   /** `amount` less what is held. */
   readonly available: bigint;
-  /** The last nonce that was used. */
-  readonly nonce: number;
+  /** The last nonce that was used; unknown for a balance of the past. */
+  readonly nonce?: number;
   readonly asOf: string;
   readonly asOfSeq: number;
   readonly staleMs: number;
@@ -168,12 +168,52 @@ export interface HoldState {
   readonly state: string;
 }
 
+/** An entry as the service describes it (HistoryEntry of the API). */
+export type HistoryEntry = Readonly<Record<string, unknown>>;
+
 export interface HistoryPage {
+  /** Newest first. A page may have fewer entries than asked for, also none, and still be followed by others. */
+  readonly entries: readonly HistoryEntry[];
+  /** `before` for older entries; absent when there are none. */
+  readonly older?: number;
+  /** `after` for newer entries, also for those to come. */
+  readonly newer: number;
+}
+
+/** Which page of entries, and `minSeq`, the `seq` of a receipt that the answer must know. */
+export interface Cursors {
+  readonly before?: number;
+  readonly after?: number;
+  readonly limit?: number;
+  readonly minSeq?: number;
+}
+
+/** Filters of a history. */
+export interface Filters {
+  /** First time of the range. */
+  readonly from?: string;
+  /** End of the range, not part of it. */
+  readonly until?: string;
+  readonly asset?: string;
+  readonly kind?: string;
+  readonly direction?: "in" | "out";
+  readonly counterparty?: string;
+  readonly reference?: string;
+  readonly batch?: string;
+  readonly hold?: string;
+  /** A member of the metadata, as `name=value`. */
+  readonly metadata?: string;
+}
+
+export interface Statement {
   readonly account: string;
-  /** The entries as the service describes them (HistoryEntry of the API). */
-  readonly entries: readonly Readonly<Record<string, unknown>>[];
-  readonly head: number;
-  readonly next: number;
+  readonly asset: string;
+  readonly opening: bigint;
+  readonly credits: bigint;
+  readonly debits: bigint;
+  readonly closing: bigint;
+  /** Oldest first. */
+  readonly entries: readonly HistoryEntry[];
 }
 
 export interface Submit {
@@ -232,14 +272,15 @@ export class Wallet extends Service {
     return readOutcome(new Fields(answer.json()));
   }
 
-  async balance(account: string, asset: string): Promise<Balance> {
-    const raw = new Fields((await this.read("/v1/balance", { account, asset })).json());
+  /** The balance now, or after the last entry at or before `at`, a sequence or a time. */
+  async balance(account: string, asset: string, { at, minSeq }: { at?: number | string; minSeq?: number } = {}): Promise<Balance> {
+    const raw = new Fields((await this.read("/v1/balance", { account, asset, at, min_seq: minSeq })).json());
     return {
       account: raw.text("account"),
       asset: raw.text("asset"),
       amount: raw.amount("amount_minor"),
       available: raw.amount("available_minor"),
-      nonce: raw.number("nonce"),
+      ...(raw.has("nonce") ? { nonce: raw.number("nonce") } : {}),
       asOf: raw.text("as_of"),
       asOfSeq: raw.number("as_of_seq"),
       staleMs: raw.number("stale_ms"),
@@ -247,16 +288,7 @@ export class Wallet extends Service {
   }
 
   async hold(hold: string): Promise<HoldState> {
-    const raw = new Fields((await this.read(`/v1/hold/${segment(hold)}`)).json());
-    return {
-      hold: raw.text("hold"),
-      from: raw.text("from"),
-      asset: raw.text("asset"),
-      amount: raw.amount("amount_minor"),
-      remaining: raw.amount("remaining_minor"),
-      expiresAt: raw.text("expires_at"),
-      state: raw.text("state"),
-    };
+    return readHold(new Fields((await this.read(`/v1/hold/${segment(hold)}`)).json()));
   }
 
   async transaction(txid: string): Promise<Transaction> {
@@ -278,14 +310,72 @@ export class Wallet extends Service {
     return (await this.read(`/v1/tx/${segment(txid)}/receipt`, {}, wait)).body;
   }
 
-  async history(account: string, { after, limit }: { after?: number; limit?: number } = {}): Promise<HistoryPage> {
-    const raw = new Fields((await this.read(`/v1/account/${segment(account)}/history`, { after, limit })).json());
+  /** Entries of an account, newest first. */
+  async history(account: string, { before, after, limit, minSeq, ...filters }: Cursors & Filters = {}): Promise<HistoryPage> {
+    const query = { before, after, limit, min_seq: minSeq, ...filters };
+    return readPage(new Fields((await this.read(`/v1/account/${segment(account)}/history`, query)).json()));
+  }
+
+  /** Transactions that were made with a reference, newest first. */
+  async find(reference: string, { before, after, limit, minSeq }: Cursors = {}): Promise<HistoryPage> {
+    const query = { reference, before, after, limit, min_seq: minSeq };
+    return readPage(new Fields((await this.read("/v1/tx", query)).json()));
+  }
+
+  /** Opening balance, entries and closing balance of a range. It reads all pages. */
+  async statement(account: string, asset: string, from: string, until: string, by: "entry" | "effective" = "entry"): Promise<Statement> {
+    const page = async (after?: number): Promise<Fields> =>
+      new Fields((await this.read(`/v1/account/${segment(account)}/statement`, { asset, from, until, by, after })).json());
+    let raw = await page();
+    const opening = raw.amount("opening_minor");
+    const entries = raw.list("entries").map((entry) => entry.raw);
+    while (raw.has("next")) {
+      raw = await page(raw.number("next"));
+      entries.push(...raw.list("entries").map((entry) => entry.raw));
+    }
     return {
       account: raw.text("account"),
-      entries: raw.list("entries").map((entry) => entry.raw),
-      head: raw.number("head"),
-      next: raw.number("next"),
+      asset: raw.text("asset"),
+      opening,
+      credits: raw.amount("credits_minor"),
+      debits: raw.amount("debits_minor"),
+      closing: raw.amount("closing_minor"),
+      entries,
     };
+  }
+
+  /** The accounts that ever moved money and that the caller may read: their balances, by account and asset. */
+  async accounts(prefix?: string): Promise<Map<string, Map<string, bigint>>> {
+    const found = new Map<string, Map<string, bigint>>();
+    for (let after: string | undefined; ; ) {
+      const raw = new Fields((await this.read("/v1/accounts", { prefix, after, limit: 500 })).json());
+      for (const listed of raw.list("accounts")) {
+        const balances = listed.list("balances").map((b): [string, bigint] => [b.text("asset"), b.amount("amount_minor")]);
+        found.set(listed.text("account"), new Map(balances));
+      }
+      if (!raw.has("next")) return found;
+      after = raw.text("next");
+    }
+  }
+
+  /** Holds of an account, newest first. */
+  async holds(account: string, { asset, state }: { asset?: string; state?: "open" | "ended" } = {}): Promise<HoldState[]> {
+    const found: HoldState[] = [];
+    for (let before: number | undefined; ; ) {
+      const raw = new Fields((await this.read("/v1/holds", { account, asset, state, before, limit: 500 })).json());
+      found.push(...raw.list("holds").map(readHold));
+      if (!raw.has("older")) return found;
+      before = raw.number("older");
+    }
+  }
+
+  /**
+   * What happened to an account after a sequence, oldest first and without gaps, and the next `after`. The service waits
+   * up to `wait` seconds for something, 30 at most.
+   */
+  async events(account: string, after = 0, wait = 0): Promise<{ readonly events: readonly HistoryEntry[]; readonly next: number }> {
+    const raw = new Fields((await this.read("/v1/events", { account, after }, wait)).json());
+    return { events: raw.list("events").map((event) => event.raw), next: raw.number("next") };
   }
 
   protected override async confirm(key: string, doubt: string, refusal: Refused): Promise<void> {
@@ -376,6 +466,24 @@ function readPrivate(answer: Fields): Private {
     ...(raw.has("effective_at") ? { effectiveAt: raw.text("effective_at") } : {}),
   };
 }
+
+function readHold(raw: Fields): HoldState {
+  return {
+    hold: raw.text("hold"),
+    from: raw.text("from"),
+    asset: raw.text("asset"),
+    amount: raw.amount("amount_minor"),
+    remaining: raw.amount("remaining_minor"),
+    expiresAt: raw.text("expires_at"),
+    state: raw.text("state"),
+  };
+}
+
+const readPage = (raw: Fields): HistoryPage => ({
+  entries: raw.list("entries").map((entry) => entry.raw),
+  ...(raw.has("older") ? { older: raw.number("older") } : {}),
+  newer: raw.number("newer"),
+});
 
 function readOutcome(raw: Fields): Outcome {
   const outcome = raw.text("outcome");

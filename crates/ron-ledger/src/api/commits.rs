@@ -11,9 +11,13 @@ use crate::ledger::Reply;
 
 pub(super) fn commit(api: &Api, req: &HttpRequest, res: Responder) {
     match checked(api, req) {
-        Ok(request) => submit(api, request, res, |answers| {
-            Response::json(200, &CommitAnswer { results: answers })
-        }),
+        Ok(request) => {
+            let render = |answers| Response::json(200, &CommitAnswer { results: answers });
+            match api.lag.refusal() {
+                Some(why) => known_or(api, &request, res, render, why),
+                None => submit(api, request, res, render),
+            }
+        }
         Err(problem) => res.send(problem),
     }
 }
@@ -87,10 +91,7 @@ fn check_pools(entries: &[Entry], prefixes: &[String]) -> Result<(), Problem> {
 fn submit(api: &Api, request: Request, res: Responder, render: fn(Vec<EntryAnswer>) -> Response) {
     if api.sup.draining() {
         // During a drain, replays are answered until the listener closes; no new commit starts.
-        return match api.ledger.replay(&request.ops) {
-            Some(answers) => res.send(render(answers)),
-            None => res.send(Problem::draining(2)),
-        };
+        return known_or(api, &request, res, render, Problem::draining(2));
     }
     let deadline = res.deadline();
     let reply: Reply = Box::new(move |answers| match answers {
@@ -98,4 +99,18 @@ fn submit(api: &Api, request: Request, res: Responder, render: fn(Vec<EntryAnswe
         Err(e) => res.send(Problem::from(e)),
     });
     api.ledger.submit(request, deadline, reply);
+}
+
+/// Answers a request that was answered before; refuses any other.
+fn known_or(
+    api: &Api,
+    request: &Request,
+    res: Responder,
+    render: fn(Vec<EntryAnswer>) -> Response,
+    otherwise: Problem,
+) {
+    match api.ledger.replay(&request.ops) {
+        Some(answers) => res.send(render(answers)),
+        None => res.send(otherwise),
+    }
 }

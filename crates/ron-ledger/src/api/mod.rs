@@ -10,10 +10,12 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
-    AccountDoc, BudgetDoc, CommitAnswer, CommitRequest, EntryAnswer, EpochDoc, Event, EventPage,
-    Head, HoldDoc, MAX_COMMIT_BYTES, RequestKey, ReversalsDoc,
+    AccountDoc, AccountPage, BudgetDoc, CommitAnswer, CommitRequest, Direction, EntryAnswer,
+    EntryKind, EntryPage, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage, HoldState,
+    MAX_COMMIT_BYTES, PastBalance, RequestKey, ReversalsDoc, StatementPage, StatementTime,
 };
-use ron_proto::scope;
+use ron_proto::{Account, Asset, Timestamp, scope};
+use ron_service::lag::FollowerLag;
 use ron_service::log_host::LogHost;
 
 use crate::feed::Feed;
@@ -25,6 +27,8 @@ pub struct Api {
     pub ledger: Ledger,
     pub feed: Feed,
     pub history: Option<ProjectionReader>,
+    /// How far the projection is behind.
+    pub lag: Arc<FollowerLag>,
     /// Prefixes of the accounts that may fund reward epochs; replaced by a reload.
     pub pool_prefixes: Arc<Snapshot<Vec<String>>>,
     /// The log, for receipt files.
@@ -42,6 +46,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     Router::new(info)
         .add_all(write_routes(api))
         .add_all(state_routes(api))
+        .add(history_route(api))
+        .add_all(account_routes(api))
         .add_all(entry_routes(api))
         .add_all(receipts::routes(api))
 }
@@ -70,8 +76,8 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-fn state_routes(api: &Arc<Api>) -> [Route; 6] {
-    let [a, b, c, d, e, f] = [api; 6].map(Arc::clone);
+fn state_routes(api: &Arc<Api>) -> [Route; 5] {
+    let [a, c, d, e, f] = [api; 5].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
             reads::account(&a, req)
@@ -79,19 +85,6 @@ fn state_routes(api: &Arc<Api>) -> [Route; 6] {
         .summary("Balances, nonce and open holds of an account; with ledger:audit of any account, else of a pool of the caller's tenant")
         .returns::<AccountDoc>(200)
         .errors(&[400, 404])
-        .while_draining(),
-        Route::get("/v1/ledger/accounts/{account}/history", READ, move |req| {
-            reads::history(&b, req)
-        })
-        .summary("Entries of an account, oldest first; without ledger:audit those of the caller's tenant")
-        .query_as::<u64>("after", false, "Return only entries after this sequence")
-        .query_as::<u64>(
-            "limit",
-            false,
-            "Maximum number of entries to return, 1 to 500; 500 by default",
-        )
-        .returns::<EventPage>(200)
-        .errors(&[400, 503])
         .while_draining(),
         Route::get("/v1/ledger/holds/{hold}", READ, move |req| {
             reads::hold(&c, req)
@@ -120,6 +113,114 @@ fn state_routes(api: &Arc<Api>) -> [Route; 6] {
         .summary("Head of the log: sequence, size, root")
         .returns::<Head>(200)
         .while_draining(),
+    ]
+}
+
+const MIN_SEQ: &str =
+    "Wait until this entry is in the history, for half a second at most; then 503";
+const LIMIT: &str = "Maximum number of items to return, 1 to 500; 500 by default";
+
+/// Answered from the projection, which follows the log.
+fn history_route(api: &Arc<Api>) -> Route {
+    let a = Arc::clone(api);
+    Route::get("/v1/ledger/entries", READ, move |req| {
+        reads::entries(&a, req)
+    })
+    .summary("Entries that match, newest first; without ledger:audit those of the caller's tenant")
+    .query_as::<Account>("account", false, "Account that is debited or credited")
+    .query_as::<String>("reference", false, "Reference given by the maker")
+    .query_as::<String>(
+        "batch",
+        false,
+        "Batch: the transaction id of its first item",
+    )
+    .query_as::<String>("hold", false, "Hold that was captured, released or expired")
+    .query_as::<Asset>("asset", false, "Asset of the entry")
+    .query_as::<EntryKind>("kind", false, "Kind of the entry")
+    .query_as::<Direction>(
+        "direction",
+        false,
+        "Whether the account is credited (in) or debited (out)",
+    )
+    .query_as::<Account>("counterparty", false, "The account on the other side")
+    .query_as::<String>(
+        "metadata",
+        false,
+        "name=value: a member of the metadata; may be repeated",
+    )
+    .query_as::<Timestamp>("from", false, "First time of the range")
+    .query_as::<Timestamp>("until", false, "End of the range, not part of it")
+    .query_as::<String>(
+        "viewer_tenant",
+        false,
+        "With viewer: filter as this caller of the wallet may see the entries",
+    )
+    .query_as::<String>("viewer", false, "Principal of the viewer")
+    .query_as::<u64>(
+        "before",
+        false,
+        "Only entries before this sequence, the newest of them",
+    )
+    .query_as::<u64>(
+        "after",
+        false,
+        "Only entries after this sequence, the oldest of them",
+    )
+    .query_as::<u64>("limit", false, LIMIT)
+    .query_as::<u64>("min_seq", false, MIN_SEQ)
+    .returns::<EntryPage>(200)
+    .errors(&[400, 503])
+    .while_draining()
+}
+
+/// Of accounts, answered likewise.
+fn account_routes(api: &Arc<Api>) -> [Route; 4] {
+    let [b, c, d, e] = [api; 4].map(Arc::clone);
+    [
+        Route::get("/v1/ledger/accounts", READ, move |req| reads::accounts(&b, req))
+            .summary("Accounts that ever moved money, by name; without ledger:audit the pools of the caller's tenant")
+            .query_as::<String>("prefix", false, "Only accounts whose name begins with this")
+            .query_as::<Account>("after", false, "Only accounts after this one")
+            .query_as::<u64>("limit", false, LIMIT)
+            .query_as::<u64>("min_seq", false, MIN_SEQ)
+            .returns::<AccountPage>(200)
+            .errors(&[400, 503])
+            .while_draining(),
+        Route::get("/v1/ledger/accounts/{account}/balance", READ, move |req| {
+            reads::balance_at(&c, req)
+        })
+        .summary("Balance of an account at a sequence or time; with ledger:audit of any account, else of a pool of the caller's tenant")
+        .query_as::<Asset>("asset", true, "Asset to read")
+        .query_as::<String>("at", true, "A sequence of the ledger, or a time: entries up to it count")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
+        .returns::<PastBalance>(200)
+        .errors(&[400, 404, 503])
+        .while_draining(),
+        Route::get("/v1/ledger/accounts/{account}/statement", READ, move |req| {
+            reads::statement(&d, req)
+        })
+        .summary("Opening balance, entries and closing balance of a range; with ledger:audit of any account, else of a pool of the caller's tenant")
+        .query_as::<Asset>("asset", true, "Asset to read")
+        .query_as::<Timestamp>("from", true, "First time of the range")
+        .query_as::<Timestamp>("until", true, "End of the range, not part of it")
+        .query_as::<StatementTime>("by", false, "entry (the ledger's time, the default) or effective (whole days of effective_at, in one page)")
+        .query_as::<u64>("after", false, "Only entries after this sequence")
+        .query_as::<u64>("limit", false, LIMIT)
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
+        .returns::<StatementPage>(200)
+        .errors(&[400, 404, 503])
+        .while_draining(),
+        Route::get("/v1/ledger/holds", READ, move |req| reads::holds(&e, req))
+            .summary("Holds of an account, newest first; with ledger:audit of any account, else of a pool of the caller's tenant")
+            .query_as::<Account>("account", true, "Account whose money is or was reserved")
+            .query_as::<Asset>("asset", false, "Asset of the hold")
+            .query_as::<HoldState>("state", false, "open or ended")
+            .query_as::<u64>("before", false, "Only holds made before this sequence")
+            .query_as::<u64>("limit", false, LIMIT)
+            .query_as::<u64>("min_seq", false, MIN_SEQ)
+            .returns::<HoldPage>(200)
+            .errors(&[400, 404, 503])
+            .while_draining(),
     ]
 }
 

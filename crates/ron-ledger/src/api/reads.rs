@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{Event, EventPage, MAX_WIRE_INTEGER, RequestKey, ReversalsDoc, TxId};
-use ron_proto::{Problem, ValueError};
+use ron_proto::ledger::{
+    EntryPage, EntrySearch, Event, FoundEntry, MAX_WIRE_INTEGER, PastBalance, PointInTime,
+    RequestKey, ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId, Viewer,
+};
+use ron_proto::{Account, Amount, Problem, Timestamp, ValueError};
 use ron_tlog::ReadError;
 
 use super::Api;
 use crate::feed::{PAGE, Poll};
+use crate::projection::{ProjectionReader, SearchError, StatementRange};
 use crate::reader::Reader;
 
 pub(super) type Answer = Result<Response, Problem>;
@@ -40,48 +44,234 @@ pub(super) fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
 
 pub(super) fn account(api: &Api, req: &Request) -> Answer {
     req.query_only(&[])?;
-    let account = param(req, "account")?;
-    if !Reader::new(&req.principal).sees_account(&account) {
-        return Err(Problem::not_found(
-            "the account is not a pool of the caller's tenant; svc-wallet shows balances of other accounts, and the scope ledger:audit shows all accounts here",
-        ));
-    }
+    let account = readable_account(req)?;
     Ok(Response::json(200, &api.ledger.account(&account)))
 }
 
-pub(super) fn history(api: &Api, req: &Request) -> Answer {
-    req.query_only(&["after", "limit"])?;
-    let (after, limit) = range(req)?;
-    let account = param(req, "account")?;
-    let Some(history) = &api.history else {
-        return Err(Problem::unavailable(
-            "the projection that answers this is switched off",
-            60,
-        ));
-    };
-    let (seqs, applied) = history.history(&account, after, limit).map_err(|e| {
-        tracing::warn!(event = "projection_read_failed", error = %e);
-        Problem::unavailable("the projection cannot be read now", 1)
-    })?;
-    let mut events = Vec::with_capacity(seqs.len());
-    for seq in seqs {
-        events.extend(api.ledger.event(seq).map_err(|e| log_read_failed(&e))?);
+/// The projection, or why there is none.
+fn projection(api: &Api) -> Result<&ProjectionReader, Problem> {
+    api.history
+        .as_ref()
+        .ok_or_else(|| Problem::unavailable("the projection that answers this is switched off", 60))
+}
+
+fn search_failed(error: SearchError) -> Problem {
+    match error {
+        SearchError::Projection(e) => {
+            tracing::warn!(event = "projection_read_failed", error = %e);
+            Problem::unavailable("the projection cannot be read now", 1)
+        }
+        SearchError::Behind { .. } => Problem::unavailable(error.to_string(), 1),
+        SearchError::TooLong => Problem::bad_request(error.to_string()),
     }
-    let full = events.len() as u64 == limit;
-    let next = events
-        .last()
-        .filter(|_| full)
-        .map_or(applied.max(after), |e: &Event| e.seq);
+}
+
+/// The events that a query of an account found: those that the reader sees, and the balances if it
+/// sees the account.
+fn load(
+    api: &Api,
+    req: &Request,
+    account: Option<&Account>,
+    found: Vec<(u64, Option<Amount>)>,
+) -> Result<Vec<FoundEntry>, Problem> {
     let reader = Reader::new(&req.principal);
-    events.retain(|e| reader.sees(&e.entry));
+    let of_account = account.is_some_and(|account| reader.sees_account(account));
+    let mut entries = Vec::with_capacity(found.len());
+    for (seq, balance) in found {
+        let balance_minor = balance.filter(|_| of_account);
+        let event = api.ledger.event(seq).map_err(|e| log_read_failed(&e))?;
+        entries.extend(
+            event
+                .filter(|event| reader.sees(&event.entry))
+                .map(|event| FoundEntry {
+                    event,
+                    balance_minor,
+                }),
+        );
+    }
+    Ok(entries)
+}
+
+fn required<T>(value: Option<T>, name: &str) -> Result<T, Problem> {
+    value.ok_or_else(|| Problem::bad_request(format!("the query parameter {name} is missing")))
+}
+
+fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
+    let seq = req.query_as::<u64>(name)?;
+    if seq.is_some_and(|seq| seq > MAX_WIRE_INTEGER) {
+        return Err(Problem::bad_request(format!("{name} is below 2^53")));
+    }
+    Ok(seq)
+}
+
+fn min_seq(req: &Request) -> Result<u64, Problem> {
+    Ok(sequence(req, "min_seq")?.unwrap_or(0))
+}
+
+pub(super) fn entries(api: &Api, req: &Request) -> Answer {
+    req.query_only(&SEARCH_NAMES)?;
+    let (_, limit) = range(req)?;
+    let viewer = match (req.query_as("viewer_tenant")?, req.query_as("viewer")?) {
+        (Some(tenant), Some(principal)) => Some(Viewer { tenant, principal }),
+        (None, None) => None,
+        _ => {
+            return Err(Problem::bad_request(
+                "viewer_tenant and viewer are given together",
+            ));
+        }
+    };
+    let search = EntrySearch {
+        account: req.query_as("account")?,
+        reference: req.query_as("reference")?,
+        batch: req.query_as("batch")?,
+        hold: req.query_as("hold")?,
+        asset: req.query_as("asset")?,
+        kind: req.query_as("kind")?,
+        direction: req.query_as("direction")?,
+        counterparty: req.query_as("counterparty")?,
+        metadata: req.query_many("metadata")?,
+        from: req.query_as("from")?,
+        until: req.query_as("until")?,
+        viewer,
+        before: sequence(req, "before")?,
+        after: sequence(req, "after")?,
+        limit,
+        min_seq: min_seq(req)?,
+    };
+    let of_account = search.direction.is_some() || search.counterparty.is_some();
+    if of_account && search.account.is_none() {
+        return Err(Problem::bad_request(
+            "direction and counterparty are seen from an account: add account",
+        ));
+    }
+    let found = projection(api)?.search(&search).map_err(search_failed)?;
     Ok(Response::json(
         200,
-        &EventPage {
-            events,
-            next,
+        &EntryPage {
+            entries: load(api, req, search.account.as_ref(), found.entries)?,
+            older: found.older,
+            newer: found.newer,
             head: api.ledger.head_seq(),
         },
     ))
+}
+
+/// The account in the path, if the reader may see what it has.
+fn readable_account(req: &Request) -> Result<Account, Problem> {
+    let account = param(req, "account")?;
+    if Reader::new(&req.principal).sees_account(&account) {
+        return Ok(account);
+    }
+    Err(Problem::not_found(
+        "the account is not a pool of the caller's tenant; svc-wallet shows balances of other accounts, and the scope ledger:audit shows all accounts here",
+    ))
+}
+
+pub(super) fn balance_at(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["asset", "at", "min_seq"])?;
+    let account = readable_account(req)?;
+    let asset = required(req.query_as("asset")?, "asset")?;
+    let at = required(req.query_as("at")?, "at")?;
+    let head = api.ledger.head_seq();
+    let min_seq = match at {
+        PointInTime::Seq(seq) if seq > head => {
+            return Err(Problem::bad_request(format!(
+                "the ledger has no entry {seq} yet; its last is {head}"
+            )));
+        }
+        PointInTime::Seq(_) => min_seq(req)?,
+        // Entries of that time may be among those that the projection lacks.
+        PointInTime::Time(_) => min_seq(req)?.max(head),
+    };
+    let past = projection(api)?
+        .balance_at(&account, &asset, at, min_seq)
+        .map_err(search_failed)?;
+    Ok(Response::json(
+        200,
+        &PastBalance {
+            amount_minor: past.amount,
+            held_minor: past.held,
+            seq: past.seq,
+            ts: past.ts,
+        },
+    ))
+}
+
+pub(super) fn statement(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["asset", "from", "until", "by", "after", "limit", "min_seq"])?;
+    let account = readable_account(req)?;
+    let (after, limit) = range(req)?;
+    let range = StatementRange {
+        account,
+        asset: required(req.query_as("asset")?, "asset")?,
+        from: required(req.query_as("from")?, "from")?,
+        until: required(req.query_as("until")?, "until")?,
+        by: req.query_as("by")?.unwrap_or_default(),
+        after,
+        limit,
+    };
+    if range.until <= range.from {
+        return Err(Problem::bad_request("until is after from"));
+    }
+    let midnight = |ts: Timestamp| Timestamp::from_utc_day(ts.utc_day()) == ts;
+    if range.by == StatementTime::Effective && !(midnight(range.from) && midnight(range.until)) {
+        return Err(Problem::bad_request(
+            "a statement by effective day has whole UTC days: from and until end in T00:00:00Z",
+        ));
+    }
+    let min_seq = min_seq(req)?.max(api.ledger.head_seq());
+    let found = projection(api)?
+        .statement(&range, min_seq)
+        .map_err(search_failed)?;
+    Ok(Response::json(
+        200,
+        &StatementPage {
+            opening_minor: found.opening,
+            closing_minor: found.closing,
+            credits_minor: found.credits,
+            debits_minor: found.debits,
+            entries: load(api, req, Some(&range.account), found.entries)?,
+            next: found.next,
+            seq: found.seq,
+        },
+    ))
+}
+
+pub(super) fn holds(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["account", "asset", "state", "before", "limit", "min_seq"])?;
+    let (_, limit) = range(req)?;
+    let account: Account = required(req.query_as("account")?, "account")?;
+    if !Reader::new(&req.principal).sees_account(&account) {
+        return Err(Problem::not_found(
+            "the account is not a pool of the caller's tenant; svc-wallet shows the holds of other accounts, and the scope ledger:audit shows all accounts here",
+        ));
+    }
+    let asset = req.query_as("asset")?;
+    let state = req.query_as("state")?;
+    let before = sequence(req, "before")?;
+    let page = projection(api)?
+        .holds(
+            &account,
+            (asset.as_ref(), state),
+            before,
+            limit,
+            min_seq(req)?,
+        )
+        .map_err(search_failed)?;
+    Ok(Response::json(200, &page))
+}
+
+pub(super) fn accounts(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["prefix", "after", "limit", "min_seq"])?;
+    let limit = limit(req)?;
+    let prefix: String = req.query_as("prefix")?.unwrap_or_default();
+    let after = req.query_as::<Account>("after")?;
+    let mut page = projection(api)?
+        .accounts(&prefix, after.as_ref(), limit, min_seq(req)?)
+        .map_err(search_failed)?;
+    let reader = Reader::new(&req.principal);
+    page.accounts.retain(|a| reader.sees_account(&a.account));
+    Ok(Response::json(200, &page))
 }
 
 pub(super) fn hold(api: &Api, req: &Request) -> Answer {
@@ -183,12 +373,13 @@ fn poll_query(req: &Request) -> Result<(u64, u64, Duration), Problem> {
 
 /// Reads the query parameters `after` and `limit`.
 pub(super) fn range(req: &Request) -> Result<(u64, u64), Problem> {
-    let after = req.query_as::<u64>("after")?.unwrap_or(0);
+    Ok((sequence(req, "after")?.unwrap_or(0), limit(req)?))
+}
+
+fn limit(req: &Request) -> Result<u64, Problem> {
     let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE);
-    if after > MAX_WIRE_INTEGER || limit == 0 || limit > PAGE {
-        return Err(Problem::bad_request(format!(
-            "limit is 1 to {PAGE}, after is below 2^53"
-        )));
+    if (1..=PAGE).contains(&limit) {
+        return Ok(limit);
     }
-    Ok((after, limit))
+    Err(Problem::bad_request(format!("limit is 1 to {PAGE}")))
 }

@@ -5,6 +5,7 @@ mod answers;
 mod crash;
 mod engine;
 mod erase;
+mod history;
 mod receipts;
 mod service;
 mod support;

@@ -1,9 +1,12 @@
 //! The kinds of entries.
 
 use std::fmt;
+use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::values::ValueError;
 
 /// Kind of an entry.
 #[derive(
@@ -42,6 +45,23 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
+    pub const ALL: [Self; 14] = [
+        Self::Issue,
+        Self::Transfer,
+        Self::Burn,
+        Self::Hold,
+        Self::Capture,
+        Self::Release,
+        Self::Reverse,
+        Self::Expire,
+        Self::Freeze,
+        Self::Unfreeze,
+        Self::EpochOpen,
+        Self::Payout,
+        Self::EpochClose,
+        Self::Abandon,
+    ];
+
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -65,6 +85,14 @@ impl EntryKind {
     /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
     pub const fn is_settlement(self) -> bool {
         matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
+    }
+}
+
+impl FromStr for EntryKind {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let known = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
+        known.ok_or_else(|| ValueError::new("kind", "no entry has this kind"))
     }
 }
 

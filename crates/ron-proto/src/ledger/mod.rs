@@ -12,6 +12,7 @@ mod kind;
 mod name;
 mod parts;
 mod receipt_file;
+mod search;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
@@ -27,6 +28,12 @@ pub use parts::{Details, Operands, Original, TokenBudget};
 pub use receipt_file::{
     Hash64, HiddenPart, LogRecord, PrivatePart, PrivateParts, RECEIPT_FORMAT, ReceiptFile,
     RecordPage, ShownPart,
+};
+
+pub use search::{
+    AccountPage, Direction, EntryPage, EntrySearch, FoundEntry, HoldPage, HoldRecord, HoldState,
+    ListedAccount, ListedBalance, MetadataMember, PastBalance, PointInTime, SEARCH_NAMES,
+    StatementPage, StatementTime, Viewer,
 };
 
 use crate::values::{Account, EpochId, Tenant};

@@ -1,4 +1,4 @@
-//! `GET /v1/balance?account&asset`: from the cache while it is fresh, else from the ledger; while
+//! `GET /v1/balance?account&asset&at`: from the cache while it is fresh, else from the ledger; while
 //! the ledger is unavailable, from the last known document with its true age.
 
 use std::sync::Arc;
@@ -7,10 +7,12 @@ use std::time::Duration;
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
 use ron_kernel::Deadline;
+use ron_proto::ledger::PointInTime;
 use ron_proto::wallet::{Balance, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
-use super::Api;
+use super::history::MIN_SEQ;
+use super::{Api, required, sequence};
 use crate::balances::KnownBalance;
 
 /// How long to wait for the ledger when a cached document can be served instead.
@@ -20,34 +22,80 @@ pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
     Route::get("/v1/balance", Need::Scope(scope::WALLET_READ), move |req| {
         api.metrics.requests.with_label_values(&["balance"]).inc();
-        req.query_only(&["account", "asset"])?;
-        let missing =
-            |what: &str| Problem::bad_request(format!("the query parameter {what} is missing"));
-        let account: Account = req.query_as("account")?.ok_or_else(|| missing("account"))?;
-        let asset: Asset = req.query_as("asset")?.ok_or_else(|| missing("asset"))?;
+        req.query_only(&["account", "asset", "at", "min_seq"])?;
+        let account: Account = required(req.query_as("account")?, "account")?;
+        let asset: Asset = required(req.query_as("asset")?, "asset")?;
+        let at = req.query_as::<PointInTime>("at")?;
+        let min_seq = sequence(req, "min_seq")?.unwrap_or(0);
         let read = WalletAction::Read;
         api.allow(req, read, &account, Some(&asset), None)?;
-        let found = find(&api, req, &account)?;
+        if let Some(at) = at {
+            let past = at_a_point(&api, req, (account, asset), at, min_seq)?;
+            return Ok(Response::json(200, &past).cache("no-store"));
+        }
+        let found = find(&api, req, &account, min_seq)?;
         api.metrics.staleness.observe(found.age.as_secs_f64());
         Ok(Response::json(200, &to_balance(&found, asset)).cache("no-store"))
     })
     .summary("Balance of an account in one asset, with the age of the value.")
     .query_as::<Account>("account", true, "Account to read")
     .query_as::<Asset>("asset", true, "Asset to read")
+    .query_as::<String>(
+        "at",
+        false,
+        "A ledger sequence, or a time: only entries up to it count; now by default",
+    )
+    .query_as::<u64>("min_seq", false, MIN_SEQ)
     .returns::<Balance>(200)
     .errors(&[400, 403, 429, 503])
     .while_draining()
 }
 
-fn find(api: &Api, req: &Request, account: &Account) -> Result<KnownBalance, Problem> {
+/// The balance after the last entry at or before a point.
+fn at_a_point(
+    api: &Api,
+    req: &Request,
+    (account, asset): (Account, Asset),
+    at: PointInTime,
+    min_seq: u64,
+) -> Result<Balance, Problem> {
+    let query = [
+        ("asset", asset.to_string()),
+        ("at", at.to_string()),
+        ("min_seq", min_seq.to_string()),
+    ];
+    let past = api
+        .upstream
+        .client
+        .balance_at(&account, &query, Api::read_deadline(req))
+        .map_err(|e| api.read_failed(&e, "account"))?;
+    Ok(Balance {
+        account,
+        asset,
+        amount_minor: past.amount_minor,
+        available_minor: Amount(past.amount_minor.0.saturating_sub(past.held_minor.0)),
+        as_of: past.ts,
+        as_of_seq: past.seq,
+        stale_ms: 0,
+        nonce: None,
+    })
+}
+
+fn find(
+    api: &Api,
+    req: &Request,
+    account: &Account,
+    min_seq: u64,
+) -> Result<KnownBalance, Problem> {
     let asked = api.clock.now();
-    if let Some(found) = api.balances.fresh(account, asked) {
+    let knows = |found: &KnownBalance| found.doc.seq >= min_seq;
+    if let Some(found) = api.balances.fresh(account, asked).filter(knows) {
         return Ok(found);
     }
-    let older = api.balances.stale(account, asked);
+    let older = api.balances.stale(account, asked).filter(knows);
     let failed = |e: Option<&ClientError>| {
         // The age at the time of this answer, not at the time of the request.
-        let last = api.balances.stale(account, api.clock.now());
+        let last = api.balances.stale(account, api.clock.now()).filter(knows);
         last.ok_or_else(|| match e {
             Some(e) => api.read_failed(e, "account"),
             None => Problem::unavailable("the ledger cannot be read now", 2),
@@ -62,6 +110,12 @@ fn find(api: &Api, req: &Request, account: &Account) -> Result<KnownBalance, Pro
     };
     match api.upstream.client.account(account, by) {
         Ok(doc) => {
+            if doc.seq < min_seq {
+                return Err(Problem::bad_request(format!(
+                    "the ledger has no entry {min_seq} yet; its last is {}",
+                    doc.seq
+                )));
+            }
             let doc = Arc::new(doc);
             api.balances.keep(Arc::clone(&doc), asked);
             // The document was read for this answer.
@@ -83,7 +137,7 @@ fn to_balance(found: &KnownBalance, asset: Asset) -> Balance {
         as_of: doc.ts,
         as_of_seq: doc.seq,
         stale_ms: u64::try_from(found.age.as_millis()).unwrap_or(u64::MAX),
-        nonce: doc.nonce,
+        nonce: Some(doc.nonce),
         asset,
     }
 }

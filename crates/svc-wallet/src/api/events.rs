@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{Deadline, SendError};
-use ron_proto::ledger::MAX_WIRE_INTEGER;
+use ron_proto::ledger::{MAX_WIRE_INTEGER, Viewer};
 use ron_proto::wallet::{AccountEvents, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
-use super::Api;
+use super::{Api, viewer};
 use crate::events::{EventPoll, read};
 
 /// Maximum entries of one answer.
@@ -37,6 +37,7 @@ pub fn route(api: &Arc<Api>) -> Route {
 
 struct Wanted {
     account: Account,
+    viewer: Viewer,
     after: u64,
     limit: u64,
     wait: Duration,
@@ -50,12 +51,13 @@ fn answer(api: &Api, req: &Request, res: Responder) {
     if wanted.wait.is_zero() {
         let Wanted {
             account,
+            viewer,
             after,
             limit,
             ..
         } = wanted;
         let by = Api::read_deadline(req);
-        match read(&api.upstream, &account, after, limit, by) {
+        match read(&api.upstream, &account, &viewer, (after, limit), by) {
             Ok((found, _)) => res.send(Response::json(200, &found).cache("no-store")),
             Err(e) => res.send(api.read_failed(&e, "account")),
         }
@@ -81,6 +83,7 @@ fn wanted(api: &Api, req: &Request) -> Result<Wanted, Problem> {
     api.allow(req, WalletAction::Read, &account, None, None)?;
     Ok(Wanted {
         account,
+        viewer: viewer(&req.principal)?,
         after,
         limit,
         wait,
@@ -92,6 +95,7 @@ fn park(api: &Api, wanted: Wanted, responder: Responder) {
     responder.on_gone(move || watched.wake());
     let poll = EventPoll {
         account: wanted.account,
+        viewer: wanted.viewer,
         after: wanted.after,
         limit: wanted.limit,
         until: Deadline::within(wanted.wait),

@@ -6,9 +6,11 @@ mod balance;
 mod batch;
 mod budget;
 mod events;
+mod history;
 mod holds;
 mod ops;
 mod receipt;
+mod statement;
 mod submit;
 mod tx;
 mod webhooks;
@@ -21,9 +23,12 @@ use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
-use ron_proto::ledger::{Entry, LEDGER_PRINCIPAL, RequestKey};
+use ron_proto::ledger::{
+    Entry, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, PrincipalName, RequestKey, Viewer,
+};
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
+use ron_service::lag::FollowerLag;
 use ron_service::signed_policy::SignedPolicy;
 
 pub use holds::HoldFacts;
@@ -46,6 +51,11 @@ const READ_MAX: Duration = Duration::from_secs(1);
 
 /// Maximum of `wait` in seconds.
 const WAIT_MAX_S: u64 = 30;
+
+/// Maximum entries of one page.
+const PAGE: u64 = 500;
+/// Entries of a page when the query does not say.
+const PAGE_DEFAULT: u64 = 100;
 
 /// State shared by the handlers.
 pub struct Api {
@@ -77,6 +87,8 @@ pub struct Api {
     /// Counts and logs refusals.
     pub auth: Arc<RonAuthorizer>,
     pub audit: Audit,
+    /// How far the feed is behind the ledger.
+    pub lag: Arc<FollowerLag>,
     /// Knows whether the service drains.
     pub sup: Supervisor,
     pub clock: SharedClock,
@@ -95,6 +107,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(holds::routes(api))
     .add_all(accounts::routes(api))
     .add(balance::route(api))
+    .add_all(history::routes(api))
+    .add(statement::route(api))
     .add_all(tx::routes(api))
     .add(receipt::route(api))
     .add_all(ops::routes(api))
@@ -182,10 +196,19 @@ impl Api {
         req.deadline.capped(READ_MAX)
     }
 
-    /// Maps a failed read: 404 of the ledger keeps its meaning, everything else becomes 503.
+    /// Maps a failed read: 404 and 400 of the ledger keep their meaning, everything else becomes 503.
     fn read_failed(&self, error: &ClientError, what: &str) -> Problem {
-        if let ClientError::Refused { status: 404, .. } = error {
-            return Problem::not_found(format!("there is no such {what}"));
+        match error {
+            ClientError::Refused { status: 404, .. } => {
+                return Problem::not_found(format!("there is no such {what}"));
+            }
+            // What is wrong with the query, in the ledger's words.
+            ClientError::Refused {
+                status: 400,
+                problem,
+                ..
+            } => return Problem::bad_request(problem.detail.clone()),
+            _ => {}
         }
         self.metrics
             .upstream
@@ -204,6 +227,51 @@ fn is_own(principal: &Principal, entry: &Entry) -> bool {
     })
 }
 
+/// The caller, as searches of the ledger see it.
+fn viewer(caller: &Principal) -> Result<Viewer, Problem> {
+    Ok(Viewer {
+        tenant: caller.tenant.clone(),
+        principal: ledger_principal(caller)?,
+    })
+}
+
+/// The account in the path.
+fn account_of(req: &Request) -> Result<Account, Problem> {
+    req.param("account")
+        .parse()
+        .map_err(|e| Problem::bad_request(format!("{e}")))
+}
+
+/// A sequence of the ledger in the query.
+fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
+    let seq = req.query_as::<u64>(name)?;
+    if seq.is_some_and(|seq| seq > MAX_WIRE_INTEGER) {
+        return Err(Problem::bad_request(format!("{name} is below 2^53")));
+    }
+    Ok(seq)
+}
+
+/// Maximum entries of a page, from the query.
+fn page_limit(req: &Request) -> Result<u64, Problem> {
+    let limit = req.query_as::<u64>("limit")?.unwrap_or(PAGE_DEFAULT);
+    if (1..=PAGE).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Problem::bad_request(format!("limit is 1 to {PAGE}")))
+}
+
+fn required<T>(value: Option<T>, name: &str) -> Result<T, Problem> {
+    value.ok_or_else(|| Problem::bad_request(format!("the query parameter {name} is missing")))
+}
+
+fn ledger_principal(caller: &Principal) -> Result<PrincipalName, Problem> {
+    caller.name.parse().map_err(|_| {
+        Problem::forbidden(
+            "the token's subject is longer than the 160 characters a ledger principal may have",
+        )
+    })
+}
+
 /// The caller's key as the ledger stores it.
 fn request_key(caller: &Principal, key: &IdemKey) -> Result<RequestKey, Problem> {
     // The ledger refuses a whole commit for one such entry, and with it the entries of others.
@@ -212,11 +280,7 @@ fn request_key(caller: &Principal, key: &IdemKey) -> Result<RequestKey, Problem>
             "the token's subject is reserved for entries that the ledger makes itself",
         ));
     }
-    let principal = caller.name.parse().map_err(|_| {
-        Problem::forbidden(
-            "the token's subject is longer than the 160 characters a ledger principal may have",
-        )
-    })?;
+    let principal = ledger_principal(caller)?;
     let key = key
         .to_string()
         .parse()

@@ -114,6 +114,13 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         let found = from_copy(api, &entries).or_else(ask);
         return known_or(api, waiter, shape, found, why);
     }
+    if let Some(why) = api.lag.refusal()
+        && !under_way
+    {
+        let by = Api::read_deadline(req);
+        let found = from_copy(api, &entries).or_else(|| from_ledger(api, &entries, by).ok()?);
+        return known_or(api, waiter, shape, found, why);
+    }
     enter(api, key, entries, shape, &account, waiter);
 }
 

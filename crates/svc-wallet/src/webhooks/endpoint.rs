@@ -55,11 +55,13 @@ pub struct Endpoint {
 impl Endpoint {
     /// Whether an entry that took effect changed an account of this endpoint.
     pub fn gets(&self, event: &Event) -> bool {
-        let of = |account: &&Account| {
-            let mut patterns = self.accounts.iter();
-            patterns.any(|pattern| matches(pattern, account.as_str()))
-        };
-        touched(event).iter().any(of)
+        touched(event).iter().any(|account| self.has(account))
+    }
+
+    /// Whether an account is one of this endpoint.
+    pub fn has(&self, account: &Account) -> bool {
+        let mut patterns = self.accounts.iter();
+        patterns.any(|pattern| matches(pattern, account.as_str()))
     }
 
     /// Reads the secrets of a checked block.

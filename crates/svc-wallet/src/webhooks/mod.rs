@@ -25,7 +25,7 @@ use ron_service::ReadyBoard;
 pub use endpoint::{Endpoint, WebhookKeys, check};
 pub use progress::{Progress, ProgressFile};
 
-use crate::render::{code_of, history_entry};
+use crate::render::{Texts, code_of, history_entry, texts};
 use crate::topology::PROGRESS;
 
 /// How long the ledger holds the long poll open, and the maximum time of the call.
@@ -307,6 +307,12 @@ impl Webhook {
         Ok(())
     }
 
+    /// An endpoint sees the texts of its tenant's entries that debit one of its accounts.
+    fn texts(&self, event: &Event) -> Texts {
+        let tenant = &self.endpoint.tenant;
+        texts(&event.entry, tenant, None, |payer| self.endpoint.has(payer))
+    }
+
     fn deliver(&self, event: &Event) -> Result<(), Undelivered> {
         let unsent = |why: String| Undelivered {
             why,
@@ -316,7 +322,7 @@ impl Webhook {
         let message = WebhookMessage {
             kind: format!("entry.{}", event.entry.kind().as_str()),
             timestamp: event.ts,
-            data: history_entry(event.clone()),
+            data: history_entry(event.clone(), self.texts(event)),
         };
         let body = serde_json::to_vec(&message).map_err(|e| unsent(e.to_string()))?;
         let id = sign::message_id(&self.endpoint.name, event);

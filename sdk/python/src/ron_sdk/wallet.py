@@ -264,8 +264,8 @@ class Balance:
     amount: int
     #: ``amount`` less what is held.
     available: int
-    #: The last nonce that was used.
-    nonce: int
+    #: The last nonce that was used; unknown for a balance of the past.
+    nonce: int | None
     as_of: str
     as_of_seq: int
     stale_ms: int
@@ -284,11 +284,25 @@ class HoldState:
 
 @dataclass(frozen=True)
 class HistoryPage:
-    account: str
-    #: The entries as the service describes them (HistoryEntry of the API).
+    #: Newest first, as the service describes them (HistoryEntry of the API). A page may have fewer entries than asked
+    #: for, also none, and still be followed by others.
     entries: list[dict[str, Any]]
-    head: int
-    next: int
+    #: ``before`` for older entries; None when there are none.
+    older: int | None
+    #: ``after`` for newer entries, also for those to come.
+    newer: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    account: str
+    asset: str
+    opening: int
+    credits: int
+    debits: int
+    closing: int
+    #: Oldest first, as the service describes them (HistoryEntry of the API).
+    entries: list[dict[str, Any]]
 
 
 def new_key() -> str:
@@ -352,20 +366,24 @@ class Wallet(Service):
             raise
         return _outcome(raw)
 
-    def balance(self, account: str, asset: str) -> Balance:
-        raw = self._read("/v1/balance", {"account": account, "asset": asset}).json()
+    def balance(
+        self, account: str, asset: str, *, at: int | str | None = None, min_seq: int | None = None
+    ) -> Balance:
+        """The balance now, or after the last entry at or before ``at``, a sequence or a time.
+
+        ``min_seq`` is the ``seq`` of a receipt that the answer must know.
+        """
+        query = {"account": account, "asset": asset, "at": at, "min_seq": min_seq}
+        raw = self._read("/v1/balance", query).json()
         return typed(lambda: Balance(
             account=raw["account"], asset=raw["asset"], amount=int(raw["amount_minor"]),
-            available=int(raw["available_minor"]), nonce=raw["nonce"], as_of=raw["as_of"],
+            available=int(raw["available_minor"]), nonce=raw.get("nonce"), as_of=raw["as_of"],
             as_of_seq=raw["as_of_seq"], stale_ms=raw["stale_ms"],
         ))
 
     def hold(self, hold: str) -> HoldState:
         raw = self._read(f"/v1/hold/{segment(hold)}").json()
-        return typed(lambda: HoldState(
-            hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
-            remaining=int(raw["remaining_minor"]), expires_at=raw["expires_at"], state=raw["state"],
-        ))
+        return typed(lambda: _hold(raw))
 
     def transaction(self, txid: str) -> Transaction:
         raw = self._read(f"/v1/tx/{segment(txid)}").json()
@@ -382,11 +400,81 @@ class Wallet(Service):
         """
         return self._read(f"/v1/tx/{segment(txid)}/receipt", wait=wait).body
 
-    def history(self, account: str, *, after: int | None = None, limit: int | None = None) -> HistoryPage:
-        raw = self._read(f"/v1/account/{segment(account)}/history", {"after": after, "limit": limit}).json()
-        return typed(lambda: HistoryPage(
-            account=raw["account"], entries=raw["entries"], head=raw["head"], next=raw["next"],
+    def history(
+        self, account: str, *, before: int | None = None, after: int | None = None, limit: int | None = None,
+        min_seq: int | None = None, **filters: str,
+    ) -> HistoryPage:
+        """Entries of an account, newest first.
+
+        ``filters`` are those of the API: ``since`` and ``until`` (times), ``asset``, ``kind``, ``direction`` (``in`` or
+        ``out``), ``counterparty``, ``reference``, ``batch``, ``hold``, and ``metadata`` (``name=value``).
+        """
+        if "since" in filters:
+            filters["from"] = filters.pop("since")  # `from` is a keyword of Python
+        query = {"before": before, "after": after, "limit": limit, "min_seq": min_seq, **filters}
+        return _page(self._read(f"/v1/account/{segment(account)}/history", query).json())
+
+    def find(
+        self, reference: str, *, before: int | None = None, after: int | None = None, limit: int | None = None,
+        min_seq: int | None = None,
+    ) -> HistoryPage:
+        """Transactions that were made with a reference, newest first."""
+        query = {"reference": reference, "before": before, "after": after, "limit": limit, "min_seq": min_seq}
+        return _page(self._read("/v1/tx", query).json())
+
+    def statement(self, account: str, asset: str, since: str, until: str, *, by: str = "entry") -> Statement:
+        """Opening balance, entries and closing balance of a range; ``by`` is ``entry`` or ``effective``.
+
+        It reads all pages.
+        """
+        entries: list[dict[str, Any]] = []
+        opening, after = None, None
+        while True:
+            query = {"asset": asset, "from": since, "until": until, "by": by, "after": after}
+            raw = self._read(f"/v1/account/{segment(account)}/statement", query).json()
+            entries += typed(lambda: raw["entries"])  # noqa: B023
+            opening = typed(lambda: int(raw["opening_minor"])) if opening is None else opening  # noqa: B023
+            after = raw.get("next")
+            if after is None:
+                break
+        return typed(lambda: Statement(
+            account=raw["account"], asset=raw["asset"], opening=opening, credits=int(raw["credits_minor"]),
+            debits=int(raw["debits_minor"]), closing=int(raw["closing_minor"]), entries=entries,
         ))
+
+    def accounts(self, prefix: str = "") -> dict[str, dict[str, int]]:
+        """The accounts that ever moved money and that the caller may read: their balances, by account and asset."""
+        found: dict[str, dict[str, int]] = {}
+        after = None
+        while True:
+            raw = self._read("/v1/accounts", {"prefix": prefix or None, "after": after, "limit": 500}).json()
+            found |= typed(lambda: {  # noqa: B023
+                listed["account"]: {b["asset"]: int(b["amount_minor"]) for b in listed["balances"]}
+                for listed in raw["accounts"]  # noqa: B023
+            })
+            after = raw.get("next")
+            if after is None:
+                return found
+
+    def holds(self, account: str, *, asset: str | None = None, state: str | None = None) -> list[HoldState]:
+        """Holds of an account, newest first; ``state`` is ``open`` or ``ended``."""
+        found: list[HoldState] = []
+        before = None
+        while True:
+            query = {"account": account, "asset": asset, "state": state, "before": before, "limit": 500}
+            raw = self._read("/v1/holds", query).json()
+            found += typed(lambda: [_hold(hold) for hold in raw["holds"]])  # noqa: B023
+            before = raw.get("older")
+            if before is None:
+                return found
+
+    def events(self, account: str, after: int = 0, *, wait: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """What happened to an account after a sequence, oldest first and without gaps, and the next ``after``.
+
+        The service waits up to ``wait`` seconds for something, 30 at most.
+        """
+        raw = self._read("/v1/events", {"account": account, "after": after}, wait=wait).json()
+        return typed(lambda: (raw["events"], raw["next"]))
 
     def _confirm(self, key: str, doubt: str, refusal: Refused) -> None:
         try:
@@ -398,6 +486,17 @@ class Wallet(Service):
         if known is None:
             super()._confirm(key, doubt, refusal)
         # Done, decided as a batch, or open: the same request gets the answer.
+
+
+def _hold(raw: Any) -> HoldState:
+    return HoldState(
+        hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
+        remaining=int(raw["remaining_minor"]), expires_at=raw["expires_at"], state=raw["state"],
+    )
+
+
+def _page(raw: Any) -> HistoryPage:
+    return typed(lambda: HistoryPage(entries=raw["entries"], older=raw.get("older"), newer=raw["newer"]))
 
 
 def _path(operation: Operation) -> str:

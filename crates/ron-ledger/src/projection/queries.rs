@@ -1,0 +1,365 @@
+//! Reads of the projection; each opens the file. Work per read is bounded: a search looks at
+//! [`SCAN`] rows and says where it stopped.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ron_kernel::{Deadline, Shutdown};
+use ron_proto::ledger::{
+    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PointInTime, TxId,
+};
+use ron_proto::{Account, Amount, Asset, Timestamp};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
+
+use super::{ProjectionError, Total, number};
+
+/// Maximum rows that one search looks at.
+pub(super) const SCAN: u64 = 10_000;
+/// Maximum entries of a statement by effective day.
+pub(super) const EFFECTIVE_MAX: usize = 10_000;
+/// Longest wait for an entry that the caller knows of.
+const CATCH_UP: Duration = Duration::from_millis(500);
+/// Pause between two looks at how far the projection is.
+const CATCH_UP_POLL: Duration = Duration::from_millis(5);
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError {
+    #[error(transparent)]
+    Projection(#[from] ProjectionError),
+    /// The projection does not have an entry yet that the caller knows of.
+    #[error("the history is at entry {applied}, and entry {wanted} is asked for")]
+    Behind { applied: u64, wanted: u64 },
+    #[error(
+        "the statement has more than {EFFECTIVE_MAX} entries; ask for fewer days, or by=entry, which has pages"
+    )]
+    TooLong,
+}
+
+impl From<rusqlite::Error> for SearchError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Projection(error.into())
+    }
+}
+
+/// Read access for the routes; opens the file for each request.
+#[derive(Clone, Debug)]
+pub struct ProjectionReader {
+    path: PathBuf,
+}
+
+/// Balance and held amount after an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Past {
+    pub amount: Amount,
+    pub held: Amount,
+    pub seq: u64,
+    pub ts: Timestamp,
+}
+
+impl ProjectionReader {
+    pub const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Opens the file once it has the entry at `min_seq`; returns the last one it has. Right after a
+    /// start the file may still be missing.
+    pub(super) fn open_at(&self, min_seq: u64) -> Result<(Connection, u64), SearchError> {
+        let (_never_set, never) = Shutdown::pair();
+        let patience = Deadline::within(CATCH_UP);
+        loop {
+            let opened = self.open().and_then(|db| {
+                let applied = db.query_row(APPLIED, [], |r| r.get::<_, i64>(0))?;
+                Ok((db, applied as u64))
+            });
+            match opened {
+                Ok((db, applied)) if applied >= min_seq => return Ok((db, applied)),
+                _ if !patience.expired() => {
+                    never.wait(Deadline::within(CATCH_UP_POLL));
+                }
+                Ok((_, applied)) => {
+                    return Err(SearchError::Behind {
+                        applied,
+                        wanted: min_seq,
+                    });
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    pub(super) fn open(&self) -> Result<Connection, ProjectionError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(&self.path, flags)?;
+        db.busy_timeout(Duration::from_secs(1))?;
+        Ok(db)
+    }
+
+    /// The reversals of a transaction, oldest first.
+    pub fn reversals(&self, tx: TxId) -> Result<Vec<TxId>, ProjectionError> {
+        let db = self.open()?;
+        let mut q = db.prepare(REVERSALS)?;
+        let rows = q.query_map([tx.to_string()], |r| r.get::<_, String>(0))?;
+        rows.map(|row| parsed(&row?)).collect()
+    }
+
+    /// The balance of an account after the last entry at or before a point.
+    pub fn balance_at(
+        &self,
+        account: &Account,
+        asset: &Asset,
+        at: PointInTime,
+        min_seq: u64,
+    ) -> Result<Past, SearchError> {
+        let wanted = match at {
+            PointInTime::Seq(seq) => seq.max(min_seq),
+            PointInTime::Time(_) => min_seq,
+        };
+        let (db, _) = self.open_at(wanted)?;
+        let seq = match at {
+            PointInTime::Seq(seq) => seq,
+            PointInTime::Time(ts) => {
+                first_at(&db, Timestamp(ts.0.saturating_add(1)))?.saturating_sub(1)
+            }
+        };
+        let (total, _) = total_before(&db, account, asset, seq + 1)?;
+        Ok(Past {
+            amount: Amount(total.balance()),
+            held: Amount(total.held),
+            seq,
+            ts: time_of(&db, seq)?,
+        })
+    }
+
+    /// Holds of an account, newest first.
+    pub fn holds(
+        &self,
+        account: &Account,
+        (asset, state): (Option<&Asset>, Option<HoldState>),
+        before: Option<u64>,
+        limit: u64,
+        min_seq: u64,
+    ) -> Result<HoldPage, SearchError> {
+        let (db, applied) = self.open_at(min_seq)?;
+        let before = before.unwrap_or(applied + 1);
+        let floor = db.prepare_cached(HOLDS_FLOOR)?.query_row(
+            params![account.as_str(), before as i64, SCAN as i64 - 1],
+            |r| r.get::<_, i64>(0),
+        );
+        let floor = floor.optional()?.map(|seq| seq as u64);
+        let mut q = db.prepare_cached(HOLDS)?;
+        let rows = q.query_map(
+            params![
+                account.as_str(),
+                before as i64,
+                floor.unwrap_or(0) as i64,
+                asset.map(Asset::as_str),
+                state.map(|state| state == HoldState::Open),
+                limit as i64 + 1
+            ],
+            |r| {
+                Ok((
+                    r.get::<_, i64>(0)? as u64,
+                    [1, 2, 3, 4, 5, 6].map(|at| r.get::<_, String>(at)),
+                    r.get::<_, bool>(7)?,
+                ))
+            },
+        )?;
+        let mut found = Vec::new();
+        for row in rows {
+            let (seq, texts, open) = row?;
+            let [hold, asset, amount, remaining, captured, expires_at] = texts;
+            found.push((
+                seq,
+                HoldRecord {
+                    hold: parsed(&hold?)?,
+                    from: account.clone(),
+                    asset: parsed(&asset?)?,
+                    amount_minor: Amount(number(&amount?)?),
+                    remaining_minor: Amount(number(&remaining?)?),
+                    captured_minor: Amount(number(&captured?)?),
+                    expires_at: parsed(&expires_at?)?,
+                    state: if open {
+                        HoldState::Open
+                    } else {
+                        HoldState::Ended
+                    },
+                },
+            ));
+        }
+        let more = found.len() as u64 > limit;
+        found.truncate(limit as usize);
+        let older = match (more, found.last()) {
+            (true, Some((seq, _))) => Some(*seq),
+            _ => floor,
+        };
+        Ok(HoldPage {
+            holds: found.into_iter().map(|(_, hold)| hold).collect(),
+            older,
+        })
+    }
+
+    /// Accounts whose names begin with `prefix`, after `after`, by name.
+    pub fn accounts(
+        &self,
+        prefix: &str,
+        after: Option<&Account>,
+        limit: u64,
+        min_seq: u64,
+    ) -> Result<AccountPage, SearchError> {
+        let (db, applied) = self.open_at(min_seq)?;
+        // Account names are below 0x7f.
+        let end = format!("{prefix}\u{7f}");
+        let after = after.map_or("", Account::as_str);
+        let mut q = db.prepare_cached(ACCOUNTS)?;
+        let names = q.query_map(params![prefix, end, after, limit as i64 + 1], |r| {
+            r.get::<_, String>(0)
+        })?;
+        let mut names: Vec<String> = names.collect::<Result<_, _>>()?;
+        let more = names.len() as u64 > limit;
+        names.truncate(limit as usize);
+        let mut accounts = Vec::with_capacity(names.len());
+        let mut q = db.prepare_cached(BALANCES)?;
+        for name in names {
+            let rows = q.query_map([&name], |r| {
+                Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?))
+            })?;
+            let balances = rows.map(|row| {
+                let (asset, amount) = row?;
+                Ok(ListedBalance {
+                    asset: parsed(&asset)?,
+                    amount_minor: Amount(number(&amount)?),
+                })
+            });
+            accounts.push(ListedAccount {
+                account: parsed(&name)?,
+                balances: balances.collect::<Result<_, SearchError>>()?,
+            });
+        }
+        let next = accounts.last().filter(|_| more).map(|a| a.account.clone());
+        Ok(AccountPage {
+            accounts,
+            next,
+            seq: applied,
+        })
+    }
+}
+
+const APPLIED: &str = "SELECT applied FROM meta";
+const REVERSALS: &str = "SELECT txid FROM entries WHERE reverses = ?1 ORDER BY seq LIMIT 100";
+const HOLDS_FLOOR: &str =
+    "SELECT seq FROM holds WHERE account = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3";
+const HOLDS: &str = "SELECT seq, hold, asset, amount, remaining, captured, expires_at, open FROM holds \
+     WHERE account = ?1 AND seq < ?2 AND seq >= ?3 AND (?4 IS NULL OR asset = ?4) AND (?5 IS NULL OR open = ?5) \
+     ORDER BY seq DESC LIMIT ?6";
+const ACCOUNTS: &str = "SELECT DISTINCT account FROM balances WHERE account >= ?1 AND account < ?2 AND account > ?3 \
+     ORDER BY account LIMIT ?4";
+const BALANCES: &str = "SELECT asset, amount_minor FROM balances WHERE account = ?1 ORDER BY asset";
+// Without statistics SQLite takes the primary key, and would step over the entries of all assets.
+const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
+const TOTAL: &str = "SELECT credits, debits, held, seq FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq < ?3 \
+     ORDER BY seq DESC LIMIT 1";
+pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
+    text.parse()
+        .map_err(|_| ProjectionError::Foreign(format!("{text} cannot be read")))
+}
+
+pub(super) fn balance(credits: &str, debits: &str) -> Result<Amount, ProjectionError> {
+    Ok(Amount(number(credits)?.wrapping_sub(number(debits)?)))
+}
+
+/// The first sequence whose entry is not older than `ts`; after the last entry if all are.
+pub(super) fn first_at(db: &Connection, ts: Timestamp) -> Result<u64, SearchError> {
+    let newest: i64 = db.query_row(APPLIED, [], |r| r.get(0))?;
+    let (mut low, mut high) = (0, newest as u64 + 1);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if time_of(db, middle)? < ts {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
+
+/// The time of an entry; of the first one below it.
+pub(super) fn time_of(db: &Connection, seq: u64) -> Result<Timestamp, SearchError> {
+    let mut q = db.prepare_cached(TIME)?;
+    let found = q.query_row([seq as i64], |r| r.get::<_, String>(0));
+    match found.optional()? {
+        Some(text) => Ok(parsed(&text)?),
+        None => Ok(Timestamp(0)), // there are no entries
+    }
+}
+
+/// What an account had before a sequence, and the sequence of its last entry there.
+pub(super) fn total_before(
+    db: &Connection,
+    account: &Account,
+    asset: &Asset,
+    before: u64,
+) -> Result<(Total, u64), SearchError> {
+    let mut q = db.prepare_cached(TOTAL)?;
+    let key = params![account.as_str(), asset.as_str(), before as i64];
+    let row = q.query_row(key, |r: &Row<'_>| {
+        let texts = [0, 1, 2].map(|at| r.get::<_, String>(at));
+        Ok((texts, r.get::<_, i64>(3)? as u64))
+    });
+    let Some(([credits, debits, held], seq)) = row.optional()? else {
+        return Ok((Total::default(), 0));
+    };
+    let total = Total {
+        credits: number(&credits?)?,
+        debits: number(&debits?)?,
+        held: number(&held?)?,
+    };
+    Ok((total, seq))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rusqlite::params_from_iter;
+    use rusqlite::types::Value;
+
+    use super::*;
+    use crate::projection::Projection;
+
+    /// The plan of a statement: it must search an index, and neither read a whole table nor sort.
+    pub fn assert_indexed(db: &Connection, sql: &str, index: &str) {
+        let mut q = db.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let count = q.parameter_count();
+        let values = vec![Value::Integer(1); count];
+        let rows = q.query_map(params_from_iter(values), |r| r.get::<_, String>(3));
+        let plan: Vec<String> = rows.unwrap().collect::<Result<_, _>>().unwrap();
+        let text = plan.join("; ");
+        assert!(
+            plan[0].starts_with("SEARCH") && plan[0].contains(index),
+            "{sql}: {text}"
+        );
+        assert!(
+            !text.contains("SCAN") && !text.contains("TEMP B-TREE"),
+            "{sql}: {text}"
+        );
+    }
+
+    #[test]
+    fn every_query_is_answered_from_an_index() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("projection.sqlite");
+        let projection = Projection::open(&path, "test/ledger", 0).unwrap();
+        let db = ProjectionReader::new(path).open().unwrap();
+        for (sql, index) in [
+            (REVERSALS, "entries_reversed"),
+            (HOLDS_FLOOR, "holds_account"),
+            (HOLDS, "holds_account"),
+            (ACCOUNTS, "PRIMARY KEY"),
+            (BALANCES, "PRIMARY KEY"),
+            (TIME, "INTEGER PRIMARY KEY"),
+            (TOTAL, "history_asset"),
+        ] {
+            assert_indexed(&db, sql, index);
+        }
+        drop(projection);
+    }
+}
