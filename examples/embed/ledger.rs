@@ -77,6 +77,7 @@ fn transfer(key: &str, minor: u128) -> Result<Op, Failure> {
         from: "acct:alice".parse()?,
         asset: "ron".parse()?,
         amount: Amount(minor),
+        up_to: None,
         nonce: None,
     };
     let to = "acct:bob".parse()?;

@@ -10,15 +10,15 @@ use ron_ledger::core::{
 };
 use ron_ledger::replay::Replay;
 use ron_proto::Timestamp;
-use ron_proto::ledger::{Entry, RefusalCode, TxId};
+use ron_proto::ledger::{Entry, HoldRef, RefusalCode, TxId};
 
 #[path = "../../crates/ron-ledger/src/core/tests/draw.rs"]
 mod draw;
 #[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
 mod model;
 
-use draw::{Draw, Maker};
-use model::{Expected, Model};
+use draw::{Draw, Maker, name_own_holds};
+use model::{Expected, HeldMoney, Model, with_ids};
 
 /// The same for all entries: what is checked does not depend on them.
 fn salts() -> Salts {
@@ -59,15 +59,20 @@ pub fn run(data: &[u8]) {
         let (group, later) = rest.split_at(take);
         rest = later;
         run.expire();
-        let ops: Vec<Op> = group[1..]
-            .chunks_exact(WIDE)
-            .filter_map(|b| run.entry(b))
+        let entries = group[1..].chunks_exact(WIDE);
+        let mut entries: Vec<Entry> = entries.filter_map(|b| run.entry(b)).collect();
+        let linked = head & 4 != 0 && entries.len() > 1;
+        if linked {
+            name_own_holds(&mut entries);
+        }
+        let ops: Vec<Op> = entries
+            .into_iter()
             .map(|e| Op::new(e, &salts()).expect("entries are made well-formed"))
             .collect();
-        if head & 4 == 0 || ops.len() < 2 {
-            ops.iter().for_each(|op| run.single(op));
-        } else {
+        if linked {
             run.linked(&ops);
+        } else {
+            ops.iter().for_each(|op| run.single(op));
         }
         run.compare();
     }
@@ -80,19 +85,24 @@ impl Run {
         let operands = Entry::from(op).operands();
         let amount = operands.amount_minor.map_or(0, |n| n.0);
         // The limits bind what credits an account or names a new one, but not settlement.
-        let named = operands.from.filter(|_| operands.amount_minor.is_none());
+        let debit = op.entry().body.debit();
+        let names = operands.amount_minor.is_none() && debit.is_none();
+        let named = operands.from.filter(|_| names);
         let Some(to) = operands.to.or(named).filter(|_| !op.kind().is_settlement()) else {
             return [false; 2];
         };
-        // Without an amount, all that is left is asked for.
+        // Without an amount, all that is left or available is asked for.
         let amount = match &op.entry().body {
             Body::Capture {
                 hold, amount: None, ..
-            } => self.model.holds.get(hold).map_or(0, |h| h.1),
+            } => self.hold(*hold).map_or(0, |h| h.1),
             Body::Reverse {
                 tx, amount: None, ..
             } => self.model.moved.get(tx).map_or(0, |m| m.3),
-            _ => amount,
+            _ => match debit.filter(|debit| debit.up_to.is_some()) {
+                Some(all) => self.model.free(all.from.as_str(), all.asset.as_str()),
+                None => amount,
+            },
         };
         let mut asset = operands.asset.map(|a| a.to_string()).unwrap_or_default();
         // Nor does a reversal for the account that is debited.
@@ -106,7 +116,7 @@ impl Run {
         }
         // A capture for the account that holds the money does not move it.
         if let Body::Capture { hold, .. } = &op.entry().body
-            && let Some(((from, held), ..)) = self.model.holds.get(hold)
+            && let Some(((from, held), ..)) = self.hold(*hold)
             && from != to.as_str()
         {
             asset.clone_from(held);
@@ -119,6 +129,10 @@ impl Run {
             new && there >= u64::from(self.limits.accounts),
             !asset.is_empty() && total.is_none_or(|n| n > most),
         ]
+    }
+
+    fn hold(&self, hold: HoldRef) -> Option<&HeldMoney> {
+        self.model.holds.get(&hold.id()?)
     }
 
     /// An operation from five bytes: kind, key, accounts, amount and nonce, pick.
@@ -235,8 +249,9 @@ impl Run {
             .iter()
             .enumerate()
             .map(|(i, op)| {
-                self.model
-                    .run(&op.into(), op.txid(first + i as u64), self.now)
+                let id = |i: usize| ops[i].txid(first + i as u64);
+                let entry = with_ids(op.into(), id);
+                self.model.run(&entry, id(i), self.now)
             })
             .collect();
         let bad = said.iter().position(Result::is_err);

@@ -58,6 +58,7 @@ mod transit;
 mod value_loop;
 mod vectors;
 mod wallet;
+mod wallet_batches;
 mod wallet_faults;
 mod wallet_feed;
 mod wallet_history;

@@ -17,20 +17,20 @@ fn rounds() -> usize {
     number("RON_WALLET_ROUNDS", 12) as usize
 }
 
-struct Wallet {
-    fleet: Fleet,
-    url: String,
-    token: String,
+pub(super) struct Wallet {
+    pub(super) fleet: Fleet,
+    pub(super) url: String,
+    pub(super) token: String,
     /// Requests that were refused temporarily and repeated.
     repeated: AtomicU64,
 }
 
 impl Wallet {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         Self::of(Fleet::start())
     }
 
-    fn of(fleet: Fleet) -> Self {
+    pub(super) fn of(fleet: Fleet) -> Self {
         let (url, token) = (fleet.api("svc-wallet"), fleet.token("svc-wallet", None));
         let repeated = AtomicU64::new(0);
         Self {
@@ -42,7 +42,7 @@ impl Wallet {
     }
 
     /// POST; repeats a request when the response says so.
-    fn post(&self, key: &str, path: &str, body: &Value) -> Reply {
+    pub(super) fn post(&self, key: &str, path: &str, body: &Value) -> Reply {
         self.insist(key, path, body).0
     }
 
@@ -75,17 +75,17 @@ impl Wallet {
         panic!("{key}: no answer after 500 tries");
     }
 
-    fn get(&self, path: &str) -> Reply {
+    pub(super) fn get(&self, path: &str) -> Reply {
         self.fleet
             .get(&format!("{}/v1/{path}", self.url), Some(&self.token))
     }
 
-    fn issue(&self, key: &str, to: &str, n: u64) -> Value {
+    pub(super) fn issue(&self, key: &str, to: &str, n: u64) -> Value {
         let body = json!({"to": to, "asset": "ron", "amount_minor": n.to_string()});
         json(&self.post(key, "issue", &body), 200)
     }
 
-    fn balance(&self, account: &str) -> (String, String, u64) {
+    pub(super) fn balance(&self, account: &str) -> (String, String, u64) {
         let doc = json(
             &self.get(&format!("balance?account={account}&asset=ron")),
             200,
@@ -100,7 +100,7 @@ fn transfer(from: &str, to: &str, n: u64, nonce: u64) -> Value {
     json!({"from": from, "to": to, "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce})
 }
 
-fn three(amount: &str, available: &str, nonce: u64) -> (String, String, u64) {
+pub(super) fn three(amount: &str, available: &str, nonce: u64) -> (String, String, u64) {
     (amount.to_owned(), available.to_owned(), nonce)
 }
 

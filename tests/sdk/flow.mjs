@@ -76,6 +76,17 @@ assert.deepEqual(whole.results.map((item) => item.receipt.amount), [1n, 2n]);
 const apart = await wallet.batch([{ op: "issue", to: payer, asset, amount: 1n }, move(10n ** 9n)]);
 assert.deepEqual([apart.results[0].outcome, apart.results[1].code], ["done", "insufficient_funds"]);
 
+const saver = "acct:ts-other", fee = "acct:ts-fee";
+await wallet.submit({ op: "issue", to: saver, asset, amount: 9n });
+const own = [{ op: "hold", from: saver, asset, amount: 5n, expiresAt }, { op: "capture", hold: "#0", to: fee, amount: 2n }, { op: "release", hold: "#0" }];
+const both = (await wallet.batch(own, { linked: true })).results;
+assert.deepEqual(both.map((item) => item.receipt.amount), [5n, 2n, 3n]);
+assert.equal(both[1].receipt.hold, both[0].receipt.txid);
+const captured = both[1].receipt.txid;
+const rest = await wallet.batch([{ op: "transfer", from: saver, to: fee, asset, amount: "max" }, { op: "reverse", txid: captured, amount: 1n }]);
+assert.deepEqual(rest.results.map((item) => item.receipt.amount), [7n, 1n]);
+assert.equal((await wallet.submit({ op: "burn", from: saver, asset, amount: "max" })).receipt.amount, 1n);
+
 const back = await wallet.submit({ op: "reverse", txid: paid.receipt.txid, amount: 50n });
 assert.deepEqual([back.receipt.from, back.receipt.to, back.receipt.reverses], [payee, payer, paid.receipt.txid]);
 await refused("reversal_too_large", () => wallet.submit({ op: "reverse", txid: paid.receipt.txid, amount: 201n }));

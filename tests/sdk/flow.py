@@ -99,6 +99,15 @@ assert {item.receipt.batch for item in whole.results} == {whole.results[0].recei
 apart = wallet.batch([Issue(payer, "ron", 1), Transfer(payer, payee, "ron", 10**9)])
 assert apart.results[0].receipt is not None and apart.results[1].code == "insufficient_funds"
 
+# Items of every kind: a hold of the batch itself, all that is available, and a payment moved back.
+saver = "acct:py-other"
+wallet.submit(Issue(saver, "ron", 9))
+both = wallet.batch([Hold(saver, "ron", 5, in_an_hour()), Capture("#0", "acct:py-fee", 2), Release("#0")], linked=True).results
+assert [item.receipt.amount for item in both] == [5, 2, 3] and both[1].receipt.hold == both[0].receipt.txid
+rest = wallet.batch([Transfer(saver, "acct:py-fee", "ron", "max"), Reverse(both[1].receipt.txid, 1)]).results
+assert [item.receipt.amount for item in rest] == [7, 1]
+assert wallet.submit(Burn(saver, "ron", "max")).receipt.amount == 1
+
 # A payment moved back in part, and then the rest of it.
 back = wallet.submit(Reverse(paid.receipt.txid, 50, reference="return of order-17"))
 assert (back.receipt.source, back.receipt.to, back.receipt.reverses) == (payee, payer, paid.receipt.txid)

@@ -194,7 +194,7 @@ impl<'a> Load<'a> {
                 from: from.parse().unwrap(),
                 to: to.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
-                amount_minor: Amount(3),
+                amount_minor: Amount(3).into(),
                 nonce: Some(nonce),
                 details: Details::default(),
             };
@@ -205,7 +205,7 @@ impl<'a> Load<'a> {
             let request = HoldMoney {
                 from: from.parse().unwrap(),
                 asset: "ron".parse().unwrap(),
-                amount_minor: Amount(2),
+                amount_minor: Amount(2).into(),
                 nonce: Some(nonce),
                 expires_at: Timestamp(SystemClock.unix_ms() + 3_600_000),
                 details: Details::default(),

@@ -160,7 +160,7 @@ impl Demo {
             from: account("acct:demo-alice")?,
             to: account("acct:demo-bob")?,
             asset,
-            amount_minor: Amount(250),
+            amount_minor: Amount(250).into(),
             nonce: Some(1),
             details: Details::default(),
         };

@@ -167,6 +167,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("wallet release", "ron wallet release $HOLD"),
     (
+        "wallet batch",
+        "ron wallet batch payout.json --key payout-7\necho '{\"linked\":true,\"items\":[{\"op\":\"hold\",\"from\":\"acct:alice\",\"asset\":\"ron\",\"amount_minor\":\"100\",\"expires_at\":\"2030-01-01T00:00:00Z\"},{\"op\":\"capture\",\"hold\":\"#0\",\"to\":\"acct:shop\",\"amount_minor\":\"80\"}]}' | ron wallet batch -",
+    ),
+    (
         "wallet reverse",
         "ron wallet reverse $TX 30 --key refund-17",
     ),

@@ -14,13 +14,15 @@ use ron_proto::ledger::{
 use ron_proto::wallet::{
     Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
 };
-use ron_proto::{Account, Amount, Asset, IdemKey, Timestamp};
+use ron_proto::{Account, Amount, Asset, DebitAmount, IdemKey, Timestamp};
 use ron_service::config::parse_duration;
 use serde::Serialize;
 
 use crate::layout::Layout;
 use crate::wallet_reads::{self, ReadCommand};
 use crate::{fleet, token};
+
+mod batch;
 
 /// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
@@ -30,7 +32,7 @@ const COVERED: Duration = Duration::from_secs(5);
 /// Balances, transfers, holds and history.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet history acct:alice --json\n  ron wallet receipt tx_0000000000000011c2b4f0a97d3e5568 --out order-17.receipt.json"
+    after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet batch payout.json --key payout-7\n  ron wallet history acct:alice --json\n  ron wallet receipt tx_0000000000000011c2b4f0a97d3e5568 --out order-17.receipt.json"
 )]
 pub struct WalletArgs {
     #[command(subcommand)]
@@ -73,8 +75,6 @@ enum Command {
         /// Account to credit.
         to: Account,
         #[command(flatten)]
-        money: Money,
-        #[command(flatten)]
         debit: Debit,
     },
     /// Destroy money.
@@ -82,16 +82,12 @@ enum Command {
         /// Account to debit.
         from: Account,
         #[command(flatten)]
-        money: Money,
-        #[command(flatten)]
         debit: Debit,
     },
     /// Reserve money; the txid of the receipt is the hold's id.
     Hold {
         /// Account whose money is reserved.
         from: Account,
-        #[command(flatten)]
-        money: Money,
         #[command(flatten)]
         debit: Debit,
         /// Duration of the hold, such as 90s, 15m or 1h.
@@ -129,6 +125,13 @@ enum Command {
     Release {
         /// Id of the hold.
         hold: TxId,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Commit up to 1,000 operations under one key. The command fails when an item is refused.
+    Batch {
+        /// JSON file with the body of POST /v1/batch; `-` reads standard input.
+        file: PathBuf,
         #[command(flatten)]
         once: Once,
     },
@@ -235,6 +238,15 @@ impl Remark {
 
 #[derive(Args)]
 struct Debit {
+    /// Amount in minor units, or max: all that is available.
+    amount: DebitAmount,
+    /// Asset of the amount.
+    #[arg(long)]
+    asset: Asset,
+    #[command(flatten)]
+    remark: Remark,
+    #[command(flatten)]
+    once: Once,
     /// Next nonce of the account, where debits must keep an order. Without one the key alone makes
     /// the operation happen once.
     #[arg(long)]
@@ -302,6 +314,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
         Command::Read(command) => wallet_reads::run(&wallet, command, out),
         Command::Tx { txid } => out.transaction(&explain(wallet.tx(txid, deadline()))?),
         Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),
+        Command::Batch { file, once } => batch::commit(&wallet, &file, &once.key()?, out),
         Command::Op { key } => out.operation(explain(wallet.operation(&key, deadline()))?),
         Command::Abandon { key } => out.operation(explain(wallet.abandon(&key, deadline()))?),
         write => out.transaction(&write_once(&wallet, write)?),
@@ -362,6 +375,7 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
         | Command::Read(_)
         | Command::Tx { .. }
         | Command::Abandon { .. }
+        | Command::Batch { .. }
         | Command::Receipt { .. }
         | Command::Op { .. } => return Err("this command writes nothing".to_owned()),
     };
@@ -370,35 +384,29 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
 
 fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, String> {
     let answer = match command {
-        Command::Transfer {
-            from,
-            to,
-            money,
-            debit,
-        } => {
+        Command::Transfer { from, to, debit } => {
             let request = Transfer {
                 nonce: debit.nonce,
                 from,
                 to,
-                asset: money.asset,
-                amount_minor: money.amount,
-                details: money.remark.details()?,
+                asset: debit.asset,
+                amount_minor: debit.amount,
+                details: debit.remark.details()?,
             };
-            wallet.transfer(&money.once.key()?, &request, deadline())
+            wallet.transfer(&debit.once.key()?, &request, deadline())
         }
-        Command::Burn { from, money, debit } => {
+        Command::Burn { from, debit } => {
             let request = Burn {
                 nonce: debit.nonce,
                 from,
-                asset: money.asset,
-                amount_minor: money.amount,
-                details: money.remark.details()?,
+                asset: debit.asset,
+                amount_minor: debit.amount,
+                details: debit.remark.details()?,
             };
-            wallet.burn(&money.once.key()?, &request, deadline())
+            wallet.burn(&debit.once.key()?, &request, deadline())
         }
         Command::Hold {
             from,
-            money,
             debit,
             expires_in,
         } => {
@@ -407,12 +415,12 @@ fn debit_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
             let request = HoldMoney {
                 nonce: debit.nonce,
                 from,
-                asset: money.asset,
-                amount_minor: money.amount,
+                asset: debit.asset,
+                amount_minor: debit.amount,
                 expires_at: Timestamp(SystemClock.unix_ms() + ms),
-                details: money.remark.details()?,
+                details: debit.remark.details()?,
             };
-            wallet.hold(&money.once.key()?, &request, deadline())
+            wallet.hold(&debit.once.key()?, &request, deadline())
         }
         _ => return Err("this command debits nothing".to_owned()),
     };
@@ -449,7 +457,13 @@ fn describe(operation: &Operation) -> String {
         Operation::Open {} => {
             "open: send it again with its key, or run ron wallet abandon".to_owned()
         }
-        Operation::Batch { results } => format!("batch of {}", results.len()),
+        Operation::Batch { results } => {
+            format!(
+                "batch of {}, {} refused",
+                results.len(),
+                batch::refused(results)
+            )
+        }
     }
 }
 
@@ -485,7 +499,14 @@ impl Out {
                 private: Some(private),
                 now: None,
             }),
-            other => self.fields(&other, &[("outcome", describe(&other))]),
+            other => {
+                self.fields(&other, &[("outcome", describe(&other))])?;
+                match &other {
+                    Operation::Batch { results } if !self.json => batch::print(results),
+                    _ => {}
+                }
+                Ok(())
+            }
         }
     }
 

@@ -69,6 +69,15 @@ pub fn check_operation(
     }
 }
 
+/// The smallest maximum of one operation, for an amount that the service does not know itself.
+pub fn per_op(caveats: &[Caveat]) -> Option<Amount> {
+    let most = |caveat: &Caveat| match caveat {
+        Caveat::CeilingPerOp(most) => Some(*most),
+        _ => None,
+    };
+    caveats.iter().filter_map(most).min()
+}
+
 /// The check on the request head. `enforced` names the [`BODY_KEYS`] that the service checks
 /// itself; a token that carries another of them is refused here, so that no caveat is ever ignored
 /// silently.

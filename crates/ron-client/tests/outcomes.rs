@@ -119,7 +119,7 @@ fn transfer_by(
         from: "a".parse().expect("an account"),
         to: "b".parse().expect("an account"),
         asset: "ron".parse().expect("an asset"),
-        amount_minor: Amount(5),
+        amount_minor: Amount(5).into(),
         nonce: Some(1),
         details: Details::default(),
     };

@@ -55,6 +55,7 @@ impl Load {
             to: format!("acc:{to}").parse().expect("a name"),
             asset: "ron".parse().expect("a name"),
             amount_minor: Amount(1),
+            up_to: None,
             nonce: Some(self.nonces[from as usize]),
             details: Details::default(),
             batch: None,

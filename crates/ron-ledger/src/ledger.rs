@@ -1,25 +1,24 @@
 //! The handle of a running ledger: commits go through the writer's queue, reads see the durable
 //! state.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ron_files::DiskRoom;
-use ron_kernel::{
-    Deadline, Random, SendError, Sender, SharedClock, SharedRandom, WaitError, reply,
-};
+use ron_kernel::{Deadline, SendError, Sender, SharedClock, SharedRandom, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, LEDGER_PRINCIPAL, LogRecord, Original, RecordPage,
-    RequestKey, TxId, escrow_account,
+    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, Original, RecordPage, RequestKey, TxId,
+    escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
 
 use crate::answers::{self, LogEntry};
-use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash};
+use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash, with_holds};
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
-use crate::salts;
+use crate::requests::{BadRequest, ops_of, resolution_of};
 
 /// Maximum open holds in an account document.
 const HOLDS_SHOWN: usize = 1_000;
@@ -134,74 +133,10 @@ impl std::fmt::Debug for Ledger {
     }
 }
 
-/// Checks entries from outside and turns them into operations.
-fn ops_of(
-    entries: Vec<Entry>,
-    atomicity: Atomicity,
-    random: &dyn Random,
-) -> Result<Vec<Op>, SubmitError> {
-    let bound = atomicity != Atomicity::Independent;
-    let bad = |index, field, why| SubmitError::Bad {
-        index,
-        bad: BadEntry { field, why },
-    };
-    let mut ops = Vec::with_capacity(entries.len());
-    // Drawn and hashed here, on the caller's thread: the writer has less to do for each entry.
-    let salts = salts::many(random, entries.len());
-    for (index, (entry, salts)) in entries.into_iter().zip(&salts).enumerate() {
-        let op = Op::new(entry, salts).map_err(|bad| SubmitError::Bad { index, bad })?;
-        if is_own(&op) {
-            return Err(bad(
-                index,
-                "kind",
-                "only the ledger itself writes such entries",
-            ));
-        }
-        if bound && op.key().is_none() {
-            return Err(bad(
-                index,
-                "kind",
-                "settlement entries stand in commits that are neither linked nor a batch",
-            ));
-        }
-        ops.push(op);
+impl From<BadRequest> for SubmitError {
+    fn from(BadRequest { index, bad }: BadRequest) -> Self {
+        Self::Bad { index, bad }
     }
-    if bound {
-        let mut keys: Vec<_> = ops
-            .iter()
-            .enumerate()
-            .filter_map(|(i, op)| op.key().map(|k| (k, i)))
-            .collect();
-        keys.sort_unstable();
-        if let Some(w) = keys.windows(2).find(|w| w[0].0 == w[1].0) {
-            return Err(bad(w[1].1, "key", "is there twice in one commit"));
-        }
-    }
-    Ok(ops)
-}
-
-/// Checks a key from outside and turns it into the operation that resolves it.
-fn resolution_of(key: RequestKey, random: &dyn Random) -> Result<Op, SubmitError> {
-    let op = Op::abandon(key, &salts::one(random));
-    if is_of_ledger(&op) {
-        let (field, why) = (
-            "principal",
-            "only the ledger itself writes keys of this name",
-        );
-        let bad = BadEntry { field, why };
-        return Err(SubmitError::Bad { index: 0, bad });
-    }
-    Ok(op)
-}
-
-/// True for entries that only the ledger itself may make.
-fn is_own(op: &Op) -> bool {
-    matches!(op.kind(), Kind::Expire | Kind::Abandon) || is_of_ledger(op)
-}
-
-/// True for entries under the name that is reserved for the ledger.
-fn is_of_ledger(op: &Op) -> bool {
-    op.entry().header.principal.as_str() == LEDGER_PRINCIPAL
 }
 
 impl Ledger {
@@ -330,9 +265,10 @@ impl Ledger {
     pub fn replay(&self, ops: &[Op]) -> Option<Vec<EntryAnswer>> {
         let keys: Vec<_> = ops.iter().map(Op::key).collect();
         let found = self.shared.keys().resolve(&keys).ok()?;
+        let hold_of = |op: &Op| op.hold_item().and_then(|i| found.get(i).copied().flatten());
         ops.iter()
-            .zip(found)
-            .map(|(op, seq)| known_answer(&self.shared, op, seq?).ok())
+            .zip(&found)
+            .map(|(op, seq)| known_answer(&self.shared, op, (*seq)?, hold_of(op)).ok())
             .collect()
     }
 
@@ -518,15 +454,25 @@ fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
     })
 }
 
-/// The answer to `op` whose key (or epoch, or index) belongs to the entry at `seq`.
-fn known_answer(shared: &Shared, op: &Op, seq: u64) -> Result<EntryAnswer, ReadError> {
+/// The answer to `op` whose key (or epoch, or index) belongs to the entry at `seq`. The hold that an entry of the same
+/// commit makes was made by the entry at `hold`.
+fn known_answer(
+    shared: &Shared,
+    op: &Op,
+    seq: u64,
+    hold: Option<u64>,
+) -> Result<EntryAnswer, ReadError> {
     let (leaf, hash) = read_entry(shared.reader(), seq)?;
     let first = LogEntry::of(&leaf, hash);
     // A resolve asks for the outcome of the key, whatever its request was.
     if op.kind() == Kind::Abandon {
         return Ok(answers::answer(first).as_replayed());
     }
-    Ok(answers::replayed(op, first))
+    let Some(hold) = hold else {
+        return Ok(answers::replayed(op, first));
+    };
+    let (made, _) = read_entry(shared.reader(), hold)?;
+    Ok(answers::replayed(&op.with_hold(made.txid()), first))
 }
 
 /// Makes the answers for the durable outcomes of one request, which was decided at `ts`.
@@ -536,6 +482,14 @@ pub(crate) fn answer_all(
     ts: Timestamp,
     outcomes: &[Outcome],
 ) -> Result<Vec<EntryAnswer>, SubmitError> {
+    let resolved = match outcomes.first() {
+        Some(Outcome::Fresh { seq, .. }) => with_holds(ops, *seq),
+        _ => Cow::Borrowed(ops),
+    };
+    let known_seq = |i: usize| match outcomes.get(i) {
+        Some(Outcome::Known { seq }) => Some(*seq),
+        _ => None,
+    };
     let one = |(op, outcome): (&Op, &Outcome)| match outcome {
         Outcome::Fresh {
             seq,
@@ -551,9 +505,11 @@ pub(crate) fn answer_all(
         })),
         Outcome::Mixed => Ok(answers::mismatch(op)),
         Outcome::Rejected(why) => Ok(answers::rejected(why)),
-        Outcome::Known { seq } => known_answer(shared, op, *seq),
+        Outcome::Known { seq } => {
+            known_answer(shared, op, *seq, op.hold_item().and_then(known_seq))
+        }
     };
-    let all: Result<Vec<EntryAnswer>, ReadError> = ops.iter().zip(outcomes).map(one).collect();
+    let all: Result<Vec<EntryAnswer>, ReadError> = resolved.iter().zip(outcomes).map(one).collect();
     all.map_err(|e| SubmitError::Unknown(e.to_string()))
 }
 

@@ -48,6 +48,7 @@ mod projection;
 mod reader;
 pub mod receipt;
 pub mod replay;
+mod requests;
 pub mod salts;
 mod settings;
 mod store;

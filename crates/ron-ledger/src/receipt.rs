@@ -176,9 +176,10 @@ fn read_private(
     let mut facts = PrivateFacts::default();
     let mut maker = None;
     if let PrivatePart::Shown(part) = &parts.caller {
-        let (header, nonce) = read_caller(&part.bytes).map_err(bad)?;
+        let caller = read_caller(&part.bytes).map_err(bad)?;
+        let header = caller.header;
         facts.idem = header.key.as_ref().map(ToString::to_string);
-        facts.nonce = nonce;
+        facts.nonce = caller.nonce;
         facts.effective_at = header.effective_at;
         maker = Some((header.tenant, header.principal));
     }

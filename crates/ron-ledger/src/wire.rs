@@ -137,6 +137,7 @@ impl From<wire::Entry> for Entry {
                 to,
                 asset,
                 amount_minor: amount,
+                up_to,
                 nonce,
                 details,
                 batch,
@@ -153,6 +154,7 @@ impl From<wire::Entry> for Entry {
                     from,
                     asset,
                     amount,
+                    up_to,
                     nonce,
                 };
                 Self::new(header, Body::Transfer { debit, to })
@@ -164,6 +166,7 @@ impl From<wire::Entry> for Entry {
                 from,
                 asset,
                 amount_minor: amount,
+                up_to,
                 nonce,
                 details,
                 batch,
@@ -180,6 +183,7 @@ impl From<wire::Entry> for Entry {
                     from,
                     asset,
                     amount,
+                    up_to,
                     nonce,
                 };
                 Self::new(header, Body::Burn { debit })
@@ -191,6 +195,7 @@ impl From<wire::Entry> for Entry {
                 from,
                 asset,
                 amount_minor: amount,
+                up_to,
                 nonce,
                 expires_at,
                 details,
@@ -208,6 +213,7 @@ impl From<wire::Entry> for Entry {
                     from,
                     asset,
                     amount,
+                    up_to,
                     nonce,
                 };
                 Self::new(header, Body::Hold { debit, expires_at })
@@ -276,10 +282,14 @@ impl From<wire::Entry> for Entry {
                 key,
                 hold,
                 details,
-            } => Self::new(
-                keyed(tenant, principal, key, details),
-                Body::Release { hold },
-            ),
+                batch,
+            } => {
+                let header = Header {
+                    batch,
+                    ..keyed(tenant, principal, key, details)
+                };
+                Self::new(header, Body::Release { hold })
+            }
             wire::Entry::Expire { hold } => Self::new(Header::own(), Body::Expire { hold }),
             wire::Entry::Freeze {
                 tenant,
@@ -410,6 +420,7 @@ impl From<&Op> for wire::Entry {
                 to,
                 asset: debit.asset,
                 amount_minor: debit.amount,
+                up_to: debit.up_to,
                 nonce: debit.nonce,
                 details,
                 batch,
@@ -423,6 +434,7 @@ impl From<&Op> for wire::Entry {
                 from: debit.from,
                 asset: debit.asset,
                 amount_minor: debit.amount,
+                up_to: debit.up_to,
                 nonce: debit.nonce,
                 details,
                 batch,
@@ -436,6 +448,7 @@ impl From<&Op> for wire::Entry {
                 from: debit.from,
                 asset: debit.asset,
                 amount_minor: debit.amount,
+                up_to: debit.up_to,
                 nonce: debit.nonce,
                 expires_at,
                 details,
@@ -487,6 +500,7 @@ impl From<&Op> for wire::Entry {
                 key: key(),
                 hold,
                 details,
+                batch,
             },
             Body::Expire { hold } => Self::Expire { hold },
             Body::Freeze { account } => Self::Freeze {

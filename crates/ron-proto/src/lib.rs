@@ -25,6 +25,6 @@ pub use caveat::{Caveat, CaveatError};
 pub use problem::{Problem, ProblemBody};
 pub use receipt::LogReceipt;
 pub use values::{
-    Account, Alg, Amount, Asset, ContentId, EpochId, IdemKey, Kid, KidVersion, OpId, Purpose,
-    RequestId, Tenant, Timestamp, ValueError,
+    Account, Alg, Amount, Asset, ContentId, DebitAmount, EpochId, IdemKey, Kid, KidVersion, OpId,
+    Purpose, RequestId, Tenant, Timestamp, ValueError,
 };

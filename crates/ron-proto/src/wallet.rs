@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::ledger::HoldState;
 use crate::ledger::{
-    Details, EntryKind, Memo, Metadata, PrivateFacts, Receipt, Reference, RefusalCode,
+    Details, EntryKind, HoldRef, Memo, Metadata, PrivateFacts, Receipt, Reference, RefusalCode,
     StatementTime, TxId,
 };
-use crate::values::{Account, Amount, Asset, Tenant, Timestamp};
+use crate::values::{Account, Amount, Asset, DebitAmount, Tenant, Timestamp};
 
 /// Maximum number of items in one batch.
 pub const MAX_BATCH: usize = 1_000;
@@ -39,8 +39,9 @@ pub struct Transfer {
     pub to: Account,
     /// Asset to move.
     pub asset: Asset,
-    /// Amount in minor units, more than zero.
-    pub amount_minor: Amount,
+    /// Amount in minor units, more than zero; or `max`: all that is available when the ledger decides is moved. An
+    /// account of which nothing is available is refused (`insufficient_funds`), more than a limit allows too.
+    pub amount_minor: DebitAmount,
     /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
     /// the operation happen once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,8 +58,9 @@ pub struct Burn {
     pub from: Account,
     /// Asset to destroy.
     pub asset: Asset,
-    /// Amount in minor units, more than zero.
-    pub amount_minor: Amount,
+    /// Amount in minor units, more than zero; or `max`: all that is available when the ledger decides is destroyed. An
+    /// account of which nothing is available is refused (`insufficient_funds`), more than a limit allows too.
+    pub amount_minor: DebitAmount,
     /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
     /// the operation happen once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,6 +90,56 @@ pub enum BatchItem {
     Transfer(Transfer),
     /// As `POST /burn`; the nonce counts the preceding items.
     Burn(Burn),
+    /// As `POST /hold`; the nonce counts the preceding items.
+    Hold(HoldMoney),
+    /// As `POST /hold/{id}/capture`.
+    Capture(CaptureItem),
+    /// As `POST /hold/{id}/release`.
+    Release(ReleaseItem),
+    /// As `POST /tx/{txid}/reverse`.
+    Reverse(ReverseItem),
+}
+
+/// A capture in a batch.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureItem {
+    /// Id of the hold; in a linked batch also `#i`, the hold that the earlier item `i` (from 0) makes.
+    pub hold: HoldRef,
+    /// The credited account.
+    pub to: Account,
+    /// Amount in minor units, more than zero and at most the remaining amount of the hold; all that
+    /// is left when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    /// Releases what the capture leaves.
+    #[serde(default, rename = "final", skip_serializing_if = "std::ops::Not::not")]
+    pub ends_hold: bool,
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// A release in a batch.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseItem {
+    /// Id of the hold; in a linked batch also `#i`, the hold that the earlier item `i` (from 0) makes.
+    pub hold: HoldRef,
+    #[serde(flatten)]
+    pub details: Details,
+}
+
+/// A reversal in a batch.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReverseItem {
+    /// Id of the transaction to reverse: a transfer, capture or payout of an earlier request.
+    pub txid: TxId,
+    /// Amount in minor units, at most what earlier reversals left; all that is left when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amount_minor: Option<Amount>,
+    #[serde(flatten)]
+    pub details: Details,
 }
 
 /// Response of `POST /batch`: one result per item, in the order of the items.
@@ -128,8 +180,9 @@ pub struct HoldMoney {
     pub from: Account,
     /// Asset to reserve.
     pub asset: Asset,
-    /// Amount in minor units, more than zero.
-    pub amount_minor: Amount,
+    /// Amount in minor units, more than zero; or `max`: all that is available when the ledger decides is reserved. An
+    /// account of which nothing is available is refused (`insufficient_funds`), more than a limit allows too.
+    pub amount_minor: DebitAmount,
     /// The next nonce of `from`: 1, 2, 3 ...; without one, the key alone makes
     /// the operation happen once.
     #[serde(default, skip_serializing_if = "Option::is_none")]

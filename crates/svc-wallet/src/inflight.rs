@@ -211,6 +211,7 @@ mod tests {
             from: "a".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: ron_proto::Amount(amount),
+            up_to: None,
             nonce: None,
             details: Details::default(),
             batch: None,

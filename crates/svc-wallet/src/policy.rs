@@ -14,7 +14,7 @@ pub struct PolicyRequest<'a> {
     pub account: &'a Account,
     /// The asset; `None` for an operation on all assets.
     pub asset: Option<&'a Asset>,
-    /// Minor units; `None` for reads.
+    /// Minor units; `None` for reads, and for an amount that only the ledger knows.
     pub amount: Option<Amount>,
 }
 
@@ -23,6 +23,8 @@ pub struct PolicyRequest<'a> {
 pub struct Allowed {
     /// Maximum minor units per account and UTC day.
     pub daily: Option<Amount>,
+    /// Maximum minor units of this operation.
+    pub per_op: Amount,
 }
 
 /// Decides by the first matching rule; without a matching rule access is denied.
@@ -42,7 +44,10 @@ pub fn decide(
             "one operation may move at most {most} minor units"
         )));
     }
-    Ok(Allowed { daily: rule.daily })
+    Ok(Allowed {
+        daily: rule.daily,
+        per_op: most,
+    })
 }
 
 pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
@@ -203,5 +208,23 @@ mod tests {
             1,
             Err("forbidden"),
         );
+    }
+
+    #[test]
+    fn an_amount_that_is_not_known_yet_gets_the_lower_maximum() {
+        let (account, asset) = ("acct:alice".parse().unwrap(), "rpl".parse().unwrap());
+        let tenant = Tenant::default();
+        let ask = PolicyRequest {
+            tenant: &tenant,
+            principal: "alice",
+            action: WalletAction::Transfer,
+            account: &account,
+            asset: Some(&asset),
+            amount: None,
+        };
+        for (configured, most) in [(1_000, 100), (50, 50)] {
+            let allowed = decide(&policy(), &ask, Amount(configured)).unwrap();
+            assert_eq!(allowed.per_op, Amount(most));
+        }
     }
 }

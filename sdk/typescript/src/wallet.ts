@@ -32,7 +32,8 @@ export interface Transfer extends Details {
   readonly from: string;
   readonly to: string;
   readonly asset: string;
-  readonly amount: bigint;
+  /** Minor units, or `"max"`: all that is available. */
+  readonly amount: bigint | "max";
   readonly nonce?: number;
 }
 
@@ -41,7 +42,8 @@ export interface Burn extends Details {
   readonly op: "burn";
   readonly from: string;
   readonly asset: string;
-  readonly amount: bigint;
+  /** Minor units, or `"max"`: all that is available. */
+  readonly amount: bigint | "max";
   readonly nonce?: number;
 }
 
@@ -50,7 +52,8 @@ export interface Hold extends Details {
   readonly op: "hold";
   readonly from: string;
   readonly asset: string;
-  readonly amount: bigint;
+  /** Minor units, or `"max"`: all that is available. */
+  readonly amount: bigint | "max";
   readonly expiresAt: string;
   readonly nonce?: number;
 }
@@ -79,8 +82,11 @@ export interface Reverse extends Details {
 
 /** An operation that `Wallet.submit` sends. */
 export type Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse;
-/** An operation that may be an item of a batch. */
-export type Item = Issue | Transfer | Burn;
+/**
+ * An operation that may be an item of a batch. In a linked batch the `hold` of a capture or release may be `#i`, the hold
+ * that item `i` (from 0) makes.
+ */
+export type Item = Operation;
 
 /** What the ledger recorded. It never changes. */
 export interface Receipt {
@@ -249,7 +255,7 @@ export class Wallet extends Service {
 
   /** Sends up to 1,000 operations under one key; with `linked` all of them take effect, or none. */
   async batch(items: readonly Item[], { key = newKey(), linked = false }: { key?: string; linked?: boolean } = {}): Promise<BatchDone> {
-    const body = { items: items.map((item) => ({ op: item.op, ...bodyOf(item) })), linked };
+    const body = { items: items.map(itemOf), linked };
     const answer = await this.write({ method: "POST", path: "/v1/batch", body, key, headers: { "Idempotency-Key": key } });
     return { key, results: results(new Fields(answer.json())), replayed: answer.header("idempotency-replayed") === "true" };
   }
@@ -390,7 +396,8 @@ export class Wallet extends Service {
   }
 }
 
-function minor(amount: bigint): string {
+function minor(amount: bigint | "max"): string {
+  if (amount === "max") return amount;
   if (typeof amount !== "bigint" || amount < 0n || amount > AMOUNT_MAX) {
     throw new RangeError(`an amount is a bigint of minor units from 0 to 2^128-1, not ${String(amount)}`);
   }
@@ -407,17 +414,33 @@ function bodyOf(operation: Operation): Record<string, unknown> {
     case "burn":
     case "reverse":
     case "capture": {
-      const { amount, hold: __, txid: ___, ...more } = rest as { amount?: bigint; hold?: string; txid?: string };
+      const { amount, hold: __, txid: ___, ...more } = rest as { amount?: bigint | "max"; hold?: string; txid?: string };
       return { ...more, ...details, amount_minor: amount === undefined ? undefined : minor(amount) };
     }
     case "hold": {
-      const { amount, expiresAt, ...more } = rest as { amount: bigint; expiresAt: string };
+      const { amount, expiresAt, ...more } = rest as { amount: bigint | "max"; expiresAt: string };
       return { ...more, ...details, amount_minor: minor(amount), expires_at: expiresAt };
     }
     case "release": {
       const { hold: __, ...more } = rest as { hold: string };
       return { ...more, ...details };
     }
+  }
+}
+
+function itemOf(item: Item): Record<string, unknown> {
+  const body = { op: item.op, ...bodyOf(item) };
+  switch (item.op) {
+    case "capture":
+    case "release":
+      return { ...body, hold: item.hold };
+    case "reverse":
+      return { ...body, txid: item.txid };
+    case "issue":
+    case "transfer":
+    case "burn":
+    case "hold":
+      return body;
   }
 }
 

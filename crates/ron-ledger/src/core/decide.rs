@@ -1,6 +1,7 @@
 //! Decides one batch: entries are decided in order against the state and the changes of the batch
 //! so far.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::delta::Delta;
 use super::entry::{Body, Entry, Header};
 use super::leaf::{self, Link, Place};
 use super::limits::Limits;
-use super::op::Op;
+use super::op::{Op, with_holds};
 use super::overlay::Overlay;
 use super::private::Salts;
 use super::rules::Stop;
@@ -138,7 +139,8 @@ impl<'a> Step<'a> {
         self.together(ops, priors, Together::Batch)
     }
 
-    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry.
+    /// Decides a linked commit: all entries take effect or none. `priors` has one item per entry. The leaves name the
+    /// ids of holds that other entries of the commit make ([`with_holds`]).
     pub fn linked(&mut self, ops: &[Op], priors: &[Option<u64>]) -> Vec<Outcome> {
         self.together(ops, priors, Together::Linked)
     }
@@ -150,6 +152,11 @@ impl<'a> Step<'a> {
         if let Some(outcomes) = self.known_together(ops, priors) {
             return outcomes;
         }
+        let resolved = match how {
+            Together::Linked => with_holds(ops, self.next_seq()),
+            Together::Batch => Cow::Borrowed(ops),
+        };
+        let ops = &*resolved;
         let verdicts = match self.decide_together(ops, how) {
             Ok(verdicts) => verdicts,
             Err((at, why)) => {

@@ -4,8 +4,8 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    BatchTag, BudgetId, EntryKey, LEDGER_PRINCIPAL, MAX_BUDGETS, MAX_WIRE_INTEGER, Memo, Metadata,
-    PrincipalName, Reference, RequestKey, TxId, is_pool_of,
+    BatchTag, BudgetId, EntryKey, HoldRef, LEDGER_PRINCIPAL, MAX_BUDGETS, MAX_WIRE_INTEGER, Memo,
+    Metadata, PrincipalName, Reference, RequestKey, TxId, is_pool_of,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
@@ -241,7 +241,10 @@ impl Erased {
 pub struct Debit {
     pub from: Account,
     pub asset: Asset,
+    /// With `up_to` zero until the entry is decided, then what it moves.
     pub amount: Amount,
+    /// Moves all that is available of the account, which may not be more than this.
+    pub up_to: Option<Amount>,
     /// Must be the account's last nonce plus one; without one the key alone makes the debit happen
     /// once.
     pub nonce: Option<u64>,
@@ -297,7 +300,8 @@ pub enum Body {
         expires_at: Timestamp,
     },
     Capture {
-        hold: TxId,
+        /// Replaced by the id before the entry is decided, when an entry of the same commit makes the hold.
+        hold: HoldRef,
         to: Account,
         /// All that is left of the hold when absent.
         amount: Option<Amount>,
@@ -305,7 +309,7 @@ pub enum Body {
         ends_hold: bool,
     },
     Release {
-        hold: TxId,
+        hold: HoldRef,
     },
     /// Written by the ledger alone, when a hold is due.
     Expire {
@@ -367,23 +371,37 @@ impl Body {
 }
 
 impl Body {
-    /// The nonce, for debits by the account's owner.
-    pub const fn nonce(&self) -> Option<u64> {
+    /// The debit of the kinds that have one.
+    pub const fn debit(&self) -> Option<&Debit> {
         match self {
             Self::Transfer { debit, .. } | Self::Burn { debit } | Self::Hold { debit, .. } => {
-                debit.nonce
+                Some(debit)
             }
-            Self::Issue { .. }
-            | Self::Capture { .. }
-            | Self::Release { .. }
-            | Self::Expire { .. }
-            | Self::Freeze { .. }
-            | Self::Unfreeze { .. }
-            | Self::EpochOpen(_)
-            | Self::Payout(_)
-            | Self::EpochClose { .. }
-            | Self::Abandon
-            | Self::Reverse { .. } => None,
+            _ => None,
+        }
+    }
+
+    /// The hold that a capture or release names.
+    pub const fn hold(&self) -> Option<HoldRef> {
+        match self {
+            Self::Capture { hold, .. } | Self::Release { hold } => Some(*hold),
+            _ => None,
+        }
+    }
+
+    /// The nonce, for debits by the account's owner.
+    pub const fn nonce(&self) -> Option<u64> {
+        match self.debit() {
+            Some(debit) => debit.nonce,
+            None => None,
+        }
+    }
+
+    /// The maximum of a debit of all that is available.
+    pub const fn up_to(&self) -> Option<Amount> {
+        match self.debit() {
+            Some(debit) => debit.up_to,
+            None => None,
         }
     }
 
@@ -527,12 +545,15 @@ fn check_budgets(budgets: &[Budget]) -> Result<(), BadEntry> {
 
 impl Debit {
     fn check(&self) -> Result<(), BadEntry> {
-        positive(self.amount)?;
+        positive(self.up_to.unwrap_or(self.amount))?;
         self.nonce.map_or(Ok(()), |nonce| count("nonce", nonce, 1))
     }
 
+    /// All that is available is the same however much it was; the maximum comes from the policy in force.
     fn moves_the_same(&self, other: &Self) -> bool {
-        self.from == other.from && self.asset == other.asset && self.amount == other.amount
+        let all = |d: &Self| d.up_to.is_some();
+        let amounts = all(self) || self.amount == other.amount;
+        self.from == other.from && self.asset == other.asset && all(self) == all(other) && amounts
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use ron_proto::ledger::{TxId, escrow_account};
+use ron_proto::ledger::{HoldRef, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
@@ -54,8 +54,15 @@ impl<'e> Facts<'e> {
         }
     }
 
-    fn debit(debit: &'e Debit, to: Option<&'e Account>) -> Self {
-        Self::money(Some(&debit.from), to, &debit.asset, debit.amount)
+    fn debit(debit: &'e Debit, effect: Option<&'e Effect>, to: Option<&'e Account>) -> Self {
+        let amount = effect.map_or(debit.amount, |e| e.amount);
+        let facts = Self::money(Some(&debit.from), to, &debit.asset, amount);
+        // A refused debit of all that is available moved nothing, and did not ask for an amount.
+        let there = debit.up_to.is_none() || !amount.is_zero();
+        Self {
+            amount: facts.amount.filter(|_| there),
+            ..facts
+        }
     }
 
     /// What becomes of a hold: `effect` when it was decided, else what was asked for.
@@ -81,14 +88,13 @@ impl<'e> Facts<'e> {
         let escrow = |epoch| Some(Cow::Owned(escrow_account(&entry.header.tenant, epoch)));
         let facts = match &entry.body {
             Body::Issue { to, asset, amount } => Self::money(None, Some(to), asset, *amount),
-            Body::Transfer { debit, to } => Self::debit(debit, Some(to)),
-            Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, None),
+            Body::Transfer { debit, to } => Self::debit(debit, effect, Some(to)),
+            Body::Burn { debit } | Body::Hold { debit, .. } => Self::debit(debit, effect, None),
             Body::Capture {
                 hold, to, amount, ..
-            } => Self::of_hold(*hold, effect, Some(to), *amount),
-            Body::Release { hold } | Body::Expire { hold } => {
-                Self::of_hold(*hold, effect, None, None)
-            }
+            } => Self::of_hold(made(*hold), effect, Some(to), *amount),
+            Body::Release { hold } => Self::of_hold(made(*hold), effect, None, None),
+            Body::Expire { hold } => Self::of_hold(*hold, effect, None, None),
             Body::Freeze { account } | Body::Unfreeze { account } => Self {
                 from: Some(Cow::Borrowed(account)),
                 ..Self::default()
@@ -174,6 +180,12 @@ impl<'e> Facts<'e> {
     }
 }
 
+/// The id that the leaf names. A hold of a commit that did not make it gets the id of the genesis record, which is no
+/// hold.
+fn made(hold: HoldRef) -> TxId {
+    hold.id().unwrap_or(TxId(0))
+}
+
 /// What the leaf holds of a kind beside the facts.
 pub(super) fn put_detail(body: &Body, o: &mut Out) {
     match body {
@@ -241,7 +253,11 @@ pub(super) fn read_entry(
         Ok::<Debit, DecodeError>(Debit {
             from: from()?,
             asset: asset()?,
-            amount: amount()?,
+            amount: match private.up_to {
+                Some(_) => facts.amount.unwrap_or_default(),
+                None => amount()?,
+            },
+            up_to: private.up_to,
             nonce: private.nonce,
         })
     };
@@ -261,7 +277,7 @@ pub(super) fn read_entry(
             expires_at: time(i)?,
         },
         Kind::Capture => Body::Capture {
-            hold: hold()?,
+            hold: hold()?.into(),
             to: to()?,
             amount: i.option(In::amount)?.map(Amount),
             ends_hold: match i.byte()? {
@@ -270,7 +286,9 @@ pub(super) fn read_entry(
                 _ => return i.fail("a flag is 0 or 1"),
             },
         },
-        Kind::Release => Body::Release { hold: hold()? },
+        Kind::Release => Body::Release {
+            hold: hold()?.into(),
+        },
         Kind::Expire => Body::Expire { hold: hold()? },
         Kind::Freeze => Body::Freeze { account: from()? },
         Kind::Unfreeze => Body::Unfreeze { account: from()? },

@@ -35,7 +35,7 @@ pub use entry_codec::Facts;
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
-pub use op::{Op, key_hash};
+pub use op::{Op, key_hash, with_holds};
 pub use private::{Layout, Opening, Part, Private, Salts};
 pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
 pub use state::{

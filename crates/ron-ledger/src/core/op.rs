@@ -1,5 +1,6 @@
 //! One checked entry with its private record: the input of the state machine.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use ron_proto::ledger::{RequestKey, TxId};
@@ -66,6 +67,23 @@ impl Op {
         self.entry.body.kind()
     }
 
+    /// The hold that another entry of its linked commit makes; that entry's place in the commit.
+    pub fn hold_item(&self) -> Option<usize> {
+        let item = self.entry.body.hold()?.item()?;
+        usize::try_from(item).ok()
+    }
+
+    /// The same entry with the id of the hold that it names. Neither the private record nor the transaction id depends
+    /// on it.
+    #[must_use]
+    pub fn with_hold(&self, id: TxId) -> Self {
+        let mut op = self.clone();
+        if let Body::Capture { hold, .. } | Body::Release { hold } = &mut op.entry.body {
+            *hold = id.into();
+        }
+        op
+    }
+
     /// The private record, as the log stores it.
     pub const fn private(&self) -> &Arc<[u8]> {
         &self.private
@@ -107,6 +125,21 @@ impl Op {
     pub fn repeats(&self, first: &Self) -> bool {
         self.entry.repeats(&first.entry, first.erased)
     }
+}
+
+/// The entries of a linked commit, whose first one has the sequence `first`, with the ids of the holds that they make
+/// for each other. A capture or release can name only the hold of an earlier entry.
+pub fn with_holds(ops: &[Op], first: u64) -> Cow<'_, [Op]> {
+    if ops.iter().all(|op| op.hold_item().is_none()) {
+        return Cow::Borrowed(ops);
+    }
+    let one = |(i, op): (usize, &Op)| match op.hold_item() {
+        Some(at) if at < i && ops[at].kind() == Kind::Hold => {
+            op.with_hold(ops[at].txid(first + at as u64))
+        }
+        _ => op.clone(),
+    };
+    Cow::Owned(ops.iter().enumerate().map(one).collect())
 }
 
 /// The hash by which the key is found.

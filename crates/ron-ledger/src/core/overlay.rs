@@ -45,6 +45,14 @@ impl Overlay<'_> {
             .expect("row numbers come from find or intern")
     }
 
+    /// What may leave the account now: its balance less what is held.
+    pub(super) fn available(&self, account: u32, asset: u32) -> u128 {
+        let b = self.row(account).balance(asset);
+        b.total
+            .checked_sub(b.held)
+            .expect("never more is held than is there")
+    }
+
     pub(super) fn touch(&mut self, ix: u32) -> &mut Touched {
         let (state, delta) = (self.state, &mut self.delta);
         let from_state = || {

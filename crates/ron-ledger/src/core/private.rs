@@ -8,7 +8,7 @@
 //! ```text
 //! private      := salt(16) | caller | text*
 //! caller       := length varint | salt(16) | fields
-//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling] | [budgets]
+//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling] | [budgets] | [up_to]
 //! text         := tag | state | hash(32) | length varint | salt(16) | value      memo, metadata, reference, in this order
 //! state        := 0x01 | 0x00 erased: salt and value are zero bytes
 //! private_hash  = SHA-256(salt | (tag | hash)*)       the caller's part has tag 1
@@ -174,7 +174,9 @@ const DAILY_CEILING: u64 = 1 << 4;
 /// Without a field: the reference is not shared with the payee.
 const OWN_REFERENCE: u64 = 1 << 5;
 const BUDGETS: u64 = 1 << 6;
-const KNOWN: u64 = KEY | NONCE | EFFECTIVE_AT | BATCH | DAILY_CEILING | OWN_REFERENCE | BUDGETS;
+const UP_TO: u64 = 1 << 7;
+const KNOWN: u64 =
+    KEY | NONCE | EFFECTIVE_AT | BATCH | DAILY_CEILING | OWN_REFERENCE | BUDGETS | UP_TO;
 
 fn present(entry: &Entry) -> u64 {
     let h = &entry.header;
@@ -186,6 +188,7 @@ fn present(entry: &Entry) -> u64 {
         (DAILY_CEILING, h.daily_ceiling.is_some()),
         (OWN_REFERENCE, !h.share_reference),
         (BUDGETS, !h.budgets.is_empty()),
+        (UP_TO, entry.body.up_to().is_some()),
     ];
     let bits = bits.into_iter().filter(|(_, there)| *there);
     bits.map(|(bit, _)| bit).sum()
@@ -215,6 +218,9 @@ fn put_fields(o: &mut Out, entry: &Entry) {
     if !h.budgets.is_empty() {
         o.varint(h.budgets.len() as u64);
         h.budgets.iter().for_each(|budget| put_budget(o, budget));
+    }
+    if let Some(most) = entry.body.up_to() {
+        o.amount(most.0);
     }
 }
 
@@ -258,6 +264,7 @@ fn fields_len(entry: &Entry) -> usize {
             .map_or(0, |b| varint_len(u64::from(b.items)) + b.digest.len())
         + h.daily_ceiling.map_or(0, amount_len)
         + budgets_len(&h.budgets)
+        + entry.body.up_to().map_or(0, amount_len)
 }
 
 fn budgets_len(budgets: &[Budget]) -> usize {
@@ -291,6 +298,8 @@ pub(super) fn put_metadata(o: &mut Out, metadata: &Metadata) {
 pub struct Private {
     pub header: Header,
     pub nonce: Option<u64>,
+    /// The maximum of a debit of all that is available.
+    pub up_to: Option<Amount>,
     pub erased: Erased,
 }
 
@@ -387,12 +396,15 @@ impl Layout {
         Some(table.hash())
     }
 
-    /// Reads header and nonce. Whether the parts have their hashes is checked by [`Self::hash`].
+    /// Reads header, nonce and maximum. Whether the parts have their hashes is checked by [`Self::hash`].
     pub fn read(&self, bytes: &[u8]) -> Result<Private, DecodeError> {
         let fields = self.caller.start + SALT..self.caller.end;
         let within = |at: usize| move |e: DecodeError| DecodeError { at: at + e.at, ..e };
-        let (mut header, nonce) =
-            read_caller(&bytes[fields.clone()]).map_err(within(fields.start))?;
+        let Caller {
+            mut header,
+            nonce,
+            up_to,
+        } = read_caller(&bytes[fields.clone()]).map_err(within(fields.start))?;
         let mut erased = Erased::default();
         for t in &self.texts {
             let at = t.opening.start + SALT;
@@ -412,6 +424,7 @@ impl Layout {
         Ok(Private {
             header,
             nonce,
+            up_to,
             erased,
         })
     }
@@ -440,8 +453,16 @@ fn salted(i: &mut In<'_>) -> Result<Range<usize>, DecodeError> {
     Ok(from..from + length)
 }
 
-/// Reads the fields of a caller's part: the header without texts, and the nonce.
-pub(crate) fn read_caller(fields: &[u8]) -> Result<(Header, Option<u64>), DecodeError> {
+/// The caller's part of a private record.
+pub(crate) struct Caller {
+    /// Its texts stand in parts of their own.
+    pub(crate) header: Header,
+    pub(crate) nonce: Option<u64>,
+    pub(crate) up_to: Option<Amount>,
+}
+
+/// Reads the fields of a caller's part.
+pub(crate) fn read_caller(fields: &[u8]) -> Result<Caller, DecodeError> {
     let mut i = In::new(fields);
     let present = i.varint()?;
     if present & !KNOWN != 0 {
@@ -462,8 +483,13 @@ pub(crate) fn read_caller(fields: &[u8]) -> Result<(Header, Option<u64>), Decode
     if has(BUDGETS) {
         h.budgets = budgets(&mut i)?;
     }
+    let up_to = has(UP_TO).then(|| i.amount().map(Amount)).transpose()?;
     i.end()?;
-    Ok((h, nonce))
+    Ok(Caller {
+        header: h,
+        nonce,
+        up_to,
+    })
 }
 
 pub(super) fn time(i: &mut In<'_>) -> Result<Timestamp, DecodeError> {

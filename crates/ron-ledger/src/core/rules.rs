@@ -2,7 +2,9 @@
 //! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, budgets,
 //! funds, the operator's limits.
 
-use ron_proto::ledger::{ESCROW_PREFIX, TxId};
+use std::borrow::Cow;
+
+use ron_proto::ledger::{ESCROW_PREFIX, HoldRef, TxId};
 use ron_proto::{Account, Amount, Asset, Timestamp};
 
 use super::entry::{Body, Budget, Debit, Header, Original};
@@ -35,6 +37,20 @@ pub(super) fn reserved(account: &Account) -> Rule<()> {
     }
 }
 
+/// The hold's id. [`Step::linked`](super::Step::linked) has replaced the holds that its own entries make.
+fn made(hold: HoldRef) -> Rule<TxId> {
+    hold.id().map_or_else(|| no(Refusal::HoldNotFound), Ok)
+}
+
+/// What a debit of all that is available moves; others say it themselves.
+fn moved(debit: &Debit) -> Option<Effect> {
+    debit.up_to.map(|_| Effect {
+        from: debit.from.clone(),
+        asset: debit.asset.clone(),
+        amount: debit.amount,
+    })
+}
+
 impl Overlay<'_> {
     /// Applies the rule of one entry, which gets sequence `seq` if it is recorded. On an error
     /// nothing has changed.
@@ -44,10 +60,20 @@ impl Overlay<'_> {
             Body::Issue { to, asset, amount } => {
                 self.issue(to, asset, amount.0, &header.budgets)?;
             }
-            Body::Transfer { debit, to } => self.transfer(debit, header, to)?,
-            Body::Burn { debit } => self.burn(debit, header)?,
+            Body::Transfer { debit, to } => {
+                let debit = self.sized(debit);
+                self.transfer(&debit, header, to)?;
+                return Ok(moved(&debit));
+            }
+            Body::Burn { debit } => {
+                let debit = self.sized(debit);
+                self.burn(&debit, header)?;
+                return Ok(moved(&debit));
+            }
             Body::Hold { debit, expires_at } => {
-                self.make_hold(debit, header, *expires_at, op.txid(seq))?;
+                let debit = self.sized(debit);
+                self.make_hold(&debit, header, *expires_at, op.txid(seq))?;
+                return Ok(moved(&debit));
             }
             Body::Capture {
                 hold,
@@ -56,7 +82,9 @@ impl Overlay<'_> {
                 ends_hold,
             } => {
                 let asked = (*amount, *ends_hold);
-                return self.capture(*hold, to, asked, &header.budgets).map(Some);
+                return self
+                    .capture(made(*hold)?, to, asked, &header.budgets)
+                    .map(Some);
             }
             Body::Reverse {
                 tx,
@@ -68,7 +96,7 @@ impl Overlay<'_> {
                 };
                 return self.reverse(*tx, *amount, original, header).map(Some);
             }
-            Body::Release { hold } => return self.end_hold(*hold).map(Some),
+            Body::Release { hold } => return self.end_hold(made(*hold)?).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
             Body::Freeze { account } => self.set_frozen(account, true)?,
             Body::Unfreeze { account } => self.set_frozen(account, false)?,
@@ -233,6 +261,23 @@ impl Overlay<'_> {
         Ok(())
     }
 
+    /// The debit with its amount: one of all that is available gets it here, and is refused by the checks that follow
+    /// when that is nothing.
+    fn sized<'d>(&self, debit: &'d Debit) -> Cow<'d, Debit> {
+        if debit.up_to.is_none() {
+            return Cow::Borrowed(debit);
+        }
+        let rows = (self.find(&debit.from), self.asset_like(&debit.asset));
+        let amount = match rows {
+            (Some(account), Some(asset)) => self.available(account, asset),
+            _ => 0,
+        };
+        Cow::Owned(Debit {
+            amount: Amount(amount),
+            ..debit.clone()
+        })
+    }
+
     /// Checks a debit; returns the row numbers of account and asset.
     fn check_debit(&self, d: &Debit, header: &Header) -> Rule<(u32, u32)> {
         reserved(&d.from)?;
@@ -247,13 +292,15 @@ impl Overlay<'_> {
             return no(Refusal::NonceConflict { expected });
         }
         let asset = self.asset_ix(&d.asset)?;
+        if d.up_to.is_some_and(|most| d.amount > most) {
+            return no(Refusal::LimitsExceeded);
+        }
         self.within_ceiling(from, asset, d.amount.0, header.daily_ceiling)?;
         self.within_budgets(&header.budgets, d.amount.0)?;
         let (Some(from), Some(asset)) = (from, asset) else {
             return no(Refusal::InsufficientFunds);
         };
-        let b = self.row(from).balance(asset);
-        if b.total - b.held < d.amount.0 {
+        if d.amount.is_zero() || self.available(from, asset) < d.amount.0 {
             return no(Refusal::InsufficientFunds);
         }
         Ok((from, asset))
@@ -391,8 +438,7 @@ impl Overlay<'_> {
         let (Some(payer), Some(asset)) = (payer, asset) else {
             return no(Refusal::InsufficientFunds);
         };
-        let b = self.row(payer).balance(asset);
-        if b.total - b.held < amount {
+        if self.available(payer, asset) < amount {
             return no(Refusal::InsufficientFunds);
         }
         // A reversal to the debited account itself does not raise its total.

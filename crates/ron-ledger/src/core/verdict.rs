@@ -11,11 +11,11 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// What a capture, release, expiry or reversal moved. It is known only when decided, so the leaf
+/// What a capture, release, expiry, reversal, or debit of all that is available moved. It is known only when decided, so the leaf
 /// records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// The account that the hold is on, or that the reversal debits.
+    /// The account that the hold is on, or that is debited.
     pub from: Account,
     pub asset: Asset,
     /// Captured, or made available again.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ron_files::{Disk, SimDisk};
 use ron_kernel::SeededRandom;
-use ron_proto::ledger::{Details, Entry, TxId};
+use ron_proto::ledger::{Details, Entry, HoldRef};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use crate::core::{Op, Outcome, Salts, Verdict};
@@ -41,6 +41,7 @@ pub(super) fn transfer(key: &str, from: &str, to: &str, n: u128, nonce: u64) -> 
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
+        up_to: None,
         nonce: Some(nonce),
         details: Details::default(),
         batch: None,
@@ -57,6 +58,7 @@ pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) 
         from: from.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
+        up_to: None,
         nonce: Some(nonce),
         expires_at: Timestamp(expires_ms),
         details: Details::default(),
@@ -66,12 +68,12 @@ pub(super) fn hold(key: &str, from: &str, n: u128, nonce: u64, expires_ms: u64) 
     }
 }
 
-pub(super) fn capture(key: &str, id: TxId, to: &str, n: u128) -> Entry {
+pub(super) fn capture(key: &str, hold: impl Into<HoldRef>, to: &str, n: u128) -> Entry {
     Entry::Capture {
         tenant: "t".parse().unwrap(),
         principal: "p".parse().unwrap(),
         key: key.parse().unwrap(),
-        hold: id,
+        hold: hold.into(),
         to: to.parse().unwrap(),
         amount_minor: Some(Amount(n)),
         ends_hold: false,

@@ -8,9 +8,9 @@ use std::time::Duration;
 use ron_files::{Disk, DiskRoom, FaultKind, SimDisk};
 use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
 use ron_proto::ledger::{
-    ClosedCause, Entry, EntryAnswer, LEDGER_PRINCIPAL, RefusalCode, RequestKey,
+    ClosedCause, Details, Entry, EntryAnswer, HoldRef, LEDGER_PRINCIPAL, RefusalCode, RequestKey,
 };
-use ron_proto::{Tenant, Timestamp};
+use ron_proto::{Amount, Tenant, Timestamp};
 
 use super::support::*;
 use crate::engine::{Atomicity, Engine};
@@ -377,4 +377,170 @@ fn an_expired_job_is_dropped_before_work() {
         .unwrap();
     assert_eq!(rig.ledger.head_seq(), 1);
     rig.sup.drain(Duration::from_secs(5));
+}
+
+/// The year 2100.
+const FAR: u64 = 4_102_444_800_000;
+
+fn release(key: &str, hold: impl Into<HoldRef>) -> Entry {
+    Entry::Release {
+        tenant: "t".parse().unwrap(),
+        principal: "p".parse().unwrap(),
+        key: key.parse().unwrap(),
+        hold: hold.into(),
+        details: Details::default(),
+        batch: None,
+    }
+}
+
+#[test]
+fn a_linked_commit_names_the_holds_that_it_makes() {
+    let rig = rig();
+    let commit = |entries, atomicity| rig.ledger.commit(entries, atomicity, soon());
+    commit(vec![issue("i", "a", 100)], Atomicity::Independent).unwrap();
+    let paid = |hold: HoldRef| {
+        vec![
+            hold_of("h", 60),
+            capture("c1", hold, "b", 20),
+            capture("c2", hold, "c", 30),
+            release("r", hold),
+        ]
+    };
+    let first = commit(paid(HoldRef::Item(0)), Atomicity::Linked).unwrap();
+    let receipts: Vec<_> = first.iter().map(|a| a.receipt().unwrap()).collect();
+    let id = receipts[0].txid;
+    let moved: Vec<_> = receipts.iter().map(|r| r.amount_minor.unwrap().0).collect();
+    assert_eq!(moved, [60, 20, 30, 10]);
+    assert!(receipts[1..].iter().all(|r| r.hold == Some(id)));
+    for receipt in &receipts[1..] {
+        let event = rig.ledger.event(receipt.seq).unwrap().unwrap();
+        let (Entry::Capture { hold, .. } | Entry::Release { hold, .. }) = event.entry else {
+            panic!("{event:?}");
+        };
+        assert_eq!(hold.id(), Some(id), "the log has the id");
+    }
+    let again: Vec<_> = first
+        .iter()
+        .cloned()
+        .map(EntryAnswer::as_replayed)
+        .collect();
+    assert_eq!(
+        commit(paid(HoldRef::Item(0)), Atomicity::Linked).unwrap(),
+        again
+    );
+    assert_eq!(
+        commit(paid(id.into()), Atomicity::Linked).unwrap(),
+        again,
+        "the same hold"
+    );
+    let other = commit(vec![hold_of("h2", 5)], Atomicity::Linked).unwrap();
+    let other = other[0].receipt().unwrap().txid;
+    let changed = commit(paid(other.into()), Atomicity::Linked).unwrap();
+    let codes: Vec<_> = changed.iter().map(code).collect();
+    let mismatch = Some(RefusalCode::IdempotencyMismatch);
+    assert_eq!(codes, [None, mismatch, mismatch, mismatch]);
+    let check = |entries, atomicity, why: &str| {
+        let said = commit(entries, atomicity).unwrap_err().to_string();
+        assert!(said.contains(why), "{said}");
+    };
+    let two = || vec![hold_of("x", 5), release("y", HoldRef::Item(0))];
+    for atomicity in [Atomicity::Independent, Atomicity::Batch] {
+        check(
+            two(),
+            atomicity,
+            "entries[1].hold: #i stands in linked commits only",
+        );
+    }
+    let mut late = two();
+    late.reverse();
+    check(
+        late,
+        Atomicity::Linked,
+        "entries[0].hold: #i must be the number of an earlier",
+    );
+    let own = vec![hold_of("x", 5), release("y", HoldRef::Item(1))];
+    check(
+        own,
+        Atomicity::Linked,
+        "entries[1].hold: #i must be the number of an earlier",
+    );
+    let other = vec![issue("x", "a", 5), release("y", HoldRef::Item(0))];
+    check(
+        other,
+        Atomicity::Linked,
+        "entries[1].hold: #i must be the number of an entry that",
+    );
+    // The hold of a commit that is refused is not made; its key tells so again.
+    let over = || vec![hold_of("x", 5), capture("y", HoldRef::Item(0), "b", 6)];
+    for _ in 0..2 {
+        let said: Vec<_> = commit(over(), Atomicity::Linked).unwrap();
+        let codes: Vec<_> = said.iter().map(code).collect();
+        assert_eq!(
+            codes,
+            [
+                Some(RefusalCode::LinkedFailed),
+                Some(RefusalCode::HoldTooSmall)
+            ]
+        );
+    }
+    rig.sup.drain(Duration::from_secs(10));
+}
+
+fn hold_of(key: &str, n: u128) -> Entry {
+    let mut entry = hold(key, "a", n, 1, FAR);
+    if let Entry::Hold { nonce, .. } = &mut entry {
+        *nonce = None;
+    }
+    entry
+}
+
+#[test]
+fn a_debit_of_all_that_is_available_says_what_it_moved() {
+    let rig = rig();
+    let commit = |entry| {
+        let said = rig
+            .ledger
+            .commit(vec![entry], Atomicity::Independent, soon());
+        said.map(|mut all| all.remove(0))
+    };
+    commit(issue("i", "a", 100)).unwrap();
+    commit(hold_of("h", 30)).unwrap();
+    let all = |key: &str, most: u128| {
+        let mut entry = transfer(key, "a", "b", 0, 1);
+        if let Entry::Transfer { up_to, nonce, .. } = &mut entry {
+            (*up_to, *nonce) = (Some(Amount(most)), None);
+        }
+        entry
+    };
+    let above = commit(all("x", 69)).unwrap();
+    assert_eq!(code(&above), Some(RefusalCode::LimitsExceeded));
+    let event = rig.ledger.event(3).unwrap().unwrap();
+    assert_eq!(
+        event.entry.operands().amount_minor,
+        None,
+        "it moved nothing"
+    );
+    let paid = commit(all("y", 70)).unwrap();
+    assert_eq!(paid.receipt().unwrap().amount_minor, Some(Amount(70)));
+    let event = rig.ledger.event(4).unwrap().unwrap();
+    assert_eq!(event.entry.operands().amount_minor, Some(Amount(70)));
+    assert_eq!(event.answer, paid, "the log gives the first answer");
+    commit(issue("i2", "a", 5)).unwrap();
+    // The maximum comes from a policy, which may have changed.
+    assert_eq!(commit(all("y", 1)).unwrap(), paid.as_replayed());
+    let exactly = commit(transfer("y", "a", "b", 70, 1)).unwrap();
+    assert_eq!(code(&exactly), Some(RefusalCode::IdempotencyMismatch));
+    commit(all("z", 5)).unwrap();
+    let empty = commit(all("e", 5)).unwrap();
+    assert_eq!(code(&empty), Some(RefusalCode::InsufficientFunds));
+    let mut odd = all("o", 5);
+    if let Entry::Transfer { amount_minor, .. } = &mut odd {
+        *amount_minor = Amount(1);
+    }
+    let said = commit(odd).unwrap_err().to_string();
+    assert!(
+        said.contains("amount_minor: must be 0 with up_to"),
+        "{said}"
+    );
+    rig.sup.drain(Duration::from_secs(10));
 }

@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchTag, Details, EntryKey, EntryKind, Operands, Original, PrincipalName, TokenBudget, TxId,
+    BatchTag, Details, EntryKey, EntryKind, HoldRef, Operands, Original, PrincipalName,
+    TokenBudget, TxId,
 };
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
@@ -43,6 +44,10 @@ pub enum Entry {
         to: Account,
         asset: Asset,
         amount_minor: Amount,
+        /// Moves all that is available of `from`, and is refused when that is more than this (`limits_exceeded`) or nothing.
+        /// `amount_minor` is then 0 in requests, and what the entry moved in events.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        up_to: Option<Amount>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nonce: Option<u64>,
         #[serde(flatten)]
@@ -65,6 +70,9 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
+        /// As in `transfer`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        up_to: Option<Amount>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nonce: Option<u64>,
         #[serde(flatten)]
@@ -85,6 +93,9 @@ pub enum Entry {
         from: Account,
         asset: Asset,
         amount_minor: Amount,
+        /// As in `transfer`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        up_to: Option<Amount>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         nonce: Option<u64>,
         expires_at: Timestamp,
@@ -102,7 +113,8 @@ pub enum Entry {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
-        hold: TxId,
+        /// In a linked commit also `#i`, the hold that the earlier entry `i` (from 0) makes.
+        hold: HoldRef,
         to: Account,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         amount_minor: Option<Amount>,
@@ -145,9 +157,12 @@ pub enum Entry {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
-        hold: TxId,
+        /// As in `capture`.
+        hold: HoldRef,
         #[serde(flatten)]
         details: Details,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<BatchTag>,
     },
     /// Written by the ledger when a hold expires; refused in requests.
     Expire { hold: TxId },
@@ -336,7 +351,8 @@ impl Entry {
 
     /// What two requests under one key are compared by: the entry without the daily ceiling and the
     /// budgets, which policy and token set, and without the nonce, because a debit that met a nonce conflict is
-    /// sent again under its key with the next nonce.
+    /// sent again under its key with the next nonce. In a batch also without the hold, of which the ledger stores the
+    /// id where the request may say `#i`: the tag compares the whole request.
     #[must_use]
     pub fn compared(mut self) -> Self {
         if let Self::Issue { budgets, .. }
@@ -347,6 +363,19 @@ impl Entry {
         | Self::Reverse { budgets, .. } = &mut self
         {
             budgets.clear();
+        }
+        if let Self::Capture {
+            hold,
+            batch: Some(_),
+            ..
+        }
+        | Self::Release {
+            hold,
+            batch: Some(_),
+            ..
+        } = &mut self
+        {
+            *hold = HoldRef::Id(TxId(0));
         }
         if let Self::Reverse {
             original,
@@ -359,20 +388,30 @@ impl Entry {
         if let Self::Transfer {
             nonce,
             daily_ceiling,
+            amount_minor,
+            up_to,
             ..
         }
         | Self::Burn {
             nonce,
             daily_ceiling,
+            amount_minor,
+            up_to,
             ..
         }
         | Self::Hold {
             nonce,
             daily_ceiling,
+            amount_minor,
+            up_to,
             ..
         } = &mut self
         {
             (*nonce, *daily_ceiling) = (None, None);
+            // All that is available: the ledger computes the amount, and the policy sets the maximum.
+            if let Some(most) = up_to {
+                (*most, *amount_minor) = (Amount::MAX, Amount::ZERO);
+            }
         }
         self
     }
@@ -385,9 +424,9 @@ impl Entry {
             | Self::Burn { batch, .. }
             | Self::Hold { batch, .. }
             | Self::Capture { batch, .. }
-            | Self::Reverse { batch, .. } => *batch,
-            Self::Release { .. }
-            | Self::Expire { .. }
+            | Self::Reverse { batch, .. }
+            | Self::Release { batch, .. } => *batch,
+            Self::Expire { .. }
             | Self::Freeze { .. }
             | Self::Unfreeze { .. }
             | Self::EpochOpen { .. }
@@ -400,6 +439,18 @@ impl Entry {
     /// What the request names. The receipt of a committed entry says what it moved, which is more:
     /// a release names only its hold.
     pub fn operands(&self) -> Operands {
+        let mut named = self.named();
+        if let Self::Transfer { up_to, .. } | Self::Burn { up_to, .. } | Self::Hold { up_to, .. } =
+            self
+            && up_to.is_some()
+        {
+            // A refused entry that asked for all that is available has no amount.
+            named.amount_minor = named.amount_minor.filter(|n| !n.is_zero());
+        }
+        named
+    }
+
+    fn named(&self) -> Operands {
         match self.clone() {
             Self::Issue {
                 to,

@@ -11,6 +11,7 @@ fn transfer() -> Entry {
         to: "acc:b".parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(12),
+        up_to: None,
         nonce: Some(1),
         details: Details::default(),
         batch: None,
@@ -73,4 +74,68 @@ fn details_are_members_of_the_entry() {
         "{json}"
     );
     assert_eq!(serde_json::from_str::<Entry>(&json).unwrap(), entry);
+}
+
+fn capture(hold: &str, batch: Option<BatchTag>) -> Entry {
+    Entry::Capture {
+        tenant: "t".parse().unwrap(),
+        principal: "alice".parse().unwrap(),
+        key: "k-1".parse().unwrap(),
+        hold: hold.parse().unwrap(),
+        to: "acc:b".parse().unwrap(),
+        amount_minor: None,
+        ends_hold: false,
+        details: Details::default(),
+        batch,
+        budgets: Vec::new(),
+    }
+}
+
+#[test]
+fn a_hold_is_named_by_its_id_or_by_the_entry_that_makes_it() {
+    let id = format!("tx_{:032x}", 7);
+    for good in [id.as_str(), "#0", "#7", "#10", "#999"] {
+        let hold: HoldRef = good.parse().unwrap();
+        assert_eq!(hold.to_string(), good);
+    }
+    for bad in [
+        "", "#", "7", "#00", "#07", "#-1", "#+1", "# 1", "#1000", "tx_7", "##1",
+    ] {
+        assert!(bad.parse::<HoldRef>().is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn in_a_batch_the_tag_stands_for_the_hold() {
+    let id = format!("tx_{:032x}", 7);
+    let tag = |n| {
+        Some(BatchTag {
+            items: 2,
+            digest: [n; 16],
+        })
+    };
+    let same = |a: Entry, b: Entry| a.compared() == b.compared();
+    assert!(same(capture("#0", tag(1)), capture(&id, tag(1))));
+    assert!(!same(capture("#0", tag(1)), capture("#0", tag(2))));
+    assert!(!same(capture("#0", None), capture(&id, None)));
+}
+
+#[test]
+fn all_that_is_available_is_the_same_however_much_it_was() {
+    let all = |n: u128, most: u128| {
+        let mut entry = transfer();
+        if let Entry::Transfer {
+            amount_minor,
+            up_to,
+            ..
+        } = &mut entry
+        {
+            (*amount_minor, *up_to) = (Amount(n), Some(Amount(most)));
+        }
+        entry
+    };
+    assert_eq!(all(0, 5).compared(), all(3, 9).compared());
+    assert_ne!(all(12, 5).compared(), transfer().compared());
+    assert_eq!(all(0, 5).operands().amount_minor, None);
+    assert_eq!(all(3, 5).operands().amount_minor, Some(Amount(3)));
 }

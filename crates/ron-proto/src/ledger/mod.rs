@@ -22,7 +22,7 @@ pub use document::{
 pub use entry::{CommitRequest, Entry, RequestKey};
 pub use kind::EntryKind;
 pub use name::{
-    BatchTag, BudgetId, EntryKey, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
+    BatchTag, BudgetId, EntryKey, HoldRef, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
 };
 pub use parts::{Details, Operands, Original, TokenBudget};
 pub use receipt_file::{

@@ -239,6 +239,71 @@ impl TxId {
     }
 }
 
+/// The hold that a capture or a release names: its transaction id, or `#i` for the hold that entry `i`
+/// (from 0) of the same linked commit makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HoldRef {
+    Id(TxId),
+    /// Only in requests: the ledger replaces it by the id when it decides the commit.
+    Item(u32),
+}
+
+string_value!(HoldRef, "hold", { "type": "string", "pattern": "^(tx_[0-9a-f]{32}|#(0|[1-9][0-9]{0,2}))$" });
+
+impl HoldRef {
+    /// The id; `None` for a hold that is not made yet.
+    pub const fn id(self) -> Option<TxId> {
+        match self {
+            Self::Id(id) => Some(id),
+            Self::Item(_) => None,
+        }
+    }
+
+    /// The entry of the same commit that makes the hold.
+    pub const fn item(self) -> Option<u32> {
+        match self {
+            Self::Id(_) => None,
+            Self::Item(i) => Some(i),
+        }
+    }
+}
+
+impl From<TxId> for HoldRef {
+    fn from(id: TxId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl fmt::Display for HoldRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Item(i) => write!(f, "#{i}"),
+        }
+    }
+}
+
+impl FromStr for HoldRef {
+    type Err = ValueError;
+    fn from_str(s: &str) -> Result<Self, ValueError> {
+        let bad = || {
+            ValueError::new(
+                "hold",
+                "it must be a hold's id, tx_ and 32 lower-case hex digits, or #i for item i (0 to 999) of the same linked batch",
+            )
+        };
+        let Some(digits) = s.strip_prefix('#') else {
+            return s.parse().map(Self::Id).map_err(|_| bad());
+        };
+        let plain = digits == "0" || !digits.starts_with('0');
+        let number = digits.bytes().all(|b| b.is_ascii_digit()) && digits.len() <= 3;
+        match digits.parse() {
+            Ok(i) if plain && number => Ok(Self::Item(i)),
+            _ => Err(bad()),
+        }
+    }
+}
+
 /// Id of the spending of a token or of a narrowing statement, under which the ledger counts it: 32
 /// hex digits of a hash over the token's id or the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

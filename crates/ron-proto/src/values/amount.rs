@@ -174,6 +174,94 @@ impl de::Visitor<'_> for AmountVisitor {
     }
 }
 
+/// What a debit moves: an amount, or `max`, which is all that is available of the account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DebitAmount {
+    Exactly(Amount),
+    Max,
+}
+
+/// How [`DebitAmount::Max`] is written.
+const MAX: &str = "max";
+
+impl From<Amount> for DebitAmount {
+    fn from(amount: Amount) -> Self {
+        Self::Exactly(amount)
+    }
+}
+
+impl FromStr for DebitAmount {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            MAX => Ok(Self::Max),
+            text => text.parse().map(Self::Exactly),
+        }
+    }
+}
+
+impl fmt::Display for DebitAmount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(amount) => amount.fmt(out),
+            Self::Max => out.write_str(MAX),
+        }
+    }
+}
+
+impl serde::Serialize for DebitAmount {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for DebitAmount {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DebitAmountVisitor)
+    }
+}
+
+struct DebitAmountVisitor;
+
+impl de::Visitor<'_> for DebitAmountVisitor {
+    type Value = DebitAmount;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an amount as a decimal string, or \"max\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<DebitAmount, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<DebitAmount, E> {
+        Err(AmountVisitor::number())
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<DebitAmount, E> {
+        Err(AmountVisitor::number())
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<DebitAmount, E> {
+        Err(AmountVisitor::number())
+    }
+}
+
+impl schemars::JsonSchema for DebitAmount {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DebitAmount".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "Amount in minor units, at most 2^128-1, or `max`: all that is available of the account",
+            "minLength": 1,
+            "maxLength": 39,
+            "pattern": "^(0|[1-9][0-9]{0,38}|max)$"
+        })
+    }
+}
+
 impl schemars::JsonSchema for Amount {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         "Amount".into()

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use ron_client::ClientError;
 use ron_http::{Need, Request, Response, Route};
-use ron_kernel::{Deadline, RankedMutex};
-use ron_proto::ledger::{Details, Entry, EntryAnswer, TxId};
+use ron_kernel::RankedMutex;
+use ron_proto::ledger::{Details, Entry, EntryAnswer, HoldRef, TxId};
 use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 
 use super::Api;
 use super::submit::{Accepted, write};
-use super::writes::{Debit, not_reserved, positive, tag};
+use super::tx;
+use super::writes::{Debit, Tag, WriteEntry, not_reserved, positive, tag};
 use crate::topology::HOLDS;
 
 /// Holds per generation; at most twice as many are kept in the two generations together.
@@ -25,6 +26,33 @@ pub struct Facts {
     asset: Asset,
     amount: Amount,
     expires_at: Timestamp,
+}
+
+impl Facts {
+    /// The terms of the hold that an entry makes; `None` for an entry that makes none.
+    pub fn of(entry: &Entry) -> Option<Self> {
+        let Entry::Hold {
+            from,
+            asset,
+            amount_minor,
+            up_to,
+            expires_at,
+            ..
+        } = entry
+        else {
+            return None;
+        };
+        Some(Self {
+            from: from.clone(),
+            asset: asset.clone(),
+            // Before the ledger has found what is available, the hold has its maximum: it is the one that the captures
+            // of the same request are checked against too.
+            amount: up_to
+                .filter(|_| amount_minor.is_zero())
+                .unwrap_or(*amount_minor),
+            expires_at: *expires_at,
+        })
+    }
 }
 
 /// Terms of recently used holds, in two generations.
@@ -59,16 +87,28 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     let hold = Need::Scope(scope::WALLET_HOLD);
     let reader = api.clone();
     [
-        write(api, "/v1/hold", hold, "hold", make)
+        write(api, "/v1/hold", hold, "hold", |api, req| {
+            let (entry, account) = make(api, req, tag(req)?, req.json()?)?;
+            Ok(Accepted::one(entry, account))
+        })
             .summary("Reserve money until it is captured, released or expires.")
             .body::<HoldMoney>()
             .returns::<Transaction>(200),
-        write(api, "/v1/hold/{id}/capture", hold, "capture", capture)
+        write(api, "/v1/hold/{id}/capture", hold, "capture", |api, req| {
+            let (tag, body) = (tag(req)?, req.json()?);
+            let terms = || named(api, req);
+            let (entry, account) = capture(api, req, tag, body, terms)?;
+            Ok(Accepted::one(entry, account))
+        })
             .summary("Pay out of a hold, in part or all that is left; the remainder stays reserved, unless the capture is final.")
             .body::<Capture>()
             .returns::<Transaction>(200)
             .errors(&[404]),
-        write(api, "/v1/hold/{id}/release", hold, "release", release)
+        write(api, "/v1/hold/{id}/release", hold, "release", |api, req| {
+            let (tag, details) = (tag(req)?, remarks(req)?);
+            let (entry, account) = release(api, req, tag, details, named(api, req)?)?;
+            Ok(Accepted::one(entry, account))
+        })
             .summary("End a hold; the remainder becomes available again.")
             .body::<Remarks>()
             .returns::<Transaction>(200)
@@ -85,9 +125,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     ]
 }
 
-fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
-    let tag = tag(req)?;
-    let body: HoldMoney = req.json()?;
+pub fn make(api: &Api, req: &Request, tag: Tag, body: HoldMoney) -> Result<WriteEntry, Problem> {
     let debit = Debit {
         action: WalletAction::Hold,
         from: &body.from,
@@ -95,7 +133,7 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         amount: body.amount_minor,
         nonce: body.nonce,
     };
-    let ceiling = debit.allowed(api, req)?;
+    let terms = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Hold {
         tenant: tag.owned.tenant,
@@ -103,23 +141,32 @@ fn make(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         key: tag.owned.key,
         from: body.from,
         asset: body.asset,
-        amount_minor: body.amount_minor,
+        amount_minor: terms.amount,
+        up_to: terms.up_to,
         nonce: body.nonce,
         expires_at: body.expires_at,
         details: body.details,
         batch: tag.batch,
-        daily_ceiling: ceiling,
+        daily_ceiling: Some(terms.daily_ceiling),
         budgets: req.principal.budgets.to_vec(),
     };
-    Ok(Accepted::one(entry, account))
+    Ok((entry, account))
 }
 
-fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
-    let tag = tag(req)?;
-    let body: Capture = req.json()?;
+/// A hold as a request names it, and its terms.
+pub type NamedHold = (HoldRef, Arc<Facts>);
+
+/// `terms` looks the hold up; called when the body is known to be good.
+pub fn capture(
+    api: &Api,
+    req: &Request,
+    tag: Tag,
+    body: Capture,
+    terms: impl FnOnce() -> Result<NamedHold, Problem>,
+) -> Result<WriteEntry, Problem> {
     body.amount_minor.map_or(Ok(()), positive)?;
     not_reserved(&body.to)?;
-    let (hold, facts) = facts(api, req)?;
+    let (hold, facts) = terms()?;
     api.allow(
         req,
         WalletAction::Hold,
@@ -141,13 +188,16 @@ fn capture(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         // The day's limit bound the hold when it was made.
         budgets: req.principal.budgets.to_vec(),
     };
-    Ok(Accepted::one(entry, facts.from.clone()))
+    Ok((entry, facts.from.clone()))
 }
 
-fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
-    let tag = tag(req)?;
-    let details = remarks(req)?;
-    let (hold, facts) = facts(api, req)?;
+pub fn release(
+    api: &Api,
+    req: &Request,
+    tag: Tag,
+    details: Details,
+    (hold, facts): NamedHold,
+) -> Result<WriteEntry, Problem> {
     api.allow(
         req,
         WalletAction::Hold,
@@ -161,8 +211,9 @@ fn release(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         key: tag.owned.key,
         hold,
         details,
+        batch: tag.batch,
     };
-    Ok(Accepted::one(entry, facts.from.clone()))
+    Ok((entry, facts.from.clone()))
 }
 
 /// The remarks in the body, which may be empty.
@@ -178,7 +229,8 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         .requests
         .with_label_values(&["hold_state"])
         .inc();
-    let (hold, facts) = facts(api, req)?;
+    let hold = path_id(req)?;
+    let facts = facts(api, req, hold)?;
     api.allow(
         req,
         WalletAction::Read,
@@ -206,49 +258,33 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// The hold named in the path and its terms: from memory, from the ledger, or from the copy while
-/// the ledger is unavailable.
-fn facts(api: &Api, req: &Request) -> Result<(TxId, Arc<Facts>), Problem> {
-    let id: TxId = req
-        .param("id")
+fn path_id(req: &Request) -> Result<TxId, Problem> {
+    req.param("id")
         .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))?;
+        .map_err(|e| Problem::bad_request(format!("{e}")))
+}
+
+/// The hold named in the path.
+fn named(api: &Api, req: &Request) -> Result<NamedHold, Problem> {
+    let id = path_id(req)?;
+    Ok((id.into(), facts(api, req, id)?))
+}
+
+/// The terms of a hold: from memory, from the ledger, or from the copy while the ledger is
+/// unavailable.
+pub fn facts(api: &Api, req: &Request, id: TxId) -> Result<Arc<Facts>, Problem> {
     if let Some(known) = api.holds.get(id) {
-        return Ok((id, known));
+        return Ok(known);
     }
-    let by: Deadline = Api::read_deadline(req);
-    let copied = || api.answers.at(id.seq());
-    let event = match api.upstream.unreachable() {
-        Some(why) => copied().ok_or_else(|| Problem::unavailable(why, 1))?,
-        None => api
-            .upstream
-            .client
-            .tx(id, by)
-            .map_err(|e| api.read_failed(&e, "hold"))?,
-    };
+    let event = tx::named(api, req, id, "hold")?;
     let absent = || Problem::not_found("there is no such hold");
     let EntryAnswer::Done { txid, .. } = &event.answer else {
-        return Err(absent());
-    };
-    let Entry::Hold {
-        from,
-        asset,
-        amount_minor,
-        expires_at,
-        ..
-    } = event.entry
-    else {
         return Err(absent());
     };
     if *txid != id {
         return Err(absent());
     }
-    let facts = Arc::new(Facts {
-        from,
-        asset,
-        amount: amount_minor,
-        expires_at,
-    });
+    let facts = Arc::new(Facts::of(&event.entry).ok_or_else(absent)?);
     api.holds.keep(id, Arc::clone(&facts));
-    Ok((id, facts))
+    Ok(facts)
 }

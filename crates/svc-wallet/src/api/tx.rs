@@ -8,7 +8,7 @@ use ron_proto::wallet::{Reverse, Transaction, TransactionNow, WalletAction};
 use ron_proto::{Problem, scope};
 
 use super::submit::{Accepted, write};
-use super::writes::{daily, positive, tag};
+use super::writes::{Tag, WriteEntry, daily, positive, tag};
 use super::{Api, is_own};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
@@ -46,7 +46,16 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         .returns::<Transaction>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
-        write(api, "/v1/tx/{txid}/reverse", Need::Identity, "reverse", reverse)
+        write(api, "/v1/tx/{txid}/reverse", Need::Identity, "reverse", |api, req| {
+            let tag = tag(req)?;
+            let body = if req.body.is_empty() {
+                Reverse::default()
+            } else {
+                req.json()?
+            };
+            let (entry, account) = reverse(api, req, tag, body, || path_id(req))?;
+            Ok(Accepted::one(entry, account))
+        })
             .summary("Move back what a transfer, capture or payout moved, in part or whole. Needs wallet:transfer and the policy action reverse on the account that is debited now, or wallet:admin and the action admin.")
             .body::<Reverse>()
             .returns::<Transaction>(200)
@@ -64,13 +73,14 @@ fn receipt_now(api: &Api, req: &Request, txid: TxId) -> Option<TransactionNow> {
     })
 }
 
-fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
-    let tag = tag(req)?;
-    let body: Reverse = if req.body.is_empty() {
-        Reverse::default()
-    } else {
-        req.json()?
-    };
+/// `txid` reads the id of the transaction to reverse.
+pub fn reverse(
+    api: &Api,
+    req: &Request,
+    tag: Tag,
+    body: Reverse,
+    txid: impl FnOnce() -> Result<TxId, Problem>,
+) -> Result<WriteEntry, Problem> {
     body.amount_minor.map_or(Ok(()), positive)?;
     let admin = req.principal.has_scope(scope::WALLET_ADMIN);
     let action = if admin {
@@ -82,8 +92,10 @@ fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
             "a reversal needs the scope wallet:transfer or wallet:admin",
         ));
     };
-    let event = found(api, req)?;
-    let moved = event.answer.receipt().ok_or_else(no_such)?;
+    let txid = txid()?;
+    let event = named(api, req, txid, "transaction")?;
+    let receipt = event.answer.receipt().filter(|r| r.txid == txid);
+    let moved = receipt.ok_or_else(no_such)?;
     let movable = matches!(
         event.entry.kind(),
         EntryKind::Transfer | EntryKind::Capture | EntryKind::Payout
@@ -106,7 +118,7 @@ fn reverse(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         daily_ceiling: Some(daily(api, allowed.daily)),
         budgets: req.principal.budgets.to_vec(),
     };
-    Ok(Accepted::one(entry, payer.clone()))
+    Ok((entry, payer.clone()))
 }
 
 /// What others than the maker of an entry see of its private side: the reference, if it is shared.
@@ -126,7 +138,7 @@ pub fn no_such() -> Problem {
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
 pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
-    let event = found(api, req)?;
+    let event = found(api, req, path_id(req)?)?;
     if api.may_see(&req.principal, &event.entry) {
         Ok(event)
     } else {
@@ -134,11 +146,27 @@ pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     }
 }
 
-fn found(api: &Api, req: &Request) -> Result<Event, Problem> {
-    let txid: TxId = req
-        .param("txid")
+fn path_id(req: &Request) -> Result<TxId, Problem> {
+    req.param("txid")
         .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))?;
+        .map_err(|e| Problem::bad_request(format!("{e}")))
+}
+
+/// The entry that a write names, which is the one at its sequence unless the id is another: from the ledger, or from
+/// the copy while the ledger is unavailable, so that the write sent again is answered then too.
+pub fn named(api: &Api, req: &Request, id: TxId, what: &str) -> Result<Event, Problem> {
+    let copied = || api.answers.at(id.seq());
+    match api.upstream.unreachable() {
+        Some(why) => copied().ok_or_else(|| Problem::unavailable(why, 1)),
+        None => api
+            .upstream
+            .client
+            .tx(id, Api::read_deadline(req))
+            .map_err(|e| api.read_failed(&e, what)),
+    }
+}
+
+fn found(api: &Api, req: &Request, txid: TxId) -> Result<Event, Problem> {
     api.upstream
         .client
         .tx(txid, Api::read_deadline(req))

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use ron_auth::caveats;
 use ron_http::{Need, Request, Route};
 use ron_proto::ledger::{BatchTag, ESCROW_PREFIX, Entry, MAX_WIRE_INTEGER, RequestKey};
 use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
-use ron_proto::{Account, Amount, Asset, Problem, scope};
+use ron_proto::{Account, Amount, Asset, DebitAmount, Problem, scope};
 
 use super::submit::{Accepted, write};
 use super::{Api, request_key};
+use crate::policy::limits_exceeded;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let scoped = |path, scope, op, read| write(api, path, Need::Scope(scope), op, read);
@@ -97,7 +99,7 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
         amount: body.amount_minor,
         nonce: body.nonce,
     };
-    let daily_ceiling = debit.allowed(api, req)?;
+    let terms = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Transfer {
         tenant: tag.owned.tenant,
@@ -106,11 +108,12 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
         from: body.from,
         to: body.to,
         asset: body.asset,
-        amount_minor: body.amount_minor,
+        amount_minor: terms.amount,
+        up_to: terms.up_to,
         nonce: body.nonce,
         details: body.details,
         batch: tag.batch,
-        daily_ceiling,
+        daily_ceiling: Some(terms.daily_ceiling),
         budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
@@ -124,7 +127,7 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
         amount: body.amount_minor,
         nonce: body.nonce,
     };
-    let daily_ceiling = debit.allowed(api, req)?;
+    let terms = debit.allowed(api, req)?;
     let account = body.from.clone();
     let entry = Entry::Burn {
         tenant: tag.owned.tenant,
@@ -132,11 +135,12 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
         key: tag.owned.key,
         from: body.from,
         asset: body.asset,
-        amount_minor: body.amount_minor,
+        amount_minor: terms.amount,
+        up_to: terms.up_to,
         nonce: body.nonce,
         details: body.details,
         batch: tag.batch,
-        daily_ceiling,
+        daily_ceiling: Some(terms.daily_ceiling),
         budgets: req.principal.budgets.to_vec(),
     };
     Ok((entry, account))
@@ -147,15 +151,27 @@ pub struct Debit<'b> {
     pub action: WalletAction,
     pub from: &'b Account,
     pub asset: &'b Asset,
-    pub amount: Amount,
+    pub amount: DebitAmount,
     pub nonce: Option<u64>,
 }
 
+/// What a debit may move, as the ledger enforces it with the entry.
+pub struct DebitTerms {
+    /// Zero for all that is available.
+    pub amount: Amount,
+    /// For all that is available, the maximum of one operation: the ledger alone knows the amount.
+    pub up_to: Option<Amount>,
+    pub daily_ceiling: Amount,
+}
+
 impl Debit<'_> {
-    /// Checks the body, then caveats and policy. Returns the daily ceiling that the ledger enforces
-    /// with the entry.
-    pub fn allowed(&self, api: &Api, req: &Request) -> Result<Option<Amount>, Problem> {
-        positive(self.amount)?;
+    /// Checks the body, then caveats and policy.
+    pub fn allowed(&self, api: &Api, req: &Request) -> Result<DebitTerms, Problem> {
+        let amount = match self.amount {
+            DebitAmount::Exactly(amount) => Some(amount),
+            DebitAmount::Max => None,
+        };
+        amount.map_or(Ok(()), positive)?;
         let usable = |nonce| (1..=MAX_WIRE_INTEGER).contains(&nonce);
         if !self.nonce.is_none_or(usable) {
             return Err(Problem::bad_request(
@@ -163,9 +179,18 @@ impl Debit<'_> {
             ));
         }
         not_reserved(self.from)?;
-        let (asset, amount) = (Some(self.asset), Some(self.amount));
-        let allowed = api.allow(req, self.action, self.from, asset, amount)?;
-        Ok(Some(daily(api, allowed.daily)))
+        let allowed = api.allow(req, self.action, self.from, Some(self.asset), amount)?;
+        let of_token = caveats::per_op(&req.principal.caveats);
+        let most = of_token.map_or(allowed.per_op, |most| most.min(allowed.per_op));
+        // The ledger refuses a whole commit for an entry that may move nothing, and with it the entries of others.
+        if amount.is_none() && most.is_zero() {
+            return Err(limits_exceeded("one operation may move nothing"));
+        }
+        Ok(DebitTerms {
+            amount: amount.unwrap_or(Amount::ZERO),
+            up_to: amount.is_none().then_some(most),
+            daily_ceiling: daily(api, allowed.daily),
+        })
     }
 }
 

@@ -17,6 +17,10 @@ def _amount(minor: int) -> str:
     return str(minor)
 
 
+def _debited(minor: "int | Literal['max']") -> str:
+    return "max" if minor == "max" else _amount(minor)
+
+
 def _present(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
@@ -64,12 +68,13 @@ class Transfer(Details):
     source: str
     to: str
     asset: str
-    amount: int
+    #: Minor units, or ``"max"``: all that is available.
+    amount: int | Literal["max"]
     nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
-            "from": self.source, "to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount),
+            "from": self.source, "to": self.to, "asset": self.asset, "amount_minor": _debited(self.amount),
             "nonce": self.nonce, **super().body(),
         })
 
@@ -80,12 +85,13 @@ class Burn(Details):
 
     source: str
     asset: str
-    amount: int
+    #: Minor units, or ``"max"``: all that is available.
+    amount: int | Literal["max"]
     nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
-            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount), "nonce": self.nonce,
+            "from": self.source, "asset": self.asset, "amount_minor": _debited(self.amount), "nonce": self.nonce,
             **super().body(),
         })
 
@@ -96,13 +102,14 @@ class Hold(Details):
 
     source: str
     asset: str
-    amount: int
+    #: Minor units, or ``"max"``: all that is available.
+    amount: int | Literal["max"]
     expires_at: str
     nonce: int | None = field(default=None, kw_only=True)
 
     def body(self) -> dict[str, Any]:
         return _present({
-            "from": self.source, "asset": self.asset, "amount_minor": _amount(self.amount),
+            "from": self.source, "asset": self.asset, "amount_minor": _debited(self.amount),
             "expires_at": self.expires_at, "nonce": self.nonce, **super().body(),
         })
 
@@ -143,8 +150,9 @@ class Reverse(Details):
 
 #: An operation that :meth:`Wallet.submit` sends.
 Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse
-#: An operation that may be an item of a batch.
-Item = Issue | Transfer | Burn
+#: An operation that may be an item of a batch. In a linked batch the ``hold`` of a capture or release may be ``"#i"``, the
+#: hold that item ``i`` (from 0) makes.
+Item = Operation
 
 
 @dataclass(frozen=True)
@@ -344,7 +352,7 @@ class Wallet(Service):
     def batch(self, items: Sequence[Item], key: str | None = None, *, linked: bool = False) -> BatchDone:
         """Sends up to 1,000 operations under one key; with ``linked`` all of them take effect, or none."""
         key = new_key() if key is None else key
-        body = {"items": [{"op": _name(item), **item.body()} for item in items], "linked": linked}
+        body = {"items": [_item(item) for item in items], "linked": linked}
         answer = self._write("POST", "/v1/batch", body, key=key, headers={"Idempotency-Key": key})
         return BatchDone(key, _results(answer.json()), answer.headers.get("idempotency-replayed") == "true")
 
@@ -508,6 +516,16 @@ def _path(operation: Operation) -> str:
         case Reverse(txid=txid):
             return f"/v1/tx/{segment(txid)}/reverse"
     return "/v1/" + _name(operation)
+
+
+def _item(item: Item) -> dict[str, Any]:
+    body = {"op": _name(item), **item.body()}
+    match item:
+        case Capture(hold=hold) | Release(hold=hold):
+            body["hold"] = hold
+        case Reverse(txid=txid):
+            body["txid"] = txid
+    return body
 
 
 def _name(operation: Operation) -> str:

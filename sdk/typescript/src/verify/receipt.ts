@@ -101,7 +101,7 @@ function shownParts(parts: Members, expected: Uint8Array): Shown {
 function readCaller(raw: Uint8Array): Shown {
   const read = new Reader(raw, "the caller");
   const present = read.varint();
-  if (present >= 1n << 7n) throw new VerificationError("the caller has fields that this version of the package does not know");
+  if (present >= 1n << 8n) throw new VerificationError("the caller has fields that this version of the package does not know");
   const has = (bit: bigint): boolean => (present & bit) !== 0n;
   const found = {
     tenant: read.text(),
@@ -121,6 +121,7 @@ function readCaller(raw: Uint8Array): Shown {
     if (read.byte() !== 0) read.amount();
     read.varint();
   }
+  if (has(128n)) read.amount();
   read.end();
   return found;
 }

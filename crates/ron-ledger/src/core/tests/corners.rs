@@ -204,6 +204,7 @@ fn hostile_entries_are_no_ops() {
         to: to.parse().unwrap(),
         asset: "ron".parse().unwrap(),
         amount_minor: Amount(n),
+        up_to: None,
         nonce: Some(nonce),
         details: Details::default(),
         batch: None,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{BatchTag, BudgetId, Details, Entry, Original, TokenBudget, TxId};
+use ron_proto::ledger::{BatchTag, BudgetId, Details, Entry, HoldRef, Original, TokenBudget, TxId};
 use ron_proto::{Account, Amount, ContentId, Timestamp};
 
 use super::model::Model;
@@ -46,6 +46,22 @@ fn details(pick: u8) -> (Details, Option<BatchTag>) {
     (details, batch)
 }
 
+/// Makes about half of the captures and releases of a linked commit name the last hold that an earlier entry makes.
+pub(super) fn name_own_holds(entries: &mut [Entry]) {
+    let mut made = None;
+    for (i, entry) in entries.iter_mut().enumerate() {
+        let key = entry.request_key().map(|owned| owned.key.to_string());
+        let odd = key.is_some_and(|key| key.bytes().last().is_some_and(|digit| digit % 2 == 1));
+        match (entry, made) {
+            (Entry::Hold { .. }, _) => made = Some(i as u32),
+            (Entry::Capture { hold, .. } | Entry::Release { hold, .. }, Some(made)) if odd => {
+                *hold = HoldRef::Item(made);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// The inputs of generated entries: the current nonces and holds.
 pub(super) struct Maker<'a> {
     model: &'a Model,
@@ -81,6 +97,9 @@ impl<'a> Maker<'a> {
         let (details, batch) = details(d.pick);
         let daily_ceiling = d.ceiling.map(Amount);
         let nonce = (d.nonce != 2).then_some(nonce);
+        // A seventh of the debits is of all that is available.
+        let up_to = d.pick.is_multiple_of(7).then_some(amount_minor);
+        let debited = up_to.map_or(amount_minor, |_| Amount::ZERO);
         let budget = |most| TokenBudget {
             id: BudgetId::derive(["one", "two"][usize::from(d.key % 2)]),
             total: (!d.pick.is_multiple_of(3)).then_some(Amount(2 * most)),
@@ -125,7 +144,8 @@ impl<'a> Maker<'a> {
                 from,
                 to,
                 asset,
-                amount_minor,
+                amount_minor: debited,
+                up_to,
                 nonce,
                 details,
                 batch,
@@ -138,7 +158,8 @@ impl<'a> Maker<'a> {
                 key,
                 from,
                 asset,
-                amount_minor,
+                amount_minor: debited,
+                up_to,
                 nonce,
                 details,
                 batch,
@@ -153,7 +174,8 @@ impl<'a> Maker<'a> {
                     key,
                     from,
                     asset,
-                    amount_minor,
+                    amount_minor: debited,
+                    up_to,
                     nonce,
                     expires_at,
                     details,
@@ -166,7 +188,7 @@ impl<'a> Maker<'a> {
                 tenant,
                 principal,
                 key,
-                hold,
+                hold: hold.into(),
                 to,
                 amount_minor: (d.nonce != 1).then_some(amount_minor),
                 ends_hold: d.nonce == 2,
@@ -178,8 +200,9 @@ impl<'a> Maker<'a> {
                 tenant,
                 principal,
                 key,
-                hold,
+                hold: hold.into(),
                 details,
+                batch,
             },
             10 if d.pick.is_multiple_of(3) => Entry::Freeze {
                 tenant,

@@ -13,8 +13,8 @@ mod limits;
 mod model;
 mod moves;
 
-use draw::{Draw, Maker};
-use model::{Expected, Model};
+use draw::{Draw, Maker, name_own_holds};
+use model::{Expected, Model, with_ids};
 
 use super::leaf::encode;
 use super::*;
@@ -201,9 +201,14 @@ fn expect_together(
 ) -> Vec<Expected> {
     let before = model.clone();
     let linked = atomicity == Atomicity::Linked;
-    let mut said: Vec<Expected> = (seq..)
-        .zip(ops)
-        .map(|(seq, op)| model.run(&op.into(), op.txid(seq), ts))
+    let at = |i: usize| seq + i as u64;
+    let mut said: Vec<Expected> = ops
+        .iter()
+        .enumerate()
+        .map(|(i, op)| {
+            let entry = with_ids(op.into(), |made| ops[made].txid(at(made)));
+            model.run(&entry, op.txid(at(i)), ts)
+        })
         .collect();
     let only = |at: usize, why| {
         let mut said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
@@ -273,6 +278,14 @@ fn drop_duplicate_keys(ops: Vec<Op>) -> Vec<Op> {
         .collect()
 }
 
+/// The entries of a linked commit, of which some name the holds that others make.
+fn linked_ops(ops: &[Op]) -> Vec<Op> {
+    let mut entries: Vec<Entry> = ops.iter().map(Entry::from).collect();
+    name_own_holds(&mut entries);
+    let made = entries.into_iter().map(|e| Op::new(e, &salts()).unwrap());
+    made.collect()
+}
+
 fn check(plan: Plan, burst: u32) {
     let (mut book, mut model, mut used) = (Book::default(), Model::default(), BTreeSet::new());
     book.limits.refusals = burst;
@@ -288,11 +301,12 @@ fn check(plan: Plan, burst: u32) {
                     .filter_map(|d| maker.entry(d))
                     .map(|e| Op::new(e, &salts()).unwrap())
                     .collect();
-                if *atomicity == Atomicity::Independent {
-                    (ops, *atomicity)
-                } else {
-                    (drop_duplicate_keys(ops), *atomicity)
-                }
+                let ops = match atomicity {
+                    Atomicity::Independent => ops,
+                    Atomicity::Batch => drop_duplicate_keys(ops),
+                    Atomicity::Linked => linked_ops(&drop_duplicate_keys(ops)),
+                };
+                (ops, *atomicity)
             })
             .filter(|(ops, _)| !ops.is_empty())
             .collect();

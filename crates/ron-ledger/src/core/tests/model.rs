@@ -10,6 +10,8 @@ use serde_json::Value;
 const DAY: u64 = 86_400_000;
 
 type Purse = (String, String);
+/// Purse, remaining amount, expiry, the day it was made, the entry.
+pub(super) type HeldMoney = (Purse, u128, u64, u64, Value);
 /// The sum of one day per purse.
 type Day = ((Purse, u64), u128);
 
@@ -29,8 +31,7 @@ pub(super) struct Model {
     /// Done transfers, captures and payouts: their purse, the account that got it, how much
     /// it got and how much of that is left.
     pub(super) moved: BTreeMap<TxId, (Purse, String, u128, u128)>,
-    /// Purse, remaining amount, expiry, the day it was made, the entry.
-    pub(super) holds: BTreeMap<TxId, (Purse, u128, u64, u64, Value)>,
+    pub(super) holds: BTreeMap<TxId, HeldMoney>,
     /// The opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
     /// By source, the epoch that paid last.
@@ -54,6 +55,16 @@ fn amount(e: &Value) -> u128 {
 fn escrow(e: &Value) -> String {
     let (tenant, epoch) = (text(e, "tenant"), text(e, "epoch"));
     escrow_account(&tenant.parse().unwrap(), &epoch.parse().unwrap()).to_string()
+}
+
+/// An entry of a linked commit with the id of the hold that another entry of it makes.
+pub(super) fn with_ids(mut entry: Entry, id: impl Fn(usize) -> TxId) -> Entry {
+    if let Entry::Capture { hold, .. } | Entry::Release { hold, .. } = &mut entry
+        && let Some(made) = hold.item()
+    {
+        *hold = id(made as usize).into();
+    }
+    entry
 }
 
 fn ensure(good: bool, code: No) -> Expected {
@@ -165,16 +176,19 @@ impl Model {
     /// used.
     fn debit(&mut self, e: &Value, ts: u64) -> Result<(Purse, u128), No> {
         let purse = (text(e, "from"), text(e, "asset"));
-        let n = amount(e);
+        let up_to = number(e, "up_to");
+        let n = up_to.map_or(amount(e), |_| self.free(&purse.0, &purse.1));
         open(&purse.0)?;
         self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
         let numbered = !e["nonce"].is_null();
         ensure(!numbered || e["nonce"] == next, No::NonceConflict)?;
         self.spelt(&purse.1)?;
+        ensure(up_to.is_none_or(|most| n <= most), No::LimitsExceeded)?;
         let day = self.day(&purse, e, n, ts)?;
         self.clone().spend(e, &Value::Null, n, ts)?;
-        ensure(self.free(&purse.0, &purse.1) >= n, No::InsufficientFunds)?;
+        let enough = self.free(&purse.0, &purse.1) >= n && n > 0;
+        ensure(enough, No::InsufficientFunds)?;
         self.spend(e, &Value::Null, n, ts)?;
         self.days.extend(day);
         if numbered {
@@ -219,6 +233,7 @@ impl Model {
                     .insert(id, (purse, n, expires_at.0, ts / DAY, e.clone()));
             }
             Entry::Capture { hold, .. } => {
+                let hold = &hold.id().expect("with_ids was called");
                 open(&to)?;
                 let found = self.holds.get(hold).filter(|h| h.2 > ts).cloned();
                 let (purse, rest, end, made, by) = found.ok_or(No::HoldNotFound)?;
@@ -262,12 +277,10 @@ impl Model {
                 self.put(&to, &s, n);
                 self.moved.get_mut(tx).unwrap().3 -= n;
             }
-            Entry::Release { hold, .. } | Entry::Expire { hold } => {
-                let found = self.holds.remove(hold).ok_or(No::HoldNotFound)?;
-                let (purse, rest, _, made, by) = found;
-                *self.held.get_mut(&purse).unwrap() -= rest;
-                self.give_back(&purse, made, &by, rest, ts);
+            Entry::Release { hold, .. } => {
+                self.end(hold.id().expect("with_ids was called"), ts)?;
             }
+            Entry::Expire { hold } => self.end(*hold, ts)?,
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
                 open(account.as_str())?;
                 self.frozen
@@ -278,6 +291,14 @@ impl Model {
             Entry::Payout { .. } => return self.payout(e, id),
             Entry::EpochClose { .. } => return self.epoch_close(e),
         }
+        Ok(())
+    }
+
+    fn end(&mut self, hold: TxId, ts: u64) -> Expected {
+        let found = self.holds.remove(&hold).ok_or(No::HoldNotFound)?;
+        let (purse, rest, _, made, by) = found;
+        *self.held.get_mut(&purse).unwrap() -= rest;
+        self.give_back(&purse, made, &by, rest, ts);
         Ok(())
     }
 

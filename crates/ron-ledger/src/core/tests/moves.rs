@@ -1,4 +1,5 @@
-//! Nonces that conflict or are absent, reversals, captures of the rest, the spelling of assets.
+//! Nonces that conflict or are absent, reversals, captures of the rest, own holds of linked commits, debits of all that is
+//! available, the spelling of assets.
 
 use ron_proto::ledger::{Entry, RefusalCode};
 
@@ -158,5 +159,93 @@ fn an_asset_has_one_spelling() {
     assert_eq!(book.state.assets().len(), 1);
     book.state = State::from_image(&image(&book.state)).unwrap();
     assert_eq!(one(&mut book, issue_of("k6", "a", "eur")), spelling(6));
+    replays(&book);
+}
+
+#[test]
+fn a_linked_commit_with_its_own_holds_and_all_that_is_available_replays() {
+    let op = |kind: &str, key: &str, more: serde_json::Value| {
+        let mut entry =
+            serde_json::json!({"kind": kind, "tenant": "t", "principal": "p", "key": key});
+        let members = more.as_object().unwrap().clone();
+        entry.as_object_mut().unwrap().extend(members);
+        Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+    };
+    let debit = |kind: &str, key: &str, more: serde_json::Value| {
+        let mut all = serde_json::json!({"from": "a", "asset": "as1"});
+        if kind == "hold" {
+            all["expires_at"] = "2100-01-01T00:00:00.000Z".into();
+        }
+        let members = more.as_object().unwrap().clone();
+        all.as_object_mut().unwrap().extend(members);
+        op(kind, key, all)
+    };
+    let all = |most: u128| serde_json::json!({"amount_minor": "0", "up_to": most.to_string()});
+    let pay = |key: &str, most: u128| {
+        let mut more = all(most);
+        more["to"] = "c".into();
+        debit("transfer", key, more)
+    };
+    let ops = vec![
+        issue_of("k1", "a", "as1"),
+        debit("hold", "h1", serde_json::json!({"amount_minor": "4"})),
+        debit("hold", "h2", all(5)),
+        op(
+            "capture",
+            "c1",
+            serde_json::json!({"hold": "#1", "to": "b", "amount_minor": "1"}),
+        ),
+        op("release", "r1", serde_json::json!({"hold": "#1"})),
+        pay("t1", 100),
+        op(
+            "capture",
+            "c2",
+            serde_json::json!({"hold": "#2", "to": "b"}),
+        ),
+    ];
+    let (first, second) = (ops[1].txid(2), ops[2].txid(3));
+    let refused = vec![
+        issue_of("k2", "a", "as1"),
+        debit("hold", "h3", all(9)),
+        op(
+            "capture",
+            "c3",
+            serde_json::json!({"hold": "#1", "to": "b", "amount_minor": "10"}),
+        ),
+    ];
+    let more = [("k3", 9), ("t2", 8), ("t3", 9), ("t4", 9)].map(|(key, most)| match key {
+        "k3" => issue_of(key, "a", "as1"),
+        _ => pay(key, most),
+    });
+    let mut book = Book::default();
+    let groups = [
+        (ops, Atomicity::Linked),
+        (refused, Atomicity::Linked),
+        (more.to_vec(), Atomicity::Independent),
+    ];
+    let said = book.commit(1, &groups);
+    let why: Vec<_> = said.iter().flatten().filter_map(said_of).collect();
+    let linked = Err(RefusalCode::LinkedFailed);
+    let mut want = vec![Ok(()); 7];
+    want.extend([linked, linked, Err(RefusalCode::HoldTooSmall)]);
+    // More than the maximum, all of it, and nothing.
+    want.extend([Ok(()), Err(RefusalCode::LimitsExceeded), Ok(())]);
+    want.push(Err(RefusalCode::InsufficientFunds));
+    assert_eq!(why, want);
+    let facts: Vec<_> = book
+        .records
+        .iter()
+        .map(|r| PublicLeaf::decode(&r.leaf).unwrap().facts)
+        .collect();
+    let moved: Vec<_> = facts.iter().map(|f| f.amount.map(|n| n.0)).collect();
+    let some = |all: &[u128]| all.iter().copied().map(Some).collect::<Vec<_>>();
+    assert_eq!(moved[..7], some(&[9, 4, 5, 1, 3, 3, 5]));
+    assert_eq!(
+        moved[7..],
+        [Some(9), None, Some(10), Some(9), None, Some(9), None]
+    );
+    let holds: Vec<_> = facts.iter().filter_map(|f| f.hold).collect();
+    assert_eq!(holds[..3], [first, first, second]);
+    assert_eq!(book.state.hold_count(), 0);
     replays(&book);
 }

@@ -109,7 +109,7 @@ def _shown(private: Members, expected: bytes) -> Shown:
 def _caller(raw: bytes) -> Shown:
     read = Reader(raw, "the caller")
     present = read.varint()
-    if present >= 1 << 7:
+    if present >= 1 << 8:
         raise VerificationError("the caller has fields that this version of the package does not know")
     tenant, principal = read.text(), read.text()
     key = read.text() if present & 1 else None
@@ -126,6 +126,8 @@ def _caller(raw: bytes) -> Shown:
             if read.byte():
                 read.amount()
         read.varint()
+    if present & 128:
+        read.amount()
     read.end()
     return Shown(tenant, principal, key, nonce, effective_at)
 
