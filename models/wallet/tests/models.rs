@@ -157,6 +157,7 @@ impl Wallet {
             to: "b".parse().unwrap(),
             asset: "ron".parse().unwrap(),
             amount_minor: Amount(n),
+            up_to: None,
             nonce: Some(nonce),
             details: Details::default(),
             batch: None,

@@ -104,8 +104,19 @@ fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
     Ok(seq)
 }
 
-fn min_seq(req: &Request) -> Result<u64, Problem> {
-    Ok(sequence(req, "min_seq")?.unwrap_or(0))
+/// The entry that the history must have; only one that exists is waited for.
+fn min_seq(api: &Api, req: &Request) -> Result<u64, Problem> {
+    let wanted = sequence(req, "min_seq")?.unwrap_or(0);
+    existing(wanted, api.ledger.head_seq())
+}
+
+fn existing(seq: u64, head: u64) -> Result<u64, Problem> {
+    if seq <= head {
+        return Ok(seq);
+    }
+    Err(Problem::bad_request(format!(
+        "the ledger has no entry {seq} yet; its last is {head}"
+    )))
 }
 
 pub(super) fn entries(api: &Api, req: &Request) -> Answer {
@@ -136,7 +147,7 @@ pub(super) fn entries(api: &Api, req: &Request) -> Answer {
         before: sequence(req, "before")?,
         after: sequence(req, "after")?,
         limit,
-        min_seq: min_seq(req)?,
+        min_seq: min_seq(api, req)?,
     };
     let of_account = search.direction.is_some() || search.counterparty.is_some();
     if of_account && search.account.is_none() {
@@ -174,14 +185,9 @@ pub(super) fn balance_at(api: &Api, req: &Request) -> Answer {
     let at = required(req.query_as("at")?, "at")?;
     let head = api.ledger.head_seq();
     let min_seq = match at {
-        PointInTime::Seq(seq) if seq > head => {
-            return Err(Problem::bad_request(format!(
-                "the ledger has no entry {seq} yet; its last is {head}"
-            )));
-        }
-        PointInTime::Seq(_) => min_seq(req)?,
+        PointInTime::Seq(seq) => existing(seq, head).and_then(|_| min_seq(api, req))?,
         // Entries of that time may be among those that the projection lacks.
-        PointInTime::Time(_) => min_seq(req)?.max(head),
+        PointInTime::Time(_) => min_seq(api, req)?.max(head),
     };
     let past = projection(api)?
         .balance_at(&account, &asset, at, min_seq)
@@ -219,7 +225,7 @@ pub(super) fn statement(api: &Api, req: &Request) -> Answer {
             "a statement by effective day has whole UTC days: from and until end in T00:00:00Z",
         ));
     }
-    let min_seq = min_seq(req)?.max(api.ledger.head_seq());
+    let min_seq = min_seq(api, req)?.max(api.ledger.head_seq());
     let found = projection(api)?
         .statement(&range, min_seq)
         .map_err(search_failed)?;
@@ -255,7 +261,7 @@ pub(super) fn holds(api: &Api, req: &Request) -> Answer {
             (asset.as_ref(), state),
             before,
             limit,
-            min_seq(req)?,
+            min_seq(api, req)?,
         )
         .map_err(search_failed)?;
     Ok(Response::json(200, &page))
@@ -267,7 +273,7 @@ pub(super) fn accounts(api: &Api, req: &Request) -> Answer {
     let prefix: String = req.query_as("prefix")?.unwrap_or_default();
     let after = req.query_as::<Account>("after")?;
     let mut page = projection(api)?
-        .accounts(&prefix, after.as_ref(), limit, min_seq(req)?)
+        .accounts(&prefix, after.as_ref(), limit, min_seq(api, req)?)
         .map_err(search_failed)?;
     let reader = Reader::new(&req.principal);
     page.accounts.retain(|a| reader.sees_account(&a.account));
