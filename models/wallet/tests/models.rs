@@ -139,7 +139,7 @@ impl Wallet {
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
             sup: Supervisor::new(&TOPOLOGY, o.km.clone(), SystemClock::shared()),
-            feed_http: Arc::new(HttpClient::new(ClientConfig::default())),
+            followers: [0, 1].map(|_| Arc::new(HttpClient::new(ClientConfig::default()))),
         };
         let ctx = self.ctx(0);
         thread::spawn(move || watch.run(&ctx))
