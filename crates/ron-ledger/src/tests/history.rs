@@ -269,7 +269,7 @@ fn both_ways(rig: &Rig, search: &EntrySearch) -> [Vec<u64>; 2] {
         );
         let found = seqs(&page);
         up.extend(found.iter().rev());
-        if found.is_empty() && page.newer <= after.max(search.min_seq) {
+        if found.is_empty() && page.newer >= search.min_seq {
             return [down, up];
         }
         after = page.newer;
