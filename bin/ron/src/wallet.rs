@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, TokenAsk, WalletClient};
 use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
 use ron_proto::ledger::{
-    Details, Memo, Metadata, PointInTime, PrivateFacts, Receipt, Reference, TxId,
+    Details, Memo, Metadata, MetadataMember, PointInTime, PrivateFacts, Receipt, Reference, TxId,
 };
 use ron_proto::wallet::{
     Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
@@ -207,21 +207,18 @@ struct Remark {
     #[arg(long, requires = "reference")]
     own_reference: bool,
     /// A member stored with the entry, as name=value; may be repeated.
-    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = member)]
-    metadata: Vec<(String, String)>,
+    #[arg(long = "meta", value_name = "NAME=VALUE")]
+    metadata: Vec<MetadataMember>,
     /// Time at which statements show the entry.
     #[arg(long)]
     effective_at: Option<Timestamp>,
 }
 
-fn member(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
 impl Remark {
     fn details(self) -> Result<Details, String> {
-        let members: BTreeMap<String, String> = self.metadata.into_iter().collect();
+        let members = self.metadata.iter();
+        let members = members.map(|m| (m.name().to_owned(), m.value().to_owned()));
+        let members: BTreeMap<String, String> = members.collect();
         let metadata = (!members.is_empty())
             .then(|| Metadata::try_from(members))
             .transpose()

@@ -86,6 +86,15 @@ impl Request {
         Ok(Some(parsed))
     }
 
+    /// A query parameter that must appear once, parsed; 400 otherwise.
+    pub fn query_required<T>(&self, name: &str) -> Result<T, Problem>
+    where
+        T: std::str::FromStr<Err: fmt::Display>,
+    {
+        self.query_as(name)?
+            .ok_or_else(|| Problem::bad_request(format!("the query parameter {name} is missing")))
+    }
+
     /// A query parameter that may appear several times, each parsed.
     pub fn query_many<T>(&self, name: &str) -> Result<Vec<T>, Problem>
     where

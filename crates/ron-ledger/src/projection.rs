@@ -180,6 +180,15 @@ struct Total {
 }
 
 impl Total {
+    /// Credits, debits and held amount as the file stores them.
+    fn read([credits, debits, held]: &[String; 3]) -> Result<Self, ProjectionError> {
+        Ok(Self {
+            credits: number(credits)?,
+            debits: number(debits)?,
+            held: number(held)?,
+        })
+    }
+
     const fn balance(self) -> u128 {
         self.credits.wrapping_sub(self.debits)
     }
@@ -212,11 +221,7 @@ impl Totals {
                 });
                 let total = match row.optional()? {
                     None => Total::default(),
-                    Some([credits, debits, held]) => Total {
-                        credits: number(&credits)?,
-                        debits: number(&debits)?,
-                        held: number(&held)?,
-                    },
+                    Some(texts) => Total::read(&texts)?,
                 };
                 Ok(new.insert(total))
             }

@@ -32,8 +32,8 @@ pub struct FollowerLag {
     ready: ReadyBoard,
     /// Entries that are not applied, as last seen.
     left: AtomicU64,
-    /// Time since which the oldest entry that is not applied has waited, at most, in ms since 1970; 0
-    /// when none waits.
+    /// When the oldest entry that is not applied began to wait, or earlier, in ms since 1970; 0 when
+    /// none waits.
     since_ms: AtomicU64,
     /// When fewer entries were left than before, in ms since 1970.
     shrank_ms: AtomicU64,
@@ -146,8 +146,8 @@ impl FollowerLag {
     }
 }
 
-/// Pause of a follower after a full page, so that writes have the processor first: none when `left`
-/// entries or more would be reached with pauses.
+/// Pause of a follower after a full page, so that writes have the processor first: shorter the more
+/// entries are left, so that the follower does not fall behind because of its pauses.
 pub fn follower_pause(longest: Duration, left: u64) -> Duration {
     /// Half a second of entries at 20,000 a second.
     const NONE_AT: u64 = 10_000;

@@ -8,10 +8,10 @@ use ron_client::ClientError;
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, RecvEither, Sender, ThreadCtx};
 use ron_proto::ledger::{EntrySearch, Event, Viewer};
-use ron_proto::wallet::{AccountEvents, HistoryEntry};
+use ron_proto::wallet::AccountEvents;
 use ron_proto::{Account, Problem};
 
-use crate::render::{code_of, history_entry, texts, touched};
+use crate::render::{code_of, shown, touched};
 use crate::topology::{EVENTS_QUEUE, WATCHED};
 use crate::upstream::SharedUpstream;
 
@@ -122,15 +122,6 @@ pub fn read(
         next: page.newer.max(after),
     };
     Ok((found, page.head))
-}
-
-/// An entry of an account as a caller that may read the account sees it.
-pub fn shown(event: Event, viewer: &Viewer, account: &Account) -> HistoryEntry {
-    let caller = Some(viewer.principal.as_str());
-    let texts = texts(&event.entry, &viewer.tenant, caller, |payer| {
-        payer == account
-    });
-    history_entry(event, texts)
 }
 
 /// The thread's body. At a shutdown every poll is answered.

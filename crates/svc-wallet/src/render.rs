@@ -2,7 +2,7 @@
 //! ledger's entry, so that a repeated request gets the same bytes from any instance.
 
 use ron_http::Response;
-use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode};
+use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode, Viewer};
 use ron_proto::wallet::{BatchAnswer, HistoryEntry, ItemOutcome, Transaction};
 use ron_proto::{Account, Problem, Tenant};
 
@@ -190,6 +190,15 @@ pub fn texts(
     } else {
         Texts::Shared
     }
+}
+
+/// An entry of an account as a caller that may read the account sees it.
+pub fn shown(event: Event, viewer: &Viewer, account: &Account) -> HistoryEntry {
+    let caller = Some(viewer.principal.as_str());
+    let texts = texts(&event.entry, &viewer.tenant, caller, |payer| {
+        payer == account
+    });
+    history_entry(event, texts)
 }
 
 /// An entry as a reader sees it: without the idempotency keys and names of other callers.

@@ -77,7 +77,7 @@ fn write_routes(api: &Arc<Api>) -> [Route; 2] {
 }
 
 fn state_routes(api: &Arc<Api>) -> [Route; 5] {
-    let [a, c, d, e, f] = [api; 5].map(Arc::clone);
+    let [a, b, c, d, e] = [api; 5].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts/{account}", READ, move |req| {
             reads::account(&a, req)
@@ -87,14 +87,14 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/holds/{hold}", READ, move |req| {
-            reads::hold(&c, req)
+            reads::hold(&b, req)
         })
         .summary("An open hold")
         .returns::<HoldDoc>(200)
         .errors(&[400, 404])
         .while_draining(),
         Route::get("/v1/ledger/budgets/{id}", READ, move |req| {
-            reads::budget(&f, req)
+            reads::budget(&c, req)
         })
         .summary("What was spent under the budget of a token; without ledger:audit for services of the installation only")
         .returns::<BudgetDoc>(200)
@@ -122,9 +122,9 @@ const LIMIT: &str = "Maximum number of items to return, 1 to 500; 500 by default
 
 /// Answered from the projection, which follows the log.
 fn history_route(api: &Arc<Api>) -> Route {
-    let a = Arc::clone(api);
+    let api = Arc::clone(api);
     Route::get("/v1/ledger/entries", READ, move |req| {
-        reads::entries(&a, req)
+        reads::entries(&api, req)
     })
     .summary("Entries that match, newest first; without ledger:audit those of the caller's tenant")
     .query_as::<Account>("account", false, "Account that is debited or credited")
@@ -175,9 +175,9 @@ fn history_route(api: &Arc<Api>) -> Route {
 
 /// Of accounts, answered likewise.
 fn account_routes(api: &Arc<Api>) -> [Route; 4] {
-    let [b, c, d, e] = [api; 4].map(Arc::clone);
+    let [a, b, c, d] = [api; 4].map(Arc::clone);
     [
-        Route::get("/v1/ledger/accounts", READ, move |req| reads::accounts(&b, req))
+        Route::get("/v1/ledger/accounts", READ, move |req| reads::accounts(&a, req))
             .summary("Accounts that ever moved money, by name; without ledger:audit the pools of the caller's tenant")
             .query_as::<String>("prefix", false, "Only accounts whose name begins with this")
             .query_as::<Account>("after", false, "Only accounts after this one")
@@ -187,7 +187,7 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
             .errors(&[400, 503])
             .while_draining(),
         Route::get("/v1/ledger/accounts/{account}/balance", READ, move |req| {
-            reads::balance_at(&c, req)
+            reads::balance_at(&b, req)
         })
         .summary("Balance of an account at a sequence or time; with ledger:audit of any account, else of a pool of the caller's tenant")
         .query_as::<Asset>("asset", true, "Asset to read")
@@ -197,7 +197,7 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
         .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/accounts/{account}/statement", READ, move |req| {
-            reads::statement(&d, req)
+            reads::statement(&c, req)
         })
         .summary("Opening balance, entries and closing balance of a range; with ledger:audit of any account, else of a pool of the caller's tenant")
         .query_as::<Asset>("asset", true, "Asset to read")
@@ -210,7 +210,7 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
         .returns::<StatementPage>(200)
         .errors(&[400, 404, 503])
         .while_draining(),
-        Route::get("/v1/ledger/holds", READ, move |req| reads::holds(&e, req))
+        Route::get("/v1/ledger/holds", READ, move |req| reads::holds(&d, req))
             .summary("Holds of an account, newest first; with ledger:audit of any account, else of a pool of the caller's tenant")
             .query_as::<Account>("account", true, "Account whose money is or was reserved")
             .query_as::<Asset>("asset", false, "Asset of the hold")

@@ -6,8 +6,8 @@ use std::time::Duration;
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    EntryPage, EntrySearch, Event, FoundEntry, MAX_WIRE_INTEGER, PastBalance, PointInTime,
-    RequestKey, ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId, Viewer,
+    EntryPage, EntrySearch, Event, FoundEntry, MAX_WIRE_INTEGER, PointInTime, RequestKey,
+    ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId, Viewer,
 };
 use ron_proto::{Account, Amount, Problem, Timestamp, ValueError};
 use ron_tlog::ReadError;
@@ -92,10 +92,6 @@ fn load(
     Ok(entries)
 }
 
-fn required<T>(value: Option<T>, name: &str) -> Result<T, Problem> {
-    value.ok_or_else(|| Problem::bad_request(format!("the query parameter {name} is missing")))
-}
-
 fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
     let seq = req.query_as::<u64>(name)?;
     if seq.is_some_and(|seq| seq > MAX_WIRE_INTEGER) {
@@ -121,7 +117,7 @@ fn existing(seq: u64, head: u64) -> Result<u64, Problem> {
 
 pub(super) fn entries(api: &Api, req: &Request) -> Answer {
     req.query_only(&SEARCH_NAMES)?;
-    let (_, limit) = range(req)?;
+    let limit = limit(req)?;
     let viewer = match (req.query_as("viewer_tenant")?, req.query_as("viewer")?) {
         (Some(tenant), Some(principal)) => Some(Viewer { tenant, principal }),
         (None, None) => None,
@@ -170,19 +166,25 @@ pub(super) fn entries(api: &Api, req: &Request) -> Answer {
 /// The account in the path, if the reader may see what it has.
 fn readable_account(req: &Request) -> Result<Account, Problem> {
     let account = param(req, "account")?;
-    if Reader::new(&req.principal).sees_account(&account) {
-        return Ok(account);
+    readable(req, &account)?;
+    Ok(account)
+}
+
+/// Refuses an account of which the reader may not see what it has.
+fn readable(req: &Request, account: &Account) -> Result<(), Problem> {
+    if Reader::new(&req.principal).sees_account(account) {
+        return Ok(());
     }
     Err(Problem::not_found(
-        "the account is not a pool of the caller's tenant; svc-wallet shows balances of other accounts, and the scope ledger:audit shows all accounts here",
+        "the account is not a pool of the caller's tenant; svc-wallet shows balances and holds of other accounts, and the scope ledger:audit shows all accounts here",
     ))
 }
 
 pub(super) fn balance_at(api: &Api, req: &Request) -> Answer {
     req.query_only(&["asset", "at", "min_seq"])?;
     let account = readable_account(req)?;
-    let asset = required(req.query_as("asset")?, "asset")?;
-    let at = required(req.query_as("at")?, "at")?;
+    let asset = req.query_required("asset")?;
+    let at = req.query_required("at")?;
     let head = api.ledger.head_seq();
     let min_seq = match at {
         PointInTime::Seq(seq) => existing(seq, head).and_then(|_| min_seq(api, req))?,
@@ -192,15 +194,7 @@ pub(super) fn balance_at(api: &Api, req: &Request) -> Answer {
     let past = projection(api)?
         .balance_at(&account, &asset, at, min_seq)
         .map_err(search_failed)?;
-    Ok(Response::json(
-        200,
-        &PastBalance {
-            amount_minor: past.amount,
-            held_minor: past.held,
-            seq: past.seq,
-            ts: past.ts,
-        },
-    ))
+    Ok(Response::json(200, &past))
 }
 
 pub(super) fn statement(api: &Api, req: &Request) -> Answer {
@@ -209,9 +203,9 @@ pub(super) fn statement(api: &Api, req: &Request) -> Answer {
     let (after, limit) = range(req)?;
     let range = StatementRange {
         account,
-        asset: required(req.query_as("asset")?, "asset")?,
-        from: required(req.query_as("from")?, "from")?,
-        until: required(req.query_as("until")?, "until")?,
+        asset: req.query_required("asset")?,
+        from: req.query_required("from")?,
+        until: req.query_required("until")?,
         by: req.query_as("by")?.unwrap_or_default(),
         after,
         limit,
@@ -245,13 +239,9 @@ pub(super) fn statement(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn holds(api: &Api, req: &Request) -> Answer {
     req.query_only(&["account", "asset", "state", "before", "limit", "min_seq"])?;
-    let (_, limit) = range(req)?;
-    let account: Account = required(req.query_as("account")?, "account")?;
-    if !Reader::new(&req.principal).sees_account(&account) {
-        return Err(Problem::not_found(
-            "the account is not a pool of the caller's tenant; svc-wallet shows the holds of other accounts, and the scope ledger:audit shows all accounts here",
-        ));
-    }
+    let limit = limit(req)?;
+    let account: Account = req.query_required("account")?;
+    readable(req, &account)?;
     let asset = req.query_as("asset")?;
     let state = req.query_as("state")?;
     let before = sequence(req, "before")?;
@@ -339,10 +329,7 @@ pub(super) fn reversals(api: &Api, req: &Request) -> Answer {
         return Err(Problem::not_found("there is no entry with this id"));
     }
     let found = api.history.as_ref().map(|history| history.reversals(tx));
-    let reversals = found.transpose().map_err(|e| {
-        tracing::warn!(event = "projection_read_failed", error = %e);
-        Problem::unavailable("the projection cannot be read now", 1)
-    })?;
+    let reversals = found.transpose().map_err(|e| search_failed(e.into()))?;
     let doc = ReversalsDoc {
         reversed_minor: api.ledger.reversed(tx),
         reversals: reversals.unwrap_or_default(),

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::ledger::{
-    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PointInTime, TxId,
+    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PastBalance,
+    PointInTime, TxId,
 };
 use ron_proto::{Account, Amount, Asset, Timestamp};
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::{ProjectionError, Total, number};
 
@@ -46,15 +47,6 @@ impl From<rusqlite::Error> for SearchError {
 #[derive(Clone, Debug)]
 pub struct ProjectionReader {
     path: PathBuf,
-}
-
-/// Balance and held amount after an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Past {
-    pub amount: Amount,
-    pub held: Amount,
-    pub seq: u64,
-    pub ts: Timestamp,
 }
 
 impl ProjectionReader {
@@ -110,22 +102,23 @@ impl ProjectionReader {
         asset: &Asset,
         at: PointInTime,
         min_seq: u64,
-    ) -> Result<Past, SearchError> {
+    ) -> Result<PastBalance, SearchError> {
         let wanted = match at {
             PointInTime::Seq(seq) => seq.max(min_seq),
             PointInTime::Time(_) => min_seq,
         };
-        let (db, _) = self.open_at(wanted)?;
+        let (db, applied) = self.open_at(wanted)?;
         let seq = match at {
             PointInTime::Seq(seq) => seq,
             PointInTime::Time(ts) => {
-                first_at(&db, Timestamp(ts.0.saturating_add(1)))?.saturating_sub(1)
+                let next = Timestamp(ts.0.saturating_add(1));
+                first_at(&db, next, applied)?.saturating_sub(1)
             }
         };
-        let (total, _) = total_before(&db, account, asset, seq + 1)?;
-        Ok(Past {
-            amount: Amount(total.balance()),
-            held: Amount(total.held),
+        let total = total_before(&db, account, asset, seq + 1)?;
+        Ok(PastBalance {
+            amount_minor: Amount(total.balance()),
+            held_minor: Amount(total.held),
             seq,
             ts: time_of(&db, seq)?,
         })
@@ -187,8 +180,7 @@ impl ProjectionReader {
                 },
             ));
         }
-        let more = found.len() as u64 > limit;
-        found.truncate(limit as usize);
+        let more = cut(&mut found, limit);
         let older = match (more, found.last()) {
             (true, Some((seq, _))) => Some(*seq),
             _ => floor,
@@ -216,8 +208,7 @@ impl ProjectionReader {
             r.get::<_, String>(0)
         })?;
         let mut names: Vec<String> = names.collect::<Result<_, _>>()?;
-        let more = names.len() as u64 > limit;
-        names.truncate(limit as usize);
+        let more = cut(&mut names, limit);
         let mut accounts = Vec::with_capacity(names.len());
         let mut q = db.prepare_cached(BALANCES)?;
         for name in names {
@@ -255,9 +246,9 @@ const HOLDS: &str = "SELECT seq, hold, asset, amount, remaining, captured, expir
 const ACCOUNTS: &str = "SELECT DISTINCT account FROM balances WHERE account >= ?1 AND account < ?2 AND account > ?3 \
      ORDER BY account LIMIT ?4";
 const BALANCES: &str = "SELECT asset, amount_minor FROM balances WHERE account = ?1 ORDER BY asset";
-// Without statistics SQLite takes the primary key, and would step over the entries of all assets.
 const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
-const TOTAL: &str = "SELECT credits, debits, held, seq FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq < ?3 \
+// Without statistics SQLite takes the primary key, and would step over the entries of all assets.
+const TOTAL: &str = "SELECT credits, debits, held FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq < ?3 \
      ORDER BY seq DESC LIMIT 1";
 pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
     text.parse()
@@ -268,10 +259,17 @@ pub(super) fn balance(credits: &str, debits: &str) -> Result<Amount, ProjectionE
     Ok(Amount(number(credits)?.wrapping_sub(number(debits)?)))
 }
 
-/// The first sequence whose entry is not older than `ts`; after the last entry if all are.
-pub(super) fn first_at(db: &Connection, ts: Timestamp) -> Result<u64, SearchError> {
-    let newest: i64 = db.query_row(APPLIED, [], |r| r.get(0))?;
-    let (mut low, mut high) = (0, newest as u64 + 1);
+/// Cuts the rows to `limit`, of which one more was asked for; whether there were more.
+pub(super) fn cut<T>(rows: &mut Vec<T>, limit: u64) -> bool {
+    let more = rows.len() as u64 > limit;
+    rows.truncate(limit as usize);
+    more
+}
+
+/// The first sequence up to `applied` whose entry is not older than `ts`; the one after `applied` if
+/// all are older.
+pub(super) fn first_at(db: &Connection, ts: Timestamp, applied: u64) -> Result<u64, SearchError> {
+    let (mut low, mut high) = (0, applied + 1);
     while low < high {
         let middle = low + (high - low) / 2;
         if time_of(db, middle)? < ts {
@@ -293,28 +291,20 @@ pub(super) fn time_of(db: &Connection, seq: u64) -> Result<Timestamp, SearchErro
     }
 }
 
-/// What an account had before a sequence, and the sequence of its last entry there.
+/// What an account had before a sequence.
 pub(super) fn total_before(
     db: &Connection,
     account: &Account,
     asset: &Asset,
     before: u64,
-) -> Result<(Total, u64), SearchError> {
+) -> Result<Total, SearchError> {
     let mut q = db.prepare_cached(TOTAL)?;
     let key = params![account.as_str(), asset.as_str(), before as i64];
-    let row = q.query_row(key, |r: &Row<'_>| {
-        let texts = [0, 1, 2].map(|at| r.get::<_, String>(at));
-        Ok((texts, r.get::<_, i64>(3)? as u64))
-    });
-    let Some(([credits, debits, held], seq)) = row.optional()? else {
-        return Ok((Total::default(), 0));
+    let row = q.query_row(key, |r| Ok([r.get::<_, String>(0)?, r.get(1)?, r.get(2)?]));
+    let Some(texts) = row.optional()? else {
+        return Ok(Total::default());
     };
-    let total = Total {
-        credits: number(&credits?)?,
-        debits: number(&debits?)?,
-        held: number(&held?)?,
-    };
-    Ok((total, seq))
+    Ok(Total::read(&texts)?)
 }
 
 #[cfg(test)]

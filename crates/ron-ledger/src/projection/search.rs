@@ -5,7 +5,7 @@ use ron_proto::{Amount, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, params_from_iter};
 
-use super::queries::{ProjectionReader, SCAN, SearchError, balance, first_at};
+use super::queries::{ProjectionReader, SCAN, SearchError, balance, cut, first_at};
 
 /// Sequences that a search found, newest first, with the balance after each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,11 +138,11 @@ impl ProjectionReader {
     /// Entries that match, at most `search.limit`.
     pub fn search(&self, search: &EntrySearch) -> Result<FoundSeqs, SearchError> {
         let (db, applied) = self.open_at(search.min_seq)?;
-        let below = |ts: Option<Timestamp>| ts.map(|ts| first_at(&db, ts)).transpose();
+        let below = |ts: Option<Timestamp>| ts.map(|ts| first_at(&db, ts, applied)).transpose();
         let first = below(search.from)?
             .unwrap_or(0)
             .max(search.after.map_or(0, |seq| seq + 1));
-        let end = below(search.until)?.unwrap_or(applied + 1).min(applied + 1);
+        let end = below(search.until)?.unwrap_or(applied + 1);
         let end = search.before.map_or(end, |seq| end.min(seq));
         let upwards = search.after.is_some();
         let (edge, sql, values) = search_sql(&db, search, (first, end))?;
@@ -163,8 +163,7 @@ impl ProjectionReader {
             let total = total.map(|(credits, debits)| balance(&credits, &debits));
             entries.push((seq, total.transpose()?));
         }
-        let more = entries.len() as u64 > search.limit;
-        entries.truncate(search.limit as usize);
+        let more = cut(&mut entries, search.limit);
         // Where the next page in the same direction starts: at the last entry of this one, or where
         // the search stopped.
         let stopped = match (more, entries.last()) {

@@ -5,15 +5,15 @@ use ron_proto::{Account, Amount, Asset, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::queries::{
-    EFFECTIVE_MAX, ProjectionReader, SearchError, balance, first_at, time_of, total_before,
+    EFFECTIVE_MAX, ProjectionReader, SearchError, balance, cut, first_at, parsed, total_before,
 };
 use super::{Total, number};
 
 const MOVES: &str = "SELECT seq, credits, debits FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq > ?3 \
      AND seq < ?4 AND moved ORDER BY seq LIMIT ?5";
 /// Entries of their own day; those that belong to another are in the index of days.
-const MOVES_OF_DAYS: &str = "SELECT seq FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq >= ?3 AND seq < ?4 \
-     AND moved AND day IS NULL ORDER BY seq LIMIT ?5";
+const MOVES_OF_DAYS: &str = "SELECT h.seq, e.ts FROM history h INDEXED BY history_asset CROSS JOIN entries e ON e.seq = h.seq \
+     WHERE h.account = ?1 AND h.asset = ?2 AND h.seq >= ?3 AND h.seq < ?4 AND h.moved AND h.day IS NULL ORDER BY h.seq LIMIT ?5";
 const MOVED_TO_DAYS: &str = "SELECT day, seq FROM history INDEXED BY history_day WHERE account = ?1 AND asset = ?2 AND day >= ?3 AND day < ?4 \
      ORDER BY day, seq LIMIT ?5";
 const DAYS: &str =
@@ -66,10 +66,10 @@ fn by_entry(
     applied: u64,
 ) -> Result<StatementSeqs, SearchError> {
     let StatementRange { account, asset, .. } = range;
-    let first = first_at(db, range.from)?;
-    let end = first_at(db, range.until)?.min(applied + 1);
-    let (opening, _) = total_before(db, account, asset, first)?;
-    let (closing, _) = total_before(db, account, asset, end.max(first))?;
+    let first = first_at(db, range.from, applied)?;
+    let end = first_at(db, range.until, applied)?;
+    let opening = total_before(db, account, asset, first)?;
+    let closing = total_before(db, account, asset, end)?;
     let mut q = db.prepare_cached(MOVES)?;
     let after = range.after.max(first.saturating_sub(1));
     let key = params![
@@ -91,8 +91,7 @@ fn by_entry(
         let (seq, credits, debits) = row?;
         entries.push((seq, Some(balance(&credits, &debits)?)));
     }
-    let more = entries.len() as u64 > range.limit;
-    entries.truncate(range.limit as usize);
+    let more = cut(&mut entries, range.limit);
     Ok(StatementSeqs {
         opening: Amount(opening.balance()),
         closing: Amount(closing.balance()),
@@ -132,17 +131,17 @@ fn by_effective_day(
         sum.debits = sum.debits.wrapping_add(number(&debits)?);
     }
     let most = EFFECTIVE_MAX as i64 + 1;
-    let first = first_at(db, range.from)?;
-    let end = first_at(db, range.until)?.min(applied + 1);
+    let first = first_at(db, range.from, applied)?;
+    let end = first_at(db, range.until, applied)?;
     let mut entries: Vec<(u64, u64)> = Vec::new();
     let mut q = db.prepare_cached(MOVES_OF_DAYS)?;
     let rows = q.query_map(
         params![key[0], key[1], first as i64, end as i64, most],
-        |r| r.get::<_, i64>(0),
+        |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, String>(1)?)),
     )?;
     for row in rows {
-        let seq = row? as u64;
-        entries.push((time_of(db, seq)?.utc_day(), seq));
+        let (seq, ts) = row?;
+        entries.push((parsed::<Timestamp>(&ts)?.utc_day(), seq));
     }
     let mut q = db.prepare_cached(MOVED_TO_DAYS)?;
     let rows = q.query_map(

@@ -12,7 +12,7 @@ use ron_proto::wallet::{Balance, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::history::MIN_SEQ;
-use super::{Api, required, sequence};
+use super::{Api, sequence};
 use crate::balances::KnownBalance;
 
 /// How long to wait for the ledger when a cached document can be served instead.
@@ -23,8 +23,8 @@ pub fn route(api: &Arc<Api>) -> Route {
     Route::get("/v1/balance", Need::Scope(scope::WALLET_READ), move |req| {
         api.metrics.requests.with_label_values(&["balance"]).inc();
         req.query_only(&["account", "asset", "at", "min_seq"])?;
-        let account: Account = required(req.query_as("account")?, "account")?;
-        let asset: Asset = required(req.query_as("asset")?, "asset")?;
+        let account: Account = req.query_required("account")?;
+        let asset: Asset = req.query_required("asset")?;
         let at = req.query_as::<PointInTime>("at")?;
         let min_seq = sequence(req, "min_seq")?.unwrap_or(0);
         let read = WalletAction::Read;

@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{Deadline, SendError};
-use ron_proto::ledger::{MAX_WIRE_INTEGER, Viewer};
+use ron_proto::ledger::Viewer;
 use ron_proto::wallet::{AccountEvents, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
-use super::{Api, viewer};
+use super::{Api, page_limit, sequence, viewer};
 use crate::events::{EventPoll, read};
-
-/// Maximum entries of one answer.
-const PAGE: u64 = 500;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -69,16 +66,9 @@ fn answer(api: &Api, req: &Request, res: Responder) {
 fn wanted(api: &Api, req: &Request) -> Result<Wanted, Problem> {
     api.metrics.requests.with_label_values(&["events"]).inc();
     req.query_only(&["account", "after", "limit", "wait"])?;
-    let account: Account = req
-        .query_as("account")?
-        .ok_or_else(|| Problem::bad_request("the query parameter account is missing"))?;
-    let after = req.query_as::<u64>("after")?.unwrap_or(0);
-    let limit = req.query_as::<u64>("limit")?.unwrap_or(100);
-    if after > MAX_WIRE_INTEGER || limit == 0 || limit > PAGE {
-        return Err(Problem::bad_request(format!(
-            "limit is 1 to {PAGE}, after is below 2^53"
-        )));
-    }
+    let account: Account = req.query_required("account")?;
+    let after = sequence(req, "after")?.unwrap_or(0);
+    let limit = page_limit(req)?;
     let wait = Api::wait(req)?;
     api.allow(req, WalletAction::Read, &account, None, None)?;
     Ok(Wanted {

@@ -10,9 +10,8 @@ use ron_proto::ledger::{
 use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, WalletAction};
 use ron_proto::{Account, Asset, Problem, Timestamp, scope};
 
-use super::{Api, account_of, page_limit, required, sequence, viewer};
-use crate::events::shown;
-use crate::render::{history_entry, texts};
+use super::{Api, account_of, page_limit, sequence, viewer};
+use crate::render::{history_entry, shown, texts};
 
 pub const MIN_SEQ: &str = "Ledger sequence that the answer must know: `seq` of an earlier receipt";
 const LIMIT: &str = "Maximum number of items to return, 1 to 500; 100 by default";
@@ -148,7 +147,7 @@ fn search_entries(api: &Api, req: &Request, search: &EntrySearch) -> Result<Entr
 fn transactions(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
     req.query_only(&["reference", "before", "after", "limit", "min_seq"])?;
-    let reference = required(req.query_as("reference")?, "reference")?;
+    let reference = req.query_required("reference")?;
     let search = EntrySearch {
         reference: Some(reference),
         viewer: Some(viewer(&req.principal)?),
@@ -202,7 +201,7 @@ fn holds(api: &Api, req: &Request) -> Result<Response, Problem> {
         .with_label_values(&["hold_state"])
         .inc();
     req.query_only(&["account", "asset", "state", "before", "limit", "min_seq"])?;
-    let account: Account = required(req.query_as("account")?, "account")?;
+    let account: Account = req.query_required("account")?;
     let asset: Option<Asset> = req.query_as("asset")?;
     api.allow(req, WalletAction::Read, &account, asset.as_ref(), None)?;
     let state = req.query_as::<HoldState>("state")?;

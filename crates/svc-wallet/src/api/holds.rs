@@ -45,8 +45,8 @@ impl Facts {
         Some(Self {
             from: from.clone(),
             asset: asset.clone(),
-            // Before the ledger has found what is available, the hold has its maximum: it is the one that the captures
-            // of the same request are checked against too.
+            // The amount is not known until the ledger has found what is available. Captures of the same request are
+            // checked against its maximum.
             amount: up_to
                 .filter(|_| amount_minor.is_zero())
                 .unwrap_or(*amount_minor),

@@ -260,10 +260,6 @@ fn page_limit(req: &Request) -> Result<u64, Problem> {
     Err(Problem::bad_request(format!("limit is 1 to {PAGE}")))
 }
 
-fn required<T>(value: Option<T>, name: &str) -> Result<T, Problem> {
-    value.ok_or_else(|| Problem::bad_request(format!("the query parameter {name} is missing")))
-}
-
 fn ledger_principal(caller: &Principal) -> Result<PrincipalName, Problem> {
     caller.name.parse().map_err(|_| {
         Problem::forbidden(

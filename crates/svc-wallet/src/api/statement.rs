@@ -8,8 +8,8 @@ use ron_proto::wallet::{HistoryEntry, Statement, WalletAction};
 use ron_proto::{Amount, Asset, Problem, Timestamp, scope};
 
 use super::history::{MIN_SEQ, given};
-use super::{Api, PAGE, account_of, page_limit, required, sequence, viewer};
-use crate::events::shown;
+use super::{Api, PAGE, account_of, page_limit, sequence, viewer};
+use crate::render::shown;
 
 const CSV: &str = "text/csv; charset=utf-8; header=present";
 
@@ -41,9 +41,9 @@ fn statement(api: &Api, req: &Request) -> Result<Response, Problem> {
         "asset", "from", "until", "by", "format", "after", "limit", "min_seq",
     ])?;
     let account = account_of(req)?;
-    let asset: Asset = required(req.query_as("asset")?, "asset")?;
-    let from: Timestamp = required(req.query_as("from")?, "from")?;
-    let until: Timestamp = required(req.query_as("until")?, "until")?;
+    let asset: Asset = req.query_required("asset")?;
+    let from: Timestamp = req.query_required("from")?;
+    let until: Timestamp = req.query_required("until")?;
     let by: StatementTime = req.query_as("by")?.unwrap_or_default();
     let csv = match req.query_one("format")? {
         None | Some("json") => false,
