@@ -13,7 +13,7 @@ use ron_client::encode;
 use ron_http::{Method, Reply};
 use ron_proto::ledger::BudgetId;
 use ron_proto::{ContentId, b64, scope};
-use ron_tests::{Fleet, issuer, json, ok, ron_on};
+use ron_tests::{Fleet, caught_up, issuer, json, ok, ron_on};
 use serde_json::{Value, json};
 
 const SERVICES: [&str; 6] = [
@@ -514,8 +514,15 @@ impl<'a> Tenant<'a> {
             headers.push(("Prefer", "wait=20"));
         }
         let token = Some(self.tokens[service].as_str());
-        self.fleet
-            .send(method, url, token, body.as_deref(), &headers)
+        let send = || {
+            self.fleet
+                .send(method, url, token, body.as_deref(), &headers)
+        };
+        if method == Method::GET {
+            caught_up(send)
+        } else {
+            send()
+        }
     }
 
     fn post(&self, service: &str, path: &str, body: &Value, key: &str) -> Value {

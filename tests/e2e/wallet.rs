@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, Method, Reply};
 use ron_kernel::Deadline;
-use ron_tests::{CALM, Fleet, json, number, ok};
+use ron_tests::{CALM, Fleet, caught_up, json, number, ok};
 use serde_json::{Value, json};
 
 /// Rounds of concurrent duplicates; `RON_WALLET_ROUNDS` makes it a long test.
@@ -366,10 +366,8 @@ fn the_day(w: &Wallet) {
 
 fn history_and_commands(w: &Wallet) {
     let known = json(&w.get("balance?account=shop&asset=ron"), 200)["as_of_seq"].clone();
-    let page = json(
-        &w.get(&format!("account/shop/history?min_seq={known}")),
-        200,
-    );
+    let path = format!("account/shop/history?min_seq={known}");
+    let page = json(&caught_up(|| w.get(&path)), 200);
     let entries = page["entries"].as_array().unwrap();
     let done: Vec<&Value> = entries.iter().filter(|e| e["refused"].is_null()).collect();
     assert_eq!(done.len(), 1, "{page}");
@@ -403,6 +401,9 @@ fn history_and_commands(w: &Wallet) {
     );
     let told = out(&["wallet", "op", "cli-1"]);
     assert!(told.contains("transfer"), "{told}");
+    let known = json(&w.get("balance?account=cli&asset=ron"), 200)["as_of_seq"].clone();
+    let path = format!("account/cli/history?min_seq={known}");
+    json(&caught_up(|| w.get(&path)), 200);
     listing_commands(&out, id);
 }
 

@@ -2,7 +2,7 @@
 //! past, statements as JSON and CSV. A payee and another tenant see, and can search for, only what they may know.
 
 use ron_http::{Method, Reply};
-use ron_tests::{Fleet, issuer, json};
+use ron_tests::{Fleet, caught_up, issuer, json};
 use serde_json::{Value, json};
 
 /// A caller of the wallet.
@@ -22,7 +22,7 @@ impl<'a> Caller<'a> {
     fn reply(&self, path: &str) -> Reply {
         let url = format!("{}/v1/{path}", self.fleet.api("svc-wallet"));
         let token = Some(self.token.as_str());
-        self.fleet.send(Method::GET, &url, token, None, &[])
+        caught_up(|| self.fleet.get(&url, token))
     }
 
     fn get(&self, path: &str) -> Value {

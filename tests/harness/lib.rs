@@ -96,6 +96,19 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The answer to a read of the ledger's history. It is 503 while the history lacks an entry that it
+/// must have, on a busy machine for longer than the service waits; then the read is repeated.
+pub fn caught_up(read: impl Fn() -> Reply) -> Reply {
+    let mut reply = read();
+    until("the history has the entry", || {
+        if reply.status == 503 {
+            reply = read();
+        }
+        reply.status != 503
+    });
+    reply
+}
+
 /// The base URL of a socket of a service on a data directory: `api` or `health`.
 pub fn socket_of(dir: &Path, service: &str, which: &str) -> String {
     format!("unix:{}/run/{service}/{which}.sock", dir.display())

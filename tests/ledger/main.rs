@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_tests::{CALL, Fleet, copy_tree, json, ok, ron_on, until};
+use ron_tests::{CALL, Fleet, caught_up, copy_tree, json, ok, ron_on};
 use serde_json::{Value, json};
 
 struct Bank {
@@ -56,15 +56,8 @@ impl Bank {
             "{}/v1/account/{account}/history?limit=500&min_seq={known}",
             self.url
         );
-        let mut page = Value::Null;
-        until("the projection catches up", || {
-            let reply = self.fleet.get(&url, Some(&self.token));
-            if reply.status == 200 {
-                page = json(&reply, 200)["entries"].take();
-            }
-            reply.status == 200
-        });
-        page
+        let reply = caught_up(|| self.fleet.get(&url, Some(&self.token)));
+        json(&reply, 200)["entries"].take()
     }
 
     /// Every answer a caller can get, for comparing before and after; parts that depend on the

@@ -82,7 +82,18 @@ fn rig_with(dir: &Path, more: &str) -> Rig {
 }
 
 impl Rig {
+    /// A read that needs an entry which the projection lacks on a busy machine is repeated.
     pub(super) fn send(&self, who: &str, path: &str, body: Option<String>) -> (u16, Vec<u8>) {
+        let (read, limit) = (body.is_none(), soon());
+        loop {
+            let (status, answer) = self.send_once(who, path, body.clone());
+            if !read || status != 503 || limit.expired() {
+                return (status, answer);
+            }
+        }
+    }
+
+    fn send_once(&self, who: &str, path: &str, body: Option<String>) -> (u16, Vec<u8>) {
         let url = format!("{}{path}", self.running.api_url());
         let token = self
             .tokens
