@@ -149,7 +149,13 @@ fn nothing_is_smuggled_through(kind: Kind) {
         table.len(),
     );
     assert!(sent > VICTIMS * table.len() as u64, "the proxy did forward");
-    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{}:\n{}\nthe proxy's log:\n{}",
+        wrong.len(),
+        wrong.join("\n"),
+        proxy.log()
+    );
     assert!(seen <= sent, "the server sees requests that nobody sent");
     assert!(seen == sent || !kind.buffers(), "the two servers disagree");
 }

@@ -169,10 +169,15 @@ impl Proxy {
         }
     }
 
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        let log = std::fs::read(&self.log).expect("a log");
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
     /// The request lines that were forwarded, in order.
     pub fn forwarded(&self) -> Vec<String> {
-        let log = std::fs::read(&self.log).expect("a log");
-        let log = String::from_utf8_lossy(&log).into_owned();
+        let log = self.log();
         // nginx logs `-` for the status of a server that was not asked, HAProxy `<NOSRV>` for the server; other lines of
         // HAProxy are about itself.
         let sent = log.lines().filter(|line| {

@@ -63,8 +63,12 @@ impl Wire {
 
     /// A connection from another address of this host, any in 127.0.0.0/8.
     pub fn connect_from(source: [u8; 4], addr: SocketAddr) -> std::io::Result<Self> {
-        use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        use rustix::net::{
+            AddressFamily, SocketFlags, SocketType, bind, connect, socket_with, sockopt,
+        };
+        // Processes that other tests start meanwhile must not inherit hundreds of sockets.
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         // The ports of closed connections are reused: an address has only so many.
         sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &SocketAddr::from((source, 0)))?;

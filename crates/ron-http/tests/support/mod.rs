@@ -212,8 +212,10 @@ impl Answer {
 
 /// A connection from an address of this host, any in 127.0.0.0/8.
 pub fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
-    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
-    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None);
+    let socket = socket.expect("a socket");
     bind(&socket, &SocketAddr::from((source, 0))).expect("an address of this host");
     connect(&socket, &to).expect("the front accepts");
     TcpStream::from(socket)
