@@ -48,7 +48,7 @@ fn main() -> Result<(), Failure> {
     let bob = engine.shared().state(|state| {
         let asset = state.asset_ix(&"ron".parse().ok()?)?;
         let row = state.account(&"acct:bob".parse().ok()?)?;
-        Some(row.balance(asset).total)
+        Some(row.balance(asset).level())
     });
     println!("acct:bob has {}", bob.ok_or("bob has no account")?);
 

@@ -187,8 +187,25 @@ const EXAMPLES: &[(&str, &str)] = &[
         "revocations verify",
         "ron revocations verify\nron revocations verify --data-dir /backup/ron",
     ),
-    ("wallet freeze", "ron wallet freeze acct:mallory"),
+    (
+        "wallet freeze",
+        "ron wallet freeze acct:mallory\nron wallet freeze acct:mallory --sides both --memo 'case 9'",
+    ),
     ("wallet unfreeze", "ron wallet unfreeze acct:mallory"),
+    ("wallet account", "ron wallet account acct:alice"),
+    (
+        "wallet set-account",
+        "ron wallet set-account acct:shop --class merchants\nron wallet set-account acct:shop --asset EUR --credit-limit 50000 --max-balance 1000000\nron wallet set-account acct:old --close",
+    ),
+    ("wallet asset", "ron wallet asset EUR"),
+    (
+        "wallet set-asset",
+        "ron wallet set-asset EUR --scale 2 --title Euro",
+    ),
+    (
+        "wallet trial-balance",
+        "ron wallet trial-balance EUR\nron wallet trial-balance EUR --at 2026-12-01T00:00:00Z --csv",
+    ),
     (
         "wallet history",
         "ron wallet history acct:alice --limit 50\nron wallet history acct:alice --direction in --reference order-17 --json\nron wallet history acct:alice --before 1200 --csv",

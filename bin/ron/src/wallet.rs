@@ -14,22 +14,25 @@ use ron_proto::ledger::{
 use ron_proto::wallet::{
     Burn, Capture, HoldMoney, IssueMoney, Operation, Reverse, Transaction, Transfer,
 };
-use ron_proto::{Account, Amount, Asset, DebitAmount, IdemKey, Timestamp};
+use ron_proto::{Account, Amount, Asset, DebitAmount, IdemKey, SignedAmount, Timestamp};
 use ron_service::config::parse_duration;
 use serde::Serialize;
 
+use self::terms::TermsCommand;
 use crate::layout::Layout;
 use crate::wallet_reads::{self, ReadCommand};
 use crate::{fleet, token};
 
 mod batch;
+pub mod table;
+mod terms;
 
 /// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
 /// Maximum wait for a checkpoint that covers a transaction.
 const COVERED: Duration = Duration::from_secs(5);
 
-/// Balances, transfers, holds and history.
+/// Balances, transfers, holds, accounts and history.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron wallet issue acct:alice 1000 --asset ron\n  ron wallet transfer acct:alice acct:bob 250 --asset ron --key order-17\n  ron wallet hold acct:alice 100 --asset ron --expires-in 1h\n  ron wallet batch payout.json --key payout-7\n  ron wallet history acct:alice --json\n  ron wallet receipt tx_0000000000000011c2b4f0a97d3e5568 --out order-17.receipt.json"
@@ -140,20 +143,8 @@ enum Command {
         /// Id of the hold.
         hold: TxId,
     },
-    /// Make an account refuse debits.
-    Freeze {
-        /// Account to freeze.
-        account: Account,
-        #[command(flatten)]
-        once: Once,
-    },
-    /// Let an account accept debits again.
-    Unfreeze {
-        /// Account to unfreeze.
-        account: Account,
-        #[command(flatten)]
-        once: Once,
-    },
+    #[command(flatten)]
+    Terms(TermsCommand),
     #[command(flatten)]
     Read(ReadCommand),
     /// Show a transaction: its receipt, and what you may see of its private side.
@@ -286,7 +277,10 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             let mut fields = vec![
                 ("account", b.account.to_string()),
                 ("asset", b.asset.to_string()),
-                ("amount", b.amount_minor.to_string()),
+                (
+                    "balance",
+                    SignedAmount::of(b.amount_minor.0, b.overdrawn_minor.0).to_string(),
+                ),
                 ("available", b.available_minor.to_string()),
             ];
             fields.extend(b.nonce.map(|nonce| ("nonce", nonce.to_string())));
@@ -309,6 +303,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             )
         }
         Command::Read(command) => wallet_reads::run(&wallet, command, out),
+        Command::Terms(command) => terms::run(&wallet, command, out),
         Command::Tx { txid } => out.transaction(&explain(wallet.tx(txid, deadline()))?),
         Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),
         Command::Batch { file, once } => batch::commit(&wallet, &file, &once.key()?, out),
@@ -361,15 +356,10 @@ fn write_once(wallet: &WalletClient, command: Command) -> Result<Transaction, St
             wallet.reverse(&once.key()?, tx, &request, deadline())
         }
         Command::Release { hold, once } => wallet.release(&once.key()?, hold, deadline()),
-        Command::Freeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, true, deadline())
-        }
-        Command::Unfreeze { account, once } => {
-            wallet.set_frozen(&once.key()?, &account, false, deadline())
-        }
         Command::Balance { .. }
         | Command::Show { .. }
         | Command::Read(_)
+        | Command::Terms(_)
         | Command::Tx { .. }
         | Command::Abandon { .. }
         | Command::Batch { .. }

@@ -9,9 +9,9 @@ use ron_proto::ledger::{
     Direction, EntryKind, HoldState, ListedBalance, MetadataMember, Reference, StatementTime, TxId,
 };
 use ron_proto::wallet::{HistoryEntry, Statement};
-use ron_proto::{Account, Asset, Timestamp};
-use serde::Serialize;
+use ron_proto::{Account, Asset, SignedAmount, Timestamp};
 
+use crate::wallet::table::{Form, Table, print};
 use crate::wallet::{Out, deadline, explain};
 
 /// How long one request for events waits.
@@ -139,13 +139,6 @@ pub struct Cursors {
     /// Maximum number of entries, up to 500.
     #[arg(long, default_value_t = 100)]
     limit: u64,
-}
-
-#[derive(Args)]
-pub struct Form {
-    /// Print comma-separated values.
-    #[arg(long)]
-    csv: bool,
 }
 
 type Query = Vec<(&'static str, String)>;
@@ -330,10 +323,12 @@ fn accounts(
         for ListedBalance {
             asset,
             amount_minor,
+            overdrawn_minor,
         } in &listed.balances
         {
             let account = listed.account.to_string();
-            table.row([account, asset.to_string(), amount_minor.to_string()]);
+            let balance = SignedAmount::of(amount_minor.0, overdrawn_minor.0);
+            table.row([account, asset.to_string(), balance.to_string()]);
         }
     }
     print(&page, &table, out, form)
@@ -429,85 +424,4 @@ fn of_statement(statement: &Statement) -> Table {
         statement.closing_minor.to_string(),
     );
     table
-}
-
-/// Rows under their headings.
-struct Table {
-    headings: Vec<&'static str>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    fn new(headings: &[&'static str]) -> Self {
-        Self {
-            headings: headings.to_vec(),
-            rows: Vec::new(),
-        }
-    }
-
-    fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.to_vec());
-    }
-
-    fn widths(&self) -> Vec<usize> {
-        let width = |at: usize| {
-            let cells = self.rows.iter().map(|row| row[at].chars().count());
-            cells.fold(self.headings[at].len(), usize::max)
-        };
-        (0..self.headings.len()).map(width).collect()
-    }
-
-    /// One row, its columns aligned: numbers to the right.
-    fn line(&self, at: usize) -> String {
-        aligned(&self.rows[at], &self.widths())
-    }
-}
-
-fn aligned(cells: &[String], widths: &[usize]) -> String {
-    let cells = cells.iter().zip(widths).map(|(cell, width)| {
-        let number = !cell.is_empty() && cell.bytes().all(|b| b.is_ascii_digit());
-        if number {
-            format!("{cell:>width$}")
-        } else {
-            format!("{cell:<width$}")
-        }
-    });
-    let line = cells.collect::<Vec<_>>().join("  ");
-    line.trim_end().to_owned()
-}
-
-fn print<T: Serialize>(answer: &T, table: &Table, out: Out, form: &Form) -> Result<(), String> {
-    if out.json {
-        return Out::print(answer);
-    }
-    if form.csv {
-        let mut csv = csv::Writer::from_writer(std::io::stdout().lock());
-        let mut rows = std::iter::once(table.headings.iter().map(ToString::to_string).collect())
-            .chain(table.rows.iter().cloned());
-        return rows
-            .try_for_each(|row: Vec<String>| csv.write_record(row))
-            .and_then(|()| csv.flush().map_err(Into::into))
-            .map_err(|e| e.to_string());
-    }
-    let widths = table.widths();
-    let headings: Vec<String> = table.headings.iter().map(ToString::to_string).collect();
-    println!("{}", aligned(&headings, &widths));
-    for row in &table.rows {
-        println!("{}", aligned(row, &widths));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_aligned_to_the_right() {
-        let mut table = Table::new(&["account", "amount"]);
-        table.row(["acct:a".to_owned(), "5".to_owned()]);
-        table.row(["b".to_owned(), "12345678".to_owned()]);
-        assert_eq!(table.line(0), "acct:a          5");
-        assert_eq!(table.line(1), "b        12345678");
-    }
 }

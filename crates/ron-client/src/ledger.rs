@@ -6,11 +6,11 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, AccountPage, BudgetDoc, BudgetId, CommitAnswer, CommitRequest, EntryAnswer,
-    EntryPage, EntrySearch, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage, PastBalance,
-    ReceiptFile, RequestKey, ReversalsDoc, StatementPage, TxId,
+    AccountDoc, AccountPage, AssetDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest,
+    EntryAnswer, EntryPage, EntrySearch, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage,
+    PastBalance, ReceiptFile, RequestKey, ReversalsDoc, StatementPage, TrialBalance, TxId,
 };
-use ron_proto::{Account, EpochId, Tenant};
+use ron_proto::{Account, Asset, EpochId, Tenant};
 use serde::Serialize;
 
 use crate::call::{Caller, ClientError, encode, with_query};
@@ -62,6 +62,23 @@ impl LedgerClient {
             &format!("/v1/ledger/accounts/{}", encode(account.as_str())),
             deadline,
         )
+    }
+
+    /// Scale and title of an asset; 404 for one that is neither registered nor used.
+    pub fn asset(&self, asset: &Asset, deadline: Deadline) -> Result<AssetDoc, ClientError> {
+        let path = format!("/v1/ledger/assets/{}", encode(asset.as_str()));
+        self.0.get(&path, deadline)
+    }
+
+    /// Credits and debits of an asset by class of account.
+    pub fn trial_balance(
+        &self,
+        asset: &Asset,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<TrialBalance, ClientError> {
+        let path = format!("/v1/ledger/assets/{}/trial-balance", encode(asset.as_str()));
+        self.0.get(&with_query(&path, query), deadline)
     }
 
     /// Entries that match, newest first.

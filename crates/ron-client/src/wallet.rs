@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{AccountPage, HoldPage, PointInTime, ReceiptFile, TxId};
+use ron_proto::ledger::{
+    AccountDoc, AccountPage, AssetDoc, HoldPage, PointInTime, ReceiptFile, TrialBalance, TxId,
+};
 use ron_proto::wallet::{
-    AccountEvents, Balance, Batch, BatchAnswer, Burn, Capture, FoundTransactions, HistoryPage,
-    Hold, HoldMoney, IssueMoney, Nothing, Operation, Remarks, Reverse, Statement, Transaction,
-    Transfer,
+    AccountEvents, Balance, Batch, BatchAnswer, Burn, Capture, FoundTransactions, FreezeAccount,
+    HistoryPage, Hold, HoldMoney, IssueMoney, Nothing, Operation, Remarks, Reverse, SetAccount,
+    SetAsset, Statement, Transaction, Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
@@ -116,17 +118,80 @@ impl WalletClient {
         self.0.get(&format!("/v1/hold/{hold}"), deadline)
     }
 
-    /// Freezes an account (it refuses debits) or unfreezes it.
-    pub fn set_frozen(
+    /// Freezes sides of an account.
+    pub fn freeze(
         &self,
         key: &IdemKey,
         account: &Account,
-        frozen: bool,
+        request: &FreezeAccount,
         deadline: Deadline,
     ) -> Result<Transaction, ClientError> {
-        let verb = if frozen { "freeze" } else { "unfreeze" };
-        let path = format!("/v1/account/{}/{verb}", encode(account.as_str()));
-        self.write(&path, key, &Remarks::default(), deadline)
+        let path = format!("/v1/account/{}/freeze", encode(account.as_str()));
+        self.write(&path, key, request, deadline)
+    }
+
+    /// Frees sides of an account.
+    pub fn unfreeze(
+        &self,
+        key: &IdemKey,
+        account: &Account,
+        request: &FreezeAccount,
+        deadline: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        let path = format!("/v1/account/{}/unfreeze", encode(account.as_str()));
+        self.write(&path, key, request, deadline)
+    }
+
+    /// An account with its balances, limits and open holds.
+    pub fn account(
+        &self,
+        account: &Account,
+        deadline: Deadline,
+    ) -> Result<AccountDoc, ClientError> {
+        let path = format!("/v1/account/{}", encode(account.as_str()));
+        self.0.get(&path, deadline)
+    }
+
+    /// Opens or closes an account, or sets its class, freeze and limits.
+    pub fn set_account(
+        &self,
+        key: &IdemKey,
+        account: &Account,
+        request: &SetAccount,
+        deadline: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        let path = format!("/v1/account/{}", encode(account.as_str()));
+        self.write_by(Method::PUT, &path, key, request, deadline)
+    }
+
+    /// Scale and title of an asset.
+    pub fn asset(&self, asset: &Asset, deadline: Deadline) -> Result<AssetDoc, ClientError> {
+        let path = format!("/v1/assets/{}", encode(asset.as_str()));
+        self.0.get(&path, deadline)
+    }
+
+    /// Registers an asset, or changes its title.
+    pub fn set_asset(
+        &self,
+        key: &IdemKey,
+        asset: &Asset,
+        request: &SetAsset,
+        deadline: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        let path = format!("/v1/assets/{}", encode(asset.as_str()));
+        self.write_by(Method::PUT, &path, key, request, deadline)
+    }
+
+    /// Credits and debits of an asset by class of account, now or at a point.
+    pub fn trial_balance(
+        &self,
+        asset: &Asset,
+        at: Option<PointInTime>,
+        deadline: Deadline,
+    ) -> Result<TrialBalance, ClientError> {
+        let path = format!("/v1/assets/{}/trial-balance", encode(asset.as_str()));
+        let query: Vec<_> = at.map(|at| ("at", at.to_string())).into_iter().collect();
+        self.0.get(&with_query(&path, &query), deadline)
     }
 
     /// Entries of an account, newest first; `query` has the filters and cursors of the API.
@@ -246,12 +311,23 @@ impl WalletClient {
         body: &B,
         deadline: Deadline,
     ) -> Result<T, ClientError> {
+        self.write_by(Method::POST, path, key, body, deadline)
+    }
+
+    fn write_by<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        key: &IdemKey,
+        body: &B,
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
         let json = serde_json::to_vec(body).map_err(|e| ClientError::NotSent {
             detail: e.to_string(),
         })?;
         let key = key.to_string();
         let reply = self.0.send(&Outgoing {
-            method: Method::POST,
+            method,
             body: Some((json, "application/json")),
             headers: &[("Idempotency-Key", &key)],
             ..Outgoing::get(path, deadline)

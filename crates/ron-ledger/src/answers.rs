@@ -179,6 +179,8 @@ fn idem(op: &Op) -> String {
         | Body::Release { .. }
         | Body::Freeze { .. }
         | Body::Unfreeze { .. }
+        | Body::Account { .. }
+        | Body::Asset { .. }
         | Body::Abandon
         | Body::Reverse { .. } => header
             .key

@@ -9,14 +9,16 @@ use ron_files::DiskRoom;
 use ron_kernel::{Deadline, SendError, Sender, SharedClock, SharedRandom, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, Original, RecordPage, RequestKey, TxId,
-    escrow_account,
+    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, Original, RecordPage, RequestKey,
+    Sides, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::ReadError;
 
 use crate::answers::{self, LogEntry};
-use crate::core::{BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash, with_holds};
+use crate::core::{
+    AccountRow, BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash, with_holds,
+};
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
 use crate::requests::{BadRequest, ops_of, resolution_of};
 
@@ -179,6 +181,8 @@ impl Ledger {
             | Entry::Expire { .. }
             | Entry::Freeze { .. }
             | Entry::Unfreeze { .. }
+            | Entry::Account { .. }
+            | Entry::Asset { .. }
             | Entry::EpochOpen { .. }
             | Entry::EpochClose { .. }
             | Entry::Abandon { .. } => return None,
@@ -297,11 +301,16 @@ impl Ledger {
             let row = s.account(account);
             let mut balances: Vec<BalanceDoc> = row.map_or_else(Vec::new, |row| {
                 let doc = |b: &crate::core::Balance| {
-                    let asset = s.asset(b.asset)?.name.clone();
+                    let (level, limits) = (b.level(), row.limits(b.asset));
                     Some(BalanceDoc {
-                        asset,
-                        amount_minor: Amount(b.total),
-                        available_minor: Amount(b.total - b.held),
+                        asset: s.asset(b.asset)?.name.clone(),
+                        amount_minor: level.amount(),
+                        overdrawn_minor: level.overdrawn(),
+                        available_minor: Amount(b.available(limits.credit)),
+                        credits_minor: Amount(b.credits),
+                        debits_minor: Amount(b.debits),
+                        credit_limit_minor: Amount(limits.credit),
+                        max_balance_minor: limits.max.map(Amount),
                     })
                 };
                 row.balances.iter().filter_map(doc).collect()
@@ -310,7 +319,9 @@ impl Ledger {
             AccountDoc {
                 account: account.clone(),
                 nonce: row.map_or(0, |r| r.nonce),
-                frozen: row.is_some_and(|r| r.frozen),
+                frozen: row.map_or(Sides::None, |r| r.frozen),
+                closed: row.is_some_and(AccountRow::is_closed),
+                class: row.and_then(AccountRow::class).cloned(),
                 balances,
                 holds: s
                     .holds_of(account)

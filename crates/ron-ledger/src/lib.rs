@@ -10,15 +10,15 @@
 //!
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine`
-//! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `verify`
-//! (offline), `api`, `boot`, `settings`.
+//! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
+//! (trial balances), `verify` (offline), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
 //! that.
 //! **Invariant:** the log alone is the truth: `derived/` and the projection may be deleted at any
 //! time.
 //! **Invariant:** at every commit, also in release builds: per asset issued - burned = sum of
-//! balances; nothing below zero; nonces without gaps; one entry per key of a tenant's principal.
+//! balances; none below its credit limit; nonces without gaps; one entry per key of a tenant's principal.
 //!
 //! Formats: `docs/formats/ledger.md`.
 
@@ -54,6 +54,7 @@ mod settings;
 mod store;
 mod table;
 pub mod topology;
+mod trial;
 pub mod verify;
 mod wire;
 mod witness;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Receipt, Reference, TxId};
-use ron_proto::{Account, Amount, Asset, Timestamp};
+use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use ron_service::lag::{FollowerLag, follower_pause};
 use ron_service::{StoreError, open_private};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, params};
@@ -30,7 +30,7 @@ use crate::ledger::Ledger;
 const CHUNK: u64 = 2_000;
 /// Pause after each full chunk, so that catching up leaves the CPU to the writer.
 const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
-const FORMAT: i64 = 4;
+const FORMAT: i64 = 5;
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS entries (
@@ -170,8 +170,8 @@ impl Projection {
     }
 }
 
-/// What an account ever got and gave in an asset, and what holds reserve of it. Sums may pass 128
-/// bits where no balance does; modulo 2^128 the difference is still right.
+/// What an account ever got and gave in an asset, and what holds reserve of it. The ledger refuses
+/// entries with which a sum would pass 128 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Total {
     credits: u128,
@@ -189,8 +189,8 @@ impl Total {
         })
     }
 
-    const fn balance(self) -> u128 {
-        self.credits.wrapping_sub(self.debits)
+    const fn balance(self) -> SignedAmount {
+        SignedAmount::of(self.credits, self.debits)
     }
 }
 
@@ -321,6 +321,8 @@ const fn moves(kind: EntryKind) -> bool {
         | EntryKind::Expire
         | EntryKind::Freeze
         | EntryKind::Unfreeze
+        | EntryKind::Account
+        | EntryKind::Asset
         | EntryKind::EpochClose
         | EntryKind::Abandon => false,
     }

@@ -36,8 +36,9 @@ impl Reader {
         }
     }
 
-    /// A budget's id does not say whose token it belongs to.
-    pub const fn sees_budgets(&self) -> bool {
+    /// For what belongs to no tenant: a budget's id does not say whose token it belongs to, and a trial
+    /// balance sums the accounts of all.
+    pub const fn sees_all(&self) -> bool {
         matches!(self, Self::OfAll)
     }
 

@@ -24,6 +24,9 @@ ron_service::settings! {
         /// that would exceed it is refused (limits_exceeded). Settlement is exempt. The default is
         /// above what can ever be issued.
         "ledger.account_total_max_minor" => account_total_max: Amount = "340282366920938463463374607430768211455", restart(Threads);
+        /// Whether an asset must be registered before money of it is issued; an issue of another is
+        /// refused (asset_unregistered). Money that is there already can be moved all the same.
+        "assets.strict" => strict_assets: bool = "false", restart(Threads);
         /// Maintain the SQLite projection, which serves the history endpoint and ad-hoc queries.
         "ledger.projection" => projection: bool = "true", restart(Threads);
         /// Maximum number of commits waiting for the writer; further ones get 429.
@@ -54,6 +57,7 @@ impl Settings {
         Limits {
             accounts: self.accounts_max,
             account_total: self.account_total_max.0,
+            registered_assets: self.strict_assets,
             refusals: REFUSALS_MAX,
         }
     }
@@ -82,6 +86,7 @@ mod tests {
         let tight = [
             ("ledger.accounts_max", "7"),
             ("ledger.account_total_max_minor", "1000"),
+            ("assets.strict", "true"),
         ];
         let (accounts, account_total) = (7, 1_000);
         assert_eq!(
@@ -89,6 +94,7 @@ mod tests {
             Limits {
                 accounts,
                 account_total,
+                registered_assets: true,
                 ..format
             }
         );

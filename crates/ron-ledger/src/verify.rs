@@ -156,7 +156,7 @@ fn report(checked: ron_tlog::Verified, state: &State, keys: usize) -> Report {
         asset: a.name.to_string(),
         issued: a.issued,
         burned: a.burned,
-        circulating: a.circulating,
+        circulating: a.circulating(),
     };
     Report {
         origin: checked.origin,

@@ -7,7 +7,7 @@ use ron_proto::Tenant;
 use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
 
 use crate::core::{
-    Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Original, Payout, Refusal,
+    Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Limit, Op, Original, Payout, Refusal,
 };
 
 impl From<Kind> for EntryKind {
@@ -22,6 +22,8 @@ impl From<Kind> for EntryKind {
             Kind::Expire => Self::Expire,
             Kind::Freeze => Self::Freeze,
             Kind::Unfreeze => Self::Unfreeze,
+            Kind::Account => Self::Account,
+            Kind::Asset => Self::Asset,
             Kind::EpochOpen => Self::EpochOpen,
             Kind::Payout => Self::Payout,
             Kind::EpochClose => Self::EpochClose,
@@ -36,9 +38,16 @@ impl From<&Refusal> for RefusalCode {
         match why {
             Refusal::InsufficientFunds => Self::InsufficientFunds,
             Refusal::NonceConflict { .. } => Self::NonceConflict,
-            Refusal::LimitsExceeded | Refusal::Limit(_) => Self::LimitsExceeded,
+            Refusal::LimitsExceeded
+            | Refusal::Limit(Limit::Accounts(_) | Limit::AccountTotal(_)) => Self::LimitsExceeded,
+            Refusal::Limit(Limit::RegisteredAssets) => Self::AssetUnregistered,
             Refusal::AmountOverflow => Self::AmountOverflow,
             Refusal::AccountFrozen => Self::AccountFrozen,
+            Refusal::AccountClosed => Self::AccountClosed,
+            Refusal::AccountNotEmpty => Self::AccountNotEmpty,
+            Refusal::CreditInUse => Self::CreditInUse,
+            Refusal::MaxBalance => Self::MaxBalance,
+            Refusal::AssetScale => Self::AssetScale,
             Refusal::ReservedAccount => Self::ReservedAccount,
             Refusal::HoldNotFound => Self::HoldNotFound,
             Refusal::HoldTooSmall => Self::HoldTooSmall,
@@ -296,20 +305,44 @@ impl From<wire::Entry> for Entry {
                 principal,
                 key,
                 account,
+                sides,
                 details,
             } => Self::new(
                 keyed(tenant, principal, key, details),
-                Body::Freeze { account },
+                Body::Freeze { account, sides },
             ),
             wire::Entry::Unfreeze {
                 tenant,
                 principal,
                 key,
                 account,
+                sides,
                 details,
             } => Self::new(
                 keyed(tenant, principal, key, details),
-                Body::Unfreeze { account },
+                Body::Unfreeze { account, sides },
+            ),
+            wire::Entry::Account {
+                tenant,
+                principal,
+                key,
+                account,
+                terms,
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Account { account, terms },
+            ),
+            wire::Entry::Asset {
+                tenant,
+                principal,
+                key,
+                asset,
+                terms,
+                details,
+            } => Self::new(
+                keyed(tenant, principal, key, details),
+                Body::Asset { asset, terms },
             ),
             wire::Entry::EpochOpen {
                 principal,
@@ -503,18 +536,36 @@ impl From<&Op> for wire::Entry {
                 batch,
             },
             Body::Expire { hold } => Self::Expire { hold },
-            Body::Freeze { account } => Self::Freeze {
+            Body::Freeze { account, sides } => Self::Freeze {
                 tenant,
                 principal,
                 key: key(),
                 account,
+                sides,
                 details,
             },
-            Body::Unfreeze { account } => Self::Unfreeze {
+            Body::Unfreeze { account, sides } => Self::Unfreeze {
                 tenant,
                 principal,
                 key: key(),
                 account,
+                sides,
+                details,
+            },
+            Body::Account { account, terms } => Self::Account {
+                tenant,
+                principal,
+                key: key(),
+                account,
+                terms,
+                details,
+            },
+            Body::Asset { asset, terms } => Self::Asset {
+                tenant,
+                principal,
+                key: key(),
+                asset,
+                terms,
                 details,
             },
             Body::EpochOpen(open) => Self::EpochOpen {

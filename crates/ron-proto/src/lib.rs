@@ -26,5 +26,5 @@ pub use problem::{Problem, ProblemBody};
 pub use receipt::LogReceipt;
 pub use values::{
     Account, Alg, Amount, Asset, ContentId, DebitAmount, EpochId, IdemKey, Kid, KidVersion, OpId,
-    Purpose, RequestId, Tenant, Timestamp, ValueError,
+    Purpose, RequestId, SignedAmount, Tenant, Timestamp, ValueError,
 };

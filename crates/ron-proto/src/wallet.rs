@@ -3,11 +3,14 @@
 //! Every POST requires an `Idempotency-Key` header; amounts are decimal strings of minor units.
 
 mod reads;
+mod terms;
 
 pub use reads::{
     AccountEvents, FoundTransactions, HistoryEntry, HistoryPage, ResumeWebhook, Statement,
     WebhookDoc, WebhookMessage, WebhookState, Webhooks,
 };
+pub use terms::{FreezeAccount, SetAccount, SetAsset};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -291,9 +294,12 @@ pub struct Balance {
     pub account: Account,
     /// The asset asked for.
     pub asset: Asset,
-    /// Balance in minor units, including held amounts.
+    /// Balance in minor units, including held amounts; 0 when the account is overdrawn.
     pub amount_minor: Amount,
-    /// Balance less the held amounts, in minor units.
+    /// How far the account is overdrawn, in minor units.
+    pub overdrawn_minor: Amount,
+    /// What the next debit may take, in minor units: the balance and the credit limit, less the held
+    /// amounts. In a balance of the past without the credit limit.
     pub available_minor: Amount,
     /// The ledger's time of this state.
     pub as_of: Timestamp,
@@ -413,6 +419,7 @@ pub enum WalletAction {
     Hold,
     /// Moving back what a transaction moved, out of the account that it credited.
     Reverse,
-    /// Freezing and unfreezing accounts.
+    /// Freezing accounts and setting what holds for them. With `*` as account also registering assets and
+    /// reading trial balances.
     Admin,
 }

@@ -153,7 +153,9 @@ mod tests {
         Arc::new(AccountDoc {
             account: name.parse().unwrap(),
             nonce: 0,
-            frozen: false,
+            frozen: ron_proto::ledger::Sides::None,
+            closed: false,
+            class: None,
             balances: Vec::new(),
             holds: Vec::new(),
             seq,

@@ -10,8 +10,9 @@ pub struct PolicyRequest<'a> {
     pub tenant: &'a Tenant,
     pub principal: &'a str,
     pub action: WalletAction,
-    /// The debited account; credited for an issue, read for a read.
-    pub account: &'a Account,
+    /// The debited account; credited for an issue, read for a read; `None` for an operation on all
+    /// accounts.
+    pub account: Option<&'a Account>,
     /// The asset; `None` for an operation on all assets.
     pub asset: Option<&'a Asset>,
     /// Minor units; `None` for reads, and for an amount that only the ledger knows.
@@ -58,14 +59,26 @@ fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
     rule.tenant == *ask.tenant
         && matches(&rule.principal, ask.principal)
         && rule.actions.contains(&ask.action)
-        && rule
-            .accounts
-            .iter()
-            .any(|p| matches(p, ask.account.as_str()))
-        && match ask.asset {
-            Some(asset) => rule.assets.iter().any(|p| matches(p, asset.as_str())),
-            None => rule.assets.iter().any(|p| p == "*"),
-        }
+        && covers(&rule.accounts, ask.account.map(Account::as_str))
+        && covers(&rule.assets, ask.asset.map(Asset::as_str))
+}
+
+/// Whether one of the patterns matches the name; without a name, whether they match all names.
+fn covers(patterns: &[String], name: Option<&str>) -> bool {
+    patterns.iter().any(|pattern| match name {
+        Some(name) => matches(pattern, name),
+        None => pattern == "*",
+    })
+}
+
+/// Whether the caller may read something in this asset.
+pub fn reads_asset(policy: &WalletPolicy, tenant: &Tenant, principal: &str, asset: &Asset) -> bool {
+    policy.rules.iter().any(|rule| {
+        rule.tenant == *tenant
+            && matches(&rule.principal, principal)
+            && rule.actions.contains(&WalletAction::Read)
+            && covers(&rule.assets, Some(asset.as_str()))
+    })
 }
 
 /// Exact match, or prefix match when the pattern ends in `*`.
@@ -124,7 +137,7 @@ mod tests {
                 tenant: &here,
                 principal,
                 action,
-                account: &account,
+                account: Some(&account),
                 asset: Some(&asset),
                 amount: Some(Amount(amount)),
             };
@@ -218,7 +231,7 @@ mod tests {
             tenant: &tenant,
             principal: "alice",
             action: WalletAction::Transfer,
-            account: &account,
+            account: Some(&account),
             asset: Some(&asset),
             amount: None,
         };

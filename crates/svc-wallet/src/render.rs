@@ -150,6 +150,9 @@ pub fn problem(code: RefusalCode) -> Problem {
     let (status, title) = match code {
         RefusalCode::LimitsExceeded => (403, "Limit exceeded"),
         RefusalCode::AccountFrozen => (403, "Account frozen"),
+        RefusalCode::AccountClosed => (403, "Account closed"),
+        RefusalCode::MaxBalance => (403, "Maximum balance"),
+        RefusalCode::AssetUnregistered => (403, "Asset not registered"),
         RefusalCode::ReservedAccount => (403, "Reserved account"),
         RefusalCode::IdempotencyMismatch => return mismatch(),
         RefusalCode::InsufficientFunds => (409, "Insufficient funds"),

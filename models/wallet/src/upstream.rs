@@ -122,7 +122,9 @@ impl Client {
         AccountDoc {
             account: account.clone(),
             nonce: row.map_or(0, |r| r.nonce),
-            frozen: false,
+            frozen: ron_proto::ledger::Sides::None,
+            closed: false,
+            class: None,
             balances: vec![BalanceDoc {
                 asset: "ron".parse().expect("a constant name"),
                 amount_minor: Amount(total),

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
-    AccountDoc, AccountPage, BudgetDoc, CommitAnswer, CommitRequest, Direction, EntryAnswer,
-    EntryKind, EntryPage, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage, HoldState,
-    MAX_COMMIT_BYTES, PastBalance, RequestKey, ReversalsDoc, StatementPage, StatementTime,
+    AccountDoc, AccountPage, AssetDoc, BudgetDoc, CommitAnswer, CommitRequest, Direction,
+    EntryAnswer, EntryKind, EntryPage, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage,
+    HoldState, MAX_COMMIT_BYTES, PastBalance, RequestKey, ReversalsDoc, StatementPage,
+    StatementTime, TrialBalance,
 };
 use ron_proto::{Account, Asset, Timestamp, scope};
 use ron_service::lag::FollowerLag;
@@ -48,6 +49,7 @@ pub fn router(api: &Arc<Api>) -> Router {
         .add_all(state_routes(api))
         .add(history_route(api))
         .add_all(account_routes(api))
+        .add_all(asset_routes(api))
         .add_all(entry_routes(api))
         .add_all(receipts::routes(api))
 }
@@ -221,6 +223,28 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
             .returns::<HoldPage>(200)
             .errors(&[400, 404, 503])
             .while_draining(),
+    ]
+}
+
+fn asset_routes(api: &Arc<Api>) -> [Route; 2] {
+    let [a, b] = [api; 2].map(Arc::clone);
+    [
+        Route::get("/v1/ledger/assets/{asset}", READ, move |req| {
+            reads::asset(&a, req)
+        })
+        .summary("Scale and title of an asset")
+        .returns::<AssetDoc>(200)
+        .errors(&[400, 404])
+        .while_draining(),
+        Route::get("/v1/ledger/assets/{asset}/trial-balance", READ, move |req| {
+            reads::trial_balance(&b, req)
+        })
+        .summary("Credits and debits of an asset by class of account; without ledger:audit for services of the installation only")
+        .query_as::<String>("at", false, "A sequence of the ledger, or a time: entries up to it count")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
+        .returns::<TrialBalance>(200)
+        .errors(&[400, 404, 503])
+        .while_draining(),
     ]
 }
 

@@ -9,7 +9,7 @@ use ron_proto::ledger::{
     EntryPage, EntrySearch, Event, FoundEntry, MAX_WIRE_INTEGER, PointInTime, RequestKey,
     ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId, Viewer,
 };
-use ron_proto::{Account, Amount, Problem, Timestamp, ValueError};
+use ron_proto::{Account, Asset, Problem, SignedAmount, Timestamp, ValueError};
 use ron_tlog::ReadError;
 
 use super::Api;
@@ -61,7 +61,9 @@ fn search_failed(error: SearchError) -> Problem {
             tracing::warn!(event = "projection_read_failed", error = %e);
             Problem::unavailable("the projection cannot be read now", 1)
         }
-        SearchError::Behind { .. } => Problem::unavailable(error.to_string(), 1),
+        SearchError::Behind { .. } | SearchError::Expired => {
+            Problem::unavailable(error.to_string(), 1)
+        }
         SearchError::TooLong => Problem::bad_request(error.to_string()),
     }
 }
@@ -72,7 +74,7 @@ fn load(
     api: &Api,
     req: &Request,
     account: Option<&Account>,
-    found: Vec<(u64, Option<Amount>)>,
+    found: Vec<(u64, Option<SignedAmount>)>,
 ) -> Result<Vec<FoundEntry>, Problem> {
     let reader = Reader::new(&req.principal);
     let of_account = account.is_some_and(|account| reader.sees_account(account));
@@ -283,10 +285,48 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
     }
 }
 
+pub(super) fn asset(api: &Api, req: &Request) -> Answer {
+    req.query_only(&[])?;
+    let asset: Asset = param(req, "asset")?;
+    match api.ledger.asset(&asset) {
+        Some(doc) => Ok(Response::json(200, &doc)),
+        None => Err(no_asset()),
+    }
+}
+
+fn no_asset() -> Problem {
+    Problem::not_found("the asset is neither registered nor used")
+}
+
+pub(super) fn trial_balance(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["at", "min_seq"])?;
+    let asset: Asset = param(req, "asset")?;
+    // Sums over accounts of all tenants.
+    if !Reader::new(&req.principal).sees_all() {
+        return Err(no_asset());
+    }
+    let min_seq = min_seq(api, req)?;
+    let now = api.ledger.trial_balance(&asset).ok_or_else(no_asset)?;
+    let doc = match req.query_as::<PointInTime>("at")? {
+        None => now,
+        Some(at) => {
+            if let PointInTime::Seq(seq) = at {
+                existing(seq, api.ledger.head_seq())?;
+            }
+            let history = projection(api)?;
+            let past = api
+                .ledger
+                .trial_balance_at(history, &asset, at, min_seq, req.deadline);
+            past.map_err(search_failed)?
+        }
+    };
+    Ok(Response::json(200, &doc))
+}
+
 pub(super) fn budget(api: &Api, req: &Request) -> Answer {
     req.query_only(&[])?;
     let id = param(req, "id")?;
-    if !Reader::new(&req.principal).sees_budgets() {
+    if !Reader::new(&req.principal).sees_all() {
         return Err(Problem::not_found(
             "budgets belong to tokens: svc-wallet shows a token its own at /v1/budget",
         ));

@@ -16,7 +16,7 @@ use super::op::{Op, with_holds};
 use super::overlay::Overlay;
 use super::private::Salts;
 use super::rules::Stop;
-use super::state::State;
+use super::state::{Balance, State};
 use super::verdict::{Refusal, Verdict};
 
 /// The outcome of an entry given to a [`Step`].
@@ -343,10 +343,13 @@ impl<'a> Step<'a> {
                     t.row.name, t.row.nonce, t.nonces
                 )));
             }
-            if let Some(b) = t.row.balances.iter().find(|b| b.held > b.total) {
+            let uncovered = |b: &&Balance| !b.is_covered(t.row.limits(b.asset).credit);
+            if let Some(b) = t.row.balances.iter().find(uncovered) {
                 return Err(Broken(format!(
                     "account {}: held {} of {}",
-                    t.row.name, b.held, b.total
+                    t.row.name,
+                    b.held,
+                    b.level()
                 )));
             }
         }
@@ -364,8 +367,8 @@ impl<'a> Step<'a> {
         }
     }
 
-    /// Per asset: the balances changed by exactly what was issued and burned, and the supply still
-    /// adds up.
+    /// Per asset: the credits and debits of the accounts rose by exactly those of the asset, and credits
+    /// less debits are still issues less burns.
     fn check_conservation(&self) -> Result<(), Broken> {
         let mut moved: BTreeMap<u32, (u128, u128)> = self
             .overlay
@@ -374,32 +377,40 @@ impl<'a> Step<'a> {
             .keys()
             .map(|ix| (*ix, (0, 0)))
             .collect();
-        let overflow = || Broken("balances of one batch overflow".to_owned());
         for t in &self.overlay.delta.touched {
             let old = self.overlay.state.account_at(t.ix);
             for b in &t.row.balances {
-                let before = old.map_or(0, |r| r.balance(b.asset).total);
-                let (up, down) = moved.entry(b.asset).or_default();
-                let sum = if b.total >= before { up } else { down };
-                *sum = sum
-                    .checked_add(b.total.abs_diff(before))
-                    .ok_or_else(overflow)?;
+                let before = old.map_or_else(Balance::default, |r| r.balance(b.asset));
+                let (credits, debits) = moved.entry(b.asset).or_default();
+                let rise = |sum: u128, now: u128, before: u128| {
+                    now.checked_sub(before)
+                        .and_then(|rise| sum.checked_add(rise))
+                };
+                let rises = (
+                    rise(*credits, b.credits, before.credits),
+                    rise(*debits, b.debits, before.debits),
+                );
+                let (Some(up), Some(down)) = rises else {
+                    return Err(Broken(format!(
+                        "account {}: credits or debits fell, or rose above 128 bits",
+                        t.row.name
+                    )));
+                };
+                (*credits, *debits) = (up, down);
             }
         }
-        for (ix, (up, down)) in moved {
+        for (ix, (credits, debits)) in moved {
             let old = self.overlay.state.asset(ix);
             let Some(new) = self.overlay.delta.assets.get(&ix).or(old) else {
                 continue;
             };
-            let issued = new.issued - old.map_or(0, |a| a.issued);
-            let burned = new.burned - old.map_or(0, |a| a.burned);
-            // up + burned == down + issued, without subtraction; the carry is part of the
-            // comparison, so sums above 128 bits compare correctly.
-            let moved_sum = up.overflowing_add(burned) == down.overflowing_add(issued);
-            if !moved_sum || new.issued.checked_sub(new.burned) != Some(new.circulating) {
+            let before = old.map_or((0, 0), |a| (a.credits, a.debits));
+            let rises = new.credits.checked_sub(before.0) == Some(credits)
+                && new.debits.checked_sub(before.1) == Some(debits);
+            if !rises || !new.adds_up() {
                 return Err(Broken(format!(
-                    "asset {}: issued {issued}, burned {burned}, balances rose {up}, fell {down}",
-                    new.name
+                    "asset {}: issued {}, burned {}, accounts credited {credits}, debited {debits}",
+                    new.name, new.issued, new.burned
                 )));
             }
         }

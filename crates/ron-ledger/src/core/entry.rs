@@ -4,10 +4,12 @@
 //! A change of an API does not touch these types: `wire.rs` converts them.
 
 use ron_proto::ledger::{
-    BatchTag, BudgetId, EntryKey, HoldRef, LEDGER_PRINCIPAL, MAX_BUDGETS, MAX_WIRE_INTEGER, Memo,
-    Metadata, PrincipalName, Reference, RequestKey, TxId, is_pool_of,
+    AccountTerms, AssetTerms, BatchTag, BudgetId, EntryKey, HoldRef, LEDGER_PRINCIPAL, MAX_BUDGETS,
+    MAX_SCALE, MAX_WIRE_INTEGER, Memo, Metadata, PrincipalName, Reference, RequestKey, Sides, TxId,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+
+use super::settlement::{EpochOpen, Payout};
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
@@ -50,6 +52,8 @@ kinds! {
     EpochClose = 12,
     Abandon = 13,
     Reverse = 14,
+    Account = 15,
+    Asset = 16,
 }
 
 impl Kind {
@@ -68,6 +72,8 @@ impl Kind {
             | Self::Hold
             | Self::Freeze
             | Self::Unfreeze
+            | Self::Account
+            | Self::Asset
             | Self::EpochOpen
             | Self::Payout
             | Self::EpochClose
@@ -250,36 +256,6 @@ pub struct Debit {
     pub nonce: Option<u64>,
 }
 
-/// Binds an epoch to one manifest and moves its total from the pool into escrow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochOpen {
-    pub epoch: EpochId,
-    /// The pool that funds it.
-    pub from: Account,
-    pub asset: Asset,
-    /// The sum of all payouts.
-    pub amount: Amount,
-    pub commitment: ContentId,
-    /// Root of the Merkle-sum tree over the payouts.
-    pub sum_root: ContentId,
-    pub recipients: u64,
-    /// Identifies the usage that the epoch pays for.
-    pub source: ContentId,
-    /// The earlier epoch that this one corrects.
-    pub adjusts: Option<EpochId>,
-}
-
-/// Pays one recipient out of the epoch's escrow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payout {
-    pub epoch: EpochId,
-    /// Must be the epoch's next.
-    pub index: u64,
-    pub to: Account,
-    pub asset: Asset,
-    pub amount: Amount,
-}
-
 /// What an entry does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
@@ -317,9 +293,19 @@ pub enum Body {
     },
     Freeze {
         account: Account,
+        sides: Sides,
     },
     Unfreeze {
         account: Account,
+        sides: Sides,
+    },
+    Account {
+        account: Account,
+        terms: AccountTerms,
+    },
+    Asset {
+        asset: Asset,
+        terms: AssetTerms,
     },
     EpochOpen(EpochOpen),
     Payout(Payout),
@@ -361,6 +347,8 @@ impl Body {
             Self::Expire { .. } => Kind::Expire,
             Self::Freeze { .. } => Kind::Freeze,
             Self::Unfreeze { .. } => Kind::Unfreeze,
+            Self::Account { .. } => Kind::Account,
+            Self::Asset { .. } => Kind::Asset,
             Self::EpochOpen(_) => Kind::EpochOpen,
             Self::Payout(_) => Kind::Payout,
             Self::EpochClose { .. } => Kind::EpochClose,
@@ -394,6 +382,14 @@ impl Body {
         match self.debit() {
             Some(debit) => debit.nonce,
             None => None,
+        }
+    }
+
+    /// What is set for an account.
+    pub(super) const fn account_terms(&self) -> Option<&AccountTerms> {
+        match self {
+            Self::Account { terms, .. } => Some(terms),
+            _ => None,
         }
     }
 
@@ -458,6 +454,8 @@ impl Entry {
             | Kind::Expire
             | Kind::Freeze
             | Kind::Unfreeze
+            | Kind::Account
+            | Kind::Asset
             | Kind::Reverse => {
                 self.body.asks_the_same(&first.body)
                     && self.header.same_but_limits(&first.header, erased)
@@ -491,7 +489,23 @@ impl Entry {
                 debit.check()?;
                 (true, true, true, true)
             }
-            Body::Release { .. } | Body::Freeze { .. } | Body::Unfreeze { .. } => {
+            Body::Release { .. } => (true, true, false, false),
+            Body::Freeze { sides, .. } | Body::Unfreeze { sides, .. } => {
+                if sides.is_none() {
+                    return bad("sides", "are debits, credits or both");
+                }
+                (true, true, false, false)
+            }
+            Body::Account { terms, .. } => {
+                if *terms == AccountTerms::default() {
+                    return bad("terms", "set nothing");
+                }
+                (true, true, false, false)
+            }
+            Body::Asset { terms, .. } => {
+                if terms.scale > MAX_SCALE {
+                    return bad("scale", "is at most 38");
+                }
                 (true, true, false, false)
             }
             Body::Abandon => (true, false, false, false),
@@ -557,40 +571,18 @@ impl Debit {
     }
 }
 
-impl EpochOpen {
-    fn check(&self, tenant: &Tenant) -> Result<(), BadEntry> {
-        // A rule of the core, so that no caller that settles for several tenants pays one tenant's
-        // epoch from another's pool.
-        if !is_pool_of(tenant, &self.from) {
-            return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
-        }
-        if self.adjusts.as_ref() == Some(&self.epoch) {
-            return bad("adjusts", "must name another epoch");
-        }
-        count("recipients", self.recipients, 0)?;
-        let (recipients, amount) = (u128::from(self.recipients), self.amount.0);
-        if (recipients == 0) != (amount == 0) || amount < recipients {
-            return bad(
-                "amount_minor",
-                "must be at least one minor unit per recipient, and 0 without recipients",
-            );
-        }
-        Ok(())
-    }
-}
-
-const fn bad(field: &'static str, why: &'static str) -> Result<(), BadEntry> {
+pub(super) const fn bad(field: &'static str, why: &'static str) -> Result<(), BadEntry> {
     Err(BadEntry { field, why })
 }
 
-fn positive(amount: Amount) -> Result<(), BadEntry> {
+pub(super) fn positive(amount: Amount) -> Result<(), BadEntry> {
     match amount.0 {
         0 => bad("amount_minor", "must be above zero"),
         _ => Ok(()),
     }
 }
 
-fn count(field: &'static str, n: u64, min: u64) -> Result<(), BadEntry> {
+pub(super) fn count(field: &'static str, n: u64, min: u64) -> Result<(), BadEntry> {
     match n {
         n if n < min => bad(field, "counts from 1"),
         n if n > MAX_WIRE_INTEGER => bad(field, "must be below 2^53"),

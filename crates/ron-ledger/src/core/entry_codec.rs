@@ -7,15 +7,17 @@ use ron_proto::ledger::{HoldRef, TxId, escrow_account};
 use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
-use super::entry::{Body, Debit, Entry, EpochOpen, Kind, Original, Payout};
+use super::entry::{Body, Debit, Entry, Kind, Original};
 use super::private::{Private, time};
+use super::settlement::{EpochOpen, Payout};
+use super::terms;
 use super::verdict::Effect;
 
 /// Accounts, money and links of an entry: what it moved, or what it asked for when it was refused.
 /// A receipt consists of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'e> {
-    /// The debited account; the account of a freeze.
+    /// The debited account; the account of a freeze, or of what is set for it.
     pub from: Option<Cow<'e, Account>>,
     pub to: Option<Cow<'e, Account>>,
     pub asset: Option<Cow<'e, Asset>>,
@@ -95,8 +97,14 @@ impl<'e> Facts<'e> {
             } => Self::of_hold(made(*hold), effect, Some(to), *amount),
             Body::Release { hold } => Self::of_hold(made(*hold), effect, None, None),
             Body::Expire { hold } => Self::of_hold(*hold, effect, None, None),
-            Body::Freeze { account } | Body::Unfreeze { account } => Self {
+            Body::Freeze { account, .. }
+            | Body::Unfreeze { account, .. }
+            | Body::Account { account, .. } => Self {
                 from: Some(Cow::Borrowed(account)),
+                ..Self::default()
+            },
+            Body::Asset { asset, .. } => Self {
+                asset: Some(Cow::Borrowed(asset)),
                 ..Self::default()
             },
             Body::EpochOpen(open) => Self {
@@ -202,6 +210,10 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
             o.option(amount.map(|n| n.0), Out::amount);
             o.option(original.as_ref().map(|o| o.amount.0), Out::amount);
         }
+        Body::Freeze { sides, .. } | Body::Unfreeze { sides, .. } => {
+            o.byte(terms::sides_number(*sides));
+        }
+        Body::Asset { terms, .. } => terms::put_asset(o, terms),
         Body::EpochOpen(open) => {
             o.text(open.epoch.as_str());
             o.bytes(&open.commitment.0);
@@ -223,8 +235,7 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
         | Body::Burn { .. }
         | Body::Release { .. }
         | Body::Expire { .. }
-        | Body::Freeze { .. }
-        | Body::Unfreeze { .. }
+        | Body::Account { .. }
         | Body::Abandon => {}
     }
 }
@@ -290,8 +301,25 @@ pub(super) fn read_entry(
             hold: hold()?.into(),
         },
         Kind::Expire => Body::Expire { hold: hold()? },
-        Kind::Freeze => Body::Freeze { account: from()? },
-        Kind::Unfreeze => Body::Unfreeze { account: from()? },
+        Kind::Freeze => Body::Freeze {
+            account: from()?,
+            sides: terms::sides(i)?,
+        },
+        Kind::Unfreeze => Body::Unfreeze {
+            account: from()?,
+            sides: terms::sides(i)?,
+        },
+        Kind::Account => Body::Account {
+            account: from()?,
+            terms: match private.terms {
+                Some(terms) => terms,
+                None => return i.fail("the private record lacks what is set for the account"),
+            },
+        },
+        Kind::Asset => Body::Asset {
+            asset: asset()?,
+            terms: terms::asset(i)?,
+        },
         Kind::EpochOpen => Body::EpochOpen(EpochOpen {
             from: from()?,
             asset: asset()?,

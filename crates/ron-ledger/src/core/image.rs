@@ -1,10 +1,16 @@
 //! The canonical encoding of a whole state, as stored in snapshots. Equal states have equal bytes.
 
+use std::collections::BTreeMap;
+
 use ron_proto::ledger::BudgetId;
 use ron_proto::{Asset, ContentId, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
-use super::state::{AccountRow, AssetRow, Balance, BudgetRow, EpochRow, Frozen, HoldRow, State};
+use super::state::{
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochRow, Frozen, HoldRow, RowTerms,
+    State,
+};
+use super::terms;
 use crate::table::{Rows, Table};
 
 /// Why an image was refused.
@@ -28,8 +34,11 @@ impl Frozen {
         o.varint(self.assets.len() as u64);
         for a in &self.assets {
             o.text(a.name.as_str());
+            o.option(a.terms.as_ref(), terms::put_asset);
             o.amount(a.issued);
             o.amount(a.burned);
+            o.amount(a.credits);
+            o.amount(a.debits);
         }
         o.varint(self.accounts.len() as u64);
         for (i, row) in self.accounts.iter().enumerate() {
@@ -90,19 +99,18 @@ impl State {
             ..Self::default()
         };
         for _ in 0..i.varint()? {
-            let (name, issued, burned): (Asset, _, _) = (i.value()?, i.amount()?, i.amount()?);
-            let circulating = issued.checked_sub(burned);
-            let circulating = circulating
-                .ok_or_else(|| ImageError::Audit(format!("asset {name}: burned above issued")))?;
+            let name: Asset = i.value()?;
             let known = s.asset_names.insert(name.folded(), s.assets.len() as u32);
             if known.is_some() {
                 return Err(ImageError::Audit(format!("asset {name} is there twice")));
             }
             s.assets.push(AssetRow {
                 name,
-                issued,
-                burned,
-                circulating,
+                terms: i.option(terms::asset)?,
+                issued: i.amount()?,
+                burned: i.amount()?,
+                credits: i.amount()?,
+                debits: i.amount()?,
             });
         }
         let n = i.varint()?;
@@ -168,15 +176,45 @@ impl State {
 fn put_account(o: &mut Out, row: &AccountRow) {
     o.text(row.name.as_str());
     o.varint(row.nonce);
-    o.byte(u8::from(row.frozen));
+    o.byte(terms::sides_number(row.frozen));
+    o.option(row.terms.as_deref(), put_terms);
     o.varint(row.balances.len() as u64);
     for b in &row.balances {
         o.varint(u64::from(b.asset));
-        o.amount(b.total);
+        o.amount(b.credits);
+        o.amount(b.debits);
         o.amount(b.held);
         o.varint(b.day);
         o.amount(b.day_total);
     }
+}
+
+fn put_terms(o: &mut Out, terms: &RowTerms) {
+    o.byte(u8::from(terms.closed));
+    o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
+    o.varint(terms.limits.len() as u64);
+    for (asset, limits) in &terms.limits {
+        o.varint(u64::from(*asset));
+        o.amount(limits.credit);
+        o.option(limits.max, Out::amount);
+    }
+}
+
+fn row_terms(i: &mut In<'_>) -> Result<Box<RowTerms>, DecodeError> {
+    let mut terms = RowTerms {
+        closed: flag(i)?,
+        class: i.option(In::value)?,
+        limits: BTreeMap::new(),
+    };
+    for _ in 0..i.varint()? {
+        let asset = row_number(i)?;
+        let limits = BalanceLimits {
+            credit: i.amount()?,
+            max: i.option(In::amount)?,
+        };
+        terms.limits.insert(asset, limits);
+    }
+    Ok(Box::new(terms))
 }
 
 fn row_number(i: &mut In<'_>) -> Result<u32, DecodeError> {
@@ -199,14 +237,16 @@ fn budget_ids(i: &mut In<'_>) -> Result<Box<[BudgetId]>, DecodeError> {
 
 fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
     let (name, nonce) = (i.value()?, i.varint()?);
-    let frozen = flag(i)?;
+    let frozen = terms::sides(i)?;
+    let terms = i.option(row_terms)?;
     let n = i.varint()?;
     let mut balances = Vec::with_capacity(usize::try_from(n).unwrap_or(0).min(16));
     for _ in 0..n {
         let asset = row_number(i)?;
         balances.push(Balance {
             asset,
-            total: i.amount()?,
+            credits: i.amount()?,
+            debits: i.amount()?,
             held: i.amount()?,
             day: i.varint()?,
             day_total: i.amount()?,
@@ -216,6 +256,7 @@ fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
         name,
         nonce,
         frozen,
+        terms,
         balances,
     })
 }

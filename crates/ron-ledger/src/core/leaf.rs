@@ -4,9 +4,10 @@
 //! leaf    := 0x01 | kind | seq varint | ts varint (unix ms) | link | outcome | facts | detail | private_hash(32)
 //! genesis := 0x01 | 0x00 | 0x00 | ts varint | origin text
 //! link    := 0x00 | 0x01 position varint, length varint      (one linked commit)
-//! outcome := 0x00 done | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount)
+//! outcome := 0x00 done | code (1..) (expected | paid_by text)? | 0xfe (0x01 varint | 0x02 amount | 0x03)
 //!            expected: a varint with nonce_conflict, index_gap; paid_by: the epoch, with usage_paid
-//!            0xfe: refused by the operator's limit of accounts (1) or of one account's total (2)
+//!            0xfe: refused by the operator's limit of accounts (1), of one account's total (2), or
+//!            because only registered assets may be issued (3)
 //! facts   := present varint | [from] [to] [asset] [amount] [hold] [batch] [reverses]
 //! detail  := by kind
 //! ```
@@ -232,6 +233,11 @@ fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
         20 => Refusal::RefusalBudget,
         21 => Refusal::NotReversible,
         22 => Refusal::ReversalTooLarge,
+        23 => Refusal::AccountClosed,
+        24 => Refusal::AccountNotEmpty,
+        25 => Refusal::CreditInUse,
+        26 => Refusal::MaxBalance,
+        27 => Refusal::AssetScale,
         LIMITED => Refusal::Limit(read_limit(i)?),
         n => return i.fail(format!("refusal {n} is not known")),
     };
@@ -245,6 +251,7 @@ fn read_limit(i: &mut In<'_>) -> Result<Limit, DecodeError> {
             _ => i.fail("there can never be so many accounts"),
         },
         2 => i.amount().map(Limit::AccountTotal),
+        3 => Ok(Limit::RegisteredAssets),
         n => i.fail(format!("limit {n} is not known")),
     }
 }
@@ -288,6 +295,11 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
         Refusal::RefusalBudget => o.byte(20),
         Refusal::NotReversible => o.byte(21),
         Refusal::ReversalTooLarge => o.byte(22),
+        Refusal::AccountClosed => o.byte(23),
+        Refusal::AccountNotEmpty => o.byte(24),
+        Refusal::CreditInUse => o.byte(25),
+        Refusal::MaxBalance => o.byte(26),
+        Refusal::AssetScale => o.byte(27),
         Refusal::Limit(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);
             o.varint(u64::from(*most));
@@ -296,6 +308,7 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
             o.bytes(&[LIMITED, 2]);
             o.amount(*most);
         }
+        Refusal::Limit(Limit::RegisteredAssets) => o.bytes(&[LIMITED, 3]),
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Limits {
     pub accounts: u32,
     /// Maximum minor units of one asset in one account; an entry that would exceed it is refused.
     pub account_total: u128,
+    /// Whether only registered assets may be issued.
+    pub registered_assets: bool,
     /// Refusals with a leaf that a principal may cause at once; see [`REFUSAL_MS`].
     pub refusals: u32,
 }
@@ -37,6 +39,7 @@ impl Default for Limits {
         Self {
             accounts: ACCOUNTS_MAX,
             account_total: ISSUED_MAX,
+            registered_assets: false,
             refusals: u32::MAX,
         }
     }
@@ -52,6 +55,10 @@ impl Limits {
                 account_total,
                 ..none
             },
+            Limit::RegisteredAssets => Self {
+                registered_assets: true,
+                ..none
+            },
         }
     }
 }
@@ -63,4 +70,6 @@ pub enum Limit {
     Accounts(u32),
     /// The maximum minor units of one asset in one account.
     AccountTotal(u128),
+    /// Only registered assets may be issued.
+    RegisteredAssets,
 }

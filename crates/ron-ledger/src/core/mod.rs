@@ -22,15 +22,13 @@ mod private;
 mod rules;
 mod settlement;
 mod state;
+mod terms;
 mod verdict;
 
 pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
-pub use entry::{
-    BadEntry, Body, Budget, Debit, Entry, EpochOpen, Erased, Header, KeyHash, Kind, Original,
-    Payout,
-};
+pub use entry::{BadEntry, Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original};
 pub use entry_codec::Facts;
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
@@ -38,8 +36,10 @@ pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
 pub use op::{Op, key_hash, with_holds};
 pub use private::{Layout, Opening, Part, Private, Salts};
 pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
+pub use settlement::{EpochOpen, Payout};
 pub use state::{
-    AccountRow, AssetRow, Balance, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow, State,
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow,
+    RowTerms, State,
 };
 pub use verdict::{Effect, Refusal, Verdict};
 

@@ -45,12 +45,22 @@ impl Overlay<'_> {
             .expect("row numbers come from find or intern")
     }
 
-    /// What may leave the account now: its balance less what is held.
+    /// What may leave the account now: its balance and credit limit less what is held.
     pub(super) fn available(&self, account: u32, asset: u32) -> u128 {
-        let b = self.row(account).balance(asset);
-        b.total
-            .checked_sub(b.held)
-            .expect("never more is held than is there")
+        let row = self.row(account);
+        row.balance(asset).available(row.limits(asset).credit)
+    }
+
+    /// Credits an account; callers have checked that the asset has room for it.
+    pub(super) fn credit(&mut self, account: u32, asset: u32, amount: u128) {
+        self.touch(account).row.balance_mut(asset).credits += amount;
+        self.asset_mut(asset).credits += amount;
+    }
+
+    /// Debits an account; callers have checked what is available.
+    pub(super) fn debit(&mut self, account: u32, asset: u32, amount: u128) {
+        self.touch(account).row.balance_mut(asset).debits += amount;
+        self.asset_mut(asset).debits += amount;
     }
 
     pub(super) fn touch(&mut self, ix: u32) -> &mut Touched {
@@ -108,19 +118,17 @@ impl Overlay<'_> {
     }
 
     pub(super) fn asset_mut(&mut self, ix: u32) -> &mut AssetRow {
-        let row = self.asset(ix).clone();
-        self.top().assets.entry(ix).or_insert(row)
+        if !self.top().assets.contains_key(&ix) {
+            let row = self.asset(ix).clone();
+            self.top().assets.insert(ix, row);
+        }
+        self.top().assets.get_mut(&ix).expect("inserted above")
     }
 
     pub(super) fn add_asset(&mut self, name: &Asset) -> u32 {
         let added: u32 = self.layers().map(|d| d.assets_added).sum();
         let ix = self.state.assets.len() as u32 + added;
-        let row = AssetRow {
-            name: name.clone(),
-            issued: 0,
-            burned: 0,
-            circulating: 0,
-        };
+        let row = AssetRow::new(name.clone(), None);
         let top = self.top();
         top.assets_added += 1;
         top.assets.insert(ix, row);

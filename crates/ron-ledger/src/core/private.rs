@@ -8,7 +8,7 @@
 //! ```text
 //! private      := salt(16) | caller | text*
 //! caller       := length varint | salt(16) | fields
-//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling] | [budgets] | [up_to]
+//! fields       := present varint | tenant | principal | [key] | [nonce] | [effective_at] | [batch] | [daily_ceiling] | [budgets] | [up_to] | [terms]
 //! text         := tag | state | hash(32) | length varint | salt(16) | value      memo, metadata, reference, in this order
 //! state        := 0x01 | 0x00 erased: salt and value are zero bytes
 //! private_hash  = SHA-256(salt | (tag | hash)*)       the caller's part has tag 1
@@ -20,11 +20,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_proto::ledger::{BatchTag, BudgetId, MAX_BUDGETS, Metadata};
+use ron_proto::ledger::{AccountTerms, BatchTag, BudgetId, MAX_BUDGETS, Metadata};
 use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
 use super::entry::{Budget, Entry, Erased, Header};
+use super::terms;
 
 pub(crate) const SALT: usize = 16;
 
@@ -175,8 +176,9 @@ const DAILY_CEILING: u64 = 1 << 4;
 const OWN_REFERENCE: u64 = 1 << 5;
 const BUDGETS: u64 = 1 << 6;
 const UP_TO: u64 = 1 << 7;
-const KNOWN: u64 =
-    KEY | NONCE | EFFECTIVE_AT | BATCH | DAILY_CEILING | OWN_REFERENCE | BUDGETS | UP_TO;
+const TERMS: u64 = 1 << 8;
+/// All bits, which are the lowest.
+const KNOWN: u64 = 2 * TERMS - 1;
 
 fn present(entry: &Entry) -> u64 {
     let h = &entry.header;
@@ -189,6 +191,7 @@ fn present(entry: &Entry) -> u64 {
         (OWN_REFERENCE, !h.share_reference),
         (BUDGETS, !h.budgets.is_empty()),
         (UP_TO, entry.body.up_to().is_some()),
+        (TERMS, entry.body.account_terms().is_some()),
     ];
     let bits = bits.into_iter().filter(|(_, there)| *there);
     bits.map(|(bit, _)| bit).sum()
@@ -221,6 +224,9 @@ fn put_fields(o: &mut Out, entry: &Entry) {
     }
     if let Some(most) = entry.body.up_to() {
         o.amount(most.0);
+    }
+    if let Some(set) = entry.body.account_terms() {
+        terms::put_account(o, set);
     }
 }
 
@@ -265,6 +271,7 @@ fn fields_len(entry: &Entry) -> usize {
         + h.daily_ceiling.map_or(0, amount_len)
         + budgets_len(&h.budgets)
         + entry.body.up_to().map_or(0, amount_len)
+        + entry.body.account_terms().map_or(0, terms::account_len)
 }
 
 fn budgets_len(budgets: &[Budget]) -> usize {
@@ -300,6 +307,8 @@ pub struct Private {
     pub nonce: Option<u64>,
     /// The maximum of a debit of all that is available.
     pub up_to: Option<Amount>,
+    /// What is set for an account.
+    pub terms: Option<AccountTerms>,
     pub erased: Erased,
 }
 
@@ -404,6 +413,7 @@ impl Layout {
             mut header,
             nonce,
             up_to,
+            terms,
         } = read_caller(&bytes[fields.clone()]).map_err(within(fields.start))?;
         let mut erased = Erased::default();
         for t in &self.texts {
@@ -425,6 +435,7 @@ impl Layout {
             header,
             nonce,
             up_to,
+            terms,
             erased,
         })
     }
@@ -459,6 +470,7 @@ pub(crate) struct Caller {
     pub(crate) header: Header,
     pub(crate) nonce: Option<u64>,
     pub(crate) up_to: Option<Amount>,
+    pub(crate) terms: Option<AccountTerms>,
 }
 
 /// Reads the fields of a caller's part.
@@ -484,11 +496,13 @@ pub(crate) fn read_caller(fields: &[u8]) -> Result<Caller, DecodeError> {
         h.budgets = budgets(&mut i)?;
     }
     let up_to = has(UP_TO).then(|| i.amount().map(Amount)).transpose()?;
+    let terms = has(TERMS).then(|| terms::account(&mut i)).transpose()?;
     i.end()?;
     Ok(Caller {
         header: h,
         nonce,
         up_to,
+        terms,
     })
 }
 

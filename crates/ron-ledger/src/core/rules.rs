@@ -1,6 +1,6 @@
 //! What each kind of entry requires and does. Every rule checks first and changes afterwards, so
-//! that a refusal has no effect. Order of checks: reserved, frozen, nonce, ceiling, budgets,
-//! funds, the operator's limits.
+//! that a refusal has no effect. Order of checks: reserved, closed, frozen, nonce, ceiling, budgets,
+//! funds, then whether the credited account may take it, the operator's limits, overflow.
 
 use std::borrow::Cow;
 
@@ -98,8 +98,14 @@ impl Overlay<'_> {
             }
             Body::Release { hold } => return self.end_hold(made(*hold)?).map(Some),
             Body::Expire { hold } => return self.expire(*hold).map(Some),
-            Body::Freeze { account } => self.set_frozen(account, true)?,
-            Body::Unfreeze { account } => self.set_frozen(account, false)?,
+            Body::Freeze { account, sides } => {
+                self.freeze(account, self.frozen(account).and(*sides))?;
+            }
+            Body::Unfreeze { account, sides } => {
+                self.freeze(account, self.frozen(account).without(*sides))?;
+            }
+            Body::Account { account, terms } => self.set_account(account, terms)?,
+            Body::Asset { asset, terms } => self.set_asset(asset, terms)?,
             Body::EpochOpen(open) => self.epoch_open(tenant, open, seq)?,
             Body::Payout(payout) => self.payout(tenant, payout, seq)?,
             Body::EpochClose { epoch, commitment } => {
@@ -119,7 +125,7 @@ impl Overlay<'_> {
     }
 
     /// Refuses a new account above the limit of accounts.
-    fn room(&self, name: &Account) -> Rule<()> {
+    pub(super) fn room(&self, name: &Account) -> Rule<()> {
         self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
     }
 
@@ -131,16 +137,69 @@ impl Overlay<'_> {
         }
     }
 
-    /// Refuses an amount that would bring the account above the limit per account.
-    fn within_total(&self, name: &Account, asset: Option<u32>, amount: u128) -> Rule<()> {
-        let there = match (self.find(name), asset) {
-            (Some(ix), Some(asset)) => self.row(ix).balance(asset).total,
-            _ => 0,
+    /// Refuses to debit an account that is closed or frozen.
+    pub(super) fn may_debit(&self, account: u32) -> Rule<()> {
+        let row = self.row(account);
+        if row.is_closed() {
+            return no(Refusal::AccountClosed);
+        }
+        if row.frozen.debits() {
+            return no(Refusal::AccountFrozen);
+        }
+        Ok(())
+    }
+
+    /// Refuses to credit an account that is closed or frozen.
+    pub(super) fn may_credit(&self, name: &Account) -> Rule<()> {
+        match self.find(name).map(|ix| self.row(ix)) {
+            Some(row) if row.is_closed() => no(Refusal::AccountClosed),
+            Some(row) if row.frozen.credits() => no(Refusal::AccountFrozen),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses an amount that the account may not take, or would bring it above its maximum or the
+    /// operator's. Money that the account itself pays does not raise its balance.
+    fn check_credit(
+        &self,
+        name: &Account,
+        asset: Option<u32>,
+        amount: u128,
+        payer: Option<u32>,
+    ) -> Rule<()> {
+        self.may_credit(name)?;
+        let to = self.find(name);
+        if to.is_none() || to != payer {
+            let (there, own) = match (to, asset) {
+                (Some(ix), Some(asset)) => {
+                    let row = self.row(ix);
+                    (row.balance(asset), row.limits(asset).max)
+                }
+                _ => (Balance::default(), None),
+            };
+            let sum = there.after_credit(amount);
+            let within = |most: u128| sum.is_some_and(|sum| sum <= most);
+            if own.is_some_and(|most| !within(most)) {
+                return no(Refusal::MaxBalance);
+            }
+            let most = self.limits.account_total;
+            if !within(most) {
+                return no(Refusal::Limit(Limit::AccountTotal(most)));
+            }
+        }
+        self.room(name)
+    }
+
+    /// Refuses an amount that an asset's sums of all credits and debits cannot take.
+    pub(super) fn turnover(&self, asset: Option<u32>, amount: u128) -> Rule<()> {
+        let Some(row) = asset.map(|ix| self.asset(ix)) else {
+            return Ok(());
         };
-        let most = self.limits.account_total;
-        match there.checked_add(amount) {
-            Some(total) if total <= most => Ok(()),
-            _ => no(Refusal::Limit(Limit::AccountTotal(most))),
+        let fits = |sum: u128| sum.checked_add(amount).is_some();
+        if fits(row.credits) && fits(row.debits) {
+            Ok(())
+        } else {
+            no(Refusal::AmountOverflow)
         }
     }
 
@@ -240,7 +299,7 @@ impl Overlay<'_> {
 
     fn issue(&mut self, to: &Account, asset: &Asset, amount: u128, budgets: &[Budget]) -> Rule<()> {
         reserved(to)?;
-        let known = self.asset_ix(asset)?;
+        let known = self.usable_asset(asset)?;
         self.within_budgets(budgets, amount)?;
         let issued = known.map_or(0, |ix| self.asset(ix).issued);
         let Some(issued) = issued.checked_add(amount) else {
@@ -249,14 +308,12 @@ impl Overlay<'_> {
         if issued > ISSUED_MAX {
             return no(Refusal::LimitsExceeded);
         }
-        self.within_total(to, known, amount)?;
-        self.room(to)?;
+        self.check_credit(to, known, amount, None)?;
+        self.turnover(known, amount)?;
         let ix = known.unwrap_or_else(|| self.add_asset(asset));
-        let row = self.asset_mut(ix);
-        row.issued = issued;
-        row.circulating += amount;
+        self.asset_mut(ix).issued = issued;
         let to = self.intern(to);
-        self.touch(to).row.balance_mut(ix).total += amount;
+        self.credit(to, ix, amount);
         self.count_budgets(budgets, amount);
         Ok(())
     }
@@ -282,9 +339,11 @@ impl Overlay<'_> {
     fn check_debit(&self, d: &Debit, header: &Header) -> Rule<(u32, u32)> {
         reserved(&d.from)?;
         let from = self.find(&d.from);
-        let nonce = match from.map(|ix| self.row(ix)) {
-            Some(row) if row.frozen => return no(Refusal::AccountFrozen),
-            Some(row) => row.nonce,
+        let nonce = match from {
+            Some(ix) => {
+                self.may_debit(ix)?;
+                self.row(ix).nonce
+            }
             None => 0,
         };
         if d.nonce.is_some_and(|n| n != nonce + 1) {
@@ -320,22 +379,25 @@ impl Overlay<'_> {
     fn transfer(&mut self, d: &Debit, header: &Header, to: &Account) -> Rule<()> {
         reserved(to)?;
         let (from, asset) = self.check_debit(d, header)?;
-        self.within_total(to, Some(asset), d.amount.0)?;
-        self.room(to)?;
+        self.check_credit(to, Some(asset), d.amount.0, None)?;
+        self.turnover(Some(asset), d.amount.0)?;
         self.note_debit(d, header, (from, asset));
-        self.touch(from).row.balance_mut(asset).total -= d.amount.0;
+        self.debit(from, asset, d.amount.0);
         let to = self.intern(to);
-        self.touch(to).row.balance_mut(asset).total += d.amount.0;
+        self.credit(to, asset, d.amount.0);
         Ok(())
     }
 
     fn burn(&mut self, d: &Debit, header: &Header) -> Rule<()> {
         let (from, asset) = self.check_debit(d, header)?;
+        // With credit an account can hold more than there is.
+        if self.asset(asset).circulating() < d.amount.0 {
+            return no(Refusal::InsufficientFunds);
+        }
+        self.turnover(Some(asset), d.amount.0)?;
         self.note_debit(d, header, (from, asset));
-        self.touch(from).row.balance_mut(asset).total -= d.amount.0;
-        let row = self.asset_mut(asset);
-        row.burned += d.amount.0;
-        row.circulating -= d.amount.0;
+        self.debit(from, asset, d.amount.0);
+        self.asset_mut(asset).burned += d.amount.0;
         Ok(())
     }
 
@@ -378,9 +440,7 @@ impl Overlay<'_> {
         let Some(hold) = self.hold(id).filter(|h| h.expires_at > ts).cloned() else {
             return no(Refusal::HoldNotFound);
         };
-        if self.row(hold.account).frozen {
-            return no(Refusal::AccountFrozen);
-        }
+        self.may_debit(hold.account)?;
         let amount = asked.map_or(hold.remaining, |asked| asked.0);
         // The budgets that the hold was counted against have paid for its captures already.
         let others = || budgets.iter().filter(|b| !hold.budgets.contains(&b.id));
@@ -388,18 +448,14 @@ impl Overlay<'_> {
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(Refusal::HoldTooSmall);
         };
-        // A capture to the holder's own account does not raise its total.
-        if self.find(to) != Some(hold.account) {
-            self.within_total(to, Some(hold.asset), amount)?;
-        }
-        self.room(to)?;
+        self.check_credit(to, Some(hold.asset), amount, Some(hold.account))?;
+        self.turnover(Some(hold.asset), amount)?;
         let effect = self.effect(&hold, amount);
-        let from = self.touch(hold.account).row.balance_mut(hold.asset);
-        from.total -= amount;
-        from.held -= amount;
+        self.touch(hold.account).row.balance_mut(hold.asset).held -= amount;
+        self.debit(hold.account, hold.asset, amount);
         self.count_budgets(others(), amount);
         let to = self.intern(to);
-        self.touch(to).row.balance_mut(hold.asset).total += amount;
+        self.credit(to, hold.asset, amount);
         let left = (remaining > 0).then(|| HoldRow {
             remaining,
             ..hold.clone()
@@ -429,9 +485,7 @@ impl Overlay<'_> {
             return no(Refusal::ReversalTooLarge);
         }
         let payer = self.find(from);
-        if payer.is_some_and(|ix| self.row(ix).frozen) {
-            return no(Refusal::AccountFrozen);
-        }
+        payer.map_or(Ok(()), |ix| self.may_debit(ix))?;
         let asset = self.asset_ix(&original.asset)?;
         self.within_ceiling(payer, asset, amount, header.daily_ceiling)?;
         self.within_budgets(&header.budgets, amount)?;
@@ -441,16 +495,13 @@ impl Overlay<'_> {
         if self.available(payer, asset) < amount {
             return no(Refusal::InsufficientFunds);
         }
-        // A reversal to the debited account itself does not raise its total.
-        if from != to {
-            self.within_total(to, Some(asset), amount)?;
-        }
-        self.room(to)?;
+        self.check_credit(to, Some(asset), amount, Some(payer))?;
+        self.turnover(Some(asset), amount)?;
         self.count_day(payer, asset, amount, header.daily_ceiling);
         self.count_budgets(&header.budgets, amount);
-        self.touch(payer).row.balance_mut(asset).total -= amount;
+        self.debit(payer, asset, amount);
         let payee = self.intern(to);
-        self.touch(payee).row.balance_mut(asset).total += amount;
+        self.credit(payee, asset, amount);
         self.top().reversed.insert(tx.seq(), done + amount);
         Ok(Effect {
             from: from.clone(),
@@ -484,13 +535,5 @@ impl Overlay<'_> {
             asset: self.asset(hold.asset).name.clone(),
             amount: Amount(amount),
         }
-    }
-
-    fn set_frozen(&mut self, account: &Account, frozen: bool) -> Rule<()> {
-        reserved(account)?;
-        self.room(account)?;
-        let ix = self.intern(account);
-        self.touch(ix).row.frozen = frozen;
-        Ok(())
     }
 }

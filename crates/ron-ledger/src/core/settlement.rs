@@ -1,14 +1,66 @@
-//! What the kinds that settle reward epochs require and do.
+//! The kinds that settle reward epochs: what they say, require and do.
 
-use ron_proto::ledger::escrow_account;
-use ron_proto::{Account, Asset, ContentId, EpochId, Tenant};
+use ron_proto::ledger::{escrow_account, is_pool_of};
+use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 
-use super::entry::{EpochOpen, Payout};
+use super::entry::{BadEntry, bad, count};
 use super::limits::ACCOUNTS_MAX;
 use super::overlay::Overlay;
 use super::rules::{Rule, Stop, no, reserved};
 use super::state::{EpochKey, EpochRow};
 use super::verdict::Refusal;
+
+/// Binds an epoch to one manifest and moves its total from the pool into escrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochOpen {
+    pub epoch: EpochId,
+    /// The pool that funds it.
+    pub from: Account,
+    pub asset: Asset,
+    /// The sum of all payouts.
+    pub amount: Amount,
+    pub commitment: ContentId,
+    /// Root of the Merkle-sum tree over the payouts.
+    pub sum_root: ContentId,
+    pub recipients: u64,
+    /// Identifies the usage that the epoch pays for.
+    pub source: ContentId,
+    /// The earlier epoch that this one corrects.
+    pub adjusts: Option<EpochId>,
+}
+
+/// Pays one recipient out of the epoch's escrow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Payout {
+    pub epoch: EpochId,
+    /// Must be the epoch's next.
+    pub index: u64,
+    pub to: Account,
+    pub asset: Asset,
+    pub amount: Amount,
+}
+
+impl EpochOpen {
+    pub(super) fn check(&self, tenant: &Tenant) -> Result<(), BadEntry> {
+        // A rule of the core, so that no caller that settles for several tenants pays one tenant's
+        // epoch from another's pool.
+        if !is_pool_of(tenant, &self.from) {
+            return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
+        }
+        if self.adjusts.as_ref() == Some(&self.epoch) {
+            return bad("adjusts", "must name another epoch");
+        }
+        count("recipients", self.recipients, 0)?;
+        let (recipients, amount) = (u128::from(self.recipients), self.amount.0);
+        if (recipients == 0) != (amount == 0) || amount < recipients {
+            return bad(
+                "amount_minor",
+                "must be at least one minor unit per recipient, and 0 without recipients",
+            );
+        }
+        Ok(())
+    }
+}
 
 /// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
 impl Overlay<'_> {
@@ -33,9 +85,10 @@ impl Overlay<'_> {
         let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
         let escrow = escrow_account(tenant, &open.epoch);
         self.room_among(&escrow, ACCOUNTS_MAX)?;
-        self.touch(pool).row.balance_mut(asset).total -= open.amount.0;
+        self.turnover(Some(asset), open.amount.0)?;
+        self.debit(pool, asset, open.amount.0);
         let escrow = self.intern(&escrow);
-        self.touch(escrow).row.balance_mut(asset).total += open.amount.0;
+        self.credit(escrow, asset, open.amount.0);
         let row = EpochRow {
             commitment: open.commitment,
             sum_root: open.sum_root,
@@ -80,14 +133,11 @@ impl Overlay<'_> {
     fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {
         reserved(from)?;
         let pool = self.find(from);
-        if pool.is_some_and(|ix| self.row(ix).frozen) {
-            return no(Refusal::AccountFrozen);
-        }
+        pool.map_or(Ok(()), |ix| self.may_debit(ix))?;
         let (Some(pool), Some(asset)) = (pool, self.asset_ix(asset)?) else {
             return no(Refusal::InsufficientFunds);
         };
-        let b = self.row(pool).balance(asset);
-        if b.total - b.held < amount {
+        if self.available(pool, asset) < amount {
             no(Refusal::InsufficientFunds)
         } else {
             Ok((pool, asset))
@@ -105,9 +155,9 @@ impl Overlay<'_> {
         self.check_payout(e, payout)?;
         let (asset, amount) = (e.asset, payout.amount.0);
         let escrow = self.intern(&escrow_account(tenant, &payout.epoch));
-        self.touch(escrow).row.balance_mut(asset).total -= amount;
+        self.debit(escrow, asset, amount);
         let to = self.intern(&payout.to);
-        self.touch(to).row.balance_mut(asset).total += amount;
+        self.credit(to, asset, amount);
         let e = self.epoch_mut(&key);
         e.paid += amount;
         e.note_payout(seq);
@@ -131,7 +181,10 @@ impl Overlay<'_> {
         let left = e.recipients - payout.index - 1;
         match (e.total - e.paid).checked_sub(payout.amount.0) {
             Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
-                self.room_among(&payout.to, ACCOUNTS_MAX)
+                // No maximum of the payee holds up the epoch, but a payee that may not be credited does.
+                self.may_credit(&payout.to)?;
+                self.room_among(&payout.to, ACCOUNTS_MAX)?;
+                self.turnover(Some(e.asset), payout.amount.0)
             }
             _ => no(Refusal::EpochConflict),
         }
@@ -162,6 +215,6 @@ impl Overlay<'_> {
 
     fn escrow_is_empty(&self, key: &EpochKey, asset: u32) -> bool {
         self.find(&escrow_account(&key.0, &key.1))
-            .is_none_or(|ix| self.row(ix).balance(asset).total == 0)
+            .is_none_or(|ix| self.row(ix).balance(asset).is_empty())
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ron_proto::ledger::{BudgetId, PrincipalName, TxId};
-use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::ledger::{AccountClass, AssetTerms, BudgetId, PrincipalName, Sides, TxId};
+use ron_proto::{Account, Asset, ContentId, EpochId, SignedAmount, Tenant, Timestamp};
 
 use crate::table::{Rows, Table};
 
@@ -15,18 +15,41 @@ pub struct AccountRow {
     pub name: Account,
     /// The last nonce used; 0 before the first debit.
     pub nonce: u64,
-    /// Whether debits are refused.
-    pub frozen: bool,
+    /// The sides that are frozen.
+    pub frozen: Sides,
+    /// What else was set for the account; most have none.
+    pub terms: Option<Box<RowTerms>>,
     /// One per asset ever used, in the order of first use.
     pub balances: Vec<Balance>,
 }
 
-/// An account's balance in one asset.
+/// What an operator set for an account.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowTerms {
+    /// Whether debits and credits are refused.
+    pub closed: bool,
+    pub class: Option<AccountClass>,
+    /// By the row number of the asset; ones that limit nothing have no item.
+    pub limits: BTreeMap<u32, BalanceLimits>,
+}
+
+/// Limits of a balance, in minor units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalanceLimits {
+    /// How far it may be below zero.
+    pub credit: u128,
+    /// No entry brings it above this.
+    pub max: Option<u128>,
+}
+
+/// An account's balance in one asset: credits less debits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     pub asset: u32,
-    /// Everything in the account, held or not.
-    pub total: u128,
+    /// All that ever came in. At most the sum of the asset, which does not overflow.
+    pub credits: u128,
+    /// All that ever went out, held money excluded.
+    pub debits: u128,
     /// The part reserved by open holds.
     pub held: u128,
     /// The UTC day of `day_total`.
@@ -35,12 +58,52 @@ pub struct Balance {
     pub day_total: u128,
 }
 
+impl Balance {
+    /// What the next debit may take with this credit limit.
+    pub const fn available(&self, credit: u128) -> u128 {
+        let with_credit = match self.credits.checked_sub(self.debits) {
+            Some(above) => above.saturating_add(credit),
+            None => credit.saturating_sub(self.debits - self.credits),
+        };
+        with_credit.saturating_sub(self.held)
+    }
+
+    /// Whether a credit limit suffices for debits and held money.
+    pub const fn is_covered(&self, credit: u128) -> bool {
+        match self.debits.checked_sub(self.credits) {
+            None => self.held <= (self.credits - self.debits).saturating_add(credit),
+            Some(below) => match below.checked_add(self.held) {
+                Some(used) => used <= credit,
+                None => false,
+            },
+        }
+    }
+
+    /// The balance after `amount` more; `None` above 128 bits. Below zero counts as zero.
+    pub const fn after_credit(&self, amount: u128) -> Option<u128> {
+        match self.credits.checked_sub(self.debits) {
+            Some(above) => above.checked_add(amount),
+            None => Some(amount.saturating_sub(self.debits - self.credits)),
+        }
+    }
+
+    /// Whether there is neither money nor debt, nor a hold.
+    pub const fn is_empty(&self) -> bool {
+        self.credits == self.debits && self.held == 0
+    }
+
+    pub const fn level(&self) -> SignedAmount {
+        SignedAmount::of(self.credits, self.debits)
+    }
+}
+
 impl AccountRow {
     pub(super) fn new(name: Account) -> Self {
         Self {
             name,
             nonce: 0,
-            frozen: false,
+            frozen: Sides::None,
+            terms: None,
             balances: Vec::new(),
         }
     }
@@ -71,17 +134,85 @@ impl AccountRow {
             });
         &mut self.balances[at]
     }
+
+    pub fn is_closed(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.closed)
+    }
+
+    pub fn class(&self) -> Option<&AccountClass> {
+        self.terms.as_ref()?.class.as_ref()
+    }
+
+    /// The limits of the balance in `asset`.
+    pub fn limits(&self, asset: u32) -> BalanceLimits {
+        let terms = self.terms.as_ref();
+        terms
+            .and_then(|terms| terms.limits.get(&asset).copied())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn set_limits(&mut self, asset: u32, limits: BalanceLimits) {
+        let terms = self.terms_mut();
+        if limits == BalanceLimits::default() {
+            terms.limits.remove(&asset);
+        } else {
+            terms.limits.insert(asset, limits);
+        }
+    }
+
+    pub(super) fn terms_mut(&mut self) -> &mut RowTerms {
+        self.terms.get_or_insert_default()
+    }
+
+    /// Equal states have equal images, so terms that set nothing are not kept.
+    pub(super) fn forget_empty_terms(&mut self) {
+        if self.terms.as_deref() == Some(&RowTerms::default()) {
+            self.terms = None;
+        }
+    }
 }
 
-/// Supply of one asset.
+/// Supply and turnover of one asset: credits less debits are issues less burns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssetRow {
     pub name: Asset,
+    /// Present for a registered asset.
+    pub terms: Option<AssetTerms>,
     pub issued: u128,
     pub burned: u128,
-    /// The sum of all balances, maintained from their differences and compared with `issued -
-    /// burned`.
-    pub circulating: u128,
+    /// Sum of the credits of all accounts, maintained entry by entry and compared with their sum.
+    pub credits: u128,
+    /// Sum of the debits of all accounts.
+    pub debits: u128,
+}
+
+impl AssetRow {
+    pub(super) const fn new(name: Asset, terms: Option<AssetTerms>) -> Self {
+        Self {
+            name,
+            terms,
+            issued: 0,
+            burned: 0,
+            credits: 0,
+            debits: 0,
+        }
+    }
+
+    /// What was issued and not burned.
+    pub const fn circulating(&self) -> u128 {
+        self.issued - self.burned
+    }
+
+    /// Whether credits less debits are issues less burns.
+    pub(super) const fn adds_up(&self) -> bool {
+        match (
+            self.issued.checked_sub(self.burned),
+            self.credits.checked_sub(self.debits),
+        ) {
+            (Some(supply), Some(sum)) => supply == sum,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -278,6 +409,11 @@ impl State {
         self.accounts.iter()
     }
 
+    /// A copy of all accounts; cheap, because the rows are shared.
+    pub fn accounts_copy(&self) -> Rows<AccountRow> {
+        self.accounts.clone()
+    }
+
     pub fn hold(&self, id: TxId) -> Option<&HoldRow> {
         self.holds.get(&id.seq()).filter(|h| h.id == id)
     }
@@ -341,11 +477,11 @@ impl State {
         }
     }
 
-    /// Recomputes every sum from the rows: per asset issued - burned = sum of balances; per
-    /// account, held funds do not exceed the total and equal its open holds. The error names the
-    /// first row at fault.
+    /// Recomputes every sum from the rows: per asset, credits and debits are those of the accounts,
+    /// and credits less debits are issues less burns; per account, held funds are its open holds and
+    /// no more than balance and credit limit. The error names the first row at fault.
     pub fn audit(&self) -> Result<(), String> {
-        let mut sums = vec![0u128; self.assets.len()];
+        let mut sums = vec![(0u128, 0u128); self.assets.len()];
         let mut held: BTreeMap<(u32, u32), u128> = BTreeMap::new();
         for h in self.holds.values() {
             let sum = held.entry((h.account, h.asset)).or_default();
@@ -354,18 +490,27 @@ impl State {
                 .ok_or("holds add up to more than 128 bits")?;
         }
         for (ix, row) in self.accounts.iter().enumerate() {
+            let limits = row.terms.iter().flat_map(|terms| terms.limits.keys());
+            if limits
+                .into_iter()
+                .any(|asset| *asset as usize >= sums.len())
+            {
+                return Err(format!("{}: limits of an unknown asset row", row.name));
+            }
             for b in &row.balances {
-                let sum = sums
+                let (credits, debits) = sums
                     .get_mut(b.asset as usize)
                     .ok_or_else(|| format!("{}: unknown asset row", row.name))?;
-                *sum = sum
-                    .checked_add(b.total)
-                    .ok_or_else(|| format!("{}: balances overflow", row.name))?;
+                let overflow = || format!("{}: balances overflow", row.name);
+                *credits = credits.checked_add(b.credits).ok_or_else(overflow)?;
+                *debits = debits.checked_add(b.debits).ok_or_else(overflow)?;
                 let open = held.remove(&(ix as u32, b.asset)).unwrap_or(0);
-                if b.held > b.total || b.held != open {
+                if b.held != open || !b.is_covered(row.limits(b.asset).credit) {
                     return Err(format!(
                         "account {}: held {} of {}, open holds {open}",
-                        row.name, b.held, b.total
+                        row.name,
+                        b.held,
+                        b.level()
                     ));
                 }
             }
@@ -376,10 +521,10 @@ impl State {
         if Self::sources_of(&self.epochs)? != self.sources {
             return Err("the sources paid for are not those of the epochs".to_owned());
         }
-        for (row, sum) in self.assets.iter().zip(sums) {
-            if row.issued.checked_sub(row.burned) != Some(sum) || row.circulating != sum {
+        for (row, (credits, debits)) in self.assets.iter().zip(sums) {
+            if (row.credits, row.debits) != (credits, debits) || !row.adds_up() {
                 return Err(format!(
-                    "asset {}: issued {} - burned {} is not the sum of balances {sum}",
+                    "asset {}: issued {} - burned {} is not credits {credits} - debits {debits}",
                     row.name, row.issued, row.burned
                 ));
             }

@@ -34,6 +34,15 @@ pub enum Refusal {
     LimitsExceeded,
     AmountOverflow,
     AccountFrozen,
+    AccountClosed,
+    /// An account to be closed has money, debt or holds.
+    AccountNotEmpty,
+    /// The account has drawn more than the new credit limit.
+    CreditInUse,
+    /// The credited account would have more than its maximum.
+    MaxBalance,
+    /// Money of the asset was issued with another scale.
+    AssetScale,
     ReservedAccount,
     HoldNotFound,
     HoldTooSmall,

@@ -9,7 +9,7 @@ use ron_proto::ledger::{
     AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PastBalance,
     PointInTime, TxId,
 };
-use ron_proto::{Account, Amount, Asset, Timestamp};
+use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::{ProjectionError, Total, number};
@@ -35,6 +35,8 @@ pub enum SearchError {
         "the statement has more than {EFFECTIVE_MAX} entries; ask for fewer days, or by=entry, which has pages"
     )]
     TooLong,
+    #[error("the request's time was up before all accounts were read; allow it more time")]
+    Expired,
 }
 
 impl From<rusqlite::Error> for SearchError {
@@ -103,25 +105,46 @@ impl ProjectionReader {
         at: PointInTime,
         min_seq: u64,
     ) -> Result<PastBalance, SearchError> {
-        let wanted = match at {
-            PointInTime::Seq(seq) => seq.max(min_seq),
-            PointInTime::Time(_) => min_seq,
-        };
-        let (db, applied) = self.open_at(wanted)?;
-        let seq = match at {
-            PointInTime::Seq(seq) => seq,
-            PointInTime::Time(ts) => {
-                let next = Timestamp(ts.0.saturating_add(1));
-                first_at(&db, next, applied)?.saturating_sub(1)
-            }
-        };
+        let (db, applied) = self.open_at(wanted_by(at, min_seq))?;
+        let seq = seq_at(&db, at, applied)?;
         let total = total_before(&db, account, asset, seq + 1)?;
+        let level = total.balance();
         Ok(PastBalance {
-            amount_minor: Amount(total.balance()),
+            amount_minor: level.amount(),
+            overdrawn_minor: level.overdrawn(),
             held_minor: Amount(total.held),
             seq,
             ts: time_of(&db, seq)?,
         })
+    }
+
+    /// Calls `each` with what every account was ever credited and debited in the asset up to a point,
+    /// while it returns true.
+    /// Returns the last entry that counts and its time.
+    pub fn totals_at(
+        &self,
+        asset: &Asset,
+        at: PointInTime,
+        min_seq: u64,
+        mut each: impl FnMut(&Account, u128, u128) -> bool,
+    ) -> Result<(u64, Timestamp), SearchError> {
+        let (db, applied) = self.open_at(wanted_by(at, min_seq))?;
+        let seq = seq_at(&db, at, applied)?;
+        let mut q = db.prepare_cached(ALL_BALANCES)?;
+        let mut rows = q.query([asset.as_str()])?;
+        while let Some(r) = rows.next()? {
+            let account: Account = parsed(&r.get::<_, String>(0)?)?;
+            let total = if r.get::<_, i64>(1)? as u64 <= seq {
+                Total::read(&[r.get(2)?, r.get(3)?, r.get(4)?])?
+            } else {
+                total_before(&db, &account, asset, seq + 1)?
+            };
+            let used = total != Total::default();
+            if used && !each(&account, total.credits, total.debits) {
+                return Err(SearchError::Expired);
+            }
+        }
+        Ok((seq, time_of(&db, seq)?))
     }
 
     /// Holds of an account, newest first.
@@ -217,9 +240,11 @@ impl ProjectionReader {
             })?;
             let balances = rows.map(|row| {
                 let (asset, amount) = row?;
+                let level: SignedAmount = parsed(&amount)?;
                 Ok(ListedBalance {
                     asset: parsed(&asset)?,
-                    amount_minor: Amount(number(&amount)?),
+                    amount_minor: level.amount(),
+                    overdrawn_minor: level.overdrawn(),
                 })
             });
             accounts.push(ListedAccount {
@@ -246,6 +271,9 @@ const HOLDS: &str = "SELECT seq, hold, asset, amount, remaining, captured, expir
 const ACCOUNTS: &str = "SELECT DISTINCT account FROM balances WHERE account >= ?1 AND account < ?2 AND account > ?3 \
      ORDER BY account LIMIT ?4";
 const BALANCES: &str = "SELECT asset, amount_minor FROM balances WHERE account = ?1 ORDER BY asset";
+// Reads the table as a whole: an asset usually is most of it.
+const ALL_BALANCES: &str =
+    "SELECT account, seq, credits, debits, held FROM balances WHERE asset = ?1";
 const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
 // Without statistics SQLite takes the primary key, and would step over the entries of all assets.
 const TOTAL: &str = "SELECT credits, debits, held FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq < ?3 \
@@ -255,8 +283,8 @@ pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionEr
         .map_err(|_| ProjectionError::Foreign(format!("{text} cannot be read")))
 }
 
-pub(super) fn balance(credits: &str, debits: &str) -> Result<Amount, ProjectionError> {
-    Ok(Amount(number(credits)?.wrapping_sub(number(debits)?)))
+pub(super) fn balance(credits: &str, debits: &str) -> Result<SignedAmount, ProjectionError> {
+    Ok(SignedAmount::of(number(credits)?, number(debits)?))
 }
 
 /// Cuts the rows to `limit`, of which one more was asked for; whether there were more.
@@ -264,6 +292,25 @@ pub(super) fn cut<T>(rows: &mut Vec<T>, limit: u64) -> bool {
     let more = rows.len() as u64 > limit;
     rows.truncate(limit as usize);
     more
+}
+
+/// The entry that the projection must have for a read of a point.
+fn wanted_by(at: PointInTime, min_seq: u64) -> u64 {
+    match at {
+        PointInTime::Seq(seq) => seq.max(min_seq),
+        PointInTime::Time(_) => min_seq,
+    }
+}
+
+/// The last sequence at or before a point.
+fn seq_at(db: &Connection, at: PointInTime, applied: u64) -> Result<u64, SearchError> {
+    match at {
+        PointInTime::Seq(seq) => Ok(seq),
+        PointInTime::Time(ts) => {
+            let next = Timestamp(ts.0.saturating_add(1));
+            Ok(first_at(db, next, applied)?.saturating_sub(1))
+        }
+    }
 }
 
 /// The first sequence up to `applied` whose entry is not older than `ts`; the one after `applied` if

@@ -1,7 +1,7 @@
 //! Searches for entries: conditions, indexes and cursors.
 
 use ron_proto::ledger::{Direction, EntrySearch};
-use ron_proto::{Amount, Timestamp};
+use ron_proto::{SignedAmount, Timestamp};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension as _, params_from_iter};
 
@@ -10,7 +10,7 @@ use super::queries::{ProjectionReader, SCAN, SearchError, balance, cut, first_at
 /// Sequences that a search found, newest first, with the balance after each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundSeqs {
-    pub entries: Vec<(u64, Option<Amount>)>,
+    pub entries: Vec<(u64, Option<SignedAmount>)>,
     pub older: Option<u64>,
     pub newer: u64,
 }

@@ -1,7 +1,7 @@
 //! Statements: by the ledger's time, and by effective day.
 
 use ron_proto::ledger::StatementTime;
-use ron_proto::{Account, Amount, Asset, Timestamp};
+use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::queries::{
@@ -22,12 +22,12 @@ const DAYS: &str =
 /// A statement by sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementSeqs {
-    pub opening: Amount,
-    pub closing: Amount,
+    pub opening: SignedAmount,
+    pub closing: SignedAmount,
     pub credits: Amount,
     pub debits: Amount,
     /// Oldest first, with the balance after each where the order is the ledger's.
-    pub entries: Vec<(u64, Option<Amount>)>,
+    pub entries: Vec<(u64, Option<SignedAmount>)>,
     pub next: Option<u64>,
     pub seq: u64,
 }
@@ -93,8 +93,8 @@ fn by_entry(
     }
     let more = cut(&mut entries, range.limit);
     Ok(StatementSeqs {
-        opening: Amount(opening.balance()),
-        closing: Amount(closing.balance()),
+        opening: opening.balance(),
+        closing: closing.balance(),
         credits: Amount(closing.credits.wrapping_sub(opening.credits)),
         debits: Amount(closing.debits.wrapping_sub(opening.debits)),
         next: entries.last().filter(|_| more).map(|(seq, _)| *seq),
@@ -156,8 +156,11 @@ fn by_effective_day(
     }
     entries.sort_unstable();
     Ok(StatementSeqs {
-        opening: Amount(opening.balance()),
-        closing: Amount(opening.balance().wrapping_add(within.balance())),
+        opening: opening.balance(),
+        closing: SignedAmount::of(
+            opening.credits + within.credits,
+            opening.debits + within.debits,
+        ),
         credits: Amount(within.credits),
         debits: Amount(within.debits),
         entries: entries.into_iter().map(|(_, seq)| (seq, None)).collect(),

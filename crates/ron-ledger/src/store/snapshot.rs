@@ -18,7 +18,7 @@ use crate::core::{Frozen, State};
 
 const KIND: Kind = Kind {
     name: b"SNAP",
-    version: 1,
+    version: 2,
 };
 const SEGMENT_ID: usize = 48;
 

@@ -70,7 +70,7 @@ fn receipts_of_what_callers_ask_for() {
     );
     for kind in ["freeze", "unfreeze"] {
         check(
-            json!({"kind": kind, "tenant": "t", "principal": "p", "key": "k", "account": "a"}),
+            json!({"kind": kind, "tenant": "t", "principal": "p", "key": "k", "account": "a", "sides": "debits"}),
             json!({"op": kind, "from": "a", "idem": "k"}),
         );
     }

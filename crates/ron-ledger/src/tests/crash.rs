@@ -80,7 +80,7 @@ fn check(disk: &SimDisk, journal: &Journal, what: &str) {
     }
     let moved = shared.state(|s| {
         s.account(&"b".parse().unwrap())
-            .map_or(0, |r| r.balance(0).total)
+            .map_or(0, |r| r.balance(0).level().amount().0)
     });
     let nonce = shared.state(|s| s.account(&"a".parse().unwrap()).map_or(0, |r| r.nonce));
     assert_eq!(

@@ -245,6 +245,7 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
         principal: LEDGER_PRINCIPAL.parse().unwrap(),
         key: "pad:1".parse().unwrap(),
         account: "a".parse().unwrap(),
+        sides: ron_proto::ledger::Sides::Debits,
         details: ron_proto::ledger::Details::default(),
     }));
     let reserved = RequestKey {

@@ -99,8 +99,20 @@ pub enum RefusalCode {
     LimitsExceeded,
     /// A total would exceed 128 bits.
     AmountOverflow,
-    /// The debited account is frozen.
+    /// The debited account is frozen for debits, or the credited one for credits.
     AccountFrozen,
+    /// The account is closed.
+    AccountClosed,
+    /// An account to be closed still has money, debt or holds.
+    AccountNotEmpty,
+    /// The account has drawn more than the new credit limit.
+    CreditInUse,
+    /// The credited account would have more than its maximum.
+    MaxBalance,
+    /// The ledger takes registered assets only, and this one is not.
+    AssetUnregistered,
+    /// Money of the asset was issued with another scale.
+    AssetScale,
     /// The account is reserved for the ledger (escrow).
     ReservedAccount,
     /// No open hold has this id.
@@ -141,12 +153,18 @@ pub enum RefusalCode {
 
 impl RefusalCode {
     /// Every code; a metric has a series for each.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 28] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
         Self::AmountOverflow,
         Self::AccountFrozen,
+        Self::AccountClosed,
+        Self::AccountNotEmpty,
+        Self::CreditInUse,
+        Self::MaxBalance,
+        Self::AssetUnregistered,
+        Self::AssetScale,
         Self::ReservedAccount,
         Self::HoldNotFound,
         Self::HoldTooSmall,
@@ -174,6 +192,12 @@ impl RefusalCode {
             Self::LimitsExceeded => "limits_exceeded",
             Self::AmountOverflow => "amount_overflow",
             Self::AccountFrozen => "account_frozen",
+            Self::AccountClosed => "account_closed",
+            Self::AccountNotEmpty => "account_not_empty",
+            Self::CreditInUse => "credit_in_use",
+            Self::MaxBalance => "max_balance",
+            Self::AssetUnregistered => "asset_unregistered",
+            Self::AssetScale => "asset_scale",
             Self::ReservedAccount => "reserved_account",
             Self::HoldNotFound => "hold_not_found",
             Self::HoldTooSmall => "hold_too_small",
@@ -203,7 +227,17 @@ impl RefusalCode {
                 "a daily ceiling, the budget of the token, or another limit would be exceeded"
             }
             Self::AmountOverflow => "a total would exceed 128 bits",
-            Self::AccountFrozen => "the account is frozen and refuses debits",
+            Self::AccountFrozen => {
+                "the debited account is frozen for debits, or the credited one for credits"
+            }
+            Self::AccountClosed => "the account is closed",
+            Self::AccountNotEmpty => "the account still has money, debt or holds",
+            Self::CreditInUse => "the account has drawn more than the new credit limit",
+            Self::MaxBalance => "the credited account would have more than its maximum",
+            Self::AssetUnregistered => {
+                "only registered assets may be issued, and this one is not registered"
+            }
+            Self::AssetScale => "money of the asset was issued with another scale",
             Self::ReservedAccount => "the account is reserved for the ledger",
             Self::HoldNotFound => "no open hold has this id",
             Self::HoldTooSmall => {
@@ -246,16 +280,16 @@ pub struct Receipt {
     pub txid: TxId,
     /// Kind of the entry.
     pub op: EntryKind,
-    /// The debited account; for freeze and unfreeze the account itself.
+    /// The debited account; for freeze, unfreeze and account entries the account itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Account>,
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// Asset; absent only for freeze, unfreeze and epoch_close.
+    /// Asset; absent only for freeze, unfreeze, account and epoch_close entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
-    /// Amount moved, in minor units; absent together with `asset`.
+    /// Amount moved, in minor units; absent together with `asset`, and for asset entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
     /// The ledger's time of the entry.

@@ -4,9 +4,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::TxId;
+use super::{AccountClass, AssetTitle, Sides, TxId};
 use crate::Problem;
-use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+use crate::values::{Account, Amount, Asset, ContentId, EpochId, SignedAmount, Tenant, Timestamp};
 
 /// `GET /v1/ledger/accounts/{a}`. An account that was never used is returned as empty, not as 404.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,8 +16,13 @@ pub struct AccountDoc {
     pub account: Account,
     /// The last nonce used; the next debit must carry `nonce + 1`.
     pub nonce: u64,
-    /// Whether the account refuses debits.
-    pub frozen: bool,
+    /// The sides that are frozen.
+    pub frozen: Sides,
+    /// Whether the account is closed: it refuses debits and credits.
+    pub closed: bool,
+    /// Label by which the trial balance sums; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<AccountClass>,
     /// Balances, sorted by asset; assets the account never had are absent.
     pub balances: Vec<BalanceDoc>,
     /// Open holds on the account, oldest first, at most 1,000.
@@ -28,15 +33,86 @@ pub struct AccountDoc {
     pub ts: Timestamp,
 }
 
-/// Balance of an account in one asset, in minor units.
+/// Balance of an account in one asset, in minor units. Of `amount_minor` and `overdrawn_minor` one
+/// is 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BalanceDoc {
     pub asset: Asset,
     /// Balance, including held amounts.
     pub amount_minor: Amount,
-    /// `amount_minor` less the held amounts.
+    /// How far the account is overdrawn.
+    pub overdrawn_minor: Amount,
+    /// What the next debit may take: the balance and the credit limit, less the held amounts.
     pub available_minor: Amount,
+    /// Sum of all that was ever credited.
+    pub credits_minor: Amount,
+    /// Sum of all that was ever debited.
+    pub debits_minor: Amount,
+    /// How far the account may be overdrawn.
+    pub credit_limit_minor: Amount,
+    /// Maximum balance; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_balance_minor: Option<Amount>,
+}
+
+/// `GET /v1/ledger/assets/{asset}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AssetDoc {
+    pub asset: Asset,
+    /// Decimal places between a minor unit and the unit that people write; absent for an asset that
+    /// is not registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<u8>,
+    /// Name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<AssetTitle>,
+    /// The ledger's last sequence number that counts.
+    pub seq: u64,
+    /// The ledger's time of that entry.
+    pub ts: Timestamp,
+}
+
+/// `GET /v1/ledger/assets/{asset}/trial-balance?at`: credits less debits are the supply. In a trial
+/// balance of the past too, accounts are in the classes of now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrialBalance {
+    pub asset: Asset,
+    /// What was issued and not burned, in minor units.
+    pub supply_minor: Amount,
+    /// Sum of all issues, in minor units; absent in a trial balance of the past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued_minor: Option<Amount>,
+    /// Sum of all burns, in minor units; absent in a trial balance of the past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burned_minor: Option<Amount>,
+    /// Sum of all that accounts were credited, in minor units.
+    pub credits_minor: Amount,
+    /// Sum of all that accounts were debited, in minor units.
+    pub debits_minor: Amount,
+    /// By class, sorted by name; accounts without one come first.
+    pub classes: Vec<ClassTotal>,
+    /// The ledger's last sequence number that counts.
+    pub seq: u64,
+    /// The ledger's time of that entry.
+    pub ts: Timestamp,
+}
+
+/// Sums over the accounts of one class, in minor units.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClassTotal {
+    /// The class; absent for accounts without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<AccountClass>,
+    /// Number of accounts that ever had the asset.
+    pub accounts: u64,
+    pub credits_minor: Amount,
+    pub debits_minor: Amount,
+    /// Credits less debits.
+    pub balance_minor: SignedAmount,
 }
 
 /// `GET /v1/ledger/budgets/{id}`: what was spent under a budget. One that was never used reads as

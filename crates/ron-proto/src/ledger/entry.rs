@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BatchTag, Details, EntryKey, EntryKind, HoldRef, Operands, Original, PrincipalName,
-    TokenBudget, TxId,
+    AccountTerms, AssetTerms, BatchTag, Details, EntryKey, EntryKind, HoldRef, Original,
+    PrincipalName, RequestKey, Sides, TokenBudget, TxId,
 };
 use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
@@ -166,21 +166,44 @@ pub enum Entry {
     },
     /// Written by the ledger when a hold expires; refused in requests.
     Expire { hold: TxId },
-    /// The account refuses debits from now on.
+    /// The account refuses debits, credits or both from now on.
     Freeze {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        /// The sides to freeze beside those that are frozen already.
+        sides: Sides,
         #[serde(flatten)]
         details: Details,
     },
-    /// The account accepts debits again.
+    /// The account accepts debits, credits or both again.
     Unfreeze {
         tenant: Tenant,
         principal: PrincipalName,
         key: EntryKey,
         account: Account,
+        sides: Sides,
+        #[serde(flatten)]
+        details: Details,
+    },
+    /// Opens or closes the account, or sets its class, its freeze or its limits.
+    Account {
+        tenant: Tenant,
+        principal: PrincipalName,
+        key: EntryKey,
+        account: Account,
+        terms: AccountTerms,
+        #[serde(flatten)]
+        details: Details,
+    },
+    /// Registers the asset, or changes its title.
+    Asset {
+        tenant: Tenant,
+        principal: PrincipalName,
+        key: EntryKey,
+        asset: Asset,
+        terms: AssetTerms,
         #[serde(flatten)]
         details: Details,
     },
@@ -248,6 +271,8 @@ impl Entry {
             | Self::Release { tenant, .. }
             | Self::Freeze { tenant, .. }
             | Self::Unfreeze { tenant, .. }
+            | Self::Account { tenant, .. }
+            | Self::Asset { tenant, .. }
             | Self::EpochOpen { tenant, .. }
             | Self::Payout { tenant, .. }
             | Self::EpochClose { tenant, .. }
@@ -269,6 +294,8 @@ impl Entry {
             Self::Expire { .. } => EntryKind::Expire,
             Self::Freeze { .. } => EntryKind::Freeze,
             Self::Unfreeze { .. } => EntryKind::Unfreeze,
+            Self::Account { .. } => EntryKind::Account,
+            Self::Asset { .. } => EntryKind::Asset,
             Self::EpochOpen { .. } => EntryKind::EpochOpen,
             Self::Payout { .. } => EntryKind::Payout,
             Self::EpochClose { .. } => EntryKind::EpochClose,
@@ -328,6 +355,18 @@ impl Entry {
                 ..
             }
             | Self::Unfreeze {
+                tenant,
+                principal,
+                key,
+                ..
+            }
+            | Self::Account {
+                tenant,
+                principal,
+                key,
+                ..
+            }
+            | Self::Asset {
                 tenant,
                 principal,
                 key,
@@ -429,161 +468,14 @@ impl Entry {
             Self::Expire { .. }
             | Self::Freeze { .. }
             | Self::Unfreeze { .. }
+            | Self::Account { .. }
+            | Self::Asset { .. }
             | Self::EpochOpen { .. }
             | Self::Payout { .. }
             | Self::EpochClose { .. }
             | Self::Abandon { .. } => None,
         }
     }
-
-    /// What the request names. The receipt of a committed entry says what it moved, which is more:
-    /// a release names only its hold.
-    pub fn operands(&self) -> Operands {
-        let mut named = self.named();
-        if let Self::Transfer { up_to, .. } | Self::Burn { up_to, .. } | Self::Hold { up_to, .. } =
-            self
-            && up_to.is_some()
-        {
-            // A refused entry that asked for all that is available has no amount.
-            named.amount_minor = named.amount_minor.filter(|n| !n.is_zero());
-        }
-        named
-    }
-
-    fn named(&self) -> Operands {
-        match self.clone() {
-            Self::Issue {
-                to,
-                asset,
-                amount_minor,
-                details,
-                ..
-            } => Operands {
-                details,
-                ..Operands::money(None, Some(to), asset, amount_minor)
-            },
-            Self::Transfer {
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            } => Operands {
-                nonce,
-                details,
-                ..Operands::money(Some(from), Some(to), asset, amount_minor)
-            },
-            Self::Burn {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            }
-            | Self::Hold {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            } => Operands {
-                nonce,
-                details,
-                ..Operands::money(Some(from), None, asset, amount_minor)
-            },
-            Self::Capture {
-                to,
-                amount_minor,
-                details,
-                ..
-            } => Operands {
-                to: Some(to),
-                amount_minor,
-                details,
-                ..Operands::default()
-            },
-            Self::Reverse {
-                amount_minor,
-                original,
-                details,
-                ..
-            } => {
-                let found = original.map_or_else(Operands::default, |o| {
-                    Operands::money(Some(o.from), Some(o.to), o.asset, o.amount_minor)
-                });
-                Operands {
-                    amount_minor: amount_minor.or(found.amount_minor),
-                    details,
-                    ..found
-                }
-            }
-            Self::Freeze {
-                account, details, ..
-            }
-            | Self::Unfreeze {
-                account, details, ..
-            } => Operands {
-                from: Some(account),
-                details,
-                ..Operands::default()
-            },
-            Self::Release { details, .. } => Operands {
-                details,
-                ..Operands::default()
-            },
-            Self::EpochOpen {
-                from,
-                asset,
-                amount_minor,
-                ..
-            } => Operands::money(Some(from), None, asset, amount_minor),
-            Self::Payout {
-                to,
-                asset,
-                amount_minor,
-                ..
-            } => Operands::money(None, Some(to), asset, amount_minor),
-            Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
-                Operands::default()
-            }
-        }
-    }
-}
-
-/// An idempotency key with its owner, also the body of `POST /v1/ledger/resolve`. Keys that read
-/// alike are different keys when their tenants or principals differ.
-#[derive(
-    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(deny_unknown_fields)]
-pub struct RequestKey {
-    /// Tenant of the principal.
-    pub tenant: Tenant,
-    /// Principal the key belongs to.
-    pub principal: PrincipalName,
-    /// Idempotency key, never reused by its principal.
-    pub key: EntryKey,
-}
-
-// Generic, so that a caller that keeps its entries sends references: `CommitRequest<&Entry>`.
-/// Body of `POST /v1/ledger/commit`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "CommitRequest")]
-pub struct CommitRequest<E = Entry> {
-    /// Entries, 1 to 1,000, decided in this order.
-    pub entries: Vec<E>,
-    /// All or nothing: when one entry is refused, all are, and every key is consumed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub linked: bool,
-    /// One request with several keys: each entry is decided on its own, but when only some of the
-    /// keys were used before, nothing is decided and each entry returns `idempotency_mismatch`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub batch: bool,
 }
 
 #[cfg(test)]

@@ -30,10 +30,14 @@ pub enum EntryKind {
     Reverse,
     /// As `release`, written by the ledger when a hold expires.
     Expire,
-    /// The account refuses debits from now on.
+    /// The account refuses debits, credits or both from now on.
     Freeze,
     /// Revokes a freeze.
     Unfreeze,
+    /// Opens or closes an account, or sets its class, its freeze or its limits.
+    Account,
+    /// Registers an asset with its scale and title.
+    Asset,
     /// Binds a reward epoch to one manifest and moves its total from the pool into escrow.
     EpochOpen,
     /// Pays one recipient out of the epoch's escrow.
@@ -45,7 +49,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Issue,
         Self::Transfer,
         Self::Burn,
@@ -56,6 +60,8 @@ impl EntryKind {
         Self::Expire,
         Self::Freeze,
         Self::Unfreeze,
+        Self::Account,
+        Self::Asset,
         Self::EpochOpen,
         Self::Payout,
         Self::EpochClose,
@@ -75,6 +81,8 @@ impl EntryKind {
             Self::Expire => "expire",
             Self::Freeze => "freeze",
             Self::Unfreeze => "unfreeze",
+            Self::Account => "account",
+            Self::Asset => "asset",
             Self::EpochOpen => "epoch_open",
             Self::Payout => "payout",
             Self::EpochClose => "epoch_close",

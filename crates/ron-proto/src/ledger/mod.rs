@@ -12,17 +12,20 @@ mod kind;
 mod name;
 mod parts;
 mod receipt_file;
+mod request;
 mod search;
+mod terms;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
-    AccountDoc, BalanceDoc, BudgetDoc, Closed, ClosedCause, EpochDoc, EpochState, Head, HoldDoc,
-    LEDGER_CLOSED, ReversalsDoc,
+    AccountDoc, AssetDoc, BalanceDoc, BudgetDoc, ClassTotal, Closed, ClosedCause, EpochDoc,
+    EpochState, Head, HoldDoc, LEDGER_CLOSED, ReversalsDoc, TrialBalance,
 };
-pub use entry::{CommitRequest, Entry, RequestKey};
+pub use entry::Entry;
 pub use kind::EntryKind;
 pub use name::{
-    BatchTag, BudgetId, EntryKey, HoldRef, LeafHash, Memo, Metadata, PrincipalName, Reference, TxId,
+    AccountClass, AssetTitle, BatchTag, BudgetId, EntryKey, HoldRef, LeafHash, Memo, Metadata,
+    PrincipalName, Reference, TxId,
 };
 pub use parts::{Details, Operands, Original, TokenBudget};
 pub use receipt_file::{
@@ -35,6 +38,9 @@ pub use search::{
     ListedAccount, ListedBalance, MetadataMember, PastBalance, PointInTime, SEARCH_NAMES,
     StatementPage, StatementTime, Viewer,
 };
+
+pub use request::{CommitRequest, RequestKey};
+pub use terms::{AccountTerms, AssetLimits, AssetTerms, MAX_SCALE, Sides};
 
 use crate::values::{Account, EpochId, Tenant};
 

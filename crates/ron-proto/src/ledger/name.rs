@@ -81,6 +81,21 @@ text!(
     { "type": "string", "minLength": 1, "maxLength": 128 }
 );
 
+text!(
+    /// Label of an account, by which the trial balance sums: at most 32 of `[a-z0-9_-]`; an empty one is none.
+    AccountClass, "class", "at most 32 of [a-z0-9_-]",
+    |s| s.len() <= 32 && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b)),
+    { "type": "string", "maxLength": 32, "pattern": "^[a-z0-9_-]*$" }
+);
+
+text!(
+    /// Name of an asset for people: 1 to 64 bytes of UTF-8 without control characters, bidirectional
+    /// ones included.
+    AssetTitle, "title", "1..64 bytes without control characters, bidirectional ones included",
+    |s| (1..=64).contains(&s.len()) && !s.chars().any(is_control),
+    { "type": "string", "minLength": 1, "maxLength": 64 }
+);
+
 /// Members that a caller adds to an entry: at most 16, names of 1 to 64 of `[A-Za-z0-9._-]`, values
 /// without control characters, at most 1,024 bytes of names and values together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{EntryKind, Event, Metadata, PrincipalName, Reference, TxId};
-use crate::values::{Account, Amount, Asset, Tenant, Timestamp, ValueError};
+use crate::values::{Account, Amount, Asset, SignedAmount, Tenant, Timestamp, ValueError};
 
 /// Which side of an entry an account is on.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
@@ -240,7 +240,7 @@ pub struct FoundEntry {
     pub event: Event,
     /// Balance of the account searched after the entry, in the asset of the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub balance_minor: Option<Amount>,
+    pub balance_minor: Option<SignedAmount>,
 }
 
 /// Response of `GET /v1/ledger/entries`.
@@ -263,7 +263,10 @@ pub struct EntryPage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PastBalance {
+    /// Balance, including held amounts; 0 when the account was overdrawn.
     pub amount_minor: Amount,
+    /// How far the account was overdrawn.
+    pub overdrawn_minor: Amount,
     /// Amount reserved by holds that were open then.
     pub held_minor: Amount,
     /// The last entry of the ledger that counts.
@@ -277,9 +280,9 @@ pub struct PastBalance {
 #[serde(deny_unknown_fields)]
 pub struct StatementPage {
     /// Balance before the first entry of the range.
-    pub opening_minor: Amount,
+    pub opening_minor: SignedAmount,
     /// Balance after the last entry of the range.
-    pub closing_minor: Amount,
+    pub closing_minor: SignedAmount,
     /// Sum of what the range credited.
     pub credits_minor: Amount,
     /// Sum of what the range debited.
@@ -368,8 +371,10 @@ pub struct ListedAccount {
 #[serde(deny_unknown_fields)]
 pub struct ListedBalance {
     pub asset: Asset,
-    /// Balance, including held amounts.
+    /// Balance, including held amounts; 0 when the account is overdrawn.
     pub amount_minor: Amount,
+    /// How far the account is overdrawn.
+    pub overdrawn_minor: Amount,
 }
 
 /// Response of `GET /v1/ledger/accounts?prefix`.

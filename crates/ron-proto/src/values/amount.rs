@@ -24,6 +24,15 @@ impl Amount {
         self.0 == 0
     }
 
+    /// As [`Amount::is_zero`], for serde, which passes a reference.
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference"
+    )]
+    pub(crate) const fn is_zero_ref(&self) -> bool {
+        self.is_zero()
+    }
+
     /// The sum, or `None` above 2^128 - 1.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
@@ -173,6 +182,63 @@ impl de::Visitor<'_> for AmountVisitor {
         Err(Self::number())
     }
 }
+
+/// A balance in minor units: below zero where an account is overdrawn. A decimal string, with a
+/// minus sign below zero (`"-1500"`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignedAmount {
+    amount: Amount,
+    overdrawn: Amount,
+}
+
+impl SignedAmount {
+    /// What is left of the credits after the debits.
+    pub const fn of(credits: u128, debits: u128) -> Self {
+        Self {
+            amount: Amount(credits.saturating_sub(debits)),
+            overdrawn: Amount(debits.saturating_sub(credits)),
+        }
+    }
+
+    /// What is there; zero when the account is overdrawn.
+    pub const fn amount(self) -> Amount {
+        self.amount
+    }
+
+    /// What is missing to zero; zero when the account is not overdrawn.
+    pub const fn overdrawn(self) -> Amount {
+        self.overdrawn
+    }
+}
+
+impl From<Amount> for SignedAmount {
+    fn from(amount: Amount) -> Self {
+        Self::of(amount.0, 0)
+    }
+}
+
+impl fmt::Display for SignedAmount {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.overdrawn.is_zero() {
+            self.amount.fmt(out)
+        } else {
+            write!(out, "-{}", self.overdrawn)
+        }
+    }
+}
+
+impl FromStr for SignedAmount {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.strip_prefix('-') {
+            None => text.parse::<Amount>().map(Self::from),
+            Some("0") => Err(ValueError::new(WHAT, "zero has no sign")),
+            Some(digits) => digits.parse().map(|Amount(n)| Self::of(0, n)),
+        }
+    }
+}
+
+super::string_value!(SignedAmount, "amount", { "type": "string", "minLength": 1, "maxLength": 40, "pattern": "^(0|-?[1-9][0-9]{0,38})$" });
 
 /// What a debit moves: an amount, or `max`, which is all that is available of the account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod kid;
 mod text;
 mod time;
 
-pub use amount::{Amount, DebitAmount};
+pub use amount::{Amount, DebitAmount, SignedAmount};
 pub use content::ContentId;
 pub use kid::{Alg, Kid, KidVersion};
 pub use text::{Account, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, Tenant, is_control};

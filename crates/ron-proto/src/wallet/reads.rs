@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{EntryKind, Memo, Metadata, Reference, RefusalCode, StatementTime, TxId};
-use crate::values::{Account, Amount, Asset, Timestamp};
+use crate::values::{Account, Amount, Asset, SignedAmount, Timestamp};
 
 /// Response of `GET /account/{a}/history`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -53,14 +53,14 @@ pub struct Statement {
     pub until: Timestamp,
     /// By which time entries belong to the statement.
     pub by: StatementTime,
-    /// Balance before the first entry, in minor units.
-    pub opening_minor: Amount,
+    /// Balance before the first entry, in minor units; with a minus sign when overdrawn.
+    pub opening_minor: SignedAmount,
     /// Sum of what was credited, in minor units.
     pub credits_minor: Amount,
     /// Sum of what was debited, in minor units.
     pub debits_minor: Amount,
     /// Balance after the last entry, in minor units.
-    pub closing_minor: Amount,
+    pub closing_minor: SignedAmount,
     /// Entries that moved money, oldest first.
     pub entries: Vec<HistoryEntry>,
     /// Value of `after` for the entries that follow; absent when there are none. The sums are of the
@@ -179,9 +179,10 @@ pub struct HistoryEntry {
     /// refused).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
-    /// Balance of the account after the entry, in minor units; only in answers about one account.
+    /// Balance of the account after the entry, in minor units, with a minus sign when overdrawn; only
+    /// in answers about one account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub balance_minor: Option<Amount>,
+    pub balance_minor: Option<SignedAmount>,
     /// Nonce of the entry; shown to readers of the debited account in the maker's tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<u64>,

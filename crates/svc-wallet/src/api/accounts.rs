@@ -1,70 +1,159 @@
-//! `POST /v1/account/{a}/freeze` and `/unfreeze`.
+//! `GET` and `PUT /v1/account/{a}`, `POST /v1/account/{a}/freeze` and `/unfreeze`.
 
 use std::sync::Arc;
 
-use ron_http::{Need, Request, Route};
-use ron_proto::ledger::{Entry, RequestKey};
-use ron_proto::wallet::{Remarks, Transaction, WalletAction};
-use ron_proto::{Problem, scope};
+use ron_http::{Method, Need, Request, Response, Route};
+use ron_proto::ledger::{AccountDoc, AccountTerms, Details, Entry, RequestKey, Sides};
+use ron_proto::wallet::{FreezeAccount, SetAccount, Transaction, WalletAction};
+use ron_proto::{Account, Problem, scope};
 
-use super::holds::remarks;
-use super::submit::{Accepted, write};
+use super::history::MIN_SEQ;
+use super::submit::{Accepted, write, write_by};
 use super::writes::{not_reserved, tag};
-use super::{Api, account_of};
+use super::{Api, account_of, sequence};
 
-pub fn routes(api: &Arc<Api>) -> [Route; 2] {
-    let admin = Need::Scope(scope::WALLET_ADMIN);
+pub fn routes(api: &Arc<Api>) -> [Route; 4] {
+    let admin = || Need::Scope(scope::WALLET_ADMIN);
+    let reads = Arc::clone(api);
     [
+        Route::get(
+            "/v1/account/{account}",
+            Need::Scope(scope::WALLET_READ),
+            move |req| account(&reads, req),
+        )
+        .summary("An account: balances in all assets, limits, open holds, class, whether it is frozen or closed. One that was never used reads as empty.")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
+        .returns::<AccountDoc>(200)
+        .errors(&[400, 403, 429, 503])
+        .while_draining(),
+        write_by(
+            api,
+            Method::PUT,
+            "/v1/account/{account}",
+            admin(),
+            "account",
+            set_account,
+        )
+        .summary("Open or close an account, or set its class, freeze and limits.")
+        .body::<SetAccount>()
+        .returns::<Transaction>(200),
         write(
             api,
             "/v1/account/{account}/freeze",
-            admin,
+            admin(),
             "freeze",
-            |api, req| set_frozen(api, req, true),
+            |api, req| {
+                let (owned, account, sides, details) = frozen(api, req, Sides::Debits)?;
+                let entry = Entry::Freeze {
+                    tenant: owned.tenant,
+                    principal: owned.principal,
+                    key: owned.key,
+                    account: account.clone(),
+                    sides,
+                    details,
+                };
+                Ok(Accepted::one(entry, account))
+            },
         )
-        .summary("Freeze an account: it refuses debits until it is unfrozen.")
-        .body::<Remarks>()
+        .summary("Freeze an account: it refuses debits, credits or both until it is unfrozen.")
+        .body::<FreezeAccount>()
         .returns::<Transaction>(200),
         write(
             api,
             "/v1/account/{account}/unfreeze",
-            admin,
+            admin(),
             "unfreeze",
-            |api, req| set_frozen(api, req, false),
+            |api, req| {
+                let (owned, account, sides, details) = frozen(api, req, Sides::Both)?;
+                let entry = Entry::Unfreeze {
+                    tenant: owned.tenant,
+                    principal: owned.principal,
+                    key: owned.key,
+                    account: account.clone(),
+                    sides,
+                    details,
+                };
+                Ok(Accepted::one(entry, account))
+            },
         )
-        .summary("Unfreeze an account: it accepts debits again.")
-        .body::<Remarks>()
+        .summary("Unfreeze an account: it accepts debits, credits or both again.")
+        .body::<FreezeAccount>()
         .returns::<Transaction>(200),
     ]
 }
 
-fn set_frozen(api: &Api, req: &Request, frozen: bool) -> Result<Accepted, Problem> {
-    let tag = tag(req)?;
-    let details = remarks(req)?;
+fn account(api: &Api, req: &Request) -> Result<Response, Problem> {
+    api.metrics.requests.with_label_values(&["account"]).inc();
+    req.query_only(&["min_seq"])?;
+    let account = account_of(req)?;
+    let min_seq = sequence(req, "min_seq")?.unwrap_or(0);
+    api.allow(req, WalletAction::Read, &account, None, None)?;
+    let doc = api
+        .upstream
+        .client
+        .account(&account, Api::read_deadline(req))
+        .map_err(|e| api.read_failed(&e, "account"))?;
+    if doc.seq < min_seq {
+        return Err(Problem::bad_request(format!(
+            "the ledger has no entry {min_seq} yet; its last is {}",
+            doc.seq
+        )));
+    }
+    Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// The account of a request that changes it, once the caller may.
+fn administered(api: &Api, req: &Request) -> Result<Account, Problem> {
     let account = account_of(req)?;
     not_reserved(&account)?;
     api.allow(req, WalletAction::Admin, &account, None, None)?;
+    Ok(account)
+}
+
+fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let RequestKey {
         tenant,
         principal,
         key,
-    } = tag.owned;
-    let entry = if frozen {
-        Entry::Freeze {
-            tenant,
-            principal,
-            key,
-            account: account.clone(),
-            details,
-        }
-    } else {
-        Entry::Unfreeze {
-            tenant,
-            principal,
-            key,
-            account: account.clone(),
-            details,
-        }
+    } = tag(req)?.owned;
+    let body: SetAccount = req.json()?;
+    let terms = AccountTerms {
+        closed: body.closed,
+        frozen: body.frozen,
+        class: body.class,
+        limits: body.limits,
+    };
+    if terms == AccountTerms::default() {
+        return Err(Problem::bad_request(
+            "the body sets nothing; it has closed, frozen, class or limits",
+        ));
+    }
+    let account = administered(api, req)?;
+    let entry = Entry::Account {
+        tenant,
+        principal,
+        key,
+        account: account.clone(),
+        terms,
+        details: body.details,
     };
     Ok(Accepted::one(entry, account))
+}
+
+type Freeze = (RequestKey, Account, Sides, Details);
+
+/// The parts of a freeze, which is of `sides` when the body does not say.
+fn frozen(api: &Api, req: &Request, sides: Sides) -> Result<Freeze, Problem> {
+    let owned = tag(req)?.owned;
+    let body = if req.body.is_empty() {
+        FreezeAccount::default()
+    } else {
+        req.json()?
+    };
+    let sides = body.sides.unwrap_or(sides);
+    if sides.is_none() {
+        return Err(Problem::bad_request("sides are debits, credits or both"));
+    }
+    let account = administered(api, req)?;
+    Ok((owned, account, sides, body.details))
 }

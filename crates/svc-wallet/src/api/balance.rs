@@ -73,6 +73,7 @@ fn at_a_point(
         account,
         asset,
         amount_minor: past.amount_minor,
+        overdrawn_minor: past.overdrawn_minor,
         available_minor: Amount(past.amount_minor.0.saturating_sub(past.held_minor.0)),
         as_of: past.ts,
         as_of_seq: past.seq,
@@ -133,6 +134,7 @@ fn to_balance(found: &KnownBalance, asset: Asset) -> Balance {
     Balance {
         account: doc.account.clone(),
         amount_minor: row.map_or(zero, |b| b.amount_minor),
+        overdrawn_minor: row.map_or(zero, |b| b.overdrawn_minor),
         available_minor: row.map_or(zero, |b| b.available_minor),
         as_of: doc.ts,
         as_of_seq: doc.seq,

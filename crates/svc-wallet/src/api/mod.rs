@@ -2,6 +2,7 @@
 //! and caveats, replay, readiness and queue. The ledger checks nonce and funds in one atomic step.
 
 mod accounts;
+mod assets;
 mod balance;
 mod batch;
 mod budget;
@@ -99,13 +100,14 @@ pub fn router(api: &Arc<Api>) -> Router {
     Router::new(ApiInfo {
         title: "svc-wallet",
         version: env!("CARGO_PKG_VERSION"),
-        description: "Money for callers who hold a passport: issue, transfer, burn, batches, holds, freeze, \
-                      balance, history, events, webhooks, receipts with proofs.",
+        description: "Money for callers who hold a passport: issue, transfer, burn, batches, holds, accounts, \
+                      assets, balance, history, events, webhooks, receipts with proofs.",
     })
     .add_all(writes::routes(api))
     .add(batch::route(api))
     .add_all(holds::routes(api))
     .add_all(accounts::routes(api))
+    .add_all(assets::routes(api))
     .add(balance::route(api))
     .add_all(history::routes(api))
     .add(statement::route(api))
@@ -127,6 +129,18 @@ impl Api {
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
+        self.allow_on(req, action, Some(account), asset, amount)
+    }
+
+    /// The same for an operation that may be on all accounts.
+    fn allow_on(
+        &self,
+        req: &Request,
+        action: WalletAction,
+        account: Option<&Account>,
+        asset: Option<&Asset>,
+        amount: Option<Amount>,
+    ) -> Result<Allowed, Problem> {
         let principal = &req.principal;
         let ask = PolicyRequest {
             tenant: &principal.tenant,
@@ -140,7 +154,7 @@ impl Api {
             "limits_exceeded" => "wallet_limits",
             _ => "wallet_policy",
         };
-        caveats::check_operation(&principal.caveats, Some(account), asset, amount)
+        caveats::check_operation(&principal.caveats, account, asset, amount)
             .map_err(|reject| (reject.reason(), Problem::from(reject)))
             .and_then(|()| {
                 self.policy
@@ -163,7 +177,7 @@ impl Api {
             tenant: &principal.tenant,
             principal: &principal.name,
             action: WalletAction::Read,
-            account,
+            account: Some(account),
             asset: None,
             amount: None,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::ledger::{FoundEntry, StatementTime};
 use ron_proto::wallet::{HistoryEntry, Statement, WalletAction};
-use ron_proto::{Amount, Asset, Problem, Timestamp, scope};
+use ron_proto::{Asset, Problem, SignedAmount, Timestamp, scope};
 
 use super::history::{MIN_SEQ, given};
 use super::{Api, PAGE, account_of, page_limit, sequence, viewer};
@@ -137,7 +137,7 @@ fn to_csv(doc: &Statement, first: bool) -> Result<Vec<u8>, csv::Error> {
         "reference",
         "memo",
     ])?;
-    let sum = |name: &str, at: Timestamp, balance: Amount| {
+    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
         let (at, balance) = (at.to_string(), balance.to_string());
         ["", &at, "", name, "", "", "", &balance, "", ""].map(str::to_owned)
     };
@@ -185,6 +185,8 @@ fn cell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ron_proto::Amount;
+
     use super::*;
     use ron_proto::ledger::EntryKind;
 
@@ -199,7 +201,7 @@ mod tests {
             to: Some(to.parse().unwrap()),
             asset: Some("ron".parse().unwrap()),
             amount_minor: Some(Amount(amount)),
-            balance_minor: Some(Amount(7)),
+            balance_minor: Some(Amount(7).into()),
             nonce: None,
             hold: None,
             batch: None,
@@ -219,10 +221,10 @@ mod tests {
             from: Timestamp(0),
             until: Timestamp(86_400_000),
             by: StatementTime::Entry,
-            opening_minor: Amount(5),
+            opening_minor: Amount(5).into(),
             credits_minor: Amount(5),
             debits_minor: Amount(3),
-            closing_minor: Amount(7),
+            closing_minor: Amount(7).into(),
             entries: vec![entry(1, "b", "a", 5), entry(2, "a", "b", 3)],
             next: None,
             as_of_seq: 2,

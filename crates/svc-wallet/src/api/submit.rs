@@ -45,8 +45,20 @@ pub fn write(
     op: &'static str,
     read: Reader,
 ) -> Route {
+    write_by(api, Method::POST, path, need, op, read)
+}
+
+/// A route that writes by any method.
+pub fn write_by(
+    api: &Arc<Api>,
+    method: Method,
+    path: &'static str,
+    need: Need,
+    op: &'static str,
+    read: Reader,
+) -> Route {
     let api = api.clone();
-    Route::new(Method::POST, path, need, move |req, responder| {
+    Route::new(method, path, need, move |req, responder| {
         handle(&api, &req, responder, op, read);
     })
     .idempotency_key()

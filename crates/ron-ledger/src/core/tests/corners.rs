@@ -268,7 +268,7 @@ fn no_sum_of_accounts_can_pass_128_bits() {
     assert_eq!(said[2], refused(Refusal::LimitsExceeded, 3));
     assert_eq!(said[3], refused(Refusal::AmountOverflow, 4));
     book.state.audit().unwrap();
-    assert_eq!(book.state.asset(0).unwrap().circulating, most);
+    assert_eq!(book.state.asset(0).unwrap().circulating(), most);
 }
 
 #[test]
@@ -288,11 +288,12 @@ fn an_audit_names_the_row_at_fault() {
             state.accounts.set(0, row);
         })
     };
-    assert!(balance(&|b| b.total += 1).starts_with("asset ron: issued 10"));
+    assert!(balance(&|b| b.credits += 1).starts_with("asset ron: issued 10"));
+    assert!(balance(&|b| b.debits += 1).starts_with("asset ron: issued 10"));
     assert!(balance(&|b| b.held = 1).starts_with("account a: held 1 of 10, open holds 0"));
     assert_eq!(balance(&|b| b.asset = 9), "a: unknown asset row");
-    let circulating = at_fault(&|state| state.assets[0].circulating -= 1);
-    assert!(circulating.starts_with("asset ron: issued 10"));
+    let credits = at_fault(&|state| state.assets[0].credits += 1);
+    assert!(credits.starts_with("asset ron: issued 10"));
 }
 
 #[test]
@@ -314,15 +315,22 @@ fn a_batch_that_breaks_an_invariant_is_not_made() {
     broken("held 11 of 10", |s| {
         s.overlay.touch(0).row.balance_mut(0).held = 11;
     });
-    broken("balances rose 1, fell 0", |s| {
-        s.overlay.touch(0).row.balance_mut(0).total += 1;
+    broken("credited 1, debited 0", |s| {
+        s.overlay.touch(0).row.balance_mut(0).credits += 1;
     });
-    broken("balances rose 0, fell 1", |s| {
-        s.overlay.touch(0).row.balance_mut(0).total -= 1;
+    broken("credited 0, debited 1", |s| {
+        s.overlay.touch(0).row.balance_mut(0).debits += 1;
     });
-    broken("issued 1, burned 0", |s| s.overlay.asset_mut(0).issued += 1);
-    broken("issued 0, burned 1", |s| s.overlay.asset_mut(0).burned += 1);
-    broken("asset ron", |s| s.overlay.asset_mut(0).circulating += 1);
+    broken("credits or debits fell", |s| {
+        s.overlay.touch(0).row.balance_mut(0).credits -= 1;
+    });
+    broken("issued 11, burned 0", |s| {
+        s.overlay.asset_mut(0).issued += 1;
+    });
+    broken("issued 10, burned 1", |s| {
+        s.overlay.asset_mut(0).burned += 1;
+    });
+    broken("asset ron", |s| s.overlay.asset_mut(0).credits += 1);
     let mut step = Step::new(&book.state, Timestamp(2));
     step.overlay.touch(0);
     assert!(step.finish().is_ok(), "looking changes nothing");

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ron_proto::ledger::{BatchTag, BudgetId, Details, Entry, HoldRef, Original, TokenBudget, TxId};
-use ron_proto::{Account, Amount, ContentId, Timestamp};
+use ron_proto::ledger::{
+    AccountTerms, AssetLimits, AssetTerms, BatchTag, BudgetId, Details, Entry, HoldRef, Original,
+    Sides, TokenBudget, TxId,
+};
+use ron_proto::{Account, Amount, Asset, ContentId, Timestamp};
 
 use super::model::Model;
 
@@ -24,7 +27,7 @@ pub(super) struct Draw {
 
 impl Draw {
     /// The values of `kind` are below this.
-    pub(super) const KINDS: u8 = 16;
+    pub(super) const KINDS: u8 = 18;
 }
 
 /// What is said about an entry; no rule depends on it. Each member is there in half of the draws.
@@ -44,6 +47,33 @@ fn details(pick: u8) -> (Details, Option<BatchTag>) {
         digest: [pick; 16],
     });
     (details, batch)
+}
+
+/// Any sides but none.
+const fn sides(pick: u8) -> Sides {
+    match pick % 4 {
+        0 => Sides::Both,
+        1 => Sides::Credits,
+        _ => Sides::Debits,
+    }
+}
+
+/// What is set for an account; `None` for a draw that sets nothing. Credit limits are small, so that
+/// they are reached.
+fn account_terms(d: &Draw, asset: Asset) -> Option<AccountTerms> {
+    let has = |n: u8| d.pick % n == 0;
+    let small = Amount(d.amount.min(60));
+    let terms = AccountTerms {
+        closed: (d.key % 4 == 0).then_some(d.pick < 100),
+        frozen: has(5).then_some(Sides::ALL[usize::from(d.key % 4)]),
+        class: has(3).then(|| ["", "shop", "user"][usize::from(d.to % 3)].parse().unwrap()),
+        limits: has(2).then_some(AssetLimits {
+            asset,
+            credit_limit_minor: small,
+            max_balance_minor: d.ceiling.map(Amount),
+        }),
+    };
+    Some(terms).filter(|terms| *terms != AccountTerms::default())
 }
 
 /// Makes about half of the captures and releases of a linked commit name the last hold that an earlier entry makes.
@@ -113,7 +143,7 @@ impl<'a> Maker<'a> {
             .copied()
             .unwrap_or(TxId(u128::from(d.pick)));
         // Two tenants whose principals and keys read alike; the first owns the epochs.
-        let tenant = if d.pick < 128 || d.kind > 11 {
+        let tenant = if d.pick < 128 || (12..15).contains(&d.kind) {
             "t"
         } else {
             "u"
@@ -209,6 +239,7 @@ impl<'a> Maker<'a> {
                 principal,
                 key,
                 account: from,
+                sides: sides(d.pick),
                 details,
             },
             10 => Entry::Unfreeze {
@@ -216,6 +247,28 @@ impl<'a> Maker<'a> {
                 principal,
                 key,
                 account: from,
+                sides: sides(d.pick),
+                details,
+            },
+            15 => Entry::Account {
+                tenant,
+                principal,
+                key,
+                account: from,
+                terms: account_terms(d, asset)?,
+                details,
+            },
+            16 => Entry::Asset {
+                tenant,
+                principal,
+                key,
+                asset,
+                terms: AssetTerms {
+                    scale: d.pick % 3,
+                    title: d
+                        .ceiling
+                        .map(|_| format!("title {}", d.pick).parse().unwrap()),
+                },
                 details,
             },
             11 => Entry::Abandon {

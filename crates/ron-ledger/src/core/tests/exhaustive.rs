@@ -6,7 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use ron_proto::ledger::{BudgetId, Details, Entry, Original, TokenBudget, TxId};
+use ron_proto::ledger::{
+    AccountTerms, AssetLimits, BudgetId, Details, Entry, Original, Sides, TokenBudget, TxId,
+};
 use ron_proto::{Amount, ContentId, Timestamp};
 
 use super::model::Model;
@@ -39,6 +41,10 @@ enum Verb {
     Reverse,
     Freeze(usize),
     Unfreeze(usize),
+    /// Lets an account be overdrawn by 8.
+    Credit(usize),
+    /// Closes an account.
+    End(usize),
     Abandon,
     Open(usize),
     Payout(usize),
@@ -58,6 +64,8 @@ fn alphabet() -> Vec<Verb> {
             Verb::Finish(a),
             Verb::Freeze(a),
             Verb::Unfreeze(a),
+            Verb::Credit(a),
+            Verb::End(a),
             Verb::Open(a),
             Verb::Payout(a),
         ]);
@@ -192,6 +200,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             principal,
             key,
             account: name(a),
+            sides: Sides::Debits,
             details,
         },
         Verb::Unfreeze(a) => Entry::Unfreeze {
@@ -199,6 +208,23 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             principal,
             key,
             account: name(a),
+            sides: Sides::Debits,
+            details,
+        },
+        Verb::Credit(a) | Verb::End(a) => Entry::Account {
+            tenant,
+            principal,
+            key,
+            account: name(a),
+            terms: AccountTerms {
+                closed: matches!(verb, Verb::End(_)).then_some(true),
+                limits: matches!(verb, Verb::Credit(_)).then_some(AssetLimits {
+                    asset,
+                    credit_limit_minor: Amount(8),
+                    max_balance_minor: None,
+                }),
+                ..AccountTerms::default()
+            },
             details,
         },
         Verb::Abandon => Entry::Abandon {

@@ -32,7 +32,8 @@ fn capture(key: &str, hold: TxId, to: &str, n: u128) -> Op {
 
 fn freeze(key: &str, account: &str) -> Op {
     entry(
-        serde_json::json!({"kind": "freeze", "tenant": "t", "principal": "p", "key": key, "account": account}),
+        serde_json::json!({"kind": "freeze", "tenant": "t", "principal": "p", "key": key, "account": account,
+            "sides": "debits"}),
     )
 }
 
@@ -450,6 +451,7 @@ fn the_leaf_of_a_limit_has_one_spelling() {
         Limit::Accounts(ACCOUNTS_MAX),
         Limit::AccountTotal(0),
         Limit::AccountTotal(u128::MAX),
+        Limit::RegisteredAssets,
     ] {
         let leaf = Leaf::decode(&with(limit), op.private()).unwrap();
         assert_eq!(leaf.verdict, Verdict::Refused(Refusal::Limit(limit)));
@@ -468,7 +470,7 @@ fn the_leaf_of_a_limit_has_one_spelling() {
         "{:?}",
         with(&past)
     );
-    assert!(with(&[0xfe, 3, 7]).unwrap_err().why.contains("limit 3"));
+    assert!(with(&[0xfe, 4, 7]).unwrap_err().why.contains("limit 4"));
     assert!(with(&[0xfe, 2, 2, 0, 7]).is_err(), "a leading zero");
 }
 
@@ -514,8 +516,9 @@ proptest! {
                 prop_assert!(book.state.account_count() <= most);
                 for row in book.state.accounts() {
                     for b in &row.balances {
-                        let had = before.account(&row.name).map_or(0, |r| r.balance(b.asset).total);
-                        prop_assert!(b.total <= had.max(account_total), "{}: {}", row.name, b.total);
+                        let had = before.account(&row.name).map_or(0, |r| r.balance(b.asset).level().amount().0);
+                        let level = b.level().amount().0;
+                        prop_assert!(level <= had.max(account_total), "{}: {level}", row.name);
                     }
                 }
             }

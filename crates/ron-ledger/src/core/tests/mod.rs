@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use ron_proto::Timestamp;
-use ron_proto::ledger::{BudgetId, Entry, EntryKind, RefusalCode, TxId};
+use ron_proto::ledger::{AssetTerms, BudgetId, Entry, EntryKind, RefusalCode, TxId};
 
 mod corners;
 mod draw;
@@ -367,37 +367,34 @@ fn compare(state: &State, model: &Model) {
         );
         for b in &row.balances {
             let asset = state.asset(b.asset).unwrap().name.as_str();
+            let name = row.name.as_str();
             assert_eq!(
-                b.total,
-                model.has(row.name.as_str(), asset),
-                "{} {asset}",
-                row.name
+                (b.credits, b.debits),
+                model.has(name, asset),
+                "{name} {asset}"
             );
+            let credit = row.limits(b.asset).credit;
             assert_eq!(
-                b.total - b.held,
-                model.free(row.name.as_str(), asset),
-                "{} {asset}",
-                row.name
+                b.available(credit),
+                model.free(name, asset),
+                "{name} {asset}"
             );
         }
+        compare_terms(state, row, model);
     }
-    for ((a, s), n) in &model.total {
+    for ((a, s), sums) in &model.sums {
         let row = state.account(&a.parse().unwrap()).unwrap();
-        assert_eq!(
-            row.balance(state.asset_ix(&s.parse().unwrap()).unwrap())
-                .total,
-            *n
-        );
+        let b = row.balance(state.asset_ix(&s.parse().unwrap()).unwrap());
+        assert_eq!((b.credits, b.debits), *sums);
     }
+    assert_eq!(state.assets().len(), model.assets.len());
     for a in state.assets() {
-        assert_eq!(
-            a.issued,
-            model.issued.get(a.name.as_str()).copied().unwrap_or(0)
-        );
-        assert_eq!(
-            a.burned,
-            model.burned.get(a.name.as_str()).copied().unwrap_or(0)
-        );
+        let name = a.name.as_str();
+        assert_eq!(a.issued, model.issued.get(name).copied().unwrap_or(0));
+        assert_eq!(a.burned, model.burned.get(name).copied().unwrap_or(0));
+        let title = |t: &AssetTerms| t.title.as_ref().map_or("", |t| t.as_str()).to_owned();
+        let terms = a.terms.as_ref().map(|t| (u64::from(t.scale), title(t)));
+        assert_eq!(terms, model.assets[name]);
     }
     assert_eq!(state.hold_count(), model.holds.len());
     for (tx, (_, _, n, left)) in &model.moved {
@@ -409,6 +406,25 @@ fn compare(state: &State, model: &Model) {
             *spent,
             "budget {id}"
         );
+    }
+}
+
+fn compare_terms(state: &State, row: &AccountRow, model: &Model) {
+    let name = row.name.as_str();
+    let frozen = [0, 1].map(|side| model.frozen[side].contains(name));
+    assert_eq!(
+        [row.frozen.debits(), row.frozen.credits()],
+        frozen,
+        "{name}"
+    );
+    assert_eq!(row.is_closed(), model.closed.contains(name), "{name}");
+    let class = row.class().map(|class| class.as_str());
+    assert_eq!(class, model.class.get(name).map(String::as_str), "{name}");
+    for ((a, s), limits) in &model.limits {
+        if a == name {
+            let set = row.limits(state.asset_ix(&s.parse().unwrap()).unwrap());
+            assert_eq!((set.credit, set.max), *limits, "{name} {s}");
+        }
     }
 }
 

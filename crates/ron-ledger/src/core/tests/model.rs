@@ -2,7 +2,7 @@
 //! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
 //! twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ron_proto::ledger::{Entry, RefusalCode as No, TxId, escrow_account};
 use serde_json::Value;
@@ -17,10 +17,20 @@ type Day = ((Purse, u64), u128);
 
 #[derive(Default, Clone, Debug)]
 pub(super) struct Model {
-    pub(super) total: BTreeMap<Purse, u128>,
+    /// Credits and debits.
+    pub(super) sums: BTreeMap<Purse, (u128, u128)>,
     pub(super) held: BTreeMap<Purse, u128>,
     pub(super) nonce: BTreeMap<String, u64>,
-    pub(super) frozen: BTreeMap<String, bool>,
+    /// Every account that was ever named by an entry that took effect.
+    pub(super) known: BTreeSet<String>,
+    /// Accounts frozen for debits, and for credits.
+    pub(super) frozen: [BTreeSet<String>; 2],
+    pub(super) closed: BTreeSet<String>,
+    pub(super) class: BTreeMap<String, String>,
+    /// Credit limit and maximum.
+    pub(super) limits: BTreeMap<Purse, (u128, Option<u128>)>,
+    /// Every asset with its registration.
+    pub(super) assets: BTreeMap<String, Option<(u64, String)>>,
     pub(super) issued: BTreeMap<String, u128>,
     pub(super) burned: BTreeMap<String, u128>,
     pub(super) days: BTreeMap<(Purse, u64), u128>,
@@ -75,23 +85,67 @@ fn open(account: &str) -> Expected {
     ensure(!account.starts_with("escrow:"), No::ReservedAccount)
 }
 
+/// A sum that may have 129 bits.
+fn wide(a: u128, b: u128) -> (bool, u128) {
+    let (sum, carry) = a.overflowing_add(b);
+    (carry, sum)
+}
+
+const MOST: u128 = u128::MAX - 1_000_000_000;
+
 impl Model {
-    pub(super) fn has(&self, a: &str, s: &str) -> u128 {
+    pub(super) fn has(&self, a: &str, s: &str) -> (u128, u128) {
         let purse = (a.into(), s.into());
-        self.total.get(&purse).copied().unwrap_or(0)
+        self.sums.get(&purse).copied().unwrap_or_default()
     }
 
+    /// What a debit may take: credits and credit limit less debits and held money.
     pub(super) fn free(&self, a: &str, s: &str) -> u128 {
         let purse = (a.into(), s.into());
-        self.has(a, s) - self.held.get(&purse).copied().unwrap_or(0)
+        let (credits, debits) = self.has(a, s);
+        let limit = self.limits.get(&purse).map_or(0, |l| l.0);
+        let held = self.held.get(&purse).copied().unwrap_or(0);
+        let (more, less) = (wide(credits, limit), wide(debits, held));
+        assert!(more >= less, "{a} {s} is beyond its limit");
+        more.1.wrapping_sub(less.1)
     }
 
     fn put(&mut self, a: &str, s: &str, n: u128) {
-        *self.total.entry((a.into(), s.into())).or_default() += n;
+        self.known.insert(a.into());
+        self.sums.entry((a.into(), s.into())).or_default().0 += n;
     }
 
     fn take(&mut self, a: &str, s: &str, n: u128) {
-        *self.total.get_mut(&(a.into(), s.into())).unwrap() -= n;
+        self.sums.entry((a.into(), s.into())).or_default().1 += n;
+    }
+
+    /// Whether the account may get `n` more; `payer` says if it pays itself.
+    fn may_get(&self, a: &str, s: &str, n: u128, payer: &str) -> Expected {
+        self.accepts(a)?;
+        if a == payer {
+            return Ok(());
+        }
+        let (credits, debits) = self.has(a, s);
+        let sum = wide(credits, n);
+        let within = |most: u128| sum <= wide(debits, most);
+        let own = self.limits.get(&(a.into(), s.into())).and_then(|l| l.1);
+        ensure(own.is_none_or(within), No::MaxBalance)?;
+        ensure(within(MOST), No::LimitsExceeded)
+    }
+
+    fn accepts(&self, a: &str) -> Expected {
+        ensure(!self.closed.contains(a), No::AccountClosed)?;
+        ensure(!self.frozen[1].contains(a), No::AccountFrozen)
+    }
+
+    /// Whether the sums of an asset have room for `n` more.
+    fn turns(&self, s: &str, n: u128) -> Expected {
+        let of = |pick: fn(&(u128, u128)) -> u128| {
+            let mine = self.sums.iter().filter(|((_, asset), _)| asset == s);
+            mine.map(|(_, sums)| pick(sums)).sum::<u128>()
+        };
+        let fits = |sum: u128| sum.checked_add(n).is_some();
+        ensure(fits(of(|s| s.0)) && fits(of(|s| s.1)), No::AmountOverflow)
     }
 
     /// The day's total with `n` more, when the entry has a ceiling.
@@ -108,7 +162,7 @@ impl Model {
     /// The one spelling of an asset.
     fn spelt(&self, s: &str) -> Expected {
         let other = |known: &String| known != s && known.eq_ignore_ascii_case(s);
-        ensure(!self.issued.keys().any(other), No::AssetSpelling)
+        ensure(!self.assets.keys().any(other), No::AssetSpelling)
     }
 
     /// Counts `n` against the budgets of the entry, but for those of `but`, or refuses.
@@ -169,7 +223,8 @@ impl Model {
     }
 
     fn live(&self, a: &str) -> Expected {
-        ensure(self.frozen.get(a) != Some(&true), No::AccountFrozen)
+        ensure(!self.closed.contains(a), No::AccountClosed)?;
+        ensure(!self.frozen[0].contains(a), No::AccountFrozen)
     }
 
     /// A debit by the owner: reserved, frozen, nonce, day, funds; then the nonce, if there is one, is
@@ -197,7 +252,17 @@ impl Model {
         Ok((purse, n))
     }
 
+    /// Runs one entry; a refused one changes nothing.
     pub(super) fn run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Expected {
+        let before = self.clone();
+        let said = self.try_run(entry, id, ts);
+        if said.is_err() {
+            *self = before;
+        }
+        said
+    }
+
+    fn try_run(&mut self, entry: &Entry, id: TxId, ts: u64) -> Expected {
         let e = &serde_json::to_value(entry).unwrap();
         let (to, s) = (text(e, "to"), text(e, "asset"));
         let n = amount(e);
@@ -208,14 +273,25 @@ impl Model {
                 self.clone().spend(e, &Value::Null, n, ts)?;
                 let issued = self.issued.get(&s).copied().unwrap_or(0).checked_add(n);
                 let issued = issued.ok_or(No::AmountOverflow)?;
-                ensure(issued <= u128::MAX - 1_000_000_000, No::LimitsExceeded)?;
+                ensure(issued <= MOST, No::LimitsExceeded)?;
+                self.may_get(&to, &s, n, "")?;
+                self.turns(&s, n)?;
                 self.issued.insert(s.clone(), issued);
+                self.assets.entry(s.clone()).or_default();
                 self.spend(e, &Value::Null, n, ts)?;
                 self.put(&to, &s, n);
             }
             Entry::Transfer { .. } | Entry::Burn { .. } => {
                 open(&to)?;
                 let (purse, n) = self.debit(e, ts)?;
+                if to.is_empty() {
+                    let gone = self.burned.get(&s).copied().unwrap_or(0);
+                    let issued = self.issued.get(&s).copied().unwrap_or(0);
+                    ensure(issued - gone >= n, No::InsufficientFunds)?;
+                } else {
+                    self.may_get(&to, &s, n, "")?;
+                }
+                self.turns(&s, n)?;
                 self.take(&purse.0, &s, n);
                 match to.as_str() {
                     "" => *self.burned.entry(s).or_default() += n,
@@ -241,6 +317,8 @@ impl Model {
                 let n = number(e, "amount_minor").unwrap_or(rest);
                 self.clone().spend(e, &by, n, ts)?;
                 let left = rest.checked_sub(n).ok_or(No::HoldTooSmall)?;
+                self.may_get(&to, &purse.1, n, &purse.0)?;
+                self.turns(&purse.1, n)?;
                 self.spend(e, &by, n, ts)?;
                 *self.held.get_mut(&purse).unwrap() -= n;
                 self.take(&purse.0, &purse.1, n);
@@ -271,6 +349,8 @@ impl Model {
                 let day = self.day(&payer, e, n, ts)?;
                 self.clone().spend(e, &Value::Null, n, ts)?;
                 ensure(self.free(&from, &s) >= n, No::InsufficientFunds)?;
+                self.may_get(&to, &s, n, &from)?;
+                self.turns(&s, n)?;
                 self.spend(e, &Value::Null, n, ts)?;
                 self.days.extend(day);
                 self.take(&from, &s, n);
@@ -283,13 +363,81 @@ impl Model {
             Entry::Expire { hold } => self.end(*hold, ts)?,
             Entry::Freeze { account, .. } | Entry::Unfreeze { account, .. } => {
                 open(account.as_str())?;
-                self.frozen
-                    .insert(account.to_string(), e["kind"] == "freeze");
+                self.known.insert(account.to_string());
+                let sides = text(e, "sides");
+                for (i, side) in ["debits", "credits"].iter().enumerate() {
+                    if sides == *side || sides == "both" {
+                        self.freeze(i, account.as_str(), e["kind"] == "freeze");
+                    }
+                }
+            }
+            Entry::Account { .. } => self.account(e)?,
+            Entry::Asset { .. } => {
+                self.spelt(&s)?;
+                let terms = &e["terms"];
+                let new = (terms["scale"].as_u64().unwrap(), text(terms, "title"));
+                let issued = self.issued.get(&s).copied().unwrap_or(0);
+                let old = self.assets.entry(s).or_default();
+                let other = old.as_ref().is_some_and(|old| old.0 != new.0);
+                ensure(!other || issued == 0, No::AssetScale)?;
+                *old = Some(new);
             }
             Entry::Abandon { .. } => return Err(No::Abandoned),
             Entry::EpochOpen { .. } => return self.epoch_open(e),
             Entry::Payout { .. } => return self.payout(e, id),
             Entry::EpochClose { .. } => return self.epoch_close(e),
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, side: usize, account: &str, on: bool) {
+        if on {
+            self.frozen[side].insert(account.to_owned());
+        } else {
+            self.frozen[side].remove(account);
+        }
+    }
+
+    fn account(&mut self, e: &Value) -> Expected {
+        let (a, terms) = (text(e, "account"), &e["terms"]);
+        open(&a)?;
+        if terms["closed"] == true {
+            let empty = |p: &&Purse| {
+                self.sums.get(*p).is_none_or(|s| s.0 == s.1)
+                    && self.held.get(*p).is_none_or(|held| *held == 0)
+            };
+            let mut purses = self.sums.keys().chain(self.held.keys());
+            let full = purses.any(|p| p.0 == a && !empty(&p));
+            ensure(!full, No::AccountNotEmpty)?;
+        }
+        let limits = &terms["limits"];
+        if limits.is_object() {
+            let s = text(limits, "asset");
+            self.spelt(&s)?;
+            let credit = number(limits, "credit_limit_minor").unwrap_or(0);
+            let purse = (a.clone(), s.clone());
+            let (credits, debits) = self.has(&a, &s);
+            let held = self.held.get(&purse).copied().unwrap_or(0);
+            let enough = wide(credits, credit) >= wide(debits, held);
+            ensure(enough, No::CreditInUse)?;
+            let set = (credit, number(limits, "max_balance_minor"));
+            self.limits.insert(purse, set);
+            self.assets.entry(s).or_default();
+        }
+        self.known.insert(a.clone());
+        match &terms["closed"] {
+            Value::Bool(true) => _ = self.closed.insert(a.clone()),
+            Value::Bool(false) => _ = self.closed.remove(&a),
+            _ => {}
+        }
+        if let Some(sides) = terms["frozen"].as_str() {
+            self.freeze(0, &a, sides == "debits" || sides == "both");
+            self.freeze(1, &a, sides == "credits" || sides == "both");
+        }
+        match terms["class"].as_str() {
+            Some("") => _ = self.class.remove(&a),
+            Some(class) => _ = self.class.insert(a, class.to_owned()),
+            None => {}
         }
         Ok(())
     }
@@ -319,9 +467,9 @@ impl Model {
         self.live(&from)?;
         self.spelt(&s)?;
         // An unknown pool or asset lacks funds even for zero.
-        let known = self.total.keys().any(|(a, _)| *a == from) || self.frozen.contains_key(&from);
-        let rich = self.free(&from, &s) >= n && self.issued.contains_key(&s) && known;
-        ensure(rich, No::InsufficientFunds)?;
+        let known = self.known.contains(&from) && self.assets.contains_key(&s);
+        ensure(known && self.free(&from, &s) >= n, No::InsufficientFunds)?;
+        self.turns(&s, n)?;
         if n > 0 {
             self.take(&from, &s, n);
         }
@@ -351,7 +499,10 @@ impl Model {
         let left = u128::from(all - index - 1);
         ensure(rest >= left && (left > 0 || rest == 0), No::EpochConflict)?;
         (*next, *paid) = (*next + 1, *paid + n);
-        let pool = (text(bound, "from"), text(e, "asset"));
+        let bound = bound.clone();
+        self.accepts(&text(e, "to"))?;
+        self.turns(&text(e, "asset"), n)?;
+        let pool = (text(&bound, "from"), text(e, "asset"));
         self.moved.insert(id, (pool, text(e, "to"), n, n));
         self.take(&escrow(e), &text(e, "asset"), n);
         self.put(&text(e, "to"), &text(e, "asset"), n);

@@ -90,7 +90,13 @@ fn an_entry_is_reversed_once() {
     assert!(done(&one(&mut book, reversal("r4", tx, None, 6))));
     assert_eq!(one(&mut book, reversal("r5", tx, None, 6)), too_large(7));
     assert_eq!(book.state.reversed(2), 6);
-    assert_eq!(book.state.account_at(0).unwrap().balances[0].total, 10);
+    assert_eq!(
+        book.state.account_at(0).unwrap().balances[0]
+            .level()
+            .amount()
+            .0,
+        10
+    );
     // The debited account must have the money, as for any outflow.
     let paid = debit("u", 6, None);
     let tx = paid.txid(8);
@@ -138,7 +144,7 @@ fn a_capture_takes_all_that_is_left_and_a_final_one_releases_the_rest() {
     assert!(done(&one(&mut book, capture("c3", second, Some(1), true))));
     assert!(book.state.hold(second).is_none(), "the rest is released");
     let a = book.state.account_at(0).unwrap().balances[0];
-    assert_eq!((a.total, a.held), (4, 0));
+    assert_eq!((a.level().amount().0, a.held), (4, 0));
     replays(&book);
 }
 

@@ -1,0 +1,269 @@
+//! `ron wallet` commands about what holds for accounts and assets: freezes, classes, limits, closing,
+//! registration, trial balance.
+
+use clap::Subcommand;
+use ron_client::WalletClient;
+use ron_proto::ledger::{
+    AccountClass, AccountDoc, AssetLimits, AssetTitle, PointInTime, Sides, TrialBalance,
+};
+use ron_proto::wallet::{FreezeAccount, SetAccount, SetAsset};
+use ron_proto::{Account, Amount, Asset, SignedAmount};
+
+use super::table::{Form, Table, print};
+use super::{Once, Out, Remark, deadline, explain};
+
+#[derive(Subcommand)]
+pub enum TermsCommand {
+    /// Show an account: balances in all assets, limits, class, whether it is frozen or closed.
+    Account {
+        /// Account to show.
+        account: Account,
+        #[command(flatten)]
+        form: Form,
+    },
+    /// Open or close an account, or set its class, freeze or limits; the rest stays as it is.
+    SetAccount {
+        /// Account to change.
+        account: Account,
+        /// Close the account, which must be empty.
+        #[arg(long, conflicts_with = "open")]
+        close: bool,
+        /// Open it again.
+        #[arg(long)]
+        open: bool,
+        /// The sides that are frozen from now on: none, debits, credits or both.
+        #[arg(long)]
+        frozen: Option<Sides>,
+        /// Label by which the trial balance sums accounts; an empty one takes it away.
+        #[arg(long)]
+        class: Option<AccountClass>,
+        /// Asset of the limits that follow.
+        #[arg(long)]
+        asset: Option<Asset>,
+        /// How far the account may be overdrawn, in minor units; 0 when only a maximum is given.
+        #[arg(long, requires = "asset")]
+        credit_limit: Option<Amount>,
+        /// Maximum balance in minor units; without one a new credit limit takes the old maximum away.
+        #[arg(long, requires = "asset")]
+        max_balance: Option<Amount>,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Make an account refuse debits, credits or both.
+    Freeze {
+        /// Account to freeze.
+        account: Account,
+        /// Sides to freeze: debits, credits or both.
+        #[arg(long, default_value = "debits")]
+        sides: Sides,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Let an account accept debits and credits again.
+    Unfreeze {
+        /// Account to unfreeze.
+        account: Account,
+        /// Sides to free: debits, credits or both.
+        #[arg(long, default_value = "both")]
+        sides: Sides,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Show scale and title of an asset.
+    Asset {
+        /// Asset to show.
+        asset: Asset,
+    },
+    /// Register an asset, or change its title.
+    SetAsset {
+        /// Asset to register.
+        asset: Asset,
+        /// Decimal places between a minor unit and the unit that people write: 2 when 1 EUR is 100.
+        #[arg(long)]
+        scale: u8,
+        /// Name for people.
+        #[arg(long)]
+        title: Option<AssetTitle>,
+        #[command(flatten)]
+        remark: Remark,
+        #[command(flatten)]
+        once: Once,
+    },
+    /// Sum credits and debits of an asset by class of account.
+    TrialBalance {
+        /// Asset to sum.
+        asset: Asset,
+        /// At this sequence number or time; now when absent.
+        #[arg(long)]
+        at: Option<PointInTime>,
+        #[command(flatten)]
+        form: Form,
+    },
+}
+
+pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
+    match command {
+        TermsCommand::Account { account, form } => {
+            let doc = explain(wallet.account(&account, deadline()))?;
+            print(&doc, &of_account(&doc), out, &form)?;
+            if !out.json && !form.csv {
+                println!("{}", state(&doc));
+            }
+            Ok(())
+        }
+        TermsCommand::Asset { asset } => {
+            let doc = explain(wallet.asset(&asset, deadline()))?;
+            let text = |value: Option<String>| value.unwrap_or_else(|| "not registered".to_owned());
+            let mut fields = vec![
+                ("asset", doc.asset.to_string()),
+                ("scale", text(doc.scale.map(|scale| scale.to_string()))),
+            ];
+            let title = doc.title.as_ref().map(ToString::to_string);
+            fields.extend(title.map(|title| ("title", title)));
+            out.fields(&doc, &fields)
+        }
+        TermsCommand::TrialBalance { asset, at, form } => {
+            let doc = explain(wallet.trial_balance(&asset, at, deadline()))?;
+            print(&doc, &of_trial_balance(&doc), out, &form)
+        }
+        write => set(wallet, write, out),
+    }
+}
+
+fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
+    let answer = match command {
+        TermsCommand::SetAccount {
+            account,
+            close,
+            open,
+            frozen,
+            class,
+            asset,
+            credit_limit,
+            max_balance,
+            remark,
+            once,
+        } => {
+            let request = SetAccount {
+                closed: (close || open).then_some(close),
+                frozen,
+                class,
+                limits: asset.map(|asset| AssetLimits {
+                    asset,
+                    credit_limit_minor: credit_limit.unwrap_or_default(),
+                    max_balance_minor: max_balance,
+                }),
+                details: remark.details()?,
+            };
+            wallet.set_account(&once.key()?, &account, &request, deadline())
+        }
+        TermsCommand::Freeze {
+            account,
+            sides,
+            remark,
+            once,
+        } => {
+            let request = FreezeAccount {
+                sides: Some(sides),
+                details: remark.details()?,
+            };
+            wallet.freeze(&once.key()?, &account, &request, deadline())
+        }
+        TermsCommand::Unfreeze {
+            account,
+            sides,
+            remark,
+            once,
+        } => {
+            let request = FreezeAccount {
+                sides: Some(sides),
+                details: remark.details()?,
+            };
+            wallet.unfreeze(&once.key()?, &account, &request, deadline())
+        }
+        TermsCommand::SetAsset {
+            asset,
+            scale,
+            title,
+            remark,
+            once,
+        } => {
+            let request = SetAsset {
+                scale,
+                title,
+                details: remark.details()?,
+            };
+            wallet.set_asset(&once.key()?, &asset, &request, deadline())
+        }
+        TermsCommand::Account { .. }
+        | TermsCommand::Asset { .. }
+        | TermsCommand::TrialBalance { .. } => return Err("this command writes nothing".to_owned()),
+    };
+    out.transaction(&explain(answer)?)
+}
+
+fn of_account(doc: &AccountDoc) -> Table {
+    let mut table = Table::new(&[
+        "asset",
+        "balance",
+        "available",
+        "credits",
+        "debits",
+        "credit limit",
+        "maximum",
+    ]);
+    for b in &doc.balances {
+        let most = b.max_balance_minor.map(|most| most.to_string());
+        table.row([
+            b.asset.to_string(),
+            SignedAmount::of(b.amount_minor.0, b.overdrawn_minor.0).to_string(),
+            b.available_minor.to_string(),
+            b.credits_minor.to_string(),
+            b.debits_minor.to_string(),
+            b.credit_limit_minor.to_string(),
+            most.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    table
+}
+
+/// What holds for the account as a whole, on one line.
+fn state(doc: &AccountDoc) -> String {
+    let mut parts = vec![if doc.closed { "closed" } else { "open" }.to_owned()];
+    if !doc.frozen.is_none() {
+        parts.push(format!("frozen: {}", doc.frozen));
+    }
+    parts.extend(doc.class.as_ref().map(|class| format!("class: {class}")));
+    parts.push(format!("nonce: {}", doc.nonce));
+    parts.push(format!("open holds: {}", doc.holds.len()));
+    parts.join(", ")
+}
+
+fn of_trial_balance(doc: &TrialBalance) -> Table {
+    let mut table = Table::new(&["class", "accounts", "credits", "debits", "balance"]);
+    for c in &doc.classes {
+        let class = c.class.as_ref().map(ToString::to_string);
+        table.row([
+            class.unwrap_or_else(|| "-".to_owned()),
+            c.accounts.to_string(),
+            c.credits_minor.to_string(),
+            c.debits_minor.to_string(),
+            c.balance_minor.to_string(),
+        ]);
+    }
+    let accounts: u64 = doc.classes.iter().map(|c| c.accounts).sum();
+    table.row([
+        "all".to_owned(),
+        accounts.to_string(),
+        doc.credits_minor.to_string(),
+        doc.debits_minor.to_string(),
+        doc.supply_minor.to_string(),
+    ]);
+    table
+}

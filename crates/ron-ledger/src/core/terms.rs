@@ -1,0 +1,170 @@
+//! What an operator sets for accounts and assets: its encoding and its rules.
+
+use ron_proto::ledger::{AccountTerms, AssetLimits, AssetTerms, Sides};
+use ron_proto::{Account, Amount, Asset};
+
+use super::codec::{DecodeError, In, Out};
+use super::overlay::Overlay;
+use super::rules::{Rule, no, reserved};
+use super::state::BalanceLimits;
+use super::verdict::Refusal;
+
+fn put_flag(o: &mut Out, flag: bool) {
+    o.byte(u8::from(flag));
+}
+
+fn flag(i: &mut In<'_>) -> Result<bool, DecodeError> {
+    match i.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => i.fail("a flag is 0 or 1"),
+    }
+}
+
+/// The number of frozen sides: 1 for debits and 2 for credits, added.
+pub(super) const fn sides_number(sides: Sides) -> u8 {
+    sides.debits() as u8 + 2 * sides.credits() as u8
+}
+
+pub(super) fn sides(i: &mut In<'_>) -> Result<Sides, DecodeError> {
+    let number = i.byte()?;
+    let known = Sides::ALL
+        .into_iter()
+        .find(|sides| sides_number(*sides) == number);
+    known.map_or_else(|| i.fail("the sides are not known"), Ok)
+}
+
+pub(super) fn put_account(o: &mut Out, terms: &AccountTerms) {
+    o.option(terms.closed, put_flag);
+    o.option(terms.frozen, |o, sides| o.byte(sides_number(sides)));
+    o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
+    o.option(terms.limits.as_ref(), |o, limits| {
+        o.text(limits.asset.as_str());
+        o.amount(limits.credit_limit_minor.0);
+        o.option(limits.max_balance_minor.map(|most| most.0), Out::amount);
+    });
+}
+
+pub(super) fn account(i: &mut In<'_>) -> Result<AccountTerms, DecodeError> {
+    Ok(AccountTerms {
+        closed: i.option(flag)?,
+        frozen: i.option(sides)?,
+        class: i.option(In::value)?,
+        limits: i.option(|i| {
+            Ok(AssetLimits {
+                asset: i.value()?,
+                credit_limit_minor: i.amount().map(Amount)?,
+                max_balance_minor: i.option(In::amount)?.map(Amount),
+            })
+        })?,
+    })
+}
+
+/// Length of what [`put_account`] writes.
+pub(super) fn account_len(terms: &AccountTerms) -> usize {
+    let mut o = Out::default();
+    put_account(&mut o, terms);
+    o.0.len()
+}
+
+pub(super) fn put_asset(o: &mut Out, terms: &AssetTerms) {
+    o.byte(terms.scale);
+    o.option(terms.title.as_ref(), |o, title| o.text(title.as_str()));
+}
+
+pub(super) fn asset(i: &mut In<'_>) -> Result<AssetTerms, DecodeError> {
+    Ok(AssetTerms {
+        scale: i.byte()?,
+        title: i.option(In::value)?,
+    })
+}
+
+impl Overlay<'_> {
+    pub(super) fn freeze(&mut self, account: &Account, sides: Sides) -> Rule<()> {
+        reserved(account)?;
+        self.room(account)?;
+        let ix = self.intern(account);
+        self.touch(ix).row.frozen = sides;
+        Ok(())
+    }
+
+    /// The sides of an account that are frozen.
+    pub(super) fn frozen(&self, account: &Account) -> Sides {
+        self.find(account)
+            .map_or(Sides::None, |ix| self.row(ix).frozen)
+    }
+
+    pub(super) fn set_account(&mut self, account: &Account, terms: &AccountTerms) -> Rule<()> {
+        reserved(account)?;
+        let known = self.find(account);
+        if terms.closed == Some(true) {
+            let left = known.is_some_and(|ix| self.row(ix).balances.iter().any(|b| !b.is_empty()));
+            if left {
+                return no(Refusal::AccountNotEmpty);
+            }
+        }
+        let limited = match &terms.limits {
+            None => None,
+            Some(limits) => Some((self.check_limits(account, limits)?, limits)),
+        };
+        self.room(account)?;
+        let ix = self.intern(account);
+        if let Some((asset, limits)) = limited {
+            let asset = asset.unwrap_or_else(|| self.add_asset(&limits.asset));
+            let set = BalanceLimits {
+                credit: limits.credit_limit_minor.0,
+                max: limits.max_balance_minor.map(|most| most.0),
+            };
+            self.touch(ix).row.set_limits(asset, set);
+        }
+        let row = &mut self.touch(ix).row;
+        if let Some(sides) = terms.frozen {
+            row.frozen = sides;
+        }
+        if let Some(closed) = terms.closed {
+            row.terms_mut().closed = closed;
+        }
+        if let Some(class) = &terms.class {
+            row.terms_mut().class = Some(class.clone()).filter(|class| !class.as_str().is_empty());
+        }
+        row.forget_empty_terms();
+        Ok(())
+    }
+
+    /// Returns the row number of the limits' asset, if it has one.
+    fn check_limits(&self, account: &Account, limits: &AssetLimits) -> Rule<Option<u32>> {
+        let asset = self.usable_asset(&limits.asset)?;
+        let balance = match (self.find(account), asset) {
+            (Some(ix), Some(asset)) => Some(self.row(ix).balance(asset)),
+            _ => None,
+        };
+        let credit = limits.credit_limit_minor.0;
+        if balance.is_some_and(|b| !b.is_covered(credit)) {
+            return no(Refusal::CreditInUse);
+        }
+        Ok(asset)
+    }
+
+    /// The row number of an asset that is to come into use; refuses one that has to be registered first.
+    pub(super) fn usable_asset(&self, name: &Asset) -> Rule<Option<u32>> {
+        let known = self.asset_ix(name)?;
+        let registered = known.is_some_and(|ix| self.asset(ix).terms.is_some());
+        if self.limits.registered_assets && !registered {
+            return no(Refusal::Limit(super::Limit::RegisteredAssets));
+        }
+        Ok(known)
+    }
+
+    pub(super) fn set_asset(&mut self, name: &Asset, terms: &AssetTerms) -> Rule<()> {
+        let known = self.asset_ix(name)?;
+        if let Some(row) = known.map(|ix| self.asset(ix)) {
+            let other = row.terms.as_ref().is_some_and(|t| t.scale != terms.scale);
+            if other && row.issued > 0 {
+                return no(Refusal::AssetScale);
+            }
+        }
+        let ix = known.unwrap_or_else(|| self.add_asset(name));
+        self.asset_mut(ix).terms = Some(terms.clone());
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Assets and their trial balances: what accounts were credited and debited, by class.
+
+use std::collections::BTreeMap;
+
+use ron_kernel::Deadline;
+use ron_proto::ledger::{AccountClass, AssetDoc, ClassTotal, PointInTime, TrialBalance};
+use ron_proto::{Account, Amount, Asset, SignedAmount};
+
+use crate::core::State;
+use crate::ledger::Ledger;
+use crate::projection::{ProjectionReader, SearchError};
+
+/// Sums by class.
+#[derive(Default)]
+struct Classes(BTreeMap<Option<AccountClass>, (u64, u128, u128)>);
+
+impl Classes {
+    fn add(&mut self, class: Option<&AccountClass>, credits: u128, debits: u128) {
+        let sums = self.0.entry(class.cloned()).or_default();
+        // The sums over all accounts of an asset do not pass 128 bits.
+        *sums = (sums.0 + 1, sums.1 + credits, sums.2 + debits);
+    }
+
+    /// Credits and debits of all classes.
+    fn sums(&self) -> (u128, u128) {
+        let all = self.0.values();
+        all.fold((0, 0), |(up, down), (_, c, d)| (up + c, down + d))
+    }
+
+    fn totals(self) -> Vec<ClassTotal> {
+        let one = |(class, (accounts, credits, debits))| ClassTotal {
+            class,
+            accounts,
+            credits_minor: Amount(credits),
+            debits_minor: Amount(debits),
+            balance_minor: SignedAmount::of(credits, debits),
+        };
+        self.0.into_iter().map(one).collect()
+    }
+}
+
+impl Ledger {
+    /// A registered asset, or one that was ever used.
+    pub fn asset(&self, asset: &Asset) -> Option<AssetDoc> {
+        self.shared.state(|s| {
+            let row = s.asset(s.asset_ix(asset)?)?;
+            Some(AssetDoc {
+                asset: row.name.clone(),
+                scale: row.terms.as_ref().map(|terms| terms.scale),
+                title: row.terms.as_ref().and_then(|terms| terms.title.clone()),
+                seq: s.seq(),
+                ts: s.ts(),
+            })
+        })
+    }
+
+    /// The trial balance of an asset now.
+    pub fn trial_balance(&self, asset: &Asset) -> Option<TrialBalance> {
+        // Rows are shared copies, so that the writer does not wait while they are summed up.
+        let (accounts, ix, row, seq, ts) = self.shared.state(|s| {
+            let ix = s.asset_ix(asset)?;
+            let row = s.asset(ix)?.clone();
+            Some((s.accounts_copy(), ix, row, s.seq(), s.ts()))
+        })?;
+        let mut classes = Classes::default();
+        for account in accounts.iter() {
+            if let Some(b) = account.balances.iter().find(|b| b.asset == ix) {
+                classes.add(account.class(), b.credits, b.debits);
+            }
+        }
+        Some(TrialBalance {
+            asset: row.name.clone(),
+            supply_minor: Amount(row.circulating()),
+            issued_minor: Some(Amount(row.issued)),
+            burned_minor: Some(Amount(row.burned)),
+            credits_minor: Amount(row.credits),
+            debits_minor: Amount(row.debits),
+            classes: classes.totals(),
+            seq,
+            ts,
+        })
+    }
+
+    /// The trial balance of an asset after the last entry at or before a point.
+    pub fn trial_balance_at(
+        &self,
+        history: &ProjectionReader,
+        asset: &Asset,
+        at: PointInTime,
+        min_seq: u64,
+        deadline: Deadline,
+    ) -> Result<TrialBalance, SearchError> {
+        let mut classes = Classes::default();
+        let class = |s: &State, account: &Account| s.account(account)?.class().cloned();
+        let (seq, ts) = history.totals_at(asset, at, min_seq, |account, credits, debits| {
+            let class = self.shared.state(|s| class(s, account));
+            classes.add(class.as_ref(), credits, debits);
+            !deadline.expired()
+        })?;
+        let (credits, debits) = classes.sums();
+        Ok(TrialBalance {
+            asset: asset.clone(),
+            supply_minor: Amount(credits.saturating_sub(debits)),
+            issued_minor: None,
+            burned_minor: None,
+            credits_minor: Amount(credits),
+            debits_minor: Amount(debits),
+            classes: classes.totals(),
+            seq,
+            ts,
+        })
+    }
+}
