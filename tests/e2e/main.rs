@@ -9,6 +9,7 @@
     clippy::float_cmp
 )]
 
+mod account_terms;
 mod admin_chaos;
 mod admin_gates;
 mod admin_page;

@@ -307,10 +307,20 @@ fn a_shop_delivers_and_refunds_its_customer_proves_it_and_a_second_run_pays_noth
         capture    acct:ada -> acct:shop 4500 eur 1001 proven\n\
         reverse    acct:shop -> acct:ada 4500 eur 1001 proven\n\
         reversed of the lamp: 4500\n\
-        acct:ada         7000\n\
-        acct:shop        1579\n\
-        acct:shop-fees   225\n\
-        acct:shop-tax    1196\n";
+        opening    0\n\
+        capture     3000  3000\n\
+        transfer      90  2910\n\
+        transfer     478  2432\n\
+        capture     4500  6932\n\
+        transfer     135  6797\n\
+        transfer     718  6079\n\
+        reverse     4500  1579\n\
+        closing    1579\n\
+        customers  14500  7500  7000\n\
+        fees         225     0   225\n\
+        sales       7500  5921  1579\n\
+        tax         1196     0  1196\n\
+        all        23421 13421 10000\n";
     assert_eq!(run(), wanted);
     assert_eq!(run(), wanted);
     assert_eq!(fleet.stop(), Some(0));

@@ -431,6 +431,8 @@ impl First {
             | "POST /v1/account/{account}/freeze"
             | "POST /v1/account/{account}/unfreeze"
             | "POST /v1/webhooks/{name}/resume" => json!({}),
+            "PUT /v1/account/{account}" => json!({"closed": true}),
+            "PUT /v1/assets/{asset}" => json!({"scale": 2}),
             "POST /v1/batch" => {
                 let mut item = moved;
                 item["op"] = "transfer".into();
@@ -507,7 +509,7 @@ impl<'a> Tenant<'a> {
         if body.is_some() {
             headers.push(("Content-Type", kind));
         }
-        if service == "svc-wallet" && method == Method::POST {
+        if service == "svc-wallet" && method != Method::GET {
             headers.push(("Idempotency-Key", key));
         }
         if service == "svc-rewarder" {

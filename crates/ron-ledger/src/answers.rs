@@ -7,7 +7,7 @@ use ron_proto::ledger::{
 };
 use ron_proto::{EpochId, Timestamp};
 
-use crate::core::{Body, Facts, Kind, Leaf, Op, PublicLeaf, Refusal, Verdict};
+use crate::core::{Body, Facts, Kind, Leaf, Limit, Op, PublicLeaf, Refusal, Verdict};
 
 /// A decided entry: what its record in the log says.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +146,41 @@ fn render(
         batch: facts.batch,
         reverses: facts.reverses,
         receipt_hash: LeafHash(leaf_hash),
+    }
+}
+
+impl From<&Refusal> for RefusalCode {
+    fn from(why: &Refusal) -> Self {
+        match why {
+            Refusal::InsufficientFunds => Self::InsufficientFunds,
+            Refusal::NonceConflict { .. } => Self::NonceConflict,
+            Refusal::LimitsExceeded
+            | Refusal::Limit(Limit::Accounts(_) | Limit::AccountTotal(_)) => Self::LimitsExceeded,
+            Refusal::Limit(Limit::RegisteredAssets) => Self::AssetUnregistered,
+            Refusal::AmountOverflow => Self::AmountOverflow,
+            Refusal::AccountFrozen => Self::AccountFrozen,
+            Refusal::AccountClosed => Self::AccountClosed,
+            Refusal::AccountNotEmpty => Self::AccountNotEmpty,
+            Refusal::CreditInUse => Self::CreditInUse,
+            Refusal::MaxBalance => Self::MaxBalance,
+            Refusal::AssetScale => Self::AssetScale,
+            Refusal::ReservedAccount => Self::ReservedAccount,
+            Refusal::HoldNotFound => Self::HoldNotFound,
+            Refusal::HoldTooSmall => Self::HoldTooSmall,
+            Refusal::HoldExpired => Self::HoldExpired,
+            Refusal::EpochConflict => Self::EpochConflict,
+            Refusal::EpochUnknown => Self::EpochUnknown,
+            Refusal::EpochClosed => Self::EpochClosed,
+            Refusal::IndexGap { .. } => Self::IndexGap,
+            Refusal::EpochIncomplete => Self::EpochIncomplete,
+            Refusal::LinkedFailed => Self::LinkedFailed,
+            Refusal::Abandoned => Self::Abandoned,
+            Refusal::UsagePaid { .. } => Self::UsagePaid,
+            Refusal::AssetSpelling => Self::AssetSpelling,
+            Refusal::RefusalBudget => Self::RefusalBudget,
+            Refusal::NotReversible => Self::NotReversible,
+            Refusal::ReversalTooLarge => Self::ReversalTooLarge,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::core::State;
 use crate::ledger::Ledger;
 use crate::projection::{ProjectionReader, SearchError};
 
-/// Sums by class.
+/// By class: number of accounts, credits and debits.
 #[derive(Default)]
 struct Classes(BTreeMap<Option<AccountClass>, (u64, u128, u128)>);
 

@@ -1,14 +1,12 @@
-//! Converts entries, kinds and refusals between the core and the wire. Pure.
+//! Converts entries and kinds between the core and the wire. Pure.
 //!
 //! The core decides and stores its own types, so a change of an API does not touch the bytes of the
 //! log.
 
 use ron_proto::Tenant;
-use ron_proto::ledger::{self as wire, Details, EntryKind, RefusalCode, RequestKey};
+use ron_proto::ledger::{self as wire, Details, EntryKind, RequestKey};
 
-use crate::core::{
-    Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Limit, Op, Original, Payout, Refusal,
-};
+use crate::core::{Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Original, Payout};
 
 impl From<Kind> for EntryKind {
     fn from(kind: Kind) -> Self {
@@ -29,41 +27,6 @@ impl From<Kind> for EntryKind {
             Kind::EpochClose => Self::EpochClose,
             Kind::Abandon => Self::Abandon,
             Kind::Reverse => Self::Reverse,
-        }
-    }
-}
-
-impl From<&Refusal> for RefusalCode {
-    fn from(why: &Refusal) -> Self {
-        match why {
-            Refusal::InsufficientFunds => Self::InsufficientFunds,
-            Refusal::NonceConflict { .. } => Self::NonceConflict,
-            Refusal::LimitsExceeded
-            | Refusal::Limit(Limit::Accounts(_) | Limit::AccountTotal(_)) => Self::LimitsExceeded,
-            Refusal::Limit(Limit::RegisteredAssets) => Self::AssetUnregistered,
-            Refusal::AmountOverflow => Self::AmountOverflow,
-            Refusal::AccountFrozen => Self::AccountFrozen,
-            Refusal::AccountClosed => Self::AccountClosed,
-            Refusal::AccountNotEmpty => Self::AccountNotEmpty,
-            Refusal::CreditInUse => Self::CreditInUse,
-            Refusal::MaxBalance => Self::MaxBalance,
-            Refusal::AssetScale => Self::AssetScale,
-            Refusal::ReservedAccount => Self::ReservedAccount,
-            Refusal::HoldNotFound => Self::HoldNotFound,
-            Refusal::HoldTooSmall => Self::HoldTooSmall,
-            Refusal::HoldExpired => Self::HoldExpired,
-            Refusal::EpochConflict => Self::EpochConflict,
-            Refusal::EpochUnknown => Self::EpochUnknown,
-            Refusal::EpochClosed => Self::EpochClosed,
-            Refusal::IndexGap { .. } => Self::IndexGap,
-            Refusal::EpochIncomplete => Self::EpochIncomplete,
-            Refusal::LinkedFailed => Self::LinkedFailed,
-            Refusal::Abandoned => Self::Abandoned,
-            Refusal::UsagePaid { .. } => Self::UsagePaid,
-            Refusal::AssetSpelling => Self::AssetSpelling,
-            Refusal::RefusalBudget => Self::RefusalBudget,
-            Refusal::NotReversible => Self::NotReversible,
-            Refusal::ReversalTooLarge => Self::ReversalTooLarge,
         }
     }
 }

@@ -4,5 +4,9 @@ export { OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable, Verif
 export { Answer, type Call, NotSent, type Transport, overFetch } from "./http.js";
 export * from "./kms.js";
 export * from "./rewarder.js";
+export {
+  AMOUNT_MAX, type Burn, type Capture, type Details, type Hold, type Issue, type Item, type Operation, type Release, type Reverse,
+  type Transfer,
+} from "./operations.js";
 export { type Options } from "./service.js";
 export * from "./wallet.js";

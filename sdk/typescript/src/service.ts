@@ -168,6 +168,12 @@ export class Fields {
     return /^[0-9]{1,39}$/.test(value) ? BigInt(value) : this.#missing(name);
   }
 
+  /** A balance, which may be below zero. */
+  signed(name: string): bigint {
+    const value = this.text(name);
+    return /^-?[0-9]{1,39}$/.test(value) ? BigInt(value) : this.#missing(name);
+  }
+
   list(name: string): Fields[] {
     const value = this.#value[name];
     return Array.isArray(value) ? value.map((item) => new Fields(item)) : this.#missing(name);

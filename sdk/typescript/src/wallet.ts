@@ -1,92 +1,8 @@
 /** svc-wallet: money for holders of a passport. */
 import { OutcomeUnknown, Refused, UnexpectedAnswer, said } from "./errors.js";
+import type { Answer } from "./http.js";
+import { type Details, type Item, type Operation, bodyOf, detailed, itemOf, minor, pathOf } from "./operations.js";
 import { Fields, Service, segment } from "./service.js";
-
-export const AMOUNT_MAX = 2n ** 128n - 1n;
-
-/** What a caller says about an operation. No decision depends on it, and nobody but its maker sees it. */
-export interface Details {
-  /** Text for people. */
-  readonly memo?: string;
-  /** The caller's own reference, such as the number of an order. */
-  readonly reference?: string;
-  /** False hides the reference in the payee's copy of the receipt. */
-  readonly shareReference?: boolean;
-  /** At most 16 members. */
-  readonly metadata?: Readonly<Record<string, string>>;
-  /** The time for statements (RFC 3339, UTC). */
-  readonly effectiveAt?: string;
-}
-
-/** Creates money in `to`. */
-export interface Issue extends Details {
-  readonly op: "issue";
-  readonly to: string;
-  readonly asset: string;
-  readonly amount: bigint;
-}
-
-/** Moves money. `nonce`, where it is given, must be the next one of `from`. */
-export interface Transfer extends Details {
-  readonly op: "transfer";
-  readonly from: string;
-  readonly to: string;
-  readonly asset: string;
-  /** Minor units, or `"max"`: all that is available. */
-  readonly amount: bigint | "max";
-  readonly nonce?: number;
-}
-
-/** Destroys money of `from`. */
-export interface Burn extends Details {
-  readonly op: "burn";
-  readonly from: string;
-  readonly asset: string;
-  /** Minor units, or `"max"`: all that is available. */
-  readonly amount: bigint | "max";
-  readonly nonce?: number;
-}
-
-/** Reserves money of `from` until `expiresAt` (RFC 3339, UTC). */
-export interface Hold extends Details {
-  readonly op: "hold";
-  readonly from: string;
-  readonly asset: string;
-  /** Minor units, or `"max"`: all that is available. */
-  readonly amount: bigint | "max";
-  readonly expiresAt: string;
-  readonly nonce?: number;
-}
-
-/** Pays out of a hold: `amount`, or all that is left of it. The rest stays reserved, unless it is `final`. */
-export interface Capture extends Details {
-  readonly op: "capture";
-  readonly hold: string;
-  readonly to: string;
-  readonly amount?: bigint;
-  readonly final?: boolean;
-}
-
-/** Ends a hold; the rest becomes available again. */
-export interface Release extends Details {
-  readonly op: "release";
-  readonly hold: string;
-}
-
-/** Moves back what a transfer, capture or payout moved: `amount`, or all that earlier reversals left of it. */
-export interface Reverse extends Details {
-  readonly op: "reverse";
-  readonly txid: string;
-  readonly amount?: bigint;
-}
-
-/** An operation that `Wallet.submit` sends. */
-export type Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse;
-/**
- * An operation that may be an item of a batch. In a linked batch the `hold` of a capture or release may be `#i`, the hold
- * that item `i` (from 0) makes.
- */
-export type Item = Operation;
 
 /** What the ledger recorded. It never changes. */
 export interface Receipt {
@@ -154,14 +70,81 @@ export type Outcome = ItemResult | { readonly outcome: "batch"; readonly results
 export interface Balance {
   readonly account: string;
   readonly asset: string;
+  /** Below zero when the account is overdrawn. */
   readonly amount: bigint;
-  /** `amount` less what is held. */
+  /** What the next debit may take: the balance and the credit limit, less what is held. */
   readonly available: bigint;
   /** The last nonce that was used; unknown for a balance of the past. */
   readonly nonce?: number;
   readonly asOf: string;
   readonly asOfSeq: number;
   readonly staleMs: number;
+}
+
+/** Balance of an account in one asset, in minor units. */
+export interface AccountBalance {
+  /** Below zero when the account is overdrawn. */
+  readonly amount: bigint;
+  /** What the next debit may take. */
+  readonly available: bigint;
+  /** All that was ever credited and debited. */
+  readonly credits: bigint;
+  readonly debits: bigint;
+  readonly creditLimit: bigint;
+  readonly maxBalance?: bigint;
+}
+
+/** Sides of an account. */
+export type Sides = "debits" | "credits" | "both";
+
+export interface Account {
+  readonly account: string;
+  readonly closed: boolean;
+  /** The sides that are frozen: `none`, `debits`, `credits` or `both`. */
+  readonly frozen: string;
+  /** Label by which trial balances sum. */
+  readonly class?: string;
+  readonly nonce: number;
+  /** By asset. */
+  readonly balances: ReadonlyMap<string, AccountBalance>;
+}
+
+/** What is set for an account; what is absent stays as it is. */
+export interface AccountTerms extends Details {
+  readonly closed?: boolean;
+  readonly frozen?: Sides | "none";
+  /** Label by which trial balances sum; an empty one takes it away. */
+  readonly class?: string;
+  /** Credit limit (0 when absent) and maximum in one asset, set together. */
+  readonly limits?: { readonly asset: string; readonly creditLimit?: bigint; readonly maxBalance?: bigint };
+}
+
+export interface Asset {
+  readonly asset: string;
+  /** Decimal places between a minor unit and the unit that people write; absent for an asset that is not registered. */
+  readonly scale?: number;
+  readonly title?: string;
+}
+
+/** Sums over the accounts of one class, in minor units. */
+export interface ClassTotal {
+  /** Absent for accounts without a class. */
+  readonly class?: string;
+  readonly accounts: number;
+  readonly credits: bigint;
+  readonly debits: bigint;
+  /** Credits less debits. */
+  readonly balance: bigint;
+}
+
+export interface TrialBalance {
+  readonly asset: string;
+  /** What was issued and not burned; the sum of all balances. */
+  readonly supply: bigint;
+  readonly credits: bigint;
+  readonly debits: bigint;
+  readonly classes: readonly ClassTotal[];
+  readonly seq: number;
 }
 
 export interface HoldState {
@@ -247,10 +230,7 @@ export class Wallet extends Service {
       if (!renumber || refusal.code !== "nonce_conflict" || refusal.expected === undefined) return undefined;
       return { ...body, nonce: refusal.expected };
     };
-    const answer = await this.write({ method: "POST", path: pathOf(operation), body, key, headers: { "Idempotency-Key": key }, repair });
-    const raw = new Fields(answer.json());
-    const replayed = answer.header("idempotency-replayed") === "true";
-    return { key, receipt: readReceipt(raw.object("receipt")), private: readPrivate(raw), replayed };
+    return readDone(key, await this.write({ method: "POST", path: pathOf(operation), body, key, headers: { "Idempotency-Key": key }, repair }));
   }
 
   /** Sends up to 1,000 operations under one key; with `linked` all of them take effect, or none. */
@@ -284,12 +264,94 @@ export class Wallet extends Service {
     return {
       account: raw.text("account"),
       asset: raw.text("asset"),
-      amount: raw.amount("amount_minor"),
+      amount: balanceOf(raw),
       available: raw.amount("available_minor"),
       ...(raw.has("nonce") ? { nonce: raw.number("nonce") } : {}),
       asOf: raw.text("as_of"),
       asOfSeq: raw.number("as_of_seq"),
       staleMs: raw.number("stale_ms"),
+    };
+  }
+
+  /** Balances in all assets, limits, class, and whether the account is frozen or closed. */
+  async account(account: string, { minSeq }: { minSeq?: number } = {}): Promise<Account> {
+    const raw = new Fields((await this.read(`/v1/account/${segment(account)}`, { min_seq: minSeq })).json());
+    const balance = (b: Fields): [string, AccountBalance] => [
+      b.text("asset"),
+      {
+        amount: balanceOf(b),
+        available: b.amount("available_minor"),
+        credits: b.amount("credits_minor"),
+        debits: b.amount("debits_minor"),
+        creditLimit: b.amount("credit_limit_minor"),
+        ...(b.has("max_balance_minor") ? { maxBalance: b.amount("max_balance_minor") } : {}),
+      },
+    ];
+    return {
+      account: raw.text("account"),
+      closed: raw.flag("closed"),
+      frozen: raw.text("frozen"),
+      ...(raw.has("class") ? { class: raw.text("class") } : {}),
+      nonce: raw.number("nonce"),
+      balances: new Map(raw.list("balances").map(balance)),
+    };
+  }
+
+  /** Opens or closes an account, or sets frozen sides, class or limits. */
+  async setAccount(account: string, terms: AccountTerms, key = newKey()): Promise<Done> {
+    const { limits, ...rest } = terms;
+    const body = {
+      ...detailed(rest),
+      limits: limits && {
+        asset: limits.asset,
+        credit_limit_minor: minor(limits.creditLimit ?? 0n),
+        max_balance_minor: limits.maxBalance === undefined ? undefined : minor(limits.maxBalance),
+      },
+    };
+    return this.set("PUT", `/v1/account/${segment(account)}`, body, key);
+  }
+
+  /** Makes an account refuse debits, credits or both. */
+  async freeze(account: string, sides: Sides = "debits", details: Details = {}, key = newKey()): Promise<Done> {
+    return this.set("POST", `/v1/account/${segment(account)}/freeze`, { sides, ...detailed(details) }, key);
+  }
+
+  /** Lets an account accept debits, credits or both again. */
+  async unfreeze(account: string, sides: Sides = "both", details: Details = {}, key = newKey()): Promise<Done> {
+    return this.set("POST", `/v1/account/${segment(account)}/unfreeze`, { sides, ...detailed(details) }, key);
+  }
+
+  async asset(asset: string): Promise<Asset> {
+    const raw = new Fields((await this.read(`/v1/assets/${segment(asset)}`)).json());
+    return {
+      asset: raw.text("asset"),
+      ...(raw.has("scale") ? { scale: raw.number("scale") } : {}),
+      ...(raw.has("title") ? { title: raw.text("title") } : {}),
+    };
+  }
+
+  /** Registers an asset, or changes its title. */
+  async setAsset(asset: string, terms: Details & { readonly scale: number; readonly title?: string }, key = newKey()): Promise<Done> {
+    return this.set("PUT", `/v1/assets/${segment(asset)}`, detailed(terms), key);
+  }
+
+  /** Credits and debits by class of account, now or after the last entry at or before `at`, a sequence or a time. */
+  async trialBalance(asset: string, { at, minSeq }: { at?: number | string; minSeq?: number } = {}): Promise<TrialBalance> {
+    const query = { at, min_seq: minSeq };
+    const raw = new Fields((await this.read(`/v1/assets/${segment(asset)}/trial-balance`, query)).json());
+    return {
+      asset: raw.text("asset"),
+      supply: raw.amount("supply_minor"),
+      credits: raw.amount("credits_minor"),
+      debits: raw.amount("debits_minor"),
+      classes: raw.list("classes").map((c) => ({
+        ...(c.has("class") ? { class: c.text("class") } : {}),
+        accounts: c.number("accounts"),
+        credits: c.amount("credits_minor"),
+        debits: c.amount("debits_minor"),
+        balance: c.signed("balance_minor"),
+      })),
+      seq: raw.number("seq"),
     };
   }
 
@@ -333,7 +395,7 @@ export class Wallet extends Service {
     const page = async (after?: number): Promise<Fields> =>
       new Fields((await this.read(`/v1/account/${segment(account)}/statement`, { asset, from, until, by, after })).json());
     let raw = await page();
-    const opening = raw.amount("opening_minor");
+    const opening = raw.signed("opening_minor");
     const entries = raw.list("entries").map((entry) => entry.raw);
     while (raw.has("next")) {
       raw = await page(raw.number("next"));
@@ -345,7 +407,7 @@ export class Wallet extends Service {
       opening,
       credits: raw.amount("credits_minor"),
       debits: raw.amount("debits_minor"),
-      closing: raw.amount("closing_minor"),
+      closing: raw.signed("closing_minor"),
       entries,
     };
   }
@@ -356,7 +418,7 @@ export class Wallet extends Service {
     for (let after: string | undefined; ; ) {
       const raw = new Fields((await this.read("/v1/accounts", { prefix, after, limit: 500 })).json());
       for (const listed of raw.list("accounts")) {
-        const balances = listed.list("balances").map((b): [string, bigint] => [b.text("asset"), b.amount("amount_minor")]);
+        const balances = listed.list("balances").map((b): [string, bigint] => [b.text("asset"), balanceOf(b)]);
         found.set(listed.text("account"), new Map(balances));
       }
       if (!raw.has("next")) return found;
@@ -384,6 +446,10 @@ export class Wallet extends Service {
     return { events: raw.list("events").map((event) => event.raw), next: raw.number("next") };
   }
 
+  private async set(method: string, path: string, body: unknown, key: string): Promise<Done> {
+    return readDone(key, await this.write({ method, path, body, key, headers: { "Idempotency-Key": key } }));
+  }
+
   protected override async confirm(key: string, doubt: string, refusal: Refused): Promise<void> {
     const known = await this.operation(key).catch((error: unknown) => {
       throw new OutcomeUnknown(key, `${doubt}; then ${refusal.code}; then ${said(error)}`);
@@ -396,68 +462,13 @@ export class Wallet extends Service {
   }
 }
 
-function minor(amount: bigint | "max"): string {
-  if (amount === "max") return amount;
-  if (typeof amount !== "bigint" || amount < 0n || amount > AMOUNT_MAX) {
-    throw new RangeError(`an amount is a bigint of minor units from 0 to 2^128-1, not ${String(amount)}`);
-  }
-  return amount.toString();
+function readDone(key: string, answer: Answer): Done {
+  const raw = new Fields(answer.json());
+  const replayed = answer.header("idempotency-replayed") === "true";
+  return { key, receipt: readReceipt(raw.object("receipt")), private: readPrivate(raw), replayed };
 }
 
-/** The body of a request; JSON leaves out what is undefined. */
-function bodyOf(operation: Operation): Record<string, unknown> {
-  const { op: _, shareReference, effectiveAt, ...rest } = operation;
-  const details = { share_reference: shareReference, effective_at: effectiveAt };
-  switch (operation.op) {
-    case "issue":
-    case "transfer":
-    case "burn":
-    case "reverse":
-    case "capture": {
-      const { amount, hold: __, txid: ___, ...more } = rest as { amount?: bigint | "max"; hold?: string; txid?: string };
-      return { ...more, ...details, amount_minor: amount === undefined ? undefined : minor(amount) };
-    }
-    case "hold": {
-      const { amount, expiresAt, ...more } = rest as { amount: bigint | "max"; expiresAt: string };
-      return { ...more, ...details, amount_minor: minor(amount), expires_at: expiresAt };
-    }
-    case "release": {
-      const { hold: __, ...more } = rest as { hold: string };
-      return { ...more, ...details };
-    }
-  }
-}
-
-function itemOf(item: Item): Record<string, unknown> {
-  const body = { op: item.op, ...bodyOf(item) };
-  switch (item.op) {
-    case "capture":
-    case "release":
-      return { ...body, hold: item.hold };
-    case "reverse":
-      return { ...body, txid: item.txid };
-    case "issue":
-    case "transfer":
-    case "burn":
-    case "hold":
-      return body;
-  }
-}
-
-function pathOf(operation: Operation): string {
-  switch (operation.op) {
-    case "capture":
-    case "release":
-      return `/v1/hold/${segment(operation.hold)}/${operation.op}`;
-    case "reverse":
-      return `/v1/tx/${segment(operation.txid)}/reverse`;
-    case "issue":
-    case "transfer":
-    case "burn":
-    case "hold":
-      return `/v1/${operation.op}`;
-  }
-}
+const balanceOf = (raw: Fields): bigint => raw.amount("amount_minor") - raw.amount("overdrawn_minor");
 
 function readReceipt(raw: Fields): Receipt {
   return {

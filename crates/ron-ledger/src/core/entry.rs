@@ -5,11 +5,12 @@
 
 use ron_proto::ledger::{
     AccountTerms, AssetTerms, BatchTag, BudgetId, EntryKey, HoldRef, LEDGER_PRINCIPAL, MAX_BUDGETS,
-    MAX_SCALE, MAX_WIRE_INTEGER, Memo, Metadata, PrincipalName, Reference, RequestKey, Sides, TxId,
+    MAX_SCALE, Memo, Metadata, PrincipalName, Reference, RequestKey, Sides, TxId,
 };
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
-use super::settlement::{EpochOpen, Payout};
+use super::checks::{BadEntry, bad, count, positive};
+use super::epoch::{EpochOpen, Payout};
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
@@ -80,14 +81,6 @@ impl Kind {
             | Self::Abandon => false,
         }
     }
-}
-
-/// Why an entry is malformed. This is not a refusal: it is answered at once and leaves no leaf.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {why}")]
-pub struct BadEntry {
-    pub field: &'static str,
-    pub why: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -568,24 +561,5 @@ impl Debit {
         let all = |d: &Self| d.up_to.is_some();
         let amounts = all(self) || self.amount == other.amount;
         self.from == other.from && self.asset == other.asset && all(self) == all(other) && amounts
-    }
-}
-
-pub(super) const fn bad(field: &'static str, why: &'static str) -> Result<(), BadEntry> {
-    Err(BadEntry { field, why })
-}
-
-pub(super) fn positive(amount: Amount) -> Result<(), BadEntry> {
-    match amount.0 {
-        0 => bad("amount_minor", "must be above zero"),
-        _ => Ok(()),
-    }
-}
-
-pub(super) fn count(field: &'static str, n: u64, min: u64) -> Result<(), BadEntry> {
-    match n {
-        n if n < min => bad(field, "counts from 1"),
-        n if n > MAX_WIRE_INTEGER => bad(field, "must be below 2^53"),
-        _ => Ok(()),
     }
 }

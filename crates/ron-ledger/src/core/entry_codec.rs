@@ -8,9 +8,9 @@ use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
 use super::entry::{Body, Debit, Entry, Kind, Original};
+use super::epoch::{EpochOpen, Payout};
 use super::private::{Private, time};
-use super::settlement::{EpochOpen, Payout};
-use super::terms;
+use super::terms_codec as terms;
 use super::verdict::Effect;
 
 /// Accounts, money and links of an entry: what it moved, or what it asked for when it was refused.

@@ -10,7 +10,7 @@ use super::state::{
     AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochRow, Frozen, HoldRow, RowTerms,
     State,
 };
-use super::terms;
+use super::terms_codec as terms;
 use crate::table::{Rows, Table};
 
 /// Why an image was refused.

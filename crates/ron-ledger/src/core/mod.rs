@@ -8,11 +8,13 @@
 //! differences in a [`Delta`]. The caller makes the leaves durable and only then applies the delta,
 //! so a batch that could not be made durable has no effect.
 
+mod checks;
 mod codec;
 mod decide;
 mod delta;
 mod entry;
 mod entry_codec;
+mod epoch;
 mod image;
 mod leaf;
 mod limits;
@@ -23,20 +25,22 @@ mod rules;
 mod settlement;
 mod state;
 mod terms;
+mod terms_codec;
 mod verdict;
 
+pub use checks::BadEntry;
 pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
-pub use entry::{BadEntry, Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original};
+pub use entry::{Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original};
 pub use entry_codec::Facts;
+pub use epoch::{EpochOpen, Payout};
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
 pub use op::{Op, key_hash, with_holds};
 pub use private::{Layout, Opening, Part, Private, Salts};
 pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
-pub use settlement::{EpochOpen, Payout};
 pub use state::{
     AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow,
     RowTerms, State,

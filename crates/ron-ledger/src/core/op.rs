@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use ron_proto::ledger::{RequestKey, TxId};
 
+use super::checks::BadEntry;
 use super::codec::DecodeError;
-use super::entry::{BadEntry, Body, Entry, Erased, Header, KeyHash, Kind};
+use super::entry::{Body, Entry, Erased, Header, KeyHash, Kind};
 use super::private::{Layout, Salts, seal};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

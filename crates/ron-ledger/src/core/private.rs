@@ -25,7 +25,7 @@ use ron_proto::{Amount, Timestamp};
 
 use super::codec::{DecodeError, In, Out};
 use super::entry::{Budget, Entry, Erased, Header};
-use super::terms;
+use super::terms_codec as terms;
 
 pub(crate) const SALT: usize = 16;
 

@@ -1,66 +1,14 @@
-//! The kinds that settle reward epochs: what they say, require and do.
+//! What the kinds that settle reward epochs require and do.
 
-use ron_proto::ledger::{escrow_account, is_pool_of};
-use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant};
+use ron_proto::ledger::escrow_account;
+use ron_proto::{Account, Asset, ContentId, EpochId, Tenant};
 
-use super::entry::{BadEntry, bad, count};
+use super::epoch::{EpochOpen, Payout};
 use super::limits::ACCOUNTS_MAX;
 use super::overlay::Overlay;
 use super::rules::{Rule, Stop, no, reserved};
 use super::state::{EpochKey, EpochRow};
 use super::verdict::Refusal;
-
-/// Binds an epoch to one manifest and moves its total from the pool into escrow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochOpen {
-    pub epoch: EpochId,
-    /// The pool that funds it.
-    pub from: Account,
-    pub asset: Asset,
-    /// The sum of all payouts.
-    pub amount: Amount,
-    pub commitment: ContentId,
-    /// Root of the Merkle-sum tree over the payouts.
-    pub sum_root: ContentId,
-    pub recipients: u64,
-    /// Identifies the usage that the epoch pays for.
-    pub source: ContentId,
-    /// The earlier epoch that this one corrects.
-    pub adjusts: Option<EpochId>,
-}
-
-/// Pays one recipient out of the epoch's escrow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payout {
-    pub epoch: EpochId,
-    /// Must be the epoch's next.
-    pub index: u64,
-    pub to: Account,
-    pub asset: Asset,
-    pub amount: Amount,
-}
-
-impl EpochOpen {
-    pub(super) fn check(&self, tenant: &Tenant) -> Result<(), BadEntry> {
-        // A rule of the core, so that no caller that settles for several tenants pays one tenant's
-        // epoch from another's pool.
-        if !is_pool_of(tenant, &self.from) {
-            return bad("from", "must be a pool of the tenant: pool:<tenant>/<name>");
-        }
-        if self.adjusts.as_ref() == Some(&self.epoch) {
-            return bad("adjusts", "must name another epoch");
-        }
-        count("recipients", self.recipients, 0)?;
-        let (recipients, amount) = (u128::from(self.recipients), self.amount.0);
-        if (recipients == 0) != (amount == 0) || amount < recipients {
-            return bad(
-                "amount_minor",
-                "must be at least one minor unit per recipient, and 0 without recipients",
-            );
-        }
-        Ok(())
-    }
-}
 
 /// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
 impl Overlay<'_> {

@@ -10,6 +10,7 @@ mod document;
 mod entry;
 mod kind;
 mod name;
+mod operands;
 mod parts;
 mod receipt_file;
 mod request;
@@ -27,7 +28,7 @@ pub use name::{
     AccountClass, AssetTitle, BatchTag, BudgetId, EntryKey, HoldRef, LeafHash, Memo, Metadata,
     PrincipalName, Reference, TxId,
 };
-pub use parts::{Details, Operands, Original, TokenBudget};
+pub use parts::{Details, Operands, Original, RequestKey, TokenBudget};
 pub use receipt_file::{
     Hash64, HiddenPart, LogRecord, PrivatePart, PrivateParts, RECEIPT_FORMAT, ReceiptFile,
     RecordPage, ShownPart,
@@ -39,7 +40,7 @@ pub use search::{
     StatementPage, StatementTime, Viewer,
 };
 
-pub use request::{CommitRequest, RequestKey};
+pub use request::CommitRequest;
 pub use terms::{AccountTerms, AssetLimits, AssetTerms, MAX_SCALE, Sides};
 
 use crate::values::{Account, EpochId, Tenant};

@@ -1,11 +1,11 @@
-//! Parts of entries: what a caller says, the budgets of its token, the facts of a reversed entry, and
+//! Parts of entries: the key with its owner, what a caller says, the budgets of its token, the facts of a reversed entry, and
 //! what a request names.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BudgetId, Entry, Memo, Metadata, Reference};
-use crate::values::{Account, Amount, Asset, Timestamp};
+use super::{BudgetId, EntryKey, Memo, Metadata, PrincipalName, Reference};
+use crate::values::{Account, Amount, Asset, Tenant, Timestamp};
 
 /// What a caller says about an entry. No rule of the ledger depends on it. In the log it is private:
 /// the leaf holds only salted hashes.
@@ -92,7 +92,12 @@ pub struct Operands {
 }
 
 impl Operands {
-    fn money(from: Option<Account>, to: Option<Account>, asset: Asset, amount: Amount) -> Self {
+    pub(super) fn money(
+        from: Option<Account>,
+        to: Option<Account>,
+        asset: Asset,
+        amount: Amount,
+    ) -> Self {
         Self {
             from,
             to,
@@ -103,129 +108,17 @@ impl Operands {
     }
 }
 
-impl Entry {
-    /// What the request names. The receipt of a committed entry says what it moved, which is more:
-    /// a release names only its hold.
-    pub fn operands(&self) -> Operands {
-        let mut named = self.named();
-        if let Self::Transfer { up_to, .. } | Self::Burn { up_to, .. } | Self::Hold { up_to, .. } =
-            self
-            && up_to.is_some()
-        {
-            // A refused entry that asked for all that is available has no amount.
-            named.amount_minor = named.amount_minor.filter(|n| !n.is_zero());
-        }
-        named
-    }
-
-    fn named(&self) -> Operands {
-        match self.clone() {
-            Self::Issue {
-                to,
-                asset,
-                amount_minor,
-                details,
-                ..
-            } => Operands {
-                details,
-                ..Operands::money(None, Some(to), asset, amount_minor)
-            },
-            Self::Transfer {
-                from,
-                to,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            } => Operands {
-                nonce,
-                details,
-                ..Operands::money(Some(from), Some(to), asset, amount_minor)
-            },
-            Self::Burn {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            }
-            | Self::Hold {
-                from,
-                asset,
-                amount_minor,
-                nonce,
-                details,
-                ..
-            } => Operands {
-                nonce,
-                details,
-                ..Operands::money(Some(from), None, asset, amount_minor)
-            },
-            Self::Capture {
-                to,
-                amount_minor,
-                details,
-                ..
-            } => Operands {
-                to: Some(to),
-                amount_minor,
-                details,
-                ..Operands::default()
-            },
-            Self::Reverse {
-                amount_minor,
-                original,
-                details,
-                ..
-            } => {
-                let found = original.map_or_else(Operands::default, |o| {
-                    Operands::money(Some(o.from), Some(o.to), o.asset, o.amount_minor)
-                });
-                Operands {
-                    amount_minor: amount_minor.or(found.amount_minor),
-                    details,
-                    ..found
-                }
-            }
-            Self::Freeze {
-                account, details, ..
-            }
-            | Self::Unfreeze {
-                account, details, ..
-            }
-            | Self::Account {
-                account, details, ..
-            } => Operands {
-                from: Some(account),
-                details,
-                ..Operands::default()
-            },
-            Self::Asset { asset, details, .. } => Operands {
-                asset: Some(asset),
-                details,
-                ..Operands::default()
-            },
-            Self::Release { details, .. } => Operands {
-                details,
-                ..Operands::default()
-            },
-            Self::EpochOpen {
-                from,
-                asset,
-                amount_minor,
-                ..
-            } => Operands::money(Some(from), None, asset, amount_minor),
-            Self::Payout {
-                to,
-                asset,
-                amount_minor,
-                ..
-            } => Operands::money(None, Some(to), asset, amount_minor),
-            Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
-                Operands::default()
-            }
-        }
-    }
+/// An idempotency key with its owner, also the body of `POST /v1/ledger/resolve`. Keys that read
+/// alike are different keys when their tenants or principals differ.
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(deny_unknown_fields)]
+pub struct RequestKey {
+    /// Tenant of the principal.
+    pub tenant: Tenant,
+    /// Principal the key belongs to.
+    pub principal: PrincipalName,
+    /// Idempotency key, never reused by its principal.
+    pub key: EntryKey,
 }

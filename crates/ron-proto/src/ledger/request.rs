@@ -1,25 +1,9 @@
-//! Requests: the key with its owner, and the body of a commit.
+//! The body of a commit.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Entry, EntryKey, PrincipalName};
-use crate::values::Tenant;
-
-/// An idempotency key with its owner, also the body of `POST /v1/ledger/resolve`. Keys that read
-/// alike are different keys when their tenants or principals differ.
-#[derive(
-    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(deny_unknown_fields)]
-pub struct RequestKey {
-    /// Tenant of the principal.
-    pub tenant: Tenant,
-    /// Principal the key belongs to.
-    pub principal: PrincipalName,
-    /// Idempotency key, never reused by its principal.
-    pub key: EntryKey,
-}
+use super::Entry;
 
 // Generic, so that a caller that keeps its entries sends references: `CommitRequest<&Entry>`.
 /// Body of `POST /v1/ledger/commit`.

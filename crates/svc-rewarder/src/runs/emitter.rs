@@ -371,7 +371,9 @@ impl Emitter {
                 } if *expected < index => {
                     return Ok(*expected);
                 }
-                EntryAnswer::Refused { code, .. } => return Err(refused("payout", *code)),
+                EntryAnswer::Refused { code, .. } => {
+                    return Err(refused(&format!("payout {index}"), *code));
+                }
             }
         }
         Ok(first + answers.len() as u64)

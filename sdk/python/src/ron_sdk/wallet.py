@@ -2,158 +2,13 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer
+from .http import Answer
+from .operations import Details, Item, Operation, amount_of, item_of, path_of, present
 from .service import Service, segment, typed
-
-AMOUNT_MAX = 2**128 - 1
-
-
-def _amount(minor: int) -> str:
-    if isinstance(minor, bool) or not isinstance(minor, int) or not 0 <= minor <= AMOUNT_MAX:
-        raise ValueError(f"an amount is an int of minor units from 0 to 2^128-1, not {minor!r}")
-    return str(minor)
-
-
-def _debited(minor: "int | Literal['max']") -> str:
-    return "max" if minor == "max" else _amount(minor)
-
-
-def _present(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Details:
-    """What a caller says about an operation. No decision depends on it, and nobody but its maker sees it."""
-
-    #: Text for people.
-    memo: str | None = None
-    #: The caller's own reference, such as the number of an order.
-    reference: str | None = None
-    #: Whether the payee's copy of the receipt shows the reference.
-    share_reference: bool = True
-    #: At most 16 members.
-    metadata: Mapping[str, str] | None = None
-    #: The time for statements (RFC 3339, UTC).
-    effective_at: str | None = None
-
-    def body(self) -> dict[str, Any]:
-        given: dict[str, Any] = {
-            "memo": self.memo, "reference": self.reference, "effective_at": self.effective_at,
-            "metadata": None if self.metadata is None else dict(self.metadata),
-            "share_reference": None if self.share_reference else False,
-        }
-        return _present(given)
-
-
-@dataclass(frozen=True)
-class Issue(Details):
-    """Creates money in ``to``."""
-
-    to: str
-    asset: str
-    amount: int
-
-    def body(self) -> dict[str, Any]:
-        return {"to": self.to, "asset": self.asset, "amount_minor": _amount(self.amount), **super().body()}
-
-
-@dataclass(frozen=True)
-class Transfer(Details):
-    """Moves money. ``nonce``, where it is given, must be the next one of ``source``."""
-
-    source: str
-    to: str
-    asset: str
-    #: Minor units, or ``"max"``: all that is available.
-    amount: int | Literal["max"]
-    nonce: int | None = field(default=None, kw_only=True)
-
-    def body(self) -> dict[str, Any]:
-        return _present({
-            "from": self.source, "to": self.to, "asset": self.asset, "amount_minor": _debited(self.amount),
-            "nonce": self.nonce, **super().body(),
-        })
-
-
-@dataclass(frozen=True)
-class Burn(Details):
-    """Destroys money of ``source``."""
-
-    source: str
-    asset: str
-    #: Minor units, or ``"max"``: all that is available.
-    amount: int | Literal["max"]
-    nonce: int | None = field(default=None, kw_only=True)
-
-    def body(self) -> dict[str, Any]:
-        return _present({
-            "from": self.source, "asset": self.asset, "amount_minor": _debited(self.amount), "nonce": self.nonce,
-            **super().body(),
-        })
-
-
-@dataclass(frozen=True)
-class Hold(Details):
-    """Reserves money of ``source`` until ``expires_at`` (RFC 3339, UTC)."""
-
-    source: str
-    asset: str
-    #: Minor units, or ``"max"``: all that is available.
-    amount: int | Literal["max"]
-    expires_at: str
-    nonce: int | None = field(default=None, kw_only=True)
-
-    def body(self) -> dict[str, Any]:
-        return _present({
-            "from": self.source, "asset": self.asset, "amount_minor": _debited(self.amount),
-            "expires_at": self.expires_at, "nonce": self.nonce, **super().body(),
-        })
-
-
-@dataclass(frozen=True)
-class Capture(Details):
-    """Pays out of a hold: ``amount``, or all that is left of it. The rest stays reserved, unless it is ``final``."""
-
-    hold: str
-    to: str
-    amount: int | None = None
-    final: bool = field(default=False, kw_only=True)
-
-    def body(self) -> dict[str, Any]:
-        return _present({
-            "to": self.to, "amount_minor": None if self.amount is None else _amount(self.amount),
-            "final": self.final or None, **super().body(),
-        })
-
-
-@dataclass(frozen=True)
-class Release(Details):
-    """Ends a hold; the rest becomes available again."""
-
-    hold: str
-
-
-@dataclass(frozen=True)
-class Reverse(Details):
-    """Moves back what a transfer, capture or payout moved: ``amount``, or all that earlier reversals left of it."""
-
-    txid: str
-    amount: int | None = None
-
-    def body(self) -> dict[str, Any]:
-        return _present({"amount_minor": None if self.amount is None else _amount(self.amount), **super().body()})
-
-
-#: An operation that :meth:`Wallet.submit` sends.
-Operation = Issue | Transfer | Burn | Hold | Capture | Release | Reverse
-#: An operation that may be an item of a batch. In a linked batch the ``hold`` of a capture or release may be ``"#i"``, the
-#: hold that item ``i`` (from 0) makes.
-Item = Operation
-
 
 @dataclass(frozen=True)
 class Receipt:
@@ -269,14 +124,83 @@ class Outcome:
 class Balance:
     account: str
     asset: str
+    #: Below zero when the account is overdrawn.
     amount: int
-    #: ``amount`` less what is held.
+    #: What the next debit may take: the balance and the credit limit, less what is held.
     available: int
     #: The last nonce that was used; unknown for a balance of the past.
     nonce: int | None
     as_of: str
     as_of_seq: int
     stale_ms: int
+
+
+@dataclass(frozen=True)
+class AccountBalance:
+    """Balance of an account in one asset, in minor units."""
+
+    #: Below zero when the account is overdrawn.
+    amount: int
+    #: What the next debit may take.
+    available: int
+    #: All that was ever credited and debited.
+    credits: int
+    debits: int
+    credit_limit: int
+    max_balance: int | None
+
+
+@dataclass(frozen=True)
+class Account:
+    account: str
+    closed: bool
+    #: The sides that are frozen: ``none``, ``debits``, ``credits`` or ``both``.
+    frozen: str
+    #: Label by which trial balances sum.
+    label: str | None
+    nonce: int
+    balances: dict[str, AccountBalance]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of an account in one asset; they are set together."""
+
+    asset: str
+    #: How far the account may be overdrawn.
+    credit_limit: int = 0
+    max_balance: int | None = None
+
+
+@dataclass(frozen=True)
+class Asset:
+    asset: str
+    #: Decimal places between a minor unit and the unit that people write; ``None`` for an asset that is not registered.
+    scale: int | None
+    title: str | None
+
+
+@dataclass(frozen=True)
+class ClassTotal:
+    """Sums over the accounts of one class, in minor units."""
+
+    accounts: int
+    credits: int
+    debits: int
+    #: Credits less debits.
+    balance: int
+
+
+@dataclass(frozen=True)
+class TrialBalance:
+    asset: str
+    #: What was issued and not burned; the sum of all balances.
+    supply: int
+    credits: int
+    debits: int
+    #: By class; ``None`` stands for accounts without one.
+    classes: dict[str | None, ClassTotal]
+    seq: int
 
 
 @dataclass(frozen=True)
@@ -340,19 +264,14 @@ class Wallet(Service):
             body["nonce"] = refusal.expected
             return body
 
-        answer = self._write(
-            "POST", _path(operation), body, key=key, headers={"Idempotency-Key": key}, repair=renumbered
-        )
-        replayed = answer.headers.get("idempotency-replayed") == "true"
-        raw = answer.json()
-        return typed(lambda: Done(
-            key, Receipt.read(raw["receipt"]), Private.read(raw.get("private") or {}), replayed
+        return _done(key, self._write(
+            "POST", path_of(operation), body, key=key, headers={"Idempotency-Key": key}, repair=renumbered
         ))
 
     def batch(self, items: Sequence[Item], key: str | None = None, *, linked: bool = False) -> BatchDone:
         """Sends up to 1,000 operations under one key; with ``linked`` all of them take effect, or none."""
         key = new_key() if key is None else key
-        body = {"items": [_item(item) for item in items], "linked": linked}
+        body = {"items": [item_of(item) for item in items], "linked": linked}
         answer = self._write("POST", "/v1/batch", body, key=key, headers={"Idempotency-Key": key})
         return BatchDone(key, _results(answer.json()), answer.headers.get("idempotency-replayed") == "true")
 
@@ -384,9 +303,68 @@ class Wallet(Service):
         query = {"account": account, "asset": asset, "at": at, "min_seq": min_seq}
         raw = self._read("/v1/balance", query).json()
         return typed(lambda: Balance(
-            account=raw["account"], asset=raw["asset"], amount=int(raw["amount_minor"]),
+            account=raw["account"], asset=raw["asset"], amount=_balance(raw),
             available=int(raw["available_minor"]), nonce=raw.get("nonce"), as_of=raw["as_of"],
             as_of_seq=raw["as_of_seq"], stale_ms=raw["stale_ms"],
+        ))
+
+    def account(self, account: str, *, min_seq: int | None = None) -> Account:
+        """Balances in all assets, limits, class, and whether the account is frozen or closed."""
+        raw = self._read(f"/v1/account/{segment(account)}", {"min_seq": min_seq}).json()
+        return typed(lambda: Account(
+            account=raw["account"], closed=raw["closed"], frozen=raw["frozen"], label=raw.get("class"), nonce=raw["nonce"],
+            balances={b["asset"]: AccountBalance(
+                amount=_balance(b), available=int(b["available_minor"]), credits=int(b["credits_minor"]),
+                debits=int(b["debits_minor"]), credit_limit=int(b["credit_limit_minor"]),
+                max_balance=None if b.get("max_balance_minor") is None else int(b["max_balance_minor"]),
+            ) for b in raw["balances"]},
+        ))
+
+    def set_account(
+        self, account: str, *, closed: bool | None = None, frozen: str | None = None, label: str | None = None,
+        limits: Limits | None = None, details: Details | None = None, key: str | None = None,
+    ) -> Done:
+        """Opens or closes an account, or sets frozen sides, class (``label``) or limits; what is not given stays as it is."""
+        body = present({
+            "closed": closed, "frozen": frozen, "class": label,
+            "limits": None if limits is None else present({
+                "asset": limits.asset, "credit_limit_minor": amount_of(limits.credit_limit),
+                "max_balance_minor": None if limits.max_balance is None else amount_of(limits.max_balance),
+            }),
+            **(details or Details()).body(),
+        })
+        return self._set("PUT", f"/v1/account/{segment(account)}", body, key)
+
+    def freeze(self, account: str, sides: str = "debits", *, details: Details | None = None, key: str | None = None) -> Done:
+        """Makes an account refuse ``debits``, ``credits`` or ``both``."""
+        body = {"sides": sides, **(details or Details()).body()}
+        return self._set("POST", f"/v1/account/{segment(account)}/freeze", body, key)
+
+    def unfreeze(self, account: str, sides: str = "both", *, details: Details | None = None, key: str | None = None) -> Done:
+        """Lets an account accept ``debits``, ``credits`` or ``both`` again."""
+        body = {"sides": sides, **(details or Details()).body()}
+        return self._set("POST", f"/v1/account/{segment(account)}/unfreeze", body, key)
+
+    def asset(self, asset: str) -> Asset:
+        raw = self._read(f"/v1/assets/{segment(asset)}").json()
+        return typed(lambda: Asset(raw["asset"], raw.get("scale"), raw.get("title")))
+
+    def set_asset(
+        self, asset: str, scale: int, title: str | None = None, *, details: Details | None = None, key: str | None = None
+    ) -> Done:
+        """Registers an asset, or changes its title."""
+        body = present({"scale": scale, "title": title, **(details or Details()).body()})
+        return self._set("PUT", f"/v1/assets/{segment(asset)}", body, key)
+
+    def trial_balance(self, asset: str, *, at: int | str | None = None, min_seq: int | None = None) -> TrialBalance:
+        """Credits and debits by class of account, now or after the last entry at or before ``at``, a sequence or a time."""
+        raw = self._read(f"/v1/assets/{segment(asset)}/trial-balance", {"at": at, "min_seq": min_seq}).json()
+        return typed(lambda: TrialBalance(
+            asset=raw["asset"], supply=int(raw["supply_minor"]), credits=int(raw["credits_minor"]),
+            debits=int(raw["debits_minor"]), seq=raw["seq"],
+            classes={c.get("class"): ClassTotal(
+                c["accounts"], int(c["credits_minor"]), int(c["debits_minor"]), int(c["balance_minor"])
+            ) for c in raw["classes"]},
         ))
 
     def hold(self, hold: str) -> HoldState:
@@ -457,7 +435,7 @@ class Wallet(Service):
         while True:
             raw = self._read("/v1/accounts", {"prefix": prefix or None, "after": after, "limit": 500}).json()
             found |= typed(lambda: {  # noqa: B023
-                listed["account"]: {b["asset"]: int(b["amount_minor"]) for b in listed["balances"]}
+                listed["account"]: {b["asset"]: _balance(b) for b in listed["balances"]}
                 for listed in raw["accounts"]  # noqa: B023
             })
             after = raw.get("next")
@@ -484,6 +462,10 @@ class Wallet(Service):
         raw = self._read("/v1/events", {"account": account, "after": after}, wait=wait).json()
         return typed(lambda: (raw["events"], raw["next"]))
 
+    def _set(self, method: str, path: str, body: dict[str, Any], key: str | None) -> Done:
+        key = new_key() if key is None else key
+        return _done(key, self._write(method, path, body, key=key, headers={"Idempotency-Key": key}))
+
     def _confirm(self, key: str, doubt: str, refusal: Refused) -> None:
         try:
             known = self.operation(key)
@@ -496,6 +478,16 @@ class Wallet(Service):
         # Done, decided as a batch, or open: the same request gets the answer.
 
 
+def _done(key: str, answer: Answer) -> Done:
+    replayed = answer.headers.get("idempotency-replayed") == "true"
+    raw = answer.json()
+    return typed(lambda: Done(key, Receipt.read(raw["receipt"]), Private.read(raw.get("private") or {}), replayed))
+
+
+def _balance(raw: Any) -> int:
+    return int(raw["amount_minor"]) - int(raw["overdrawn_minor"])
+
+
 def _hold(raw: Any) -> HoldState:
     return HoldState(
         hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
@@ -505,31 +497,6 @@ def _hold(raw: Any) -> HoldState:
 
 def _page(raw: Any) -> HistoryPage:
     return typed(lambda: HistoryPage(entries=raw["entries"], older=raw.get("older"), newer=raw["newer"]))
-
-
-def _path(operation: Operation) -> str:
-    match operation:
-        case Capture(hold=hold):
-            return f"/v1/hold/{segment(hold)}/capture"
-        case Release(hold=hold):
-            return f"/v1/hold/{segment(hold)}/release"
-        case Reverse(txid=txid):
-            return f"/v1/tx/{segment(txid)}/reverse"
-    return "/v1/" + _name(operation)
-
-
-def _item(item: Item) -> dict[str, Any]:
-    body = {"op": _name(item), **item.body()}
-    match item:
-        case Capture(hold=hold) | Release(hold=hold):
-            body["hold"] = hold
-        case Reverse(txid=txid):
-            body["txid"] = txid
-    return body
-
-
-def _name(operation: Operation) -> str:
-    return type(operation).__name__.lower()
 
 
 def _results(raw: Any) -> list[ItemResult]:

@@ -101,7 +101,7 @@ function shownParts(parts: Members, expected: Uint8Array): Shown {
 function readCaller(raw: Uint8Array): Shown {
   const read = new Reader(raw, "the caller");
   const present = read.varint();
-  if (present >= 1n << 8n) throw new VerificationError("the caller has fields that this version of the package does not know");
+  if (present >= 1n << 9n) throw new VerificationError("the caller has fields that this version of the package does not know");
   const has = (bit: bigint): boolean => (present & bit) !== 0n;
   const found = {
     tenant: read.text(),
@@ -122,8 +122,20 @@ function readCaller(raw: Uint8Array): Shown {
     read.varint();
   }
   if (has(128n)) read.amount();
+  if (has(256n)) skipTerms(read);
   read.end();
   return found;
+}
+
+/** What was set for an account: closed, frozen sides, class, limits; each is there or not. */
+function skipTerms(read: Reader): void {
+  for (let left = 2; left > 0; left -= 1) if (read.byte() !== 0) read.byte();
+  if (read.byte() !== 0) read.text();
+  if (read.byte() !== 0) {
+    read.text();
+    read.amount();
+    if (read.byte() !== 0) read.amount();
+  }
 }
 
 function readMetadata(raw: Uint8Array): ReadonlyMap<string, string> {

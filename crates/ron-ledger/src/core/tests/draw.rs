@@ -61,10 +61,10 @@ const fn sides(pick: u8) -> Sides {
 /// What is set for an account; `None` for a draw that sets nothing. Credit limits are small, so that
 /// they are reached.
 fn account_terms(d: &Draw, asset: Asset) -> Option<AccountTerms> {
-    let has = |n: u8| d.pick % n == 0;
+    let has = |n: u8| d.pick.is_multiple_of(n);
     let small = Amount(d.amount.min(60));
     let terms = AccountTerms {
-        closed: (d.key % 4 == 0).then_some(d.pick < 100),
+        closed: d.key.is_multiple_of(4).then_some(d.pick < 100),
         frozen: has(5).then_some(Sides::ALL[usize::from(d.key % 4)]),
         class: has(3).then(|| ["", "shop", "user"][usize::from(d.to % 3)].parse().unwrap()),
         limits: has(2).then_some(AssetLimits {

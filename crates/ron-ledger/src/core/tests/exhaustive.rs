@@ -43,7 +43,6 @@ enum Verb {
     Unfreeze(usize),
     /// Lets an account be overdrawn by 8.
     Credit(usize),
-    /// Closes an account.
     End(usize),
     Abandon,
     Open(usize),

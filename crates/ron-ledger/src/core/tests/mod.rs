@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use ron_proto::Timestamp;
-use ron_proto::ledger::{AssetTerms, BudgetId, Entry, EntryKind, RefusalCode, TxId};
+use ron_proto::ledger::{AccountClass, AssetTerms, BudgetId, Entry, EntryKind, RefusalCode, TxId};
 
 mod corners;
 mod draw;
@@ -418,7 +418,7 @@ fn compare_terms(state: &State, row: &AccountRow, model: &Model) {
         "{name}"
     );
     assert_eq!(row.is_closed(), model.closed.contains(name), "{name}");
-    let class = row.class().map(|class| class.as_str());
+    let class = row.class().map(AccountClass::as_str);
     assert_eq!(class, model.class.get(name).map(String::as_str), "{name}");
     for ((a, s), limits) in &model.limits {
         if a == name {

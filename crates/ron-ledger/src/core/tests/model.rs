@@ -17,7 +17,7 @@ type Day = ((Purse, u64), u128);
 
 #[derive(Default, Clone, Debug)]
 pub(super) struct Model {
-    /// Credits and debits.
+    /// By purse, all that was ever credited and debited.
     pub(super) sums: BTreeMap<Purse, (u128, u128)>,
     pub(super) held: BTreeMap<Purse, u128>,
     pub(super) nonce: BTreeMap<String, u64>,

@@ -109,7 +109,7 @@ def _shown(private: Members, expected: bytes) -> Shown:
 def _caller(raw: bytes) -> Shown:
     read = Reader(raw, "the caller")
     present = read.varint()
-    if present >= 1 << 8:
+    if present >= 1 << 9:
         raise VerificationError("the caller has fields that this version of the package does not know")
     tenant, principal = read.text(), read.text()
     key = read.text() if present & 1 else None
@@ -128,8 +128,24 @@ def _caller(raw: bytes) -> Shown:
         read.varint()
     if present & 128:
         read.amount()
+    if present & 256:
+        _terms(read)
     read.end()
     return Shown(tenant, principal, key, nonce, effective_at)
+
+
+def _terms(read: Reader) -> None:
+    """What was set for an account: closed, frozen sides, class, limits; each is there or not."""
+    for _ in range(2):
+        if read.byte():
+            read.byte()
+    if read.byte():
+        read.text()
+    if read.byte():
+        read.text()
+        read.amount()
+        if read.byte():
+            read.amount()
 
 
 def _metadata(raw: bytes) -> dict[str, str]:
