@@ -225,6 +225,8 @@ fn a_strict_ledger_issues_registered_assets_and_the_trial_balance_sums_them_by_c
     let fleet = Fleet::start_in(Arc::new(dir));
     fleet.add_wallet_rules([
         json!({"tenant": "t", "principal": "shop", "accounts": ["acct:shop"], "assets": ["EUR"], "actions": ["read", "admin"]}),
+        json!({"tenant": "t", "principal": "bank", "accounts": ["acct:shop"], "assets": ["EUR"],
+            "actions": ["read", "admin", "issue"], "per_op": "50"}),
     ]);
     let w = Wallet::operator(&fleet);
     let issue = json!({"to": "acct:ada", "asset": "EUR", "amount_minor": "100"});
@@ -252,6 +254,27 @@ fn a_strict_ledger_issues_registered_assets_and_the_trial_balance_sums_them_by_c
     assert_eq!(shop.get("assets/EUR")["title"], "euro");
     let taken = shop.refused(Method::PUT, "a5", "assets/EUR", &json!({"scale": 2}));
     is(taken, (403, "forbidden"));
+    // Credit is money that nobody issued: its limit needs the rights of an issue of as much.
+    let limits = |credit: &str| json!({"limits": {"asset": "EUR", "credit_limit_minor": credit, "max_balance_minor": "90"}});
+    let bank = |scope: &str| {
+        let claims = json!({"tenant": "t", "sub": "bank", "scope": scope});
+        let token = issuer::minted(&fleet, "svc-wallet", &claims);
+        Wallet {
+            fleet: &fleet,
+            token,
+        }
+    };
+    let (all, few) = (bank("wallet:admin wallet:issue"), bank("wallet:admin"));
+    shop.put("l1", "account/acct%3Ashop", &limits("0"));
+    for (wallet, key, credit, code) in [
+        (&shop, "l2", "1", "forbidden"),
+        (&few, "l3", "1", "forbidden"),
+        (&all, "l4", "51", "limits_exceeded"),
+    ] {
+        let refused = wallet.refused(Method::PUT, key, "account/acct%3Ashop", &limits(credit));
+        is(refused, (403, code));
+    }
+    all.put("l5", "account/acct%3Ashop", &limits("50"));
     for path in ["assets/EUR/trial-balance", "assets/USD"] {
         let reply = fleet.get(&shop.url(path), Some(&shop.token));
         assert_eq!(reply.status, 403, "{path}");

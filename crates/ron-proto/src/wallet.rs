@@ -419,7 +419,7 @@ pub enum WalletAction {
     Hold,
     /// Moving back what a transaction moved, out of the account that it credited.
     Reverse,
-    /// Freezing accounts and setting what holds for them. With `*` as account also registering assets and
-    /// reading trial balances.
+    /// Freezing accounts and setting what holds for them; a credit limit above zero needs `issue` too.
+    /// With `*` as account also registering assets and reading trial balances.
     Admin,
 }

@@ -34,7 +34,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             "account",
             set_account,
         )
-        .summary("Open or close an account, or set its class, freeze and limits.")
+        .summary("Open or close an account, or set its class, freeze and limits. A credit limit above zero needs the rights of an issue of as much.")
         .body::<SetAccount>()
         .returns::<Transaction>(200),
         write(
@@ -102,14 +102,6 @@ fn account(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// The account of a request that changes it, once the caller may.
-fn administered(api: &Api, req: &Request) -> Result<Account, Problem> {
-    let account = account_of(req)?;
-    not_reserved(&account)?;
-    api.allow(req, WalletAction::Admin, &account, None, None)?;
-    Ok(account)
-}
-
 fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let RequestKey {
         tenant,
@@ -128,7 +120,9 @@ fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
             "the body sets nothing; it has closed, frozen, class or limits",
         ));
     }
-    let account = administered(api, req)?;
+    let account = account_of(req)?;
+    not_reserved(&account)?;
+    may_set(api, req, &account, &terms)?;
     let entry = Entry::Account {
         tenant,
         principal,
@@ -138,6 +132,40 @@ fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
         details: body.details,
     };
     Ok(Accepted::one(entry, account))
+}
+
+/// Checks the rights to set this. An account with credit spends money that nobody issued, so its limit
+/// needs the rights of an issue of as much.
+fn may_set(
+    api: &Api,
+    req: &Request,
+    account: &Account,
+    terms: &AccountTerms,
+) -> Result<(), Problem> {
+    let whole = AccountTerms {
+        limits: None,
+        ..terms.clone()
+    };
+    if whole != AccountTerms::default() {
+        api.allow(req, WalletAction::Admin, account, None, None)?;
+    }
+    let Some(limits) = &terms.limits else {
+        return Ok(());
+    };
+    let asset = Some(&limits.asset);
+    api.allow(req, WalletAction::Admin, account, asset, None)?;
+    let credit = limits.credit_limit_minor;
+    if credit.is_zero() {
+        return Ok(());
+    }
+    if !req.principal.has_scope(scope::WALLET_ISSUE) {
+        return Err(Problem::forbidden(format!(
+            "a credit limit needs the scope {} too",
+            scope::WALLET_ISSUE
+        )));
+    }
+    api.allow(req, WalletAction::Issue, account, asset, Some(credit))?;
+    Ok(())
 }
 
 type Freeze = (RequestKey, Account, Sides, Details);
@@ -154,6 +182,8 @@ fn frozen(api: &Api, req: &Request, sides: Sides) -> Result<Freeze, Problem> {
     if sides.is_none() {
         return Err(Problem::bad_request("sides are debits, credits or both"));
     }
-    let account = administered(api, req)?;
+    let account = account_of(req)?;
+    not_reserved(&account)?;
+    api.allow(req, WalletAction::Admin, &account, None, None)?;
     Ok((owned, account, sides, body.details))
 }
