@@ -30,6 +30,7 @@ mod issuer_pin;
 mod killed_workers;
 mod kms;
 mod kms_custody;
+mod ledger_import;
 mod newcomer;
 mod newer;
 mod packages;

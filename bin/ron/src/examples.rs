@@ -47,6 +47,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron client secret my-app\nron client secret my-app --out next.json --expires 2027-01-01T00:00:00Z   # the second of two",
     ),
     (
+        "ledger import",
+        "ron ledger import books-2025.csv --check\nron ledger import books-2025.csv --principal old-bank",
+    ),
+    (
         "ledger erase",
         "ron ledger erase tx_0000000000000011c2b4f0a97d3e5568 --reason 'request of 2026-05-04'",
     ),

@@ -1,6 +1,6 @@
 //! `ron ledger`: offline tools for the ledger's log. `verify` proves it, `stat` and `export` show
-//! its content, `backup` and `restore` copy it, `erase` removes texts. `restore` and `erase` take the
-//! lock of the data directory; the others work beside a running ledger.
+//! its content, `backup` and `restore` copy it, `import` fills it, `erase` removes texts. `restore`,
+//! `import` and `erase` take the lock of the data directory; the others work beside a running ledger.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -17,11 +17,14 @@ use ron_service::DataDir;
 use ron_tlog::note::VerifierKey;
 use serde_json::json;
 
+use self::import::ImportArgs;
 use crate::check::{self, LogArgs, LogCommand, LogPlace};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Verify, inspect, back up and restore the ledger; erase texts.
+mod import;
+
+/// Verify, inspect, back up and restore the ledger; import entries, erase texts.
 #[derive(Args)]
 pub struct LedgerArgs {
     #[command(subcommand)]
@@ -55,6 +58,15 @@ enum Command {
         place: LogPlace,
         /// Directory to make.
         to: PathBuf,
+    },
+    /// Bring accounts, opening balances and history of another system into the ledger, which must not
+    /// be running. Every line has an id, so a repeated import skips what is there; a line that the
+    /// ledger would refuse ends it and uses no id. The limits of the wallet do not apply.
+    Import {
+        #[command(flatten)]
+        import: ImportArgs,
+        #[command(flatten)]
+        place: LogPlace,
     },
     /// Erase memo, metadata and reference of one entry for ever. Key, nonce and limits stay, the entry
     /// still verifies, and `ron ledger verify` counts it as erased. The ledger and the wallet must not
@@ -97,6 +109,10 @@ pub fn run(args: LedgerArgs) -> Result<(), String> {
             Ok(())
         }
         Command::Restore { place, from } => restore(&place, &from),
+        Command::Import { import, place } => {
+            let (log, vkey) = resolve(&place)?;
+            import::run(&import, &data_of(&log), &vkey)
+        }
         Command::Erase {
             txid,
             reason,

@@ -42,6 +42,7 @@ pub mod engine;
 pub mod erase;
 mod feed;
 pub mod health;
+pub mod import;
 pub mod ledger;
 pub mod metrics;
 mod projection;
