@@ -164,6 +164,9 @@ fn refusals(caller: &Caller) {
     assert_eq!(put(&zero, "text/csv", CSV).1, "cid_mismatch");
     assert_eq!(post("/rewarder/epochs/e1/compute", json, b"{}").0, 400);
     assert_eq!(post("/rewarder/epochs/e%201/compute", json, b"{}").0, 400);
+    let (status, _, detail) = post("/rewarder/epochs/e1/settle?wait=31", json, b"");
+    assert_eq!(status, 400);
+    assert!(detail.contains("at most 30"), "{detail}");
     for path in [
         "/rewarder/epochs/e1",
         "/rewarder/epochs/e1/manifest",

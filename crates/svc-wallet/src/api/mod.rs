@@ -49,9 +49,6 @@ use crate::upstream::SharedUpstream;
 /// Maximum time of one read from the ledger.
 const READ_MAX: Duration = Duration::from_secs(1);
 
-/// Maximum of `wait` in seconds.
-const WAIT_MAX_S: u64 = 30;
-
 /// Maximum entries of one page.
 const PAGE: u64 = 500;
 /// Entries of a page when the query does not say.
@@ -180,16 +177,6 @@ impl Api {
                 .iter()
                 .flatten()
                 .any(|account| self.may_read(principal, account))
-    }
-
-    /// How long the caller of a long poll waits: `wait` or `Prefer: wait`.
-    fn wait(req: &Request) -> Result<Duration, Problem> {
-        if req.query_as::<u64>("wait")?.is_some_and(|s| s > WAIT_MAX_S) {
-            return Err(Problem::bad_request(format!(
-                "wait is at most {WAIT_MAX_S} seconds"
-            )));
-        }
-        Ok(req.prefer_wait().unwrap_or_default())
     }
 
     fn read_deadline(req: &Request) -> Deadline {
