@@ -82,10 +82,11 @@ impl Service for SvcWallet {
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
         let Boot {
             settings,
-            chassis,
+            mut chassis,
             auth,
             data_dir,
         } = boot;
+        chassis.limit_breakers(settings.call_limits().breaker);
         let kept = KeptPolicy::new(data_dir.as_deref());
         let started = kept
             .start(load_policy(&settings), &settings.policy_keys)
@@ -161,7 +162,7 @@ fn share(
         max_idle_per_host: 1,
         max_response_bytes: WEBHOOK_ANSWER_MAX,
         connect_timeout: settings.webhook_deadline,
-        breaker: false,
+        breaker: None,
         ..chassis.peers.clone()
     }));
     let (changed, watched_changed) = queue(&EVENTS_NOTIFY, EVENTS_NOTIFY.capacity, &chassis.km);
@@ -169,11 +170,11 @@ fn share(
     let committers = chassis.sup.pool_size(settings.committers, 64);
     let slots = committers + 1;
     let clock = chassis.clock.clone();
-    let stalled_after = settings.stalled_after();
+    let limits = settings.call_limits();
     let upstream = Upstream::new(
         client,
         slots,
-        stalled_after,
+        limits,
         clock.clone(),
         chassis.random.clone(),
         metrics.clone(),
@@ -188,9 +189,16 @@ fn share(
         audit::run(ctx, &lines_rx, audit_dir.as_deref(), &errors);
     });
     Ok(Shared {
-        balances: Arc::new(Balances::new(settings.balances_keep)),
+        balances: Arc::new(Balances::new(
+            settings.balances_keep,
+            settings.balance_age(),
+        )),
+        answers: AnswersReader::new(
+            Arc::new(OsDisk),
+            home.map(|dir| dir.join("answers")),
+            settings.answers_keep_for,
+        ),
         settings,
-        answers: AnswersReader::new(Arc::new(OsDisk), home.map(|dir| dir.join("answers"))),
         upstream,
         committers,
         feed_http,
