@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
-use ron_files::{Disk as _, OsDisk};
+use ron_files::{Disk as _, DiskRoom, OsDisk};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
@@ -123,6 +123,7 @@ impl Service for SvcWallet {
             per_op_max: shared.settings.per_op_max,
             daily_max: shared.settings.daily_max,
             queues,
+            room: chassis.room.clone(),
             receipts: spawn_receipts(&chassis, &shared),
             event_polls,
             watched: shared.watched.clone(),
@@ -223,7 +224,9 @@ fn spawn_recorder(
     chassis: &Chassis,
     home: Option<&std::path::Path>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
-    let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
+    let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
+    // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
+    store.watch_disk(chassis.sup.watch_disk("unresolved"), DiskRoom::unlimited());
     let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
     // After a panic the file is gone: callers are still answered, without a durable record.
     chassis.sup.spawn_owner(

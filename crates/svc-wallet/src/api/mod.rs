@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
+use ron_files::DiskRoom;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{
@@ -63,6 +64,8 @@ pub struct Api {
     /// Maximum minor units per account and UTC day; a policy rule can only lower it.
     pub daily_max: Amount,
     pub queues: CommitQueues,
+    /// New writes are refused while the disk has too little room.
+    pub room: DiskRoom,
     /// Receipts that wait for a checkpoint.
     pub receipts: Sender<WaitingReceipt>,
     /// Long polls for the events of an account.
