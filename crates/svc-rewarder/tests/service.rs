@@ -62,7 +62,8 @@ fn a_disk_that_hangs_is_reported_and_the_run_goes_on() {
         let within = by();
         while missing(&running) != "[\"disk\"]" {
             assert!(!within.expired(), "{}", missing(&running));
-            std::thread::sleep(Duration::from_millis(10));
+            let pause = Deadline::within(Duration::from_millis(10));
+            running.stop_token().wait(pause);
         }
         other.execute_batch("ROLLBACK").expect("unlocked");
         run.join().expect("no panic").expect("computed");

@@ -329,13 +329,9 @@ fn a_wait_above_the_maximum_is_refused_and_signs_nothing() {
     let good: SignAnswer = sign("", "wait=30").json().expect("signed");
     for (query, prefer) in [("", "wait=31"), ("?wait=31", "wait=1"), ("", "wait=soon")] {
         let reply = sign(query, prefer);
-        assert_eq!(
-            code(&reply),
-            (400, "bad_request".into()),
-            "{query} {prefer}"
-        );
         let detail = reply.problem().expect("a problem").detail;
-        assert!(detail.contains("at most 30"), "{detail}");
+        let says = (reply.status, detail.contains("at most 30"));
+        assert_eq!(says, (400, true), "{query} {prefer}: {detail}");
     }
     let next: SignAnswer = sign("", "wait=1").json().expect("signed");
     assert_eq!(next.receipt.index, good.receipt.index + 1);
