@@ -278,7 +278,18 @@ fn a_bad_receiver_delays_its_own_messages_only_and_can_be_resumed() {
     });
     all.extend([lost, later]);
     assert_eq!(bad.sequences(), all);
+    // A cursor beyond the head is a mistake: it changes nothing.
+    let beyond = resume(&rig, "bad", &json!({"after": later + 1}));
+    let detail = beyond.problem().unwrap().detail;
+    assert_eq!((beyond.status, code(&beyond)), (400, "bad_request".into()));
+    assert!(detail.contains(&format!("its last is {later}")), "{detail}");
+    let doc = webhook(&rig, "bad");
+    assert_eq!(
+        (&doc["after"], &doc["state"]),
+        (&json!(later), &json!("active"))
+    );
     let before = bad.seen().len();
+    assert_eq!(resume(&rig, "bad", &json!({"after": later})).status, 202);
     assert_eq!(resume(&rig, "bad", &json!({"after": 0})).status, 202);
     until("everything is sent again", || {
         bad.seen().len() >= before + all.len()

@@ -64,7 +64,7 @@ pub fn ron_binary() -> PathBuf {
 /// service is killed and restarted. Typed clients with it retry temporary refusals.
 pub fn http_client() -> HttpClient {
     HttpClient::new(ClientConfig {
-        breaker: false,
+        breaker: None,
         patience: CALL,
         ..ClientConfig::default()
     })

@@ -55,7 +55,7 @@ impl HttpFetch {
             user_agent: format!("{service}/auth"),
             max_response_bytes: 1 << 20,
             // The threads pace themselves; an open breaker would delay revocations by 5 s more.
-            breaker: false,
+            breaker: None,
             ..peers
         }))
     }

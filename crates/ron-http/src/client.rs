@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_kernel::{
-    Backoff, Breaker, Clock, Deadline, LockSpec, OsNet, OsRandom, RankedMutex, SharedNet,
-    SharedRandom, Shutdown, ShutdownTrigger, SystemClock, assert_no_locks,
+    Backoff, Breaker, BreakerLimits, Clock, Deadline, LockSpec, OsNet, OsRandom, RankedMutex,
+    SharedNet, SharedRandom, Shutdown, ShutdownTrigger, SystemClock, assert_no_locks,
 };
 use ron_proto::ProblemBody;
 use serde::de::DeserializeOwned;
@@ -52,9 +52,9 @@ pub struct ClientConfig {
     pub retry_base: Duration,
     /// Upper bound of the doubling.
     pub retry_cap: Duration,
-    /// Whether each peer has a breaker, as calls made for a request need. False for a loop that
+    /// The breaker that each peer has, as calls made for a request need. `None` for a loop that
     /// paces its own attempts and must see at once that a peer has recovered.
-    pub breaker: bool,
+    pub breaker: Option<BreakerLimits>,
     /// How long a typed client retries a call that was refused for the moment (429, 503). Zero for
     /// a service: its own callers get the refusal and decide.
     pub patience: Duration,
@@ -80,7 +80,7 @@ impl Default for ClientConfig {
             connect_timeout: Duration::from_secs(2),
             retry_base: Duration::from_millis(50),
             retry_cap: Duration::from_millis(400),
-            breaker: true,
+            breaker: Some(BreakerLimits::default()),
             patience: Duration::ZERO,
             tls: None,
             peer_uids: Vec::new(),
@@ -338,9 +338,7 @@ impl HttpClient {
     }
 
     fn breaker(&self, uri: &Uri) -> Option<Arc<Breaker>> {
-        if !self.config.breaker {
-            return None;
-        }
+        let limits = self.config.breaker?;
         let peer = uri.authority()?.as_str();
         let mut breakers = self.breakers.lock();
         if let Some(breaker) = breakers.get(peer) {
@@ -350,7 +348,8 @@ impl HttpClient {
         if breakers.len() >= PEERS_MAX {
             return None;
         }
-        Some(breakers.entry(peer.to_owned()).or_default().clone())
+        let new = || Arc::new(Breaker::new(limits));
+        Some(breakers.entry(peer.to_owned()).or_insert_with(new).clone())
     }
 
     fn once(&self, call: &Call<'_>, uri: &Uri) -> Result<Reply, CallError> {

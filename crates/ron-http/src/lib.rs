@@ -66,7 +66,7 @@ pub use client_errors::{CallError, Cause, Failure};
 pub use dial::url_origin;
 pub use front::{FRONT_LOCKS, Front, FrontHandle, FrontSpec};
 pub use head::{ClientCert, Headers, Method, RequestHead, Transport};
-pub use limits::Limits;
+pub use limits::{Limits, WAIT_MAX_S};
 pub use listener::Listen;
 pub use memory::HeldBytes;
 pub use openapi::ApiInfo;

@@ -6,6 +6,9 @@ use crate::pace::Rule;
 use crate::parse::{FIELDS_MAX, HeadCaps};
 use crate::peer::Proxies;
 
+/// The longest wait of a long poll, and for the proof of a signature, in seconds; a longer one is refused with 400.
+pub const WAIT_MAX_S: u64 = 30;
+
 /// Every bound of a front. `Default` is what the services run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -36,8 +39,6 @@ pub struct Limits {
     /// From a complete request to its answer (504); `X-Request-Deadline-Ms` may lower it, a long
     /// poll lengthens it by its wait.
     pub request_deadline: Duration,
-    /// The longest wait of a long poll.
-    pub max_wait: Duration,
     /// Connections at once; the next gets 503 and is closed. Above half of it, the peer with the
     /// most connections loses an idle one for each that it adds, and gets 503 when none is idle.
     pub max_conns: usize,
@@ -89,7 +90,6 @@ impl Default for Limits {
             write_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_mins(1),
             request_deadline: Duration::from_secs(5),
-            max_wait: Duration::from_secs(30),
             max_conns: 1024,
             max_in_flight: 1024,
             long_polls: 256,

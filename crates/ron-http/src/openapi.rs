@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::auth::Need;
 use crate::head::Method;
+use crate::limits::WAIT_MAX_S;
 use crate::route::{FORM, QueryParam, Reads, Returns, Route};
 
 /// The `info` of the OpenAPI document.
@@ -177,7 +178,7 @@ fn parameters(route: &Route, schemas: &mut SchemaGenerator) -> Vec<Value> {
         all.push(json!({
             "name": "wait", "in": "query", "required": false,
             "description": "Seconds to wait for a change before an empty answer.",
-            "schema": { "type": "integer", "minimum": 0, "maximum": 30 },
+            "schema": { "type": "integer", "minimum": 0, "maximum": WAIT_MAX_S },
         }));
     }
     if route.idempotency_key {

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 
 use crate::auth::Principal;
 use crate::head::{ClientCert, Headers, Method, Transport};
+use crate::limits::WAIT_MAX_S;
 use crate::memory::HeldBytes;
 use crate::spool::Upload;
 
@@ -144,15 +145,10 @@ impl Request {
         Ok(ron_proto::strict::from_slice(&self.body)?)
     }
 
-    /// How long the caller is ready to wait for an event: `wait=S` in the query or
-    /// `Prefer: wait=S`, whole seconds, at most 30.
-    pub fn prefer_wait(&self) -> Option<Duration> {
-        let query = self
-            .query
-            .iter()
-            .find(|(key, _)| key == "wait")
-            .map(|(_, v)| v.as_str());
-        wait_of(query, self.header("prefer"))
+    /// How long the caller is ready to wait for an event: `wait=S` in the query or else
+    /// `Prefer: wait=S`; 400 unless it is a number of whole seconds up to [`WAIT_MAX_S`].
+    pub fn wait(&self) -> Result<Option<Duration>, Problem> {
+        wait_of(self.query_one("wait")?, self.header("prefer"))
     }
 
     /// The `Idempotency-Key` header, bare or as a quoted string (the form of structured fields):
@@ -201,21 +197,30 @@ pub(crate) fn is_media_type(value: &str, wanted: &str) -> bool {
     essence.eq_ignore_ascii_case(wanted)
 }
 
-/// Maximum wait in seconds; a longer one is shortened.
-const WAIT_MAX_S: u64 = 30;
-
 /// The wait requested by a query value or a `Prefer` header; the query wins.
-pub(crate) fn wait_of(query: Option<&str>, prefer: Option<&str>) -> Option<Duration> {
-    let asked = query.or_else(|| {
+pub(crate) fn wait_of(
+    query: Option<&str>,
+    prefer: Option<&str>,
+) -> Result<Option<Duration>, Problem> {
+    let in_prefer = || {
         prefer?.split([',', ';']).find_map(|item| {
             let (name, value) = item.split_once('=')?;
             name.trim()
                 .eq_ignore_ascii_case("wait")
                 .then_some(value.trim())
         })
+    };
+    let Some(asked) = query.or_else(in_prefer) else {
+        return Ok(None);
+    };
+    // Not shortened: a caller that sets its own deadline by the wait would take the early answer for the end of it.
+    let seconds = asked.parse().ok().filter(|&s: &u64| s <= WAIT_MAX_S);
+    let seconds = seconds.ok_or_else(|| {
+        Problem::bad_request(format!(
+            "wait is a number of whole seconds, at most {WAIT_MAX_S}"
+        ))
     })?;
-    let seconds: u64 = asked.trim_end_matches('s').parse().ok()?;
-    Some(Duration::from_secs(seconds.min(WAIT_MAX_S)))
+    Ok(Some(Duration::from_secs(seconds)))
 }
 
 /// Decodes `%XX`; `None` when an escape is broken, the result is not UTF-8, or it holds a control
@@ -341,16 +346,25 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_read_from_query_and_prefer_and_capped() {
-        let check = |query, prefer, want: Option<u64>| {
-            assert_eq!(wait_of(query, prefer), want.map(Duration::from_secs));
+    fn waits_are_read_from_query_and_prefer_and_bounded() {
+        let check = |query: Option<&str>, prefer: Option<&str>, want: Result<Option<u64>, ()>| {
+            let got = wait_of(query, prefer).map_err(|refusal| {
+                assert_eq!(refusal.status, 400);
+                assert!(refusal.detail.contains("at most 30"), "{}", refusal.detail);
+            });
+            let want = want.map(|s| s.map(Duration::from_secs));
+            assert_eq!(got, want, "{query:?} {prefer:?}");
         };
-        check(None, None, None);
-        check(Some("7"), None, Some(7));
-        check(Some("99"), None, Some(30));
-        check(Some("x"), Some("wait=3"), None);
-        check(None, Some("respond-async, wait=12"), Some(12));
-        check(None, Some("handling=strict"), None);
+        check(None, None, Ok(None));
+        check(None, Some("handling=strict"), Ok(None));
+        check(Some("0"), None, Ok(Some(0)));
+        check(Some("7"), Some("wait=99"), Ok(Some(7)));
+        check(Some("30"), None, Ok(Some(30)));
+        check(None, Some("respond-async, Wait = 12"), Ok(Some(12)));
+        for bad in ["31", "99999999999999999999", "x", "7s", "-1", "1.5", ""] {
+            check(Some(bad), Some("wait=3"), Err(()));
+            check(None, Some(&format!("respond-async, wait={bad}")), Err(()));
+        }
     }
 
     #[test]

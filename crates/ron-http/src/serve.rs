@@ -479,7 +479,8 @@ fn wait_of(shared: &Shared, reading: &Reading) -> Duration {
     let asked = reading.query.iter().find(|(key, _)| key == "wait");
     let asked = asked.map(|(_, value)| value.as_str());
     let wait = crate::request::wait_of(asked, reading.head.header("prefer"));
-    wait.unwrap_or_default().min(shared.limits.max_wait)
+    // The handler refuses a wait that is not valid, and needs no longer deadline for it.
+    wait.ok().flatten().unwrap_or_default()
 }
 
 /// The problem document for bytes that were refused.

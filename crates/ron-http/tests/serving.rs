@@ -436,7 +436,8 @@ fn a_long_poll_extends_the_deadline_by_its_wait() {
         "GET /poll HTTP/1.1\r\nHost: t\r\nPrefer: wait=3\r\n\r\n",
         3000,
     );
-    check("GET /poll?wait=99 HTTP/1.1\r\nHost: t\r\n\r\n", 30_000);
+    check("GET /poll?wait=30 HTTP/1.1\r\nHost: t\r\n\r\n", 30_000);
+    check("GET /poll?wait=31 HTTP/1.1\r\nHost: t\r\n\r\n", 0);
     check("GET /later?wait=2 HTTP/1.1\r\nHost: t\r\n\r\n", 0);
 }
 

@@ -1,15 +1,34 @@
 //! Circuit breaker: 20 failures in a rolling 10 s open it for 5 s, then 10 probes may pass. Probes
-//! without a result after 5 s are replaced by 10 others.
+//! without a result after 5 s are replaced by 10 others. The numbers are those of
+//! [`BreakerLimits::default`].
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-const FAILURES: usize = 20;
-const WINDOW: Duration = Duration::from_secs(10);
-const OPEN_FOR: Duration = Duration::from_secs(5);
-const PROBES: u32 = 10;
+/// When a breaker opens, and how it closes again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BreakerLimits {
+    /// Failures within `window` that open it; at least 1.
+    pub failures: usize,
+    pub window: Duration,
+    /// How long no call is allowed, and how long probes are waited for.
+    pub open_for: Duration,
+    /// Calls that are allowed then; it closes when all of them succeed. At least 1.
+    pub probes: u32,
+}
+
+impl Default for BreakerLimits {
+    fn default() -> Self {
+        Self {
+            failures: 20,
+            window: Duration::from_secs(10),
+            open_for: Duration::from_secs(5),
+            probes: 10,
+        }
+    }
+}
 
 #[derive(Debug)]
 enum State {
@@ -28,43 +47,63 @@ enum State {
 }
 
 impl State {
-    fn probing(now: Instant) -> Self {
+    fn closed() -> Self {
+        Self::Closed {
+            failures: VecDeque::new(),
+        }
+    }
+
+    fn open(limits: &BreakerLimits, now: Instant) -> Self {
+        Self::Open {
+            until: now + limits.open_for,
+        }
+    }
+
+    fn probing(limits: &BreakerLimits, now: Instant) -> Self {
         Self::HalfOpen {
-            left: PROBES,
+            left: limits.probes,
             passed: 0,
-            until: now + OPEN_FOR,
+            until: now + limits.open_for,
         }
     }
 }
 
 /// One breaker per upstream.
 #[derive(Debug)]
-pub struct Breaker(Mutex<State>);
+pub struct Breaker {
+    limits: BreakerLimits,
+    state: Mutex<State>,
+}
 
 impl Default for Breaker {
     fn default() -> Self {
-        Self(Mutex::new(State::Closed {
-            failures: VecDeque::new(),
-        }))
+        Self::new(BreakerLimits::default())
     }
 }
 
 impl Breaker {
+    pub fn new(limits: BreakerLimits) -> Self {
+        Self {
+            limits,
+            state: Mutex::new(State::closed()),
+        }
+    }
+
     /// Whether a call may be made at `now`; `Err` holds the time after which to try again. Every
     /// allowed call should be followed by [`Breaker::record`]; a probe that is not delays recovery.
     pub fn allow(&self, now: Instant) -> Result<(), Duration> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let State::Open { until } = *state {
             if now < until {
                 return Err(until - now);
             }
-            *state = State::probing(now);
+            *state = State::probing(&self.limits, now);
         }
         // A caller that ended before it recorded its probe must not keep the breaker half open.
         if let State::HalfOpen { left: 0, until, .. } = *state
             && now >= until
         {
-            *state = State::probing(now);
+            *state = State::probing(&self.limits, now);
         }
         if let State::HalfOpen { left, .. } = &mut *state {
             // All probes are in flight; their results decide.
@@ -78,34 +117,26 @@ impl Breaker {
 
     /// Records the result of an allowed call.
     pub fn record(&self, now: Instant, ok: bool) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         match &mut *state {
             State::Closed { failures } if !ok => {
                 failures.push_back(now);
                 while failures
                     .front()
-                    .is_some_and(|t| now.saturating_duration_since(*t) > WINDOW)
+                    .is_some_and(|t| now.saturating_duration_since(*t) > self.limits.window)
                 {
                     failures.pop_front();
                 }
-                if failures.len() >= FAILURES {
-                    *state = State::Open {
-                        until: now + OPEN_FOR,
-                    };
+                if failures.len() >= self.limits.failures {
+                    *state = State::open(&self.limits, now);
                 }
             }
             // One failed probe is enough: the upstream has not recovered.
-            State::HalfOpen { .. } if !ok => {
-                *state = State::Open {
-                    until: now + OPEN_FOR,
-                }
-            }
+            State::HalfOpen { .. } if !ok => *state = State::open(&self.limits, now),
             State::HalfOpen { passed, .. } => {
                 *passed += 1;
-                if *passed >= PROBES {
-                    *state = State::Closed {
-                        failures: VecDeque::new(),
-                    };
+                if *passed >= self.limits.probes {
+                    *state = State::closed();
                 }
             }
             // A success while closed, or a call that began before the breaker opened.
@@ -115,7 +146,7 @@ impl Breaker {
 
     /// 0 closed, 1 half open, 2 open: the value of the `breaker_state` gauge.
     pub fn level(&self) -> i64 {
-        match *self.0.lock() {
+        match *self.state.lock() {
             State::Closed { .. } => 0,
             State::HalfOpen { .. } => 1,
             State::Open { .. } => 2,
@@ -126,6 +157,38 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIMITS: BreakerLimits = BreakerLimits {
+        failures: 20,
+        window: Duration::from_secs(10),
+        open_for: OPEN_FOR,
+        probes: PROBES,
+    };
+    const FAILURES: usize = LIMITS.failures;
+    const OPEN_FOR: Duration = Duration::from_secs(5);
+    const PROBES: u32 = 10;
+
+    #[test]
+    fn other_limits_act() {
+        assert_eq!(BreakerLimits::default(), LIMITS);
+        let ms = Duration::from_millis;
+        let b = Breaker::new(BreakerLimits {
+            failures: 2,
+            window: ms(100),
+            open_for: ms(300),
+            probes: 1,
+        });
+        let t = Instant::now();
+        b.record(t, false);
+        b.record(t + ms(101), false);
+        assert_eq!(b.level(), 0, "one failure in a window");
+        b.record(t + ms(150), false);
+        assert_eq!(b.allow(t + ms(150)), Err(ms(300)));
+        assert_eq!(b.allow(t + ms(450)), Ok(()));
+        assert!(b.allow(t + ms(450)).is_err(), "one probe passes");
+        b.record(t + ms(460), true);
+        assert_eq!(b.level(), 0);
+    }
 
     #[test]
     fn opens_probes_and_closes() {

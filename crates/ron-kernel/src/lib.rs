@@ -49,7 +49,7 @@ pub mod time;
 pub mod topology;
 
 pub use backoff::Backoff;
-pub use breaker::Breaker;
+pub use breaker::{Breaker, BreakerLimits};
 pub use credits::{Credit, Credits};
 pub use deadline::Deadline;
 pub use disk_watch::{DiskWatch, HANGS_AFTER, HungDisk};

@@ -11,7 +11,7 @@
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine`
 //! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
-//! (trial balances), `verify` (offline), `api`, `boot`, `settings`.
+//! (trial balances), `verify` and `reversals` (offline), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
 //! that.
@@ -50,6 +50,7 @@ mod reader;
 pub mod receipt;
 pub mod replay;
 mod requests;
+mod reversals;
 pub mod salts;
 mod settings;
 mod store;

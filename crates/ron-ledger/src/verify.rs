@@ -1,5 +1,5 @@
 //! The offline check: every leaf of a log directory is read, proved against the signed checkpoint
-//! and decided again. It takes no lock and writes nothing, so it works on a copy and beside a
+//! and decided again, and every reversal is compared with the entry that it names. It takes no lock and writes nothing, so it works on a copy and beside a
 //! running ledger.
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use crate::answers::{self, LogEntry};
 use crate::core::{AssetRow, State, read_genesis};
 use crate::engine::decode_entry;
 use crate::replay::{Replay, ReplayError};
+use crate::reversals::Reversals;
 
 /// Totals of one asset of a verified ledger, in minor units.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,7 @@ fn check(
     let mut genesis: Option<String> = None;
     let mut faulty: Option<ReplayError> = None;
     let mut erased = 0;
+    let mut reversals = Reversals::default();
     let mut on_entry = |index: u64, bytes: &[u8], private: &[u8]| -> Result<(), String> {
         if index == 0 {
             let origin = read_genesis(bytes)
@@ -110,6 +112,9 @@ fn check(
             e.why
         })?;
         erased += u64::from(texts.any());
+        reversals
+            .note(index, bytes, private)
+            .map_err(|e| e.to_string())?;
         let Some(show) = &mut show else { return Ok(()) };
         let (leaf, hash) = decode_entry(index, bytes, private).map_err(|e| e.to_string())?;
         show(answers::event(LogEntry::of(&leaf, hash)))
@@ -145,6 +150,7 @@ fn check(
             checked.size
         )));
     }
+    reversals.check(&log_dir(dir), &state)?;
     Ok(Report {
         erased,
         ..report(checked, &state, keys.len())

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
+use ron_files::DiskRoom;
 use ron_kernel::{
-    RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, Topology, queue,
+    DiskWatch, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, Topology, queue,
 };
 use ron_service::{
     Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
@@ -63,7 +64,8 @@ impl Service for SvcRewarder {
             ..
         } = boot;
         let home = Home::open(data_dir, &*chassis.random)?;
-        let store = home.store(MIGRATIONS)?;
+        let disk = chassis.sup.watch_disk("store");
+        let store = watched(home.store(MIGRATIONS)?, &disk);
         let runs = store
             .read(|db| Ok::<_, StoreError>(db::load(db)?))
             .map_err(StartError::failed)?;
@@ -75,10 +77,17 @@ impl Service for SvcRewarder {
         };
         chassis.capabilities(&["compute", "prove", settle]);
 
-        let api = assemble(&chassis, &settings, home.root(), store, runs)?;
+        let api = assemble(&chassis, &settings, home.root(), (store, disk), runs)?;
         chassis.on_drained(move || drop(home));
         chassis.serve(api.router())
     }
+}
+
+/// The store, whose writes are watched. Without a reserve: requests that begin something are refused while
+/// the disk is full, reports of what has begun are kept.
+fn watched(mut store: Store, disk: &DiskWatch) -> Store {
+    store.watch_disk(disk.clone(), DiskRoom::unlimited());
+    store
 }
 
 struct Queues {
@@ -108,7 +117,7 @@ fn assemble(
     chassis: &Chassis,
     settings: &Settings,
     root: &Path,
-    store: Store,
+    (store, disk): (Store, DiskWatch),
     runs: Vec<Run>,
 ) -> Result<Api, StartError> {
     let metrics = Metrics::new(&chassis.registry);
@@ -153,9 +162,11 @@ fn assemble(
         can_settle,
         compute_budget: settings.compute_budget(),
         clock: chassis.clock.clone(),
+        room: chassis.room.clone(),
         metrics,
     };
-    spawn_scheduler(&chassis.sup, scheduler, store, &root.join("rewarder.db"));
+    let db = root.join("rewarder.db");
+    spawn_scheduler(&chassis.sup, scheduler, store, &db, disk);
     Ok(Api {
         registry,
         library,
@@ -378,13 +389,21 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
 }
 
 /// The scheduler owns the open store. After a panic it opens the file again.
-fn spawn_scheduler(sup: &Supervisor, scheduler: Scheduler, store: Store, path: &Path) {
+fn spawn_scheduler(
+    sup: &Supervisor,
+    scheduler: Scheduler,
+    store: Store,
+    path: &Path,
+    disk: DiskWatch,
+) {
     let (stages, path) = (sup.clone(), path.to_owned());
     let run = move |store: Store, ctx: &ThreadCtx| {
         let mut memory = scheduler.resume(Box::new(store));
         scheduler.run(&mut memory, ctx, &|| no_stage_reports(&stages));
     };
-    let reopen =
-        move || Some(Store::open(&path, MIGRATIONS).expect("the store could be opened before"));
+    let reopen = move || {
+        let store = Store::open(&path, MIGRATIONS).expect("the store could be opened before");
+        Some(watched(store, &disk))
+    };
     sup.spawn_owner(&SCHED, store, run, reopen);
 }

@@ -36,6 +36,69 @@ fn start(data: &Path) -> Result<Running, StartError> {
     start_with(data, "")
 }
 
+/// The causes for which the service is not ready.
+fn missing(running: &Running) -> String {
+    let http = HttpClient::new(ClientConfig::default());
+    let url = format!("{}/readyz", running.health_url());
+    let reply = http.call(Call::get(&url, by())).expect("an answer");
+    let doc: Value = reply.json().expect("JSON");
+    doc["missing"].to_string()
+}
+
+#[test]
+fn a_disk_that_hangs_is_reported_and_the_run_goes_on() {
+    let data = tempfile::tempdir().expect("a directory");
+    let running = start(data.path()).expect("it starts");
+    running.wait_ready(by()).expect("it gets ready");
+    let caller = Caller::new(&running);
+    let request = inputs(&caller);
+    let epoch = "e1".parse().expect("an epoch");
+    // Another writer of the file stands for a disk that does not answer.
+    let other = rusqlite::Connection::open(data.path().join("rewarder.db")).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    let wait = Duration::from_secs(9);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| caller.typed().compute(&epoch, &request, wait, by()));
+        let within = by();
+        while missing(&running) != "[\"disk\"]" {
+            assert!(!within.expired(), "{}", missing(&running));
+            let pause = Deadline::within(Duration::from_millis(10));
+            running.stop_token().wait(pause);
+        }
+        other.execute_batch("ROLLBACK").expect("unlocked");
+        run.join().expect("no panic").expect("computed");
+    });
+    assert_eq!(missing(&running), "[]");
+    let url = format!("{}/metrics", running.health_url());
+    let page = caller.http.call(Call::get(&url, by())).expect("metrics");
+    let page = String::from_utf8(page.body).expect("text");
+    let counted = "svc_rewarder_io_timeouts_total{op=\"store\"} 1";
+    assert!(page.contains(counted), "{page}");
+    end(running);
+}
+
+#[test]
+fn no_run_begins_while_the_disk_is_full() {
+    let data = tempfile::tempdir().expect("a directory");
+    let running =
+        start_with(data.path(), "[limits]\ndisk_reserve = \"1TiB\"\n").expect("it starts");
+    assert!(missing(&running).contains("disk_full"));
+    let caller = Caller::new(&running);
+    let request = inputs(&caller);
+    let epoch = "e1".parse().expect("an epoch");
+    let wait = Duration::from_secs(5);
+    let refused = caller.typed().compute(&epoch, &request, wait, by());
+    let refused = refused.expect_err("refused").to_string();
+    assert!(refused.contains("limits.disk_reserve"), "{refused}");
+    assert_eq!(caller.typed().epochs(by()).expect("a list").epochs, []);
+    end(running);
+}
+
+fn end(mut running: Running) {
+    let report = running.drain(Duration::from_secs(5));
+    assert_eq!(report.stragglers, Vec::<String>::new());
+}
+
 /// The same, with more lines of the section `[policy]`.
 fn start_with(data: &Path, policy: &str) -> Result<Running, StartError> {
     let token = service_token::generate("tester", &TOKEN_SEED);
@@ -164,6 +227,9 @@ fn refusals(caller: &Caller) {
     assert_eq!(put(&zero, "text/csv", CSV).1, "cid_mismatch");
     assert_eq!(post("/rewarder/epochs/e1/compute", json, b"{}").0, 400);
     assert_eq!(post("/rewarder/epochs/e%201/compute", json, b"{}").0, 400);
+    let (status, _, detail) = post("/rewarder/epochs/e1/settle?wait=31", json, b"");
+    assert_eq!(status, 400);
+    assert!(detail.contains("at most 30"), "{detail}");
     for path in [
         "/rewarder/epochs/e1",
         "/rewarder/epochs/e1/manifest",

@@ -11,10 +11,14 @@ use ron_proto::ledger::AccountDoc;
 
 use crate::topology::BALANCES;
 
-/// How long a document is fresh.
-pub const WINDOW: Duration = Duration::from_millis(250);
-/// How long a document may be served while the ledger is unavailable.
-pub const HARD_CAP: Duration = Duration::from_secs(30);
+/// How old documents may be.
+#[derive(Debug, Clone, Copy)]
+pub struct MaxAge {
+    /// While the ledger answers: a document is fresh for this long.
+    pub fresh: Duration,
+    /// While the ledger is unavailable.
+    pub stale: Duration,
+}
 
 #[derive(Debug, Clone)]
 struct StoredBalance {
@@ -39,6 +43,7 @@ struct Generations {
 pub struct Balances {
     inner: RankedMutex<Generations>,
     half: usize,
+    max_age: MaxAge,
 }
 
 #[derive(Debug, Clone)]
@@ -50,21 +55,22 @@ pub struct KnownBalance {
 
 impl Balances {
     /// A cache of at most `accounts` documents.
-    pub fn new(accounts: usize) -> Self {
+    pub fn new(accounts: usize, max_age: MaxAge) -> Self {
         Self {
             inner: RankedMutex::new(&BALANCES, Generations::default()),
             half: (accounts / 2).max(1),
+            max_age,
         }
     }
 
-    /// A document within the window whose account has not changed.
+    /// A fresh document, whose account has not changed.
     pub fn fresh(&self, account: &Account, now: Instant) -> Option<KnownBalance> {
-        self.find(account, now, WINDOW, |kept| !kept.changed)
+        self.find(account, now, self.max_age.fresh, |kept| !kept.changed)
     }
 
     /// A document for when the ledger is unavailable; it may be outdated.
     pub fn stale(&self, account: &Account, now: Instant) -> Option<KnownBalance> {
-        self.find(account, now, HARD_CAP, |_| true)
+        self.find(account, now, self.max_age.stale, |_| true)
     }
 
     fn find(
@@ -163,6 +169,15 @@ mod tests {
         })
     }
 
+    const AGE: MaxAge = MaxAge {
+        fresh: Duration::from_millis(250),
+        stale: Duration::from_secs(30),
+    };
+
+    fn cache(accounts: usize) -> Balances {
+        Balances::new(accounts, AGE)
+    }
+
     fn name(n: &str) -> Account {
         n.parse().unwrap()
     }
@@ -172,22 +187,28 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_fresh_for_the_window_and_stale_up_to_the_cap() {
-        let (b, t) = (Balances::new(8), start());
-        b.keep(doc("a", 5), t);
-        assert_eq!(b.fresh(&name("a"), t + WINDOW).unwrap().age, WINDOW);
-        let later = t + WINDOW + Duration::from_millis(1);
-        assert!(b.fresh(&name("a"), later).is_none());
-        assert_eq!(b.stale(&name("a"), later).unwrap().age, later - t);
-        assert!(b.stale(&name("a"), t + HARD_CAP).is_some());
-        let over = t + HARD_CAP + Duration::from_millis(1);
-        assert!(b.stale(&name("a"), over).is_none());
-        assert!(b.stale(&name("b"), t).is_none());
+    fn a_document_is_fresh_for_one_time_and_stale_for_another() {
+        let check = |fresh_ms: u64, stale_ms: u64| {
+            let ms = Duration::from_millis;
+            let (fresh, stale) = (ms(fresh_ms), ms(stale_ms));
+            let (b, t) = (Balances::new(8, MaxAge { fresh, stale }), start());
+            b.keep(doc("a", 5), t);
+            assert_eq!(b.fresh(&name("a"), t + fresh).unwrap().age, fresh);
+            let later = t + fresh + ms(1);
+            assert!(b.fresh(&name("a"), later).is_none());
+            assert_eq!(b.stale(&name("a"), later).unwrap().age, later - t);
+            assert!(b.stale(&name("a"), t + stale).is_some());
+            assert!(b.stale(&name("a"), t + stale + ms(1)).is_none());
+            assert!(b.stale(&name("b"), t).is_none());
+        };
+        check(250, 30_000);
+        check(0, 1);
+        check(2_000, 600_000);
     }
 
     #[test]
     fn a_change_ends_freshness_whichever_side_wins_the_race() {
-        let (b, t) = (Balances::new(8), start());
+        let (b, t) = (cache(8), start());
         b.keep(doc("a", 5), t);
         b.changed([&name("a")], 5);
         assert!(b.fresh(&name("a"), t).is_some(), "entry 5 is in it");
@@ -206,7 +227,7 @@ mod tests {
 
     #[test]
     fn an_older_question_does_not_replace_a_younger_answer() {
-        let (b, t) = (Balances::new(8), start());
+        let (b, t) = (cache(8), start());
         b.keep(doc("a", 7), t + Duration::from_millis(10));
         b.keep(doc("a", 7), t);
         let found = b.fresh(&name("a"), t + Duration::from_millis(10)).unwrap();
@@ -215,7 +236,7 @@ mod tests {
 
     #[test]
     fn it_stays_small() {
-        let (b, t) = (Balances::new(10), start());
+        let (b, t) = (cache(10), start());
         for n in 0..100 {
             b.keep(doc(&format!("a{n}"), 1), t);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
-use ron_files::{Disk as _, OsDisk};
+use ron_files::{Disk as _, DiskRoom, OsDisk};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
@@ -82,10 +82,11 @@ impl Service for SvcWallet {
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
         let Boot {
             settings,
-            chassis,
+            mut chassis,
             auth,
             data_dir,
         } = boot;
+        chassis.limit_breakers(settings.call_limits().breaker);
         let kept = KeptPolicy::new(data_dir.as_deref());
         let started = kept
             .start(load_policy(&settings), &settings.policy_keys)
@@ -122,6 +123,7 @@ impl Service for SvcWallet {
             per_op_max: shared.settings.per_op_max,
             daily_max: shared.settings.daily_max,
             queues,
+            room: chassis.room.clone(),
             receipts: spawn_receipts(&chassis, &shared),
             event_polls,
             watched: shared.watched.clone(),
@@ -161,7 +163,7 @@ fn share(
         max_idle_per_host: 1,
         max_response_bytes: WEBHOOK_ANSWER_MAX,
         connect_timeout: settings.webhook_deadline,
-        breaker: false,
+        breaker: None,
         ..chassis.peers.clone()
     }));
     let (changed, watched_changed) = queue(&EVENTS_NOTIFY, EVENTS_NOTIFY.capacity, &chassis.km);
@@ -169,11 +171,11 @@ fn share(
     let committers = chassis.sup.pool_size(settings.committers, 64);
     let slots = committers + 1;
     let clock = chassis.clock.clone();
-    let stalled_after = settings.stalled_after();
+    let limits = settings.call_limits();
     let upstream = Upstream::new(
         client,
         slots,
-        stalled_after,
+        limits,
         clock.clone(),
         chassis.random.clone(),
         metrics.clone(),
@@ -188,9 +190,16 @@ fn share(
         audit::run(ctx, &lines_rx, audit_dir.as_deref(), &errors);
     });
     Ok(Shared {
-        balances: Arc::new(Balances::new(settings.balances_keep)),
+        balances: Arc::new(Balances::new(
+            settings.balances_keep,
+            settings.balance_age(),
+        )),
+        answers: AnswersReader::new(
+            Arc::new(OsDisk),
+            home.map(|dir| dir.join("answers")),
+            settings.answers_keep_for,
+        ),
         settings,
-        answers: AnswersReader::new(Arc::new(OsDisk), home.map(|dir| dir.join("answers"))),
         upstream,
         committers,
         feed_http,
@@ -215,7 +224,9 @@ fn spawn_recorder(
     chassis: &Chassis,
     home: Option<&std::path::Path>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
-    let (store, before) = unresolved::open(home).map_err(StartError::failed)?;
+    let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
+    // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
+    store.watch_disk(chassis.sup.watch_disk("unresolved"), DiskRoom::unlimited());
     let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
     // After a panic the file is gone: callers are still answered, without a durable record.
     chassis.sup.spawn_owner(

@@ -208,6 +208,7 @@ fn answer_callers(note: Change) {
 mod tests {
     use super::*;
     use crate::topology::{TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER};
+    use ron_files::DiskRoom;
     use ron_kernel::queue::bare_queue;
     use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 
@@ -273,6 +274,39 @@ mod tests {
         sup.drain(Duration::from_secs(30));
         let (_store, before) = open(Some(dir.path())).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("b")]);
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_reported_and_the_record_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, before) = open(Some(dir.path())).unwrap();
+        let registry = Registry::new("svc_wallet");
+        let km = KernelMetrics::new(&registry);
+        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
+        store.watch_disk(sup.watch_disk("unresolved"), DiskRoom::unlimited());
+        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
+        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
+        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
+        let unresolved = UnresolvedKeys::new(before, notes);
+        // Another writer of the file stands for a disk that does not answer.
+        let other = rusqlite::Connection::open(dir.path().join(FILE)).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        unresolved.add(&request("a"), Vec::new());
+        let (_keep, never) = ron_kernel::Shutdown::pair();
+        let by = Deadline::within(Duration::from_secs(30));
+        let mut hung = None;
+        while hung.is_none() && !by.expired() {
+            never.wait(Deadline::within(Duration::from_millis(10)));
+            hung = sup.hung_disk();
+        }
+        assert_eq!(hung.map(|hung| hung.op), Some("unresolved"));
+        let counted = "svc_wallet_io_timeouts_total{op=\"unresolved\"} 1";
+        assert!(registry.render().contains(counted), "{}", registry.render());
+        other.execute_batch("ROLLBACK").unwrap();
+        sup.drain(Duration::from_secs(30));
+        assert_eq!(sup.hung_disk(), None);
+        let (_store, before) = open(Some(dir.path())).unwrap();
+        assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("a")]);
     }
 
     #[test]

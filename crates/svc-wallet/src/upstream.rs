@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, LedgerClient};
 use ron_kernel::{
-    Backoff, Breaker, Deadline, SharedClock, SharedRandom, Shutdown, ShutdownTrigger, Snapshot,
+    Backoff, Breaker, BreakerLimits, Deadline, SharedClock, SharedRandom, Shutdown,
+    ShutdownTrigger, Snapshot,
 };
 use ron_proto::Problem;
 use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, Entry, LEDGER_CLOSED};
@@ -17,14 +18,10 @@ use crate::metrics::Metrics;
 
 /// Maximum time of one attempt.
 const TRY_MAX: Duration = Duration::from_secs(1);
-/// Maximum attempts of one commit.
-const TRIES: u32 = 3;
-/// Pauses between attempts: doubling from `PAUSE` to `PAUSE_CAP`, with this much jitter.
-const PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_CAP: Duration = Duration::from_secs(1);
+/// Up to so much is added to each pause between attempts, so that committers do not retry in step.
 const JITTER: Duration = Duration::from_millis(20);
 /// The detail while the breaker is open.
-const BREAKER_OPEN: &str = "the ledger failed too often; no call is sent to it for some seconds";
+const BREAKER_OPEN: &str = "the ledger failed too often; no call is sent to it for a while";
 
 /// The outcome of a commit.
 #[derive(Debug)]
@@ -105,6 +102,25 @@ pub struct StalledAfter {
     pub hangs: Duration,
 }
 
+/// How often a commit is tried.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempts {
+    /// Maximum attempts, at least 1.
+    pub tries: u32,
+    /// The pause after the first attempt; each is twice the one before.
+    pub base: Duration,
+    /// The longest pause.
+    pub cap: Duration,
+}
+
+/// What an operator has set for calls to the ledger.
+#[derive(Debug, Clone, Copy)]
+pub struct CallLimits {
+    pub stalled_after: StalledAfter,
+    pub attempts: Attempts,
+    pub breaker: BreakerLimits,
+}
+
 /// The ledger and its health.
 #[derive(Debug)]
 pub struct Upstream {
@@ -116,6 +132,7 @@ pub struct Upstream {
     random: SharedRandom,
     metrics: Metrics,
     stalled_after: StalledAfter,
+    attempts: Attempts,
     /// The last probe failed.
     unavailable: AtomicBool,
     /// The ledger reports that it writes nothing until an operator has intervened.
@@ -129,29 +146,35 @@ impl Upstream {
     pub fn new(
         client: LedgerClient,
         slots: usize,
-        stalled_after: StalledAfter,
+        limits: CallLimits,
         clock: SharedClock,
         random: SharedRandom,
         metrics: Metrics,
     ) -> Self {
         Self {
             client,
-            breaker: Breaker::default(),
+            breaker: Breaker::new(limits.breaker),
             clocks: Clocks::new(slots, clock.now()),
             clock,
             random,
             metrics,
-            stalled_after,
+            stalled_after: limits.stalled_after,
+            attempts: limits.attempts,
             unavailable: AtomicBool::new(true),
             closed: Snapshot::new(None),
             idle: Shutdown::pair(),
         }
     }
 
-    /// Commits: at most three attempts of at most one second each, all idempotent. `slot` belongs
-    /// to the calling thread.
+    /// Commits: a bounded number of attempts of at most one second each, all idempotent. `slot`
+    /// belongs to the calling thread.
     pub fn commit(&self, slot: usize, request: &CommitRequest<&Entry>) -> Committed {
-        let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, JITTER, self.random.u64());
+        let Attempts {
+            tries: most,
+            base,
+            cap,
+        } = self.attempts;
+        let mut backoff = Backoff::new(base, cap, JITTER, self.random.u64());
         let mut open: Option<String> = None;
         let mut tries = 0;
         loop {
@@ -181,14 +204,14 @@ impl Upstream {
                     let known = self.closed_problem();
                     return Committed::NotDone(known.unwrap_or_else(|| closed_of(&e)));
                 }
-                Err(e) if open.is_none() && (tries >= TRIES || !e.retryable()) => {
+                Err(e) if open.is_none() && (tries >= most || !e.retryable()) => {
                     let why = format!("the ledger does not take writes now; nothing changed: {e}");
                     return Committed::NotDone(retry_later(why));
                 }
                 Err(_) => {}
             }
             match open {
-                Some(why) if tries >= TRIES => return Committed::Unknown(why),
+                Some(why) if tries >= most => return Committed::Unknown(why),
                 _ => {}
             }
             self.metrics.retried("commit");
@@ -335,7 +358,91 @@ pub type SharedUpstream = Arc<Upstream>;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ron_client::Credential;
+    use ron_http::{ClientConfig, HttpClient};
+    use ron_kernel::{Registry, SeededRandom, SystemClock};
+
     use super::*;
+
+    /// A ledger that nobody serves: each attempt fails at once and is known not to be sent.
+    fn unserved(attempts: Attempts, failures: usize) -> Upstream {
+        let http = HttpClient::new(ClientConfig {
+            breaker: None,
+            ..ClientConfig::default()
+        });
+        let limits = CallLimits {
+            stalled_after: StalledAfter {
+                silent: Duration::from_secs(10),
+                hangs: Duration::from_secs(10),
+            },
+            attempts,
+            breaker: BreakerLimits {
+                failures,
+                ..BreakerLimits::default()
+            },
+        };
+        Upstream::new(
+            LedgerClient::new("http://127.0.0.1:1", Credential::none(), Arc::new(http)),
+            1,
+            limits,
+            Arc::new(SystemClock),
+            Arc::new(SeededRandom::new(1)),
+            Metrics::new(&Registry::new("svc_wallet")),
+        )
+    }
+
+    fn nothing() -> CommitRequest<&'static Entry> {
+        CommitRequest {
+            entries: Vec::new(),
+            linked: false,
+            batch: false,
+        }
+    }
+
+    #[test]
+    fn a_commit_is_tried_as_often_and_waits_as_long_as_configured() {
+        let check = |tries: u32, base_ms: u64, cap_ms: u64, waits_ms: u64| {
+            let attempts = Attempts {
+                tries,
+                base: Duration::from_millis(base_ms),
+                cap: Duration::from_millis(cap_ms),
+            };
+            let upstream = unserved(attempts, 100);
+            let began = upstream.clock.now();
+            let done = upstream.commit(0, &nothing());
+            let took = upstream.clock.now().saturating_duration_since(began);
+            assert!(matches!(done, Committed::NotDone(_)), "{done:?}");
+            let failed =
+                upstream
+                    .metrics
+                    .upstream
+                    .with_label_values(&["ron-ledger", "commit", "not_sent"]);
+            assert_eq!(failed.get(), u64::from(tries));
+            assert!(took >= Duration::from_millis(waits_ms), "{tries}: {took:?}");
+        };
+        check(1, 5_000, 5_000, 0);
+        check(3, 40, 1_000, 40 + 80);
+        check(5, 40, 60, 40 + 60 + 60 + 60);
+    }
+
+    #[test]
+    fn the_breaker_opens_after_the_configured_failures() {
+        let once = Attempts {
+            tries: 1,
+            base: Duration::from_millis(1),
+            cap: Duration::from_millis(1),
+        };
+        let upstream = unserved(once, 3);
+        for level in [0, 0, 2, 2] {
+            upstream.commit(0, &nothing());
+            assert_eq!(upstream.breaker.level(), level);
+        }
+        let refused = ["ron-ledger", "commit", "breaker_open"];
+        let refused = upstream.metrics.upstream.with_label_values(&refused);
+        assert_eq!(refused.get(), 1, "the fourth commit is not sent");
+    }
 
     #[test]
     fn the_oldest_call_is_the_one_that_began_first() {

@@ -22,7 +22,7 @@ use ron_proto::ledger::{Details, Entry, RequestKey};
 use ron_proto::{Account, Amount, Problem};
 use ron_service::ReadyBoard;
 use svc_wallet_models::audit::{Audit, Line};
-use svc_wallet_models::balances::Balances;
+use svc_wallet_models::balances::{Balances, MaxAge};
 use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
 use svc_wallet_models::inflight::{Admission, InFlightTable, Waiter};
 use svc_wallet_models::metrics::Metrics;
@@ -33,6 +33,11 @@ use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
 
 type Answer = ReplyWaiter<Response>;
+
+const MAX_AGE: MaxAge = MaxAge {
+    fresh: Duration::from_millis(250),
+    stale: Duration::from_secs(30),
+};
 
 /// The parts outside the models, made once.
 struct Outside {
@@ -94,7 +99,7 @@ impl Wallet {
         Arc::new(Self {
             in_flight: Arc::new(InFlightTable::default()),
             unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes)),
-            balances: Arc::new(Balances::new(8)),
+            balances: Arc::new(Balances::new(8, MAX_AGE)),
             upstream,
             audit: Audit::new(lines, SystemClock::shared()),
             queues: CommitQueues::new(senders),

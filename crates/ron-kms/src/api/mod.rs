@@ -72,11 +72,11 @@ impl Action {
         Self::Store(Box::new(job))
     }
 
-    fn perform(self, kms: &Kms, request: Request, responder: Responder) {
+    fn perform(self, kms: &Kms, request: Request, wait: Option<Duration>, responder: Responder) {
         match self {
             Self::Respond(response) => responder.send(response),
             Self::Work(what) => {
-                let mut call = call_context(kms, request, responder);
+                let mut call = call_context(kms, request, wait, responder);
                 // Also when the disk under the audit log hangs. Only a wait for a proof may last as long as the
                 // front allows.
                 if call.proof_until.is_none() {
@@ -84,7 +84,7 @@ impl Action {
                 }
                 kms.submit_sign(SignJob { call, what });
             }
-            Self::Store(job) => kms.submit_store(job(call_context(kms, request, responder))),
+            Self::Store(job) => kms.submit_store(job(call_context(kms, request, wait, responder))),
         }
     }
 }
@@ -101,9 +101,14 @@ fn route(
         method,
         path,
         Need::Scope(scope),
-        move |request, responder| match handler(&kms, &request) {
-            Ok(action) => action.perform(&kms, request, responder),
-            Err(problem) => responder.send(problem),
+        move |request, responder| {
+            let accepted = request
+                .wait()
+                .and_then(|wait| Ok((wait, handler(&kms, &request)?)));
+            match accepted {
+                Ok((wait, action)) => action.perform(&kms, request, wait, responder),
+                Err(problem) => responder.send(problem),
+            }
         },
     )
 }
@@ -144,14 +149,17 @@ fn kid(request: &Request) -> Result<Kid, Problem> {
     name.join("/").parse().map_err(Problem::from)
 }
 
-/// The context of a request; its deadline is at most `sign_deadline` away.
-fn call_context(kms: &Kms, request: Request, responder: Responder) -> CallContext {
+/// The context of a request that waits up to `wait` for a proof; its deadline is at most `sign_deadline` away.
+fn call_context(
+    kms: &Kms,
+    request: Request,
+    wait: Option<Duration>,
+    responder: Responder,
+) -> CallContext {
     // Leaves the HTTP front time to send the answer before it gives up on the request.
     let last = Deadline::within(request.deadline.remaining().saturating_sub(PROOF_MARGIN));
     CallContext {
-        proof_until: request
-            .prefer_wait()
-            .map(|wait| Deadline::within(wait).earlier(last)),
+        proof_until: wait.map(|wait| Deadline::within(wait).earlier(last)),
         caller: request.principal,
         responder,
         deadline: request

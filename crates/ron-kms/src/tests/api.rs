@@ -314,6 +314,31 @@ fn bad_requests_are_answered_clearly() {
 }
 
 #[test]
+fn a_wait_above_the_maximum_is_refused_and_signs_nothing() {
+    let served = Served::start();
+    let doc = served.create("issuer", PayloadPolicy::Any, 1);
+    let body = json!({"key": doc.key.to_string(), "message": "aGk"}).to_string();
+    let bearer = format!("Bearer {}", served.token);
+    let sign = |query: &str, prefer: &str| {
+        let url = format!("{}/v1/kms/sign{query}", served.running.api_url());
+        let within = Deadline::within(Duration::from_secs(40));
+        let headers = [("authorization", bearer.as_str()), ("prefer", prefer)];
+        let call = Call::post_json(&url, body.clone().into_bytes(), within).headers(&headers);
+        served.client.call(call).expect("an answer")
+    };
+    let good: SignAnswer = sign("", "wait=30").json().expect("signed");
+    for (query, prefer) in [("", "wait=31"), ("?wait=31", "wait=1"), ("", "wait=soon")] {
+        let reply = sign(query, prefer);
+        let detail = reply.problem().expect("a problem").detail;
+        let says = (reply.status, detail.contains("at most 30"));
+        assert_eq!(says, (400, true), "{query} {prefer}: {detail}");
+    }
+    let next: SignAnswer = sign("", "wait=1").json().expect("signed");
+    assert_eq!(next.receipt.index, good.receipt.index + 1);
+    served.drain();
+}
+
+#[test]
 fn sizes_types_and_rights_are_checked() {
     let served = Served::start();
     let doc = served.create("issuer", PayloadPolicy::Any, 1);

@@ -398,10 +398,7 @@ pub(super) fn events(api: &Api, req: &Request, res: Responder) {
 fn poll_query(req: &Request) -> Result<(u64, u64, Duration), Problem> {
     req.query_only(&["after", "limit", "wait"])?;
     let (after, limit) = range(req)?;
-    if req.query_as::<u64>("wait")?.is_some_and(|s| s > 30) {
-        return Err(Problem::bad_request("wait is at most 30 seconds"));
-    }
-    Ok((after, limit, req.prefer_wait().unwrap_or_default()))
+    Ok((after, limit, req.wait()?.unwrap_or_default()))
 }
 
 /// Reads the query parameters `after` and `limit`.

@@ -7,6 +7,7 @@ mod engine;
 mod erase;
 mod history;
 mod receipts;
+mod reversals;
 mod service;
 mod support;
 mod threads;

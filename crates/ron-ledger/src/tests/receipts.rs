@@ -2,12 +2,15 @@
 
 use ron_crypto::sign::Ed25519Key;
 use ron_files::SimDisk;
-use ron_proto::ledger::{Entry, EntryAnswer, Hash64, HiddenPart, PrivatePart, ReceiptFile};
+use ron_proto::ledger::{
+    Entry, EntryAnswer, EntryKind, Hash64, HiddenPart, PrivatePart, ReceiptFile,
+};
 use ron_tlog::{Cosigner, Ed25519NoteSigner, Note, Policy, TlogProof, VerifierKey};
 use serde_json::json;
 
 use super::support::*;
 use crate::answers::{self, LogEntry};
+use crate::core::Kind;
 use crate::engine::{Engine, read_entry};
 use crate::receipt::{self, ReceiptFault};
 
@@ -186,4 +189,16 @@ fn hidden_parts_prove_the_shown_one() {
     less.private.as_mut().unwrap().memo = None;
     let said = receipt::verify(&less, signer().verifier(), None);
     assert_eq!(said, Err(ReceiptFault::Private));
+}
+
+#[test]
+fn the_format_names_every_kind_that_has_receipts() {
+    let format = include_str!("../../../../docs/formats/receipt.md");
+    for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Abandon) {
+        let named = format!("{} {}", *kind as u8, EntryKind::from(*kind));
+        assert!(
+            format.contains(&named),
+            "docs/formats/receipt.md lacks {named}"
+        );
+    }
 }

@@ -30,9 +30,9 @@ use ron_http::{
 };
 use ron_kernel::net::SharedListener;
 use ron_kernel::{
-    ClockAlarm, ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec, QueueSpec, RankedMutex,
-    Registry, SharedClock, SharedNet, SharedRandom, Shutdown, ShutdownTrigger, Snapshot,
-    Supervisor, TokenBuckets, Topology,
+    BreakerLimits, ClockAlarm, ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec,
+    QueueSpec, RankedMutex, Registry, SharedClock, SharedNet, SharedRandom, Shutdown,
+    ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
 use std::net::SocketAddr;
@@ -226,6 +226,15 @@ impl Chassis {
             guard,
             data,
         })
+    }
+
+    /// Replaces the breakers of [`Chassis::client`]; for the start of a service, before it passes the
+    /// client on.
+    pub fn limit_breakers(&mut self, limits: BreakerLimits) {
+        self.client = Arc::new(transport::client(ClientConfig {
+            breaker: Some(limits),
+            ..self.peers.clone()
+        }));
     }
 
     /// The TCP address at which the API is going to listen.

@@ -19,6 +19,7 @@ mod layout;
 mod log;
 mod meta;
 mod open;
+mod pick;
 mod reader;
 mod rewrite;
 mod scan;
@@ -32,6 +33,7 @@ pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
 pub use log::{Log, LogOptions, Record, Recovery};
+pub use pick::pick;
 pub use reader::{LogReader, TreeHead};
 pub use rewrite::rewrite_private;
 pub use verify::{Verified, verify_dir, verify_on};

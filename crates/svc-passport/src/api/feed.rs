@@ -1,7 +1,6 @@
 //! `GET /v1/passport/events`: the ordered revocation feed, by long poll. No authentication.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_kernel::{Deadline, SendError};
@@ -10,9 +9,6 @@ use ron_proto::passport::RevocationPage;
 
 use super::Api;
 use crate::revoke::RevokeEvent;
-
-/// Maximum wait of a reader, in seconds.
-const WAIT_S_MAX: u64 = 30;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -30,7 +26,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         false,
         "number of the last event seen; 0 or absent reads from the start. Beyond the last event the answer comes at once with a smaller `next`: the issuer has another history, read from 0",
     )
-    .query(
+    .query_as::<u64>(
         "wait",
         false,
         "seconds to wait for a new event, at most 30",
@@ -44,21 +40,18 @@ pub fn route(api: &Arc<Api>) -> Route {
 fn handle(api: &Api, req: &Request, responder: Responder) {
     let asked = req
         .query_only(&["after", "wait"])
-        .and_then(|()| Ok((req.query_as::<u64>("after")?, req.query_as::<u64>("wait")?)));
+        .and_then(|()| Ok((req.query_as::<u64>("after")?, req.wait()?)));
     let (after, wait) = match asked {
-        Ok((after, wait)) => (after.unwrap_or(0), wait.unwrap_or(0)),
+        Ok((after, wait)) => (after.unwrap_or(0), wait.unwrap_or_default()),
         Err(problem) => return responder.send(problem),
     };
-    if wait > WAIT_S_MAX {
-        return responder.send(Problem::bad_request("wait may be at most 30 seconds"));
-    }
     let revoke = api.revoke.clone();
     responder.on_gone(move || {
         let _ = revoke.try_send(RevokeEvent::ReaderGone); // queue full: the next event removes the reader
     });
     let event = RevokeEvent::Read {
         after,
-        until: Deadline::within(Duration::from_secs(wait)),
+        until: Deadline::within(wait),
         responder,
     };
     if let Err(

@@ -35,7 +35,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         Route::new(Method::POST, path, RUN, move |request, responder| {
             send(&api, &request, responder, ask);
         })
-        .query(
+        .query_as::<u64>(
             "wait",
             false,
             "seconds to wait for the run to come to rest, at most 30",
@@ -95,12 +95,12 @@ fn send(
 ) {
     let asked = request
         .query_only(&["wait"])
-        .and_then(|()| Ok((id(request)?, read(api, request)?)));
-    let (id, action) = match asked {
+        .and_then(|()| Ok((id(request)?, request.wait()?, read(api, request)?)));
+    let (id, wait, action) = match asked {
         Ok(asked) => asked,
         Err(problem) => return responder.send(problem),
     };
-    let wait = request.prefer_wait().filter(|wait| !wait.is_zero());
+    let wait = wait.filter(|wait| !wait.is_zero());
     let limited = request.header("x-request-deadline-ms").is_some();
     let compute_by: Option<Deadline> = wait.filter(|_| limited).map(|_| responder.deadline());
     let asked = RunRequest {

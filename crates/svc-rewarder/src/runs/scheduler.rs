@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::{DiskRoom, NoRoom};
 use ron_http::{Responder, Response};
 use ron_kernel::{
     Backoff, Deadline, Gauge, Receiver, RecvEither, SendError, Sender, SharedClock, Shutdown,
@@ -56,6 +57,8 @@ pub struct Scheduler {
     /// Budget of a computation: half of an epoch's length.
     pub compute_budget: Duration,
     pub clock: SharedClock,
+    /// Nothing new begins while the disk has too little room.
+    pub room: DiskRoom,
     pub metrics: Metrics,
     /// Called with the error of a failed write.
     pub store_fault: Box<dyn Fn(String) + Send + Sync>,
@@ -406,6 +409,7 @@ impl Scheduler {
         if memory.second_tries.len() >= SECOND_TRIES_MAX {
             return Err(Box::new(Problem::busy(self.work.retry_after_s())));
         }
+        self.has_room()?;
         memory.to_settle.remove(id);
         memory.backoffs.remove(id);
         self.save(memory, &entry)?;
@@ -413,6 +417,12 @@ impl Scheduler {
             Ok(()) => Admission::Admitted,
             Err(()) => Admission::QueueFull,
         })
+    }
+
+    /// Refuses what would begin while the disk has too little room.
+    fn has_room(&self) -> Result<(), Box<Problem>> {
+        let full = |full: NoRoom| Box::new(Problem::unavailable(full.to_string(), 5));
+        self.room.check().map_err(full)
     }
 
     fn enqueue(&self, entry: &Entry, compute_by: Option<Deadline>) -> Result<(), ()> {
@@ -453,6 +463,7 @@ impl Scheduler {
             _ => {}
         }
         if !run.settle {
+            self.has_room()?;
             let mut run = run.clone();
             run.settle = true;
             run.updated_at = Timestamp(self.clock.unix_ms());

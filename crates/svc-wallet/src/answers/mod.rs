@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_files::{Disk, FileError, read_small, write_atomic};
 use ron_kernel::Snapshot;
@@ -21,8 +22,6 @@ use crate::inflight::same_request;
 use index::{Index, Row};
 use segments::{ROWS, Segment};
 
-/// Maximum age of an answer that is served.
-const KEEP_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Name of the file that records which ledger the copy belongs to, and the prefix of its content.
 const ABOUT: &str = "about";
 const FORMAT: &str = "answers 2 of ";
@@ -238,7 +237,7 @@ impl Answers {
         self.writing = Some(Segment::open(&*self.disk, &self.dir, first, 0, 0)?);
         self.pairs.push_back(Pair { first, last_ms: 0 });
         let oldest = (self.view.applied + 1).saturating_sub(self.keep);
-        let since = self.view.newest_ms.saturating_sub(KEEP_MS);
+        let since = self.view.newest_ms.saturating_sub(self.readers.keep_ms);
         while let (Some(pair), Some(next)) = (self.pairs.front(), self.pairs.get(1))
             && (next.first <= oldest || pair.last_ms < since)
         {
@@ -261,15 +260,19 @@ impl Answers {
 pub struct AnswersReader {
     disk: Arc<dyn Disk>,
     dir: Option<PathBuf>,
+    /// Maximum age of an answer that is served, in milliseconds.
+    keep_ms: u64,
     view: Arc<Snapshot<View>>,
 }
 
 impl AnswersReader {
-    /// Reads from `dir`; with `None` every lookup finds nothing.
-    pub fn new(disk: Arc<dyn Disk>, dir: Option<PathBuf>) -> Self {
+    /// Reads answers of at most this age, compared with the newest entry, from `dir`; with `None` every
+    /// lookup finds nothing.
+    pub fn new(disk: Arc<dyn Disk>, dir: Option<PathBuf>, keep_for: Duration) -> Self {
         Self {
             disk,
             dir,
+            keep_ms: u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX),
             view: Arc::default(),
         }
     }
@@ -324,7 +327,7 @@ impl AnswersReader {
                 return None;
             }
         };
-        (event.ts.0 >= view.newest_ms.saturating_sub(KEEP_MS)).then_some(event)
+        (event.ts.0 >= view.newest_ms.saturating_sub(self.keep_ms)).then_some(event)
     }
 }
 

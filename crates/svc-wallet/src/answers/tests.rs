@@ -1,6 +1,7 @@
 //! The copy of answers: what it serves, for how long, and after power cuts and damage.
 
 use std::fs;
+use std::time::Duration;
 
 use super::*;
 use ron_files::{CrashMode, FaultKind, OsDisk, SimDisk};
@@ -60,6 +61,9 @@ fn os() -> Arc<dyn Disk> {
     Arc::new(OsDisk)
 }
 
+const KEEP_FOR: Duration = Duration::from_hours(24);
+const KEEP_MS: u64 = 86_400_000;
+
 fn opened(reader: &AnswersReader, origin: &str, head: u64, keep: u64) -> Answers {
     let mut answers = Answers::open(reader, keep).unwrap().unwrap();
     answers.of_ledger(origin, head).unwrap();
@@ -81,9 +85,8 @@ fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
 #[test]
 fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().join("answers")));
+    let reader = AnswersReader::new(os(), Some(dir.path().join("answers")), KEEP_FOR);
     assert!(by_key(&reader, 1).is_none(), "no file yet");
-    assert_eq!(KEEP_MS, 86_400_000);
     let mut a = opened(&reader, "o", 0, 3);
     let all = numbered(1..=3);
     a.take(&all).unwrap();
@@ -97,7 +100,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
         "24 hours are kept"
     );
     drop(a);
-    let again = AnswersReader::new(os(), Some(dir.path().join("answers")));
+    let again = AnswersReader::new(os(), Some(dir.path().join("answers")), KEEP_FOR);
     let b = Answers::open(&again, 3).unwrap().unwrap();
     assert_eq!(b.applied(), 5);
     assert!(
@@ -120,9 +123,25 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
 }
 
 #[test]
+fn answers_are_kept_for_the_configured_time() {
+    let check = |keep_for: Duration, found: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), keep_for);
+        let mut a = opened(&reader, "o", 0, 100);
+        let minute = 60_000;
+        a.take(&[event(1, minute, "k1", 1), event(2, 3 * minute, "k2", 2)])
+            .unwrap();
+        assert_eq!(by_key(&reader, 1).is_some(), found, "{keep_for:?}");
+        assert!(by_key(&reader, 2).is_some());
+    };
+    check(Duration::from_mins(1), false);
+    check(Duration::from_mins(2), true);
+}
+
+#[test]
 fn files_roll_and_old_ones_go() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));
+    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
     let keep = ROWS + 10;
     let mut a = opened(&reader, "o", 0, keep);
     for page in 0..50 {
@@ -153,7 +172,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
     let pair = |dir: &Path, end: &str| dir.join(format!("{:020}.{end}", 1));
     for (end, cut) in [("rows", 1), ("rows", 73), ("jsonl", 1), ("jsonl", 1_500)] {
         let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));
+        let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
         opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
         let path = pair(dir.path(), end);
         let bytes = fs::read(&path).unwrap();
@@ -168,7 +187,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
         assert!((1..=9).all(|seq| by_key(&reader, seq).is_some()));
     }
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));
+    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
     opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
     let path = pair(dir.path(), "jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -186,7 +205,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
 fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
     let disk = SimDisk::new();
     let dir = Path::new("/answers");
-    let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()));
+    let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()), KEEP_FOR);
     let mut a = opened(&reader, "o", 22, 22);
     a.take(&numbered(1..=9)).unwrap();
     a.take(&numbered(20..=22)).unwrap();
@@ -211,7 +230,7 @@ fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
 fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
     let dir = Path::new("/answers");
     let work = |disk: &SimDisk| -> Result<(), AnswersError> {
-        let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()));
+        let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()), KEEP_FOR);
         let mut a = Answers::open(&reader, ROWS)?.expect("it has a directory");
         a.of_ledger("o", 0)?;
         for page in 0..6 {
@@ -235,7 +254,7 @@ fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
         for mode in torn.chain(others) {
             let image = disk.fork();
             image.crash(mode);
-            let reader = AnswersReader::new(Arc::new(image), Some(dir.to_owned()));
+            let reader = AnswersReader::new(Arc::new(image), Some(dir.to_owned()), KEEP_FOR);
             let mut a = opened(&reader, "o", 33, ROWS);
             let what = format!("cut at {cut}, {mode:?}");
             for seq in 1..=a.applied() {
@@ -287,7 +306,7 @@ fn an_entry_without_its_text_is_left_to_the_ledger() {
 #[test]
 fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()));
+    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
     let mut keyless = event(2, 2, "k2", 1);
     keyless.entry = Entry::Expire {
         hold: TxId::new(1, &[7; 32]),

@@ -69,7 +69,7 @@ fn wanted(api: &Api, req: &Request) -> Result<Wanted, Problem> {
     let account: Account = req.query_required("account")?;
     let after = sequence(req, "after")?.unwrap_or(0);
     let limit = page_limit(req)?;
-    let wait = Api::wait(req)?;
+    let wait = req.wait()?.unwrap_or_default();
     api.allow(req, WalletAction::Read, &account, None, None)?;
     Ok(Wanted {
         account,

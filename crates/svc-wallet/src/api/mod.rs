@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_client::ClientError;
+use ron_files::DiskRoom;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{
@@ -50,9 +51,6 @@ use crate::upstream::SharedUpstream;
 /// Maximum time of one read from the ledger.
 const READ_MAX: Duration = Duration::from_secs(1);
 
-/// Maximum of `wait` in seconds.
-const WAIT_MAX_S: u64 = 30;
-
 /// Maximum entries of one page.
 const PAGE: u64 = 500;
 /// Entries of a page when the query does not say.
@@ -67,6 +65,8 @@ pub struct Api {
     /// Maximum minor units per account and UTC day; a policy rule can only lower it.
     pub daily_max: Amount,
     pub queues: CommitQueues,
+    /// New writes are refused while the disk has too little room.
+    pub room: DiskRoom,
     /// Receipts that wait for a checkpoint.
     pub receipts: Sender<WaitingReceipt>,
     /// Long polls for the events of an account.
@@ -194,16 +194,6 @@ impl Api {
                 .iter()
                 .flatten()
                 .any(|account| self.may_read(principal, account))
-    }
-
-    /// How long the caller of a long poll waits: `wait` or `Prefer: wait`.
-    fn wait(req: &Request) -> Result<Duration, Problem> {
-        if req.query_as::<u64>("wait")?.is_some_and(|s| s > WAIT_MAX_S) {
-            return Err(Problem::bad_request(format!(
-                "wait is at most {WAIT_MAX_S} seconds"
-            )));
-        }
-        Ok(req.prefer_wait().unwrap_or_default())
     }
 
     fn read_deadline(req: &Request) -> Deadline {

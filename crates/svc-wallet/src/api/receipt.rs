@@ -47,7 +47,7 @@ fn answer(api: &Api, req: &Request, res: Responder) {
 
 fn wanted(api: &Api, req: &Request) -> Result<(TxId, ReceiptCopy, Duration), Problem> {
     req.query_only(&["wait"])?;
-    let wait = Api::wait(req)?;
+    let wait = req.wait()?.unwrap_or_default();
     let event = event(api, req)?;
     let receipt = event.answer.receipt().ok_or_else(no_such)?;
     let copy = if is_own(&req.principal, &event.entry) {

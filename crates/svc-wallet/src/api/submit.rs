@@ -12,6 +12,7 @@ use ron_proto::{Account, Problem};
 use super::{Api, request_key};
 use crate::answers::{Replay, replay_of};
 use crate::commit::CommitJob;
+use crate::errors::retry_later;
 use crate::inflight::{Admission, Waiter};
 use crate::render::{self, AnswerOptions, Shape};
 
@@ -126,7 +127,12 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         let found = from_copy(api, &entries).or_else(ask);
         return known_or(api, waiter, shape, found, why);
     }
-    if let Some(why) = api.lag.refusal()
+    // An outcome that stays unknown could not be recorded on a full disk.
+    let full = || {
+        let full = api.room.check().err()?;
+        Some(retry_later(full.to_string()))
+    };
+    if let Some(why) = api.lag.refusal().or_else(full)
         && !under_way
     {
         let by = Api::read_deadline(req);

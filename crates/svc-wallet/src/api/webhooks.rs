@@ -45,6 +45,19 @@ fn own<'a>(api: &'a Api, req: &'a Request) -> impl Iterator<Item = &'a WebhookHa
     api.webhooks.iter().filter(own)
 }
 
+/// Refuses a cursor beyond the ledger's head. The endpoint's thread would take it for one of a ledger that was restored
+/// to an earlier state, and would pass over every entry up to the head.
+fn exists(api: &Api, req: &Request, after: u64) -> Result<(), Problem> {
+    let head = api.upstream.client.head(Api::read_deadline(req));
+    let head = head.map_err(|e| api.read_failed(&e, "head"))?.seq;
+    if after <= head {
+        return Ok(());
+    }
+    Err(Problem::bad_request(format!(
+        "the ledger has no entry {after} yet; its last is {head}"
+    )))
+}
+
 fn resume(api: &Api, req: &Request) -> Result<Response, Problem> {
     let body: ResumeWebhook = req.json()?;
     if body.after.is_some_and(|after| after > MAX_WIRE_INTEGER) {
@@ -55,6 +68,9 @@ fn resume(api: &Api, req: &Request) -> Result<Response, Problem> {
     let (webhook, resumes) = named
         .next()
         .ok_or_else(|| Problem::not_found("the tenant has no webhook endpoint of this name"))?;
+    if let Some(after) = body.after {
+        exists(api, req, after)?;
+    }
     match resumes.try_send(body) {
         Ok(()) => Ok(Response::json(202, &webhook.doc())),
         Err(SendError::Full(_)) => Err(Problem::busy(resumes.retry_after_s())),

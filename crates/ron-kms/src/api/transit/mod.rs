@@ -64,15 +64,16 @@ fn route(
     let kms = kms.clone();
     let handle = move |request: Request, responder: Responder| {
         let responder = responder.map(form::errors_only);
-        match handler(&kms, &request) {
+        let wait = request.wait().map_err(|problem| bad(problem.detail));
+        match wait.and_then(|wait| Ok((wait, handler(&kms, &request)?))) {
             // The store thread answers with key documents.
-            Ok(action @ Action::Store(_)) => {
+            Ok((wait, action @ Action::Store(_))) => {
                 let (name, shared) = (request.param("name").to_owned(), kms.clone());
                 let shown = move |answer| keys::show_changed(&shared, &name, answer);
                 let responder = responder.map(shown);
-                action.perform(&kms, request, responder);
+                action.perform(&kms, request, wait, responder);
             }
-            Ok(action) => action.perform(&kms, request, responder),
+            Ok((wait, action)) => action.perform(&kms, request, wait, responder),
             Err(refusal) => responder.send(problem(refusal)),
         }
     };

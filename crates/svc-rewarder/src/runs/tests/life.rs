@@ -125,6 +125,7 @@ impl Life {
             auto_settle,
             can_settle: true,
             compute_budget: Duration::from_mins(1),
+            room: ron_files::DiskRoom::unlimited(),
             clock: clock.clone(),
             metrics: metrics.clone(),
             store_fault: Box::new(|why| panic!("{why}")),
