@@ -44,7 +44,7 @@ mod feed;
 pub mod health;
 pub mod ledger;
 pub mod metrics;
-mod projection;
+pub mod projection;
 mod reader;
 pub mod receipt;
 pub mod replay;
