@@ -280,10 +280,12 @@ impl Totals {
         };
         if let Some(from) = &receipt.from {
             let freed = freed(tx, event, receipt, amount)?;
-            let total = self.of(tx, from, asset)?;
-            match receipt.op {
-                EntryKind::Hold => total.held = total.held.wrapping_add(amount),
-                _ => total.held = total.held.wrapping_sub(freed),
+            if receipt.op == EntryKind::Hold {
+                let total = self.of(tx, from, asset)?;
+                total.held = total.held.wrapping_add(amount);
+            } else if freed > 0 {
+                let total = self.of(tx, from, asset)?;
+                total.held = total.held.wrapping_sub(freed);
             }
         }
         if !moves(receipt.op) {

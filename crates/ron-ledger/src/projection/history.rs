@@ -53,21 +53,26 @@ impl History {
         account: &Account,
         entry: OfEntry,
     ) -> Result<(), ProjectionError> {
-        let known = match self.known.get(account) {
-            Some(known) => Some(known),
-            None => Known::read(tx, account)?,
+        let (known, new) = match self.known.get(account) {
+            Some(known) => (known, false),
+            None => match Known::read(tx, account)? {
+                Some(known) => (known, true),
+                None => (Known::first(tx, account, entry.asset.as_ref())?, true),
+            },
         };
-        let known = match known {
-            None => Known::first(tx, account, entry.asset.as_ref())?,
-            Some(known) if known.mixed || known.asset == entry.asset => known,
-            Some(known) => known.mix(tx, entry.seq)?,
+        let (known, new) = if known.mixed || known.asset == entry.asset {
+            (known, new)
+        } else {
+            (known.mix(tx, entry.seq)?, true)
         };
         self.rows.push(Row {
             account: known.id,
             mixed: known.mixed,
             entry,
         });
-        self.known.put(account.clone(), known);
+        if new {
+            self.known.put(account.clone(), known);
+        }
         Ok(())
     }
 
