@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_kernel::{Receiver, ThreadCtx};
-use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Receipt, Reference, TxId};
+use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Operands, Receipt, Reference, TxId};
 use ron_proto::{Account, Amount, Asset, Timestamp};
 use ron_service::lag::{FollowerLag, follower_pause};
 use ron_service::{StoreError, open_private};
@@ -519,6 +519,17 @@ fn insert(
         link(receipt.and_then(|r| r.reverses)),
         link(receipt.map(|r| r.txid)),
     ])?;
+    add_history(tx, e, &columns, (totals, history))
+}
+
+/// Adds an entry to the sums and histories of its accounts.
+fn add_history(
+    tx: &Transaction<'_>,
+    e: &Event,
+    columns: &Operands,
+    (totals, history): (&mut Totals, &mut History),
+) -> Result<(), ProjectionError> {
+    let (receipt, details) = (e.answer.receipt(), &columns.details);
     let day = details.effective_at.unwrap_or(e.ts).utc_day();
     if let Some(receipt) = receipt {
         totals.add(tx, e, receipt, day)?;

@@ -129,14 +129,7 @@ fn by_effective_day(
         held: 0,
     };
     let key = [account.as_str(), asset.as_str()];
-    let mut q = db.prepare_cached(SHIFTS)?;
-    let rows = q.query_map(params![key[0], key[1], until as i64], |r| {
-        let texts = [1, 2, 3, 4].map(|at| r.get::<_, String>(at));
-        Ok((r.get::<_, i64>(0)? as u64, texts))
-    })?;
-    for row in rows {
-        let (day, [credits_in, debits_in, credits_out, debits_out]) = row?;
-        let shift = Shift::read(&[credits_in?, debits_in?, credits_out?, debits_out?])?;
+    for (day, shift) in shifts_before(db, key, until)? {
         let sum = if day < from {
             &mut opening
         } else {
@@ -182,6 +175,25 @@ fn by_effective_day(
         next: None,
         seq: applied,
     })
+}
+
+fn shifts_before(
+    db: &Connection,
+    [account, asset]: [&str; 2],
+    until: u64,
+) -> Result<Vec<(u64, Shift)>, SearchError> {
+    let mut q = db.prepare_cached(SHIFTS)?;
+    let rows = q.query_map(params![account, asset, until as i64], |r| {
+        let texts = [1, 2, 3, 4].map(|at| r.get::<_, String>(at));
+        Ok((r.get::<_, i64>(0)? as u64, texts))
+    })?;
+    let mut shifts = Vec::new();
+    for row in rows {
+        let (day, [credits_in, debits_in, credits_out, debits_out]) = row?;
+        let shift = Shift::read(&[credits_in?, debits_in?, credits_out?, debits_out?])?;
+        shifts.push((day, shift));
+    }
+    Ok(shifts)
 }
 
 #[cfg(test)]
