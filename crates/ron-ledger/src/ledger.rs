@@ -435,12 +435,18 @@ impl Ledger {
 
     /// At most `limit` entries after `after`, in order.
     pub fn events(&self, after: u64, limit: u64) -> Result<EventPage, ReadError> {
-        let head = self.shared.head();
+        self.shared.events(after, limit)
+    }
+}
+
+impl Shared {
+    /// The entries after `after`, at most `limit`.
+    pub fn events(&self, after: u64, limit: u64) -> Result<EventPage, ReadError> {
+        let head = self.head();
         let mut events = Vec::new();
         let last = head.min(after.saturating_add(limit));
         if after < last {
-            self.shared
-                .reader()
+            self.reader()
                 .records(after + 1..last + 1, |seq, bytes, private| {
                     let (leaf, hash) = decode_entry(seq, bytes, private)?;
                     events.push(answers::event(LogEntry::of(&leaf, hash)));

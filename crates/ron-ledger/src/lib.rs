@@ -45,7 +45,7 @@ pub mod health;
 pub mod import;
 pub mod ledger;
 pub mod metrics;
-mod projection;
+pub mod projection;
 mod reader;
 pub mod receipt;
 pub mod replay;

@@ -4,66 +4,51 @@
 //! at any time: the next start rebuilds it. Amounts are decimal text, because SQLite has no 128-bit
 //! integers; days are whole days since 1970.
 
+mod history;
 mod queries;
+mod recent;
 mod search;
 mod statement;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_kernel::{Receiver, ThreadCtx};
-use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Receipt, Reference, TxId};
+use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Operands, Receipt, Reference, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use ron_service::lag::{FollowerLag, follower_pause};
 use ron_service::{StoreError, open_private};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, params};
 
+use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
+use recent::Recent;
 pub use statement::StatementRange;
 
+use crate::engine::Shared;
 use crate::feed::wait_new_entries;
 use crate::ledger::Ledger;
 
-/// Maximum entries in one transaction.
-const CHUNK: u64 = 2_000;
+/// Maximum entries in one transaction. Rows of one account share a page, so the more entries there
+/// are, the fewer pages are written for each.
+const CHUNK: u64 = 10_000;
+/// Entries that are read from the log at once.
+const PAGE: u64 = 500;
 /// Pause after each full chunk, so that catching up leaves the CPU to the writer.
 const FULL_CHUNK_PAUSE: Duration = Duration::from_millis(20);
 const FORMAT: i64 = 5;
-const SCHEMA: &str = "
-CREATE TABLE IF NOT EXISTS meta (origin TEXT NOT NULL, applied INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS entries (
-  seq INTEGER PRIMARY KEY, ts TEXT NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL, code TEXT,
-  tenant TEXT, principal TEXT, key TEXT, from_account TEXT, to_account TEXT, asset TEXT, amount_minor TEXT, nonce INTEGER,
-  memo TEXT, reference TEXT, shared INTEGER NOT NULL, metadata TEXT, effective_at TEXT, hold TEXT, batch TEXT, reverses TEXT,
-  txid TEXT
-);
-CREATE INDEX IF NOT EXISTS entries_reversed ON entries (reverses, seq) WHERE reverses IS NOT NULL;
-CREATE INDEX IF NOT EXISTS entries_reference ON entries (tenant, reference, seq) WHERE reference IS NOT NULL;
-CREATE INDEX IF NOT EXISTS entries_batch ON entries (batch, seq) WHERE batch IS NOT NULL;
-CREATE INDEX IF NOT EXISTS entries_hold ON entries (hold, seq) WHERE hold IS NOT NULL;
-CREATE TABLE IF NOT EXISTS history (
-  account TEXT NOT NULL, seq INTEGER NOT NULL, asset TEXT, credits TEXT, debits TEXT, held TEXT, moved INTEGER NOT NULL,
-  day INTEGER, reference TEXT, PRIMARY KEY (account, seq)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS history_asset ON history (account, asset, seq);
-CREATE INDEX IF NOT EXISTS history_day ON history (account, asset, day, seq) WHERE day IS NOT NULL;
-CREATE INDEX IF NOT EXISTS history_reference ON history (account, reference, seq) WHERE reference IS NOT NULL;
-CREATE TABLE IF NOT EXISTS days (
-  account TEXT NOT NULL, asset TEXT NOT NULL, day INTEGER NOT NULL, credits TEXT NOT NULL, debits TEXT NOT NULL,
-  PRIMARY KEY (account, asset, day)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS balances (
-  account TEXT NOT NULL, asset TEXT NOT NULL, amount_minor TEXT NOT NULL, credits TEXT NOT NULL, debits TEXT NOT NULL,
-  held TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (account, asset)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS holds (
-  seq INTEGER PRIMARY KEY, hold TEXT NOT NULL, account TEXT NOT NULL, asset TEXT NOT NULL, amount TEXT NOT NULL,
-  remaining TEXT NOT NULL, captured TEXT NOT NULL, expires_at TEXT NOT NULL, open INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS holds_account ON holds (account, seq);
-";
+const SCHEMA: &str = include_str!("projection/schema.sql");
+/// Pages of the writer's cache, in KiB. Each account's last rows are on a page of their own: with too
+/// few in memory, every entry reads and writes several.
+const CACHE_KIB: i64 = 65_536;
+/// Pages (of 4 KiB) in the write-ahead log at which they are copied into the file; a page that changed
+/// in many transactions until then is copied once.
+const WAL_PAGES: i64 = 16_384;
+/// Maximum bytes of the write-ahead log that stay allocated after a copy.
+const WAL_BYTES: i64 = WAL_PAGES * 4_096;
 
 /// Why the projection failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +69,8 @@ pub enum ProjectionError {
 pub struct Projection {
     db: Connection,
     applied: u64,
+    totals: Totals,
+    history: History,
 }
 
 impl Projection {
@@ -116,6 +103,9 @@ impl Projection {
         let db = open_private(path)?;
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "normal")?;
+        db.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
+        db.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
         db.busy_timeout(Duration::from_secs(2))?;
         let format: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
         if format != 0 && format != FORMAT {
@@ -143,7 +133,12 @@ impl Projection {
                 "it is at entry {applied}, the log at {head}"
             )));
         }
-        Ok(Self { db, applied })
+        Ok(Self {
+            db,
+            applied,
+            totals: Totals::default(),
+            history: History::default(),
+        })
     }
 
     /// Sequence of the last entry in it.
@@ -152,21 +147,38 @@ impl Projection {
     }
 
     /// Adds the next entries in one transaction; returns the time of the last, `None` without any.
-    pub fn advance(&mut self, ledger: &Ledger) -> Result<Option<Timestamp>, ProjectionError> {
-        let page = ledger.events(self.applied, CHUNK)?;
-        let Some((last, newest)) = page.events.last().map(|e| (e.seq, e.ts)) else {
-            return Ok(None);
-        };
-        let tx = self.db.transaction()?;
-        let mut totals = Totals::default();
-        for event in &page.events {
-            insert(&tx, event, &mut totals)?;
+    pub fn advance(&mut self, ledger: &Shared) -> Result<Option<Timestamp>, ProjectionError> {
+        let added = self.add(ledger);
+        if added.is_err() {
+            // They may have what was not committed.
+            self.totals = Totals::default();
+            self.history = History::default();
         }
+        added
+    }
+
+    fn add(&mut self, ledger: &Shared) -> Result<Option<Timestamp>, ProjectionError> {
+        let tx = self.db.transaction()?;
+        let (totals, history) = (&mut self.totals, &mut self.history);
+        let mut last = self.applied;
+        let mut newest = None;
+        while last < self.applied + CHUNK {
+            let page = ledger.events(last, PAGE)?;
+            let Some(end) = page.events.last() else { break };
+            (last, newest) = (end.seq, Some(end.ts));
+            for event in &page.events {
+                insert(&tx, event, totals, history)?;
+            }
+        }
+        if newest.is_none() {
+            return Ok(None);
+        }
+        history.write(&tx)?;
         totals.write(&tx, last)?;
         tx.execute("UPDATE meta SET applied = ?1", [last as i64])?;
         tx.commit()?;
         self.applied = last;
-        Ok(Some(newest))
+        Ok(newest)
     }
 }
 
@@ -189,18 +201,42 @@ impl Total {
         })
     }
 
+    /// Moves sums to the days that statements show.
+    const fn shift(&mut self, by: Shift) {
+        let Self {
+            credits, debits, ..
+        } = *self;
+        self.credits = credits
+            .wrapping_add(by.credits_in)
+            .wrapping_sub(by.credits_out);
+        self.debits = debits
+            .wrapping_add(by.debits_in)
+            .wrapping_sub(by.debits_out);
+    }
+
     const fn balance(self) -> SignedAmount {
         SignedAmount::of(self.credits, self.debits)
     }
 }
 
-/// The rows that one transaction of the projection changes.
-#[derive(Default)]
+/// What the payments of a day add up to that statements show on another day.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shift {
+    credits_in: u128,
+    debits_in: u128,
+    credits_out: u128,
+    debits_out: u128,
+}
+
+/// The sums that one transaction of the projection changes.
+#[derive(Debug, Default)]
 struct Totals {
+    /// As earlier transactions left them.
+    recent: Recent<(Account, Asset), Total>,
     /// By account and asset.
     balances: BTreeMap<(Account, Asset), Total>,
-    /// By account, asset and the day that statements show: (credited, debited).
-    days: BTreeMap<(Account, Asset, u64), (u128, u128)>,
+    /// By account, asset and day.
+    shifts: BTreeMap<(Account, Asset, u64), Shift>,
 }
 
 impl Totals {
@@ -213,6 +249,9 @@ impl Totals {
         match self.balances.entry((account.clone(), asset.clone())) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(new) => {
+                if let Some(total) = self.recent.get(new.key()) {
+                    return Ok(new.insert(total));
+                }
                 let mut read = tx.prepare_cached(
                     "SELECT credits, debits, held FROM balances WHERE account = ?1 AND asset = ?2",
                 )?;
@@ -241,10 +280,12 @@ impl Totals {
         };
         if let Some(from) = &receipt.from {
             let freed = freed(tx, event, receipt, amount)?;
-            let total = self.of(tx, from, asset)?;
-            match receipt.op {
-                EntryKind::Hold => total.held = total.held.wrapping_add(amount),
-                _ => total.held = total.held.wrapping_sub(freed),
+            if receipt.op == EntryKind::Hold {
+                let total = self.of(tx, from, asset)?;
+                total.held = total.held.wrapping_add(amount);
+            } else if freed > 0 {
+                let total = self.of(tx, from, asset)?;
+                total.held = total.held.wrapping_sub(freed);
             }
         }
         if !moves(receipt.op) {
@@ -259,19 +300,30 @@ impl Totals {
                 &mut total.debits
             };
             *sum = sum.wrapping_add(amount);
-            let key = (account.clone(), asset.clone(), day);
-            let (up, down) = self.days.entry(key).or_default();
-            let sum = if credited { up } else { down };
-            *sum = sum.wrapping_add(amount);
+            let own = event.ts.utc_day();
+            if day == own {
+                continue;
+            }
+            for (day, arrives) in [(day, true), (own, false)] {
+                let key = (account.clone(), asset.clone(), day);
+                let shift = self.shifts.entry(key).or_default();
+                let sum = match (credited, arrives) {
+                    (true, true) => &mut shift.credits_in,
+                    (false, true) => &mut shift.debits_in,
+                    (true, false) => &mut shift.credits_out,
+                    (false, false) => &mut shift.debits_out,
+                };
+                *sum = sum.wrapping_add(amount);
+            }
         }
         Ok(())
     }
 
-    fn write(self, tx: &Transaction<'_>, seq: u64) -> Result<(), ProjectionError> {
+    fn write(&mut self, tx: &Transaction<'_>, seq: u64) -> Result<(), ProjectionError> {
         let mut put = tx.prepare_cached(
             "INSERT OR REPLACE INTO balances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
         )?;
-        for ((account, asset), total) in self.balances {
+        for ((account, asset), total) in mem::take(&mut self.balances) {
             put.execute(params![
                 account.as_str(),
                 asset.as_str(),
@@ -281,28 +333,60 @@ impl Totals {
                 total.held.to_string(),
                 seq as i64
             ])?;
+            self.recent.put((account, asset), total);
         }
-        let mut read = tx.prepare_cached(
-            "SELECT credits, debits FROM days WHERE account = ?1 AND asset = ?2 AND day = ?3",
-        )?;
-        let mut put =
-            tx.prepare_cached("INSERT OR REPLACE INTO days VALUES (?1, ?2, ?3, ?4, ?5)")?;
-        for ((account, asset, day), (up, down)) in self.days {
-            let key = params![account.as_str(), asset.as_str(), day as i64];
-            let row = read.query_row(key, |r| Ok([r.get::<_, String>(0)?, r.get(1)?]));
-            let (credits, debits) = match row.optional()? {
-                None => (0, 0),
-                Some([credits, debits]) => (number(&credits)?, number(&debits)?),
-            };
-            put.execute(params![
-                account.as_str(),
-                asset.as_str(),
-                day as i64,
-                u128::wrapping_add(credits, up).to_string(),
-                u128::wrapping_add(debits, down).to_string(),
-            ])?;
+        for ((account, asset, day), shift) in mem::take(&mut self.shifts) {
+            shift.add(tx, (&account, &asset, day))?;
         }
         Ok(())
+    }
+}
+
+impl Shift {
+    /// Adds it to what the file has of that day.
+    fn add(
+        self,
+        tx: &Transaction<'_>,
+        (account, asset, day): (&Account, &Asset, u64),
+    ) -> Result<(), ProjectionError> {
+        let mut read = tx.prepare_cached(
+            "SELECT credits_in, debits_in, credits_out, debits_out FROM day_shifts \
+             WHERE account = ?1 AND asset = ?2 AND day = ?3",
+        )?;
+        let key = params![account.as_str(), asset.as_str(), day as i64];
+        let row = read.query_row(key, |r| {
+            Ok([r.get::<_, String>(0)?, r.get(1)?, r.get(2)?, r.get(3)?])
+        });
+        let before = match row.optional()? {
+            None => Self::default(),
+            Some(texts) => Self::read(&texts)?,
+        };
+        let sum = |a: u128, b: u128| a.wrapping_add(b).to_string();
+        let mut put = tx.prepare_cached(
+            "INSERT OR REPLACE INTO day_shifts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?;
+        put.execute(params![
+            account.as_str(),
+            asset.as_str(),
+            day as i64,
+            sum(before.credits_in, self.credits_in),
+            sum(before.debits_in, self.debits_in),
+            sum(before.credits_out, self.credits_out),
+            sum(before.debits_out, self.debits_out),
+        ])?;
+        Ok(())
+    }
+
+    /// The columns as the file stores them.
+    fn read(
+        [credits_in, debits_in, credits_out, debits_out]: &[String; 4],
+    ) -> Result<Self, ProjectionError> {
+        Ok(Self {
+            credits_in: number(credits_in)?,
+            debits_in: number(debits_in)?,
+            credits_out: number(credits_out)?,
+            debits_out: number(debits_out)?,
+        })
     }
 }
 
@@ -384,7 +468,12 @@ fn number(text: &str) -> Result<u128, ProjectionError> {
         .map_err(|_| ProjectionError::Foreign(format!("{text} is no amount")))
 }
 
-fn insert(tx: &Transaction<'_>, e: &Event, totals: &mut Totals) -> Result<(), ProjectionError> {
+fn insert(
+    tx: &Transaction<'_>,
+    e: &Event,
+    totals: &mut Totals,
+    history: &mut History,
+) -> Result<(), ProjectionError> {
     let mut entry = tx.prepare_cached(
         "INSERT INTO entries VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
          ?17, ?18, ?19, ?20, ?21, ?22)",
@@ -432,6 +521,17 @@ fn insert(tx: &Transaction<'_>, e: &Event, totals: &mut Totals) -> Result<(), Pr
         link(receipt.and_then(|r| r.reverses)),
         link(receipt.map(|r| r.txid)),
     ])?;
+    add_history(tx, e, &columns, (totals, history))
+}
+
+/// Adds an entry to the sums and histories of its accounts.
+fn add_history(
+    tx: &Transaction<'_>,
+    e: &Event,
+    columns: &Operands,
+    (totals, history): (&mut Totals, &mut History),
+) -> Result<(), ProjectionError> {
+    let (receipt, details) = (e.answer.receipt(), &columns.details);
     let day = details.effective_at.unwrap_or(e.ts).utc_day();
     if let Some(receipt) = receipt {
         totals.add(tx, e, receipt, day)?;
@@ -443,42 +543,16 @@ fn insert(tx: &Transaction<'_>, e: &Event, totals: &mut Totals) -> Result<(), Pr
             Some(asset) => Some(*totals.of(tx, account, asset)?),
             None => None,
         };
-        let asset = columns.asset.as_ref();
-        let other_day = (moved && day != e.ts.utc_day()).then_some(day);
-        insert_history(
-            tx,
-            e.seq,
-            account,
-            (asset, total),
-            (moved, other_day, reference),
-        )?;
+        let row = OfEntry {
+            seq: e.seq,
+            asset: columns.asset.clone(),
+            total,
+            moved,
+            day: (moved && day != e.ts.utc_day()).then_some(day),
+            reference: details.reference.clone(),
+        };
+        history.add(tx, account, row)?;
     }
-    Ok(())
-}
-
-/// A row of an account's history; `day` is the one that statements show, where it is another than that
-/// of the entry.
-fn insert_history(
-    tx: &Transaction<'_>,
-    seq: u64,
-    account: &Account,
-    (asset, total): (Option<&Asset>, Option<Total>),
-    (moved, day, reference): (bool, Option<u64>, Option<&str>),
-) -> Result<(), ProjectionError> {
-    let mut history = tx.prepare_cached(
-        "INSERT OR IGNORE INTO history VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-    )?;
-    history.execute(params![
-        account.as_str(),
-        seq as i64,
-        asset.map(Asset::as_str),
-        total.map(|t| t.credits.to_string()),
-        total.map(|t| t.debits.to_string()),
-        total.map(|t| t.held.to_string()),
-        moved,
-        day.map(|day| day as i64),
-        reference,
-    ])?;
     Ok(())
 }
 
@@ -494,7 +568,7 @@ pub fn run(
         if ledger.head_seq() > p.applied() {
             lag.begun();
         }
-        let newest = p.advance(ledger)?;
+        let newest = p.advance(&ledger.shared)?;
         let left = ledger.head_seq().saturating_sub(p.applied());
         lag.applied(newest, left);
         let stop = if newest.is_none() {

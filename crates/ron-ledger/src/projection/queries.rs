@@ -63,6 +63,8 @@ impl ProjectionReader {
         let patience = Deadline::within(CATCH_UP);
         loop {
             let opened = self.open().and_then(|db| {
+                // What is read from here on is the file at this moment.
+                db.execute_batch("BEGIN")?;
                 let applied = db.query_row(APPLIED, [], |r| r.get::<_, i64>(0))?;
                 Ok((db, applied as u64))
             });
@@ -275,9 +277,65 @@ const BALANCES: &str = "SELECT asset, amount_minor FROM balances WHERE account =
 const ALL_BALANCES: &str =
     "SELECT account, seq, credits, debits, held FROM balances WHERE asset = ?1";
 const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
-// Without statistics SQLite takes the primary key, and would step over the entries of all assets.
-const TOTAL: &str = "SELECT credits, debits, held FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq < ?3 \
-     ORDER BY seq DESC LIMIT 1";
+const TOTAL: Of = Of {
+    one_asset: "SELECT credits, debits, held FROM history WHERE account = ?1 AND asset = ?2 AND seq >= ?3 AND seq < ?4 \
+     ORDER BY seq DESC LIMIT 1",
+    // Without statistics SQLite takes the primary key, and would step over the entries of all assets.
+    mixed: "SELECT credits, debits, held FROM history INDEXED BY history_asset WHERE mixed AND account = ?1 AND asset = ?2 \
+     AND seq >= ?3 AND seq < ?4 ORDER BY seq DESC LIMIT 1",
+};
+const BOOK: &str = "SELECT id, asset = ?2, mixed_from FROM accounts WHERE name = ?1";
+
+/// A query of the history of an account in an asset; ?3 is the first sequence and ?4 the one after the
+/// last.
+pub(super) struct Of {
+    /// Among the entries before the account had a second asset, which are in no index by asset.
+    pub one_asset: &'static str,
+    /// Among all later ones.
+    pub mixed: &'static str,
+}
+
+/// Where the entries of an account in an asset are.
+pub(super) struct Book {
+    account: i64,
+    /// Whether the account's first entry is in the asset.
+    first: bool,
+    /// Sequence from which the account has several assets.
+    mixed_from: u64,
+}
+
+/// A query of [`Of`] with the id of the account and the sequences among which it looks.
+pub(super) type Part = (&'static str, [i64; 3]);
+
+impl Book {
+    /// `None` when the account has no entries.
+    pub fn find(
+        db: &Connection,
+        account: &Account,
+        asset: &Asset,
+    ) -> Result<Option<Self>, SearchError> {
+        let mut q = db.prepare_cached(BOOK)?;
+        let row = q.query_row([account.as_str(), asset.as_str()], |r| {
+            Ok(Self {
+                account: r.get(0)?,
+                first: r.get::<_, Option<bool>>(1)? == Some(true),
+                mixed_from: r.get::<_, Option<i64>>(2)?.unwrap_or(i64::MAX) as u64,
+            })
+        });
+        Ok(row.optional()?)
+    }
+
+    /// The queries for the entries from `first` to before `end`, the older entries first.
+    pub fn parts(&self, of: &Of, first: u64, end: u64) -> impl DoubleEndedIterator<Item = Part> {
+        let part = |sql, first: u64, end: u64| {
+            (first < end).then_some((sql, [self.account, first as i64, end as i64]))
+        };
+        let older = part(of.one_asset, first, end.min(self.mixed_from));
+        let newer = part(of.mixed, first.max(self.mixed_from), end);
+        [older.filter(|_| self.first), newer].into_iter().flatten()
+    }
+}
+
 pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
     text.parse()
         .map_err(|_| ProjectionError::Foreign(format!("{text} cannot be read")))
@@ -345,13 +403,18 @@ pub(super) fn total_before(
     asset: &Asset,
     before: u64,
 ) -> Result<Total, SearchError> {
-    let mut q = db.prepare_cached(TOTAL)?;
-    let key = params![account.as_str(), asset.as_str(), before as i64];
-    let row = q.query_row(key, |r| Ok([r.get::<_, String>(0)?, r.get(1)?, r.get(2)?]));
-    let Some(texts) = row.optional()? else {
+    let Some(book) = Book::find(db, account, asset)? else {
         return Ok(Total::default());
     };
-    Ok(Total::read(&texts)?)
+    for (sql, [account, first, end]) in book.parts(&TOTAL, 0, before).rev() {
+        let mut q = db.prepare_cached(sql)?;
+        let key = params![account, asset.as_str(), first, end];
+        let row = q.query_row(key, |r| Ok([r.get::<_, String>(0)?, r.get(1)?, r.get(2)?]));
+        if let Some(texts) = row.optional()? {
+            return Ok(Total::read(&texts)?);
+        }
+    }
+    Ok(Total::default())
 }
 
 #[cfg(test)]
@@ -393,7 +456,9 @@ pub(super) mod tests {
             (ACCOUNTS, "PRIMARY KEY"),
             (BALANCES, "PRIMARY KEY"),
             (TIME, "INTEGER PRIMARY KEY"),
-            (TOTAL, "history_asset"),
+            (BOOK, "sqlite_autoindex_accounts_1"),
+            (TOTAL.one_asset, "PRIMARY KEY"),
+            (TOTAL.mixed, "history_asset"),
         ] {
             assert_indexed(&db, sql, index);
         }

@@ -32,6 +32,9 @@ impl Conditions {
     }
 }
 
+/// The id of the account with a name.
+const ID: &str = "(SELECT id FROM accounts WHERE name = ?)";
+
 fn text(value: impl ToString) -> Value {
     Value::Text(value.to_string())
 }
@@ -58,7 +61,7 @@ impl Rows {
             within.and("x.hold = ?", [text(hold)]);
             "entries x INDEXED BY entries_hold"
         } else if let Some(account) = &search.account {
-            within.and("x.account = ?", [text(account)]);
+            within.and(&format!("x.account = {ID}"), [text(account)]);
             match &search.reference {
                 Some(reference) => {
                     within.and("x.reference = ?", [text(reference.as_str())]);
@@ -230,7 +233,7 @@ fn search_sql(
         }
         Some(account) => {
             values.push(text(account));
-            let history = "LEFT JOIN history h ON h.account = ? AND h.seq = x.seq";
+            let history = format!("LEFT JOIN history h ON h.account = {ID} AND h.seq = x.seq");
             (format!("{table} {entry} {history}"), "h.credits, h.debits")
         }
         None => (format!("{table} {entry}"), "NULL, NULL"),

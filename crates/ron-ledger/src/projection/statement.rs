@@ -5,19 +5,28 @@ use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::queries::{
-    EFFECTIVE_MAX, ProjectionReader, SearchError, balance, cut, first_at, parsed, total_before,
+    Book, EFFECTIVE_MAX, Of, ProjectionReader, SearchError, balance, cut, first_at, parsed,
+    total_before,
 };
-use super::{Total, number};
+use super::{Shift, Total};
 
-const MOVES: &str = "SELECT seq, credits, debits FROM history INDEXED BY history_asset WHERE account = ?1 AND asset = ?2 AND seq > ?3 \
-     AND seq < ?4 AND moved ORDER BY seq LIMIT ?5";
+const MOVES: Of = Of {
+    one_asset: "SELECT seq, credits, debits FROM history WHERE account = ?1 AND asset = ?2 AND seq >= ?3 AND seq < ?4 \
+     AND moved ORDER BY seq LIMIT ?5",
+    mixed: "SELECT seq, credits, debits FROM history INDEXED BY history_asset WHERE mixed AND account = ?1 AND asset = ?2 \
+     AND seq >= ?3 AND seq < ?4 AND moved ORDER BY seq LIMIT ?5",
+};
 /// Entries of their own day; those that belong to another are in the index of days.
-const MOVES_OF_DAYS: &str = "SELECT h.seq, e.ts FROM history h INDEXED BY history_asset CROSS JOIN entries e ON e.seq = h.seq \
-     WHERE h.account = ?1 AND h.asset = ?2 AND h.seq >= ?3 AND h.seq < ?4 AND h.moved AND h.day IS NULL ORDER BY h.seq LIMIT ?5";
-const MOVED_TO_DAYS: &str = "SELECT day, seq FROM history INDEXED BY history_day WHERE account = ?1 AND asset = ?2 AND day >= ?3 AND day < ?4 \
-     ORDER BY day, seq LIMIT ?5";
-const DAYS: &str =
-    "SELECT day, credits, debits FROM days WHERE account = ?1 AND asset = ?2 AND day < ?3";
+const MOVES_OF_DAYS: Of = Of {
+    one_asset: "SELECT h.seq, e.ts FROM history h CROSS JOIN entries e ON e.seq = h.seq WHERE h.account = ?1 AND h.asset = ?2 \
+     AND h.seq >= ?3 AND h.seq < ?4 AND h.moved AND h.day IS NULL ORDER BY h.seq LIMIT ?5",
+    mixed: "SELECT h.seq, e.ts FROM history h INDEXED BY history_asset CROSS JOIN entries e ON e.seq = h.seq WHERE h.mixed \
+     AND h.account = ?1 AND h.asset = ?2 AND h.seq >= ?3 AND h.seq < ?4 AND h.moved AND h.day IS NULL ORDER BY h.seq LIMIT ?5",
+};
+const MOVED_TO_DAYS: &str = "SELECT day, seq FROM history INDEXED BY history_day \
+     WHERE account = (SELECT id FROM accounts WHERE name = ?1) AND asset = ?2 AND day >= ?3 AND day < ?4 ORDER BY day, seq LIMIT ?5";
+const SHIFTS: &str = "SELECT day, credits_in, debits_in, credits_out, debits_out FROM day_shifts \
+     WHERE account = ?1 AND asset = ?2 AND day < ?3";
 
 /// A statement by sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,26 +79,24 @@ fn by_entry(
     let end = first_at(db, range.until, applied)?;
     let opening = total_before(db, account, asset, first)?;
     let closing = total_before(db, account, asset, end)?;
-    let mut q = db.prepare_cached(MOVES)?;
-    let after = range.after.max(first.saturating_sub(1));
-    let key = params![
-        account.as_str(),
-        asset.as_str(),
-        after as i64,
-        end as i64,
-        range.limit as i64 + 1
-    ];
-    let rows = q.query_map(key, |r| {
-        Ok((
-            r.get::<_, i64>(0)? as u64,
-            r.get::<_, String>(1)?,
-            r.get::<_, String>(2)?,
-        ))
-    })?;
+    let book = Book::find(db, account, asset)?;
     let mut entries = Vec::new();
-    for row in rows {
-        let (seq, credits, debits) = row?;
-        entries.push((seq, Some(balance(&credits, &debits)?)));
+    let most = range.limit as usize + 1;
+    let start = first.max(range.after + 1);
+    for (sql, [account, first, end]) in book.iter().flat_map(|b| b.parts(&MOVES, start, end)) {
+        let mut q = db.prepare_cached(sql)?;
+        let left = (most - entries.len()) as i64;
+        let rows = q.query_map(params![account, asset.as_str(), first, end, left], |r| {
+            Ok((
+                r.get::<_, i64>(0)? as u64,
+                r.get::<_, String>(1)?,
+                r.get::<_, String>(2)?,
+            ))
+        })?;
+        for row in rows {
+            let (seq, credits, debits) = row?;
+            entries.push((seq, Some(balance(&credits, &debits)?)));
+        }
     }
     let more = cut(&mut entries, range.limit);
     Ok(StatementSeqs {
@@ -109,43 +116,47 @@ fn by_effective_day(
     range: &StatementRange,
     applied: u64,
 ) -> Result<StatementSeqs, SearchError> {
+    let StatementRange { account, asset, .. } = range;
     let (from, until) = (range.from.utc_day(), range.until.utc_day());
-    let key = [range.account.as_str(), range.asset.as_str()];
-    let (mut opening, mut within) = (Total::default(), Total::default());
-    let mut q = db.prepare_cached(DAYS)?;
-    let rows = q.query_map(params![key[0], key[1], until as i64], |r| {
-        Ok((
-            r.get::<_, i64>(0)? as u64,
-            r.get::<_, String>(1)?,
-            r.get::<_, String>(2)?,
-        ))
-    })?;
-    for row in rows {
-        let (day, credits, debits) = row?;
+    let first = first_at(db, range.from, applied)?;
+    let end = first_at(db, range.until, applied)?;
+    let before = total_before(db, account, asset, first)?;
+    let after = total_before(db, account, asset, end)?;
+    let mut opening = before;
+    let mut within = Total {
+        credits: after.credits.wrapping_sub(before.credits),
+        debits: after.debits.wrapping_sub(before.debits),
+        held: 0,
+    };
+    let key = [account.as_str(), asset.as_str()];
+    for (day, shift) in shifts_before(db, key, until)? {
         let sum = if day < from {
             &mut opening
         } else {
             &mut within
         };
-        sum.credits = sum.credits.wrapping_add(number(&credits)?);
-        sum.debits = sum.debits.wrapping_add(number(&debits)?);
+        sum.shift(shift);
     }
-    let most = EFFECTIVE_MAX as i64 + 1;
-    let first = first_at(db, range.from, applied)?;
-    let end = first_at(db, range.until, applied)?;
+    let most = EFFECTIVE_MAX + 1;
     let mut entries: Vec<(u64, u64)> = Vec::new();
-    let mut q = db.prepare_cached(MOVES_OF_DAYS)?;
-    let rows = q.query_map(
-        params![key[0], key[1], first as i64, end as i64, most],
-        |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, String>(1)?)),
-    )?;
-    for row in rows {
-        let (seq, ts) = row?;
-        entries.push((parsed::<Timestamp>(&ts)?.utc_day(), seq));
+    let book = Book::find(db, account, asset)?;
+    for (sql, [account, first, end]) in book
+        .iter()
+        .flat_map(|b| b.parts(&MOVES_OF_DAYS, first, end))
+    {
+        let mut q = db.prepare_cached(sql)?;
+        let left = (most - entries.len()) as i64;
+        let rows = q.query_map(params![account, key[1], first, end, left], |r| {
+            Ok((r.get::<_, i64>(0)? as u64, r.get::<_, String>(1)?))
+        })?;
+        for row in rows {
+            let (seq, ts) = row?;
+            entries.push((parsed::<Timestamp>(&ts)?.utc_day(), seq));
+        }
     }
     let mut q = db.prepare_cached(MOVED_TO_DAYS)?;
     let rows = q.query_map(
-        params![key[0], key[1], from as i64, until as i64, most],
+        params![key[0], key[1], from as i64, until as i64, most as i64],
         |r| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64)),
     )?;
     for row in rows {
@@ -169,6 +180,25 @@ fn by_effective_day(
     })
 }
 
+fn shifts_before(
+    db: &Connection,
+    [account, asset]: [&str; 2],
+    until: u64,
+) -> Result<Vec<(u64, Shift)>, SearchError> {
+    let mut q = db.prepare_cached(SHIFTS)?;
+    let rows = q.query_map(params![account, asset, until as i64], |r| {
+        let texts = [1, 2, 3, 4].map(|at| r.get::<_, String>(at));
+        Ok((r.get::<_, i64>(0)? as u64, texts))
+    })?;
+    let mut shifts = Vec::new();
+    for row in rows {
+        let (day, [credits_in, debits_in, credits_out, debits_out]) = row?;
+        let shift = Shift::read(&[credits_in?, debits_in?, credits_out?, debits_out?])?;
+        shifts.push((day, shift));
+    }
+    Ok(shifts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,10 +212,12 @@ mod tests {
         let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
         let db = ProjectionReader::new(path).open().unwrap();
         for (sql, index) in [
-            (MOVES, "history_asset"),
-            (MOVES_OF_DAYS, "history_asset"),
+            (MOVES.one_asset, "PRIMARY KEY"),
+            (MOVES.mixed, "history_asset"),
+            (MOVES_OF_DAYS.one_asset, "PRIMARY KEY"),
+            (MOVES_OF_DAYS.mixed, "history_asset"),
             (MOVED_TO_DAYS, "history_day"),
-            (DAYS, "PRIMARY KEY"),
+            (SHIFTS, "PRIMARY KEY"),
         ] {
             assert_indexed(&db, sql, index);
         }
