@@ -40,6 +40,7 @@ mod boot;
 pub mod core;
 pub mod engine;
 pub mod erase;
+mod fault;
 mod feed;
 pub mod health;
 pub mod import;

@@ -8,7 +8,7 @@ use ron_proto::Account;
 use ron_proto::ledger::TxId;
 
 use crate::core::{Body, DecodeError, Kind, Leaf, Original, PublicLeaf, State, Verdict};
-use crate::verify::Fault;
+use crate::fault::Fault;
 
 /// The reversals of a log, done and refused ones.
 #[derive(Debug, Default)]

@@ -10,6 +10,7 @@ use ron_tlog::VerifierKey;
 use crate::answers::{self, LogEntry};
 use crate::core::{AssetRow, State, read_genesis};
 use crate::engine::decode_entry;
+pub use crate::fault::Fault;
 use crate::replay::{Replay, ReplayError};
 use crate::reversals::Reversals;
 
@@ -43,16 +44,6 @@ pub struct Report {
     pub tail_bytes: u64,
     /// Oddities that do not concern the entries.
     pub notes: Vec<String>,
-}
-
-/// The first fault found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    #[error("entry {seq}: {why}")]
-    Entry { seq: u64, why: String },
-    /// The log as a whole.
-    #[error("{0}")]
-    Whole(String),
 }
 
 /// The log directory: `dir` itself, or `dir/log` of a ledger's data directory.

@@ -109,7 +109,7 @@ pub struct Attempts {
     pub tries: u32,
     /// The pause after the first attempt; each is twice the one before.
     pub base: Duration,
-    /// The longest pause.
+    /// No pause is longer than this.
     pub cap: Duration,
 }
 

@@ -1,0 +1,11 @@
+//! What the offline check finds wrong.
+
+/// The first fault found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("entry {seq}: {why}")]
+    Entry { seq: u64, why: String },
+    /// The log as a whole.
+    #[error("{0}")]
+    Whole(String),
+}
