@@ -6,4 +6,5 @@
 mod init;
 mod kill;
 mod nonces;
+mod orders;
 mod stages;

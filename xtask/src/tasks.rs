@@ -156,6 +156,15 @@ pub const TASKS: &[Task] = &[
         ..REST
     },
     Task {
+        name: "order-rounds",
+        shows: "orders with every kind of operation over kills, drains and stalls, each request sent twice at once: nothing is lost, nothing is done twice",
+        length: "45 min",
+        example: "1000",
+        args: &["rounds=1000 RON_ORDER_ROUNDS : rounds"],
+        run: Run::Fleet("--test crash orders::"),
+        ..REST
+    },
+    Task {
         name: "stage-kills",
         shows: "kills in every stage of the rewarder: each payee is paid once",
         length: "an hour",

@@ -1,0 +1,299 @@
+//! Orders with every kind of operation while the fleet is killed, drained and stopped for a moment: each request is sent by two
+//! clients at once and again until it is answered. Every order ends complete, with each of its entries once.
+
+use std::time::Duration;
+
+use ron_client::{ClientError, WalletClient};
+use ron_kernel::Deadline;
+use ron_proto::ledger::{AssetLimits, Details, EntryKind, TxId};
+use ron_proto::wallet::{
+    Batch, BatchItem, Capture, CaptureItem, HoldMoney, IssueMoney, ItemOutcome, Reverse,
+    SetAccount, Transfer,
+};
+use ron_proto::{Account, Amount, Asset, IdemKey};
+use ron_tests::{Draws, Fleet, json, number, ok};
+use rustix::process::{Pid, Signal, kill_process};
+
+const WORKERS: usize = 4;
+/// Time for one answer while the fleet may be down.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// What each order has in the end, in the order of the ledger.
+const COMPLETE: [EntryKind; 7] = [
+    EntryKind::Issue,
+    EntryKind::Account,
+    EntryKind::Hold,
+    EntryKind::Capture,
+    EntryKind::Transfer,
+    EntryKind::Capture,
+    EntryKind::Reverse,
+];
+
+/// An order and how far it is.
+struct Order {
+    name: String,
+    step: usize,
+    hold: Option<TxId>,
+    paid: Option<TxId>,
+    /// Transactions that were acknowledged.
+    acknowledged: Vec<TxId>,
+}
+
+const STEPS: usize = 6;
+
+impl Order {
+    fn new(name: String) -> Self {
+        Self {
+            name,
+            step: 0,
+            hold: None,
+            paid: None,
+            acknowledged: Vec::new(),
+        }
+    }
+
+    fn customer(&self) -> Account {
+        format!("acct:{}", self.name).parse().unwrap()
+    }
+
+    fn details(&self) -> Details {
+        Details {
+            reference: Some(self.name.parse().unwrap()),
+            ..Details::default()
+        }
+    }
+
+    /// Sends the request of the present step; returns the transactions that it made.
+    fn send(&self, wallet: &WalletClient) -> Result<Vec<TxId>, ClientError> {
+        let key: IdemKey = format!("{}.{}", self.name, self.step).parse().unwrap();
+        let by = Deadline::within(ANSWER);
+        let (details, asset) = (self.details(), eur());
+        let one = match self.step {
+            0 => {
+                let body = IssueMoney {
+                    to: self.customer(),
+                    asset,
+                    amount_minor: Amount(70),
+                    details,
+                };
+                wallet.issue(&key, &body, by)?
+            }
+            1 => {
+                let body = SetAccount {
+                    class: Some("orders".parse().unwrap()),
+                    limits: Some(AssetLimits {
+                        asset,
+                        credit_limit_minor: Amount(10),
+                        max_balance_minor: Some(Amount(100)),
+                    }),
+                    details,
+                    ..SetAccount::default()
+                };
+                wallet.set_account(&key, &self.customer(), &body, by)?
+            }
+            2 => {
+                let body = HoldMoney {
+                    from: self.customer(),
+                    asset,
+                    amount_minor: Amount(80).into(),
+                    nonce: None,
+                    expires_at: "2099-01-01T00:00:00Z".parse().unwrap(),
+                    details,
+                };
+                wallet.hold(&key, &body, by)?
+            }
+            3 => return self.deliver(wallet, &key, by),
+            4 => {
+                let body = Capture {
+                    to: shop(),
+                    amount_minor: None,
+                    ends_hold: true,
+                    details,
+                };
+                wallet.capture(&key, self.hold.unwrap(), &body, by)?
+            }
+            _ => {
+                let body = Reverse {
+                    amount_minor: Some(Amount(20)),
+                    details,
+                };
+                wallet.reverse(&key, self.paid.unwrap(), &body, by)?
+            }
+        };
+        Ok(vec![one.receipt.txid])
+    }
+
+    /// A part of the price, and the fee out of it, in one linked batch.
+    fn deliver(
+        &self,
+        wallet: &WalletClient,
+        key: &IdemKey,
+        by: Deadline,
+    ) -> Result<Vec<TxId>, ClientError> {
+        let body = Batch {
+            items: vec![
+                BatchItem::Capture(CaptureItem {
+                    hold: self.hold.unwrap().into(),
+                    to: shop(),
+                    amount_minor: Some(Amount(50)),
+                    ends_hold: false,
+                    details: self.details(),
+                }),
+                BatchItem::Transfer(Transfer {
+                    from: shop(),
+                    to: "acct:orders-fees".parse().unwrap(),
+                    asset: eur(),
+                    amount_minor: Amount(5).into(),
+                    nonce: None,
+                    details: self.details(),
+                }),
+            ],
+            linked: true,
+        };
+        let done = wallet.batch(key, &body, by)?;
+        let txid = |item: ItemOutcome| match item {
+            ItemOutcome::Done { receipt, .. } => receipt.txid,
+            ItemOutcome::Refused { code } => panic!("{}: an item was refused: {code}", self.name),
+        };
+        Ok(done.results.into_iter().map(txid).collect())
+    }
+
+    /// Sends the step twice at the same time; goes on when it was answered.
+    fn advance(&mut self, wallet: &WalletClient) {
+        let answers = std::thread::scope(|scope| {
+            let sends = [(); 2].map(|()| scope.spawn(|| self.send(wallet)));
+            sends.map(|send| send.join().unwrap())
+        });
+        let mut first: Option<Vec<TxId>> = None;
+        for answer in answers {
+            match answer {
+                Ok(made) => match &first {
+                    Some(first) => assert_eq!(*first, made, "{}: two answers", self.name),
+                    None => first = Some(made),
+                },
+                Err(e) => assert!(is_open(&e), "{}, step {}: {e}", self.name, self.step),
+            }
+        }
+        let Some(made) = first else { return };
+        match self.step {
+            2 => self.hold = Some(made[0]),
+            3 => self.paid = Some(made[0]),
+            _ => {}
+        }
+        self.acknowledged.extend(made);
+        self.step += 1;
+    }
+}
+
+/// Whether the request is to be sent again: it was not answered, or only for the moment.
+fn is_open(error: &ClientError) -> bool {
+    error.retryable() || !matches!(error, ClientError::Refused { .. })
+}
+
+fn eur() -> Asset {
+    "EUR".parse().unwrap()
+}
+
+fn shop() -> Account {
+    "acct:orders-shop".parse().unwrap()
+}
+
+/// Works on orders for a time: the one that is open first, then new ones.
+fn work(wallet: &WalletClient, orders: &mut Vec<Order>, worker: usize, until: Duration) {
+    let end = Deadline::within(until);
+    while !end.expired() {
+        if orders.last().is_none_or(|order| order.step == STEPS) {
+            orders.push(Order::new(format!("order-{worker}-{}", orders.len())));
+        }
+        let order = orders.last_mut().unwrap();
+        let before = order.step;
+        order.advance(wallet);
+        if order.step == before {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What happens to the fleet while the workers are at it.
+#[derive(Clone, Copy)]
+enum Trouble {
+    Kill,
+    Drain,
+    Stall,
+}
+
+#[test]
+fn every_order_ends_complete_and_nothing_is_done_twice() {
+    let mut draws = Draws::seeded();
+    let mut fleet = Fleet::start();
+    let mut orders: Vec<Vec<Order>> = (0..WORKERS).map(|_| Vec::new()).collect();
+    let rounds = number("RON_ORDER_ROUNDS", 12);
+    for round in 0..rounds {
+        let trouble = [Trouble::Kill, Trouble::Drain, Trouble::Stall][(round % 3) as usize];
+        let after = Duration::from_millis(100 + draws.below(900));
+        let wallet = fleet.wallet();
+        std::thread::scope(|scope| {
+            for (worker, mine) in orders.iter_mut().enumerate() {
+                let wallet = &wallet;
+                let until = after + Duration::from_millis(300);
+                scope.spawn(move || work(wallet, mine, worker, until));
+            }
+            std::thread::sleep(after);
+            match trouble {
+                Trouble::Kill => fleet.kill(),
+                Trouble::Drain => assert_eq!(fleet.stop(), Some(0)),
+                Trouble::Stall => {
+                    let pid = Pid::from_raw(fleet.pid() as i32).unwrap();
+                    kill_process(pid, Signal::STOP).unwrap();
+                    std::thread::sleep(Duration::from_millis(200));
+                    kill_process(pid, Signal::CONT).unwrap();
+                }
+            }
+        });
+        if !matches!(trouble, Trouble::Stall) {
+            fleet = Fleet::start_in(fleet.keep_dir());
+        }
+    }
+    let wallet = fleet.wallet();
+    for order in orders.iter_mut().flatten() {
+        let late = Deadline::within(Duration::from_secs(60));
+        while order.step < STEPS {
+            assert!(!late.expired(), "{} is not answered", order.name);
+            order.advance(&wallet);
+        }
+    }
+    let count = orders.iter().flatten().count() as u128;
+    println!("{count} orders over {rounds} rounds");
+    assert!(count >= WORKERS as u128);
+    check(&fleet, &wallet, &orders, count);
+    assert_eq!(fleet.stop(), Some(0));
+    ok(&fleet.ron(&["ledger", "verify"]));
+}
+
+fn check(fleet: &Fleet, wallet: &WalletClient, orders: &[Vec<Order>], count: u128) {
+    let by = || Deadline::within(ron_tests::CALL);
+    let url = format!("{}/v1/ledger/head", fleet.api("ron-ledger"));
+    let head = json(&fleet.get(&url, None), 200)["seq"].to_string();
+    for order in orders.iter().flatten() {
+        let query = [("reference", order.name.clone()), ("min_seq", head.clone())];
+        let mut entries = wallet.transactions(&query, by()).unwrap().entries;
+        entries.reverse();
+        let kinds: Vec<EntryKind> = entries.iter().map(|e| e.op).collect();
+        assert_eq!(kinds, COMPLETE, "{}", order.name);
+        let made: Vec<TxId> = entries.iter().filter_map(|e| e.txid).collect();
+        for txid in &order.acknowledged {
+            assert!(made.contains(txid), "{}: {txid} is missing", order.name);
+        }
+        let balance = wallet
+            .balance(&order.customer(), &eur(), None, by())
+            .unwrap();
+        let amounts = (balance.amount_minor, balance.available_minor);
+        assert_eq!(amounts, (Amount(10), Amount(20)), "{}", order.name);
+    }
+    let of = |account: &str| wallet.balance(&account.parse().unwrap(), &eur(), None, by());
+    // 50 and 30 captured, 5 paid as fee, 20 given back.
+    assert_eq!(of("acct:orders-shop").unwrap().amount_minor.0, 55 * count);
+    assert_eq!(of("acct:orders-fees").unwrap().amount_minor.0, 5 * count);
+    let sums = wallet.trial_balance(&eur(), None, by()).unwrap();
+    assert_eq!(sums.supply_minor.0, 70 * count);
+}
