@@ -13,13 +13,14 @@ use ron_proto::ledger::{
     Sides, TxId, escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
-use ron_tlog::ReadError;
+use ron_tlog::{Hash, ReadError};
 
 use crate::answers::{self, LogEntry};
 use crate::core::{
-    AccountRow, BadEntry, HoldRow, Kind, Op, Outcome, State, Verdict, key_hash, with_holds,
+    AccountRow, BadEntry, HoldRow, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, with_holds,
 };
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
+use crate::originals::original as of_leaf;
 use crate::requests::{BadRequest, ops_of, resolution_of};
 
 /// Maximum open holds in an account document.
@@ -161,38 +162,16 @@ impl Ledger {
     fn with_original(&self, mut entry: Entry) -> Result<Entry, SubmitError> {
         if let Entry::Reverse { tx, original, .. } = &mut entry {
             let unable = |e: ReadError| SubmitError::Unable(e.to_string());
-            *original = self.tx(*tx).map_err(unable)?.and_then(|e| self.original(e));
+            let found = self.leaf(*tx).map_err(unable)?;
+            let found = found.and_then(|(leaf, _)| self.shared.state(|s| of_leaf(&leaf, s)).ok());
+            *original = found.map(|o| Original {
+                from: o.from,
+                to: o.to,
+                asset: o.asset,
+                amount_minor: o.amount,
+            });
         }
         Ok(entry)
-    }
-
-    /// What the reversal of an entry moves; `None` for an entry that cannot be reversed.
-    fn original(&self, event: Event) -> Option<Original> {
-        let receipt = event.answer.receipt()?;
-        let to = match &event.entry {
-            Entry::Transfer { .. } | Entry::Capture { .. } => receipt.from.clone()?,
-            // The escrow of the epoch is spent; the money came from its pool.
-            Entry::Payout { tenant, epoch, .. } => self.epoch(tenant, epoch)?.from,
-            Entry::Issue { .. }
-            | Entry::Burn { .. }
-            | Entry::Hold { .. }
-            | Entry::Release { .. }
-            | Entry::Reverse { .. }
-            | Entry::Expire { .. }
-            | Entry::Freeze { .. }
-            | Entry::Unfreeze { .. }
-            | Entry::Account { .. }
-            | Entry::Asset { .. }
-            | Entry::EpochOpen { .. }
-            | Entry::EpochClose { .. }
-            | Entry::Abandon { .. } => return None,
-        };
-        Some(Original {
-            from: receipt.to.clone()?,
-            to,
-            asset: receipt.asset.clone()?,
-            amount_minor: receipt.amount_minor?,
-        })
     }
 
     /// How much of an entry is reversed, in minor units.
@@ -416,11 +395,17 @@ impl Ledger {
     }
 
     pub fn tx(&self, txid: TxId) -> Result<Option<Event>, ReadError> {
+        let found = self.leaf(txid)?;
+        Ok(found.map(|(leaf, hash)| answers::event(LogEntry::of(&leaf, hash))))
+    }
+
+    /// The entry of a transaction id and its hash in the tree.
+    fn leaf(&self, txid: TxId) -> Result<Option<(Leaf, Hash)>, ReadError> {
         if txid.seq() == 0 || txid.seq() > self.shared.head() {
             return Ok(None);
         }
-        let (leaf, hash) = read_entry(self.shared.reader(), txid.seq())?;
-        Ok((leaf.txid() == txid).then(|| answers::event(LogEntry::of(&leaf, hash))))
+        let found = read_entry(self.shared.reader(), txid.seq())?;
+        Ok(Some(found).filter(|(leaf, _)| leaf.txid() == txid))
     }
 
     /// The entry committed under a key.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
-//! `wire` and `answers` (the core's types and those of the API), `store` (snapshots, key index), `engine`
+//! `wire` and `answers` (the core's types and those of the API), `originals` (what reversals move), `store` (snapshots, key index), `engine`
 //! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
 //! (trial balances), `verify` and `reversals` (offline), `api`, `boot`, `settings`.
 //!
@@ -46,6 +46,7 @@ pub mod health;
 pub mod import;
 pub mod ledger;
 pub mod metrics;
+mod originals;
 pub mod projection;
 mod reader;
 pub mod receipt;

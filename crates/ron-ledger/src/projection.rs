@@ -288,7 +288,7 @@ impl Totals {
                 total.held = total.held.wrapping_sub(freed);
             }
         }
-        if !moves(receipt.op) {
+        if !receipt.op.moves_money() {
             return Ok(());
         }
         for (account, credited) in [(&receipt.to, true), (&receipt.from, false)] {
@@ -387,28 +387,6 @@ impl Shift {
             credits_out: number(credits_out)?,
             debits_out: number(debits_out)?,
         })
-    }
-}
-
-/// Whether entries of this kind change balances when they take effect.
-const fn moves(kind: EntryKind) -> bool {
-    match kind {
-        EntryKind::Issue
-        | EntryKind::Transfer
-        | EntryKind::Burn
-        | EntryKind::Capture
-        | EntryKind::Reverse
-        | EntryKind::EpochOpen
-        | EntryKind::Payout => true,
-        EntryKind::Hold
-        | EntryKind::Release
-        | EntryKind::Expire
-        | EntryKind::Freeze
-        | EntryKind::Unfreeze
-        | EntryKind::Account
-        | EntryKind::Asset
-        | EntryKind::EpochClose
-        | EntryKind::Abandon => false,
     }
 }
 
@@ -536,7 +514,7 @@ fn add_history(
     if let Some(receipt) = receipt {
         totals.add(tx, e, receipt, day)?;
     }
-    let moved = receipt.is_some_and(|r| moves(r.op));
+    let moved = receipt.is_some_and(|r| r.op.moves_money());
     let accounts = [&columns.from, &columns.to];
     for account in accounts.into_iter().flatten() {
         let total = match &columns.asset {

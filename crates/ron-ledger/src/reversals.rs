@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
-use ron_proto::Account;
 use ron_proto::ledger::TxId;
 
-use crate::core::{Body, DecodeError, Kind, Leaf, Original, PublicLeaf, State, Verdict};
+use crate::core::{Body, DecodeError, Kind, Leaf, Original, PublicLeaf, State};
 use crate::fault::Fault;
+use crate::originals::original;
 
 /// The reversals of a log, done and refused ones.
 #[derive(Debug, Default)]
@@ -89,11 +89,10 @@ struct Named {
 impl Named {
     fn read(bytes: &[u8], private: &[u8], state: &State) -> Result<Self, DecodeError> {
         let leaf = Leaf::decode(bytes, private)?;
-        let public = PublicLeaf::decode(bytes)?;
         Ok(Self {
             seq: leaf.seq,
             txid: leaf.txid(),
-            original: original(&leaf, &public, state),
+            original: original(&leaf, state),
         })
     }
 
@@ -128,45 +127,4 @@ impl Named {
         let minor = |original: &Original| format!("{} minor units", original.amount.0);
         differs("moved", &minor(stated), &minor(found))
     }
-}
-
-/// What a reversal of the entry moves, or why it cannot be reversed.
-fn original(leaf: &Leaf, public: &PublicLeaf, state: &State) -> Result<Original, String> {
-    if matches!(leaf.verdict, Verdict::Refused(_)) {
-        return Err("was refused".to_owned());
-    }
-    let facts = &public.facts;
-    let entry = leaf.op.entry();
-    let to: Option<Account> = match &entry.body {
-        Body::Transfer { .. } | Body::Capture { .. } => facts.from.as_deref().cloned(),
-        // The escrow of the epoch is spent; the money came from its pool.
-        Body::Payout(payout) => {
-            let epoch = (entry.header.tenant.clone(), payout.epoch.clone());
-            state.epoch(&epoch).map(|row| row.from.clone())
-        }
-        Body::Issue { .. }
-        | Body::Burn { .. }
-        | Body::Hold { .. }
-        | Body::Release { .. }
-        | Body::Expire { .. }
-        | Body::Freeze { .. }
-        | Body::Unfreeze { .. }
-        | Body::Account { .. }
-        | Body::Asset { .. }
-        | Body::EpochOpen(_)
-        | Body::EpochClose { .. }
-        | Body::Abandon
-        | Body::Reverse { .. } => {
-            return Err("is no transfer, capture or payout".to_owned());
-        }
-    };
-    let found = || {
-        Some(Original {
-            from: facts.to.as_deref()?.clone(),
-            to: to?,
-            asset: facts.asset.as_deref()?.clone(),
-            amount: facts.amount?,
-        })
-    };
-    found().ok_or_else(|| "lacks a fact of its kind".to_owned())
 }

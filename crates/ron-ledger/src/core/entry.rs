@@ -317,6 +317,15 @@ pub enum Body {
     },
 }
 
+/// The account that gets back what a reversed entry moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReversedTo<'b> {
+    /// The account that the entry debited.
+    Payer,
+    /// The pool that funded this epoch.
+    PoolOf(&'b EpochId),
+}
+
 /// What a reversed entry moved, seen from the reversal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Original {
@@ -359,6 +368,28 @@ impl Body {
                 Some(debit)
             }
             _ => None,
+        }
+    }
+
+    /// Where the money goes when a done entry is reversed; `None` for kinds that cannot be reversed.
+    pub const fn reversed_to(&self) -> Option<ReversedTo<'_>> {
+        match self {
+            Self::Transfer { .. } | Self::Capture { .. } => Some(ReversedTo::Payer),
+            // The escrow of the epoch is spent; the money came from its pool.
+            Self::Payout(payout) => Some(ReversedTo::PoolOf(&payout.epoch)),
+            Self::Issue { .. }
+            | Self::Burn { .. }
+            | Self::Hold { .. }
+            | Self::Release { .. }
+            | Self::Expire { .. }
+            | Self::Freeze { .. }
+            | Self::Unfreeze { .. }
+            | Self::Account { .. }
+            | Self::Asset { .. }
+            | Self::EpochOpen(_)
+            | Self::EpochClose { .. }
+            | Self::Abandon
+            | Self::Reverse { .. } => None,
         }
     }
 

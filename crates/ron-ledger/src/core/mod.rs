@@ -32,7 +32,7 @@ pub use checks::BadEntry;
 pub use codec::DecodeError;
 pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
-pub use entry::{Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original};
+pub use entry::{Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original, ReversedTo};
 pub use entry_codec::Facts;
 pub use epoch::{EpochOpen, Payout};
 pub use image::ImageError;

@@ -90,6 +90,28 @@ impl EntryKind {
         }
     }
 
+    /// True for the kinds that change balances when they take effect.
+    pub const fn moves_money(self) -> bool {
+        match self {
+            Self::Issue
+            | Self::Transfer
+            | Self::Burn
+            | Self::Capture
+            | Self::Reverse
+            | Self::EpochOpen
+            | Self::Payout => true,
+            Self::Hold
+            | Self::Release
+            | Self::Expire
+            | Self::Freeze
+            | Self::Unfreeze
+            | Self::Account
+            | Self::Asset
+            | Self::EpochClose
+            | Self::Abandon => false,
+        }
+    }
+
     /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
     pub const fn is_settlement(self) -> bool {
         matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)

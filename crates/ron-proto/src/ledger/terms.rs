@@ -91,6 +91,7 @@ impl fmt::Display for Sides {
 
 /// What is set for an account; what is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct AccountTerms {
     /// Closes the account, which must be empty, or opens it again. A closed account is neither debited
     /// nor credited.
