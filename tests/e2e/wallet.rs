@@ -396,7 +396,7 @@ fn history_and_commands(w: &Wallet) {
     out(&["wallet", "burn", "cli", "25", "--asset", "ron"]);
     let shown = out(&["wallet", "balance", "cli", "--asset", "ron"]);
     assert!(
-        shown.contains("balance    0") && shown.contains("nonce      0"),
+        shown.contains("amount     0") && shown.contains("nonce      0"),
         "{shown}"
     );
     let told = out(&["wallet", "op", "cli-1"]);
@@ -455,7 +455,7 @@ fn listing_commands(out: &dyn Fn(&[&str]) -> String, hold: &str) {
     let at = first["seq"].to_string();
     let then = out(&["wallet", "balance", "cli", "--asset", "ron", "--at", &at]);
     assert!(
-        then.contains("balance    40") && !then.contains("nonce"),
+        then.contains("amount     40") && !then.contains("nonce"),
         "{then}"
     );
     let shown = out(&["wallet", "tx", first["txid"].as_str().unwrap()]);

@@ -278,7 +278,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
                 ("account", b.account.to_string()),
                 ("asset", b.asset.to_string()),
                 (
-                    "balance",
+                    "amount",
                     SignedAmount::of(b.amount_minor.0, b.overdrawn_minor.0).to_string(),
                 ),
                 ("available", b.available_minor.to_string()),
