@@ -118,7 +118,7 @@ impl Client {
     pub fn account(&self, account: &Account) -> AccountDoc {
         let book = self.0.lock();
         let row = book.state.account(account);
-        let total = row.map_or(0, |r| r.balance(0).total);
+        let total = row.map_or(0, |r| r.balance(0).level().amount().0);
         AccountDoc {
             account: account.clone(),
             nonce: row.map_or(0, |r| r.nonce),
@@ -129,6 +129,11 @@ impl Client {
                 asset: "ron".parse().expect("a constant name"),
                 amount_minor: Amount(total),
                 available_minor: Amount(total),
+                overdrawn_minor: Amount(0),
+                credits_minor: Amount(total),
+                debits_minor: Amount(0),
+                credit_limit_minor: Amount(0),
+                max_balance_minor: None,
             }],
             holds: Vec::new(),
             seq: book.state.seq(),
