@@ -45,8 +45,19 @@ fn missing(running: &Running) -> String {
     doc["missing"].to_string()
 }
 
+/// Shorter than a write waits for another writer of the file.
+const HELD: Duration = Duration::from_millis(1_900);
+
 #[test]
 fn a_disk_that_hangs_is_reported_and_the_run_goes_on() {
+    let attempts = 10;
+    // On a machine that stalls for so long that the write gave up first, it is tried again.
+    let on_time = (0..attempts).any(|_| hang_is_reported());
+    assert!(on_time, "no attempt of {attempts} was on time");
+}
+
+/// False when the other writer held the file for longer than the service's write waits.
+fn hang_is_reported() -> bool {
     let data = tempfile::tempdir().expect("a directory");
     let running = start(data.path()).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
@@ -55,19 +66,24 @@ fn a_disk_that_hangs_is_reported_and_the_run_goes_on() {
     let epoch = "e1".parse().expect("an epoch");
     // Another writer of the file stands for a disk that does not answer.
     let other = rusqlite::Connection::open(data.path().join("rewarder.db")).expect("opens");
+    let held = Deadline::within(HELD);
     other.execute_batch("BEGIN IMMEDIATE").expect("locked");
     let wait = Duration::from_secs(9);
-    std::thread::scope(|scope| {
+    let computed = std::thread::scope(|scope| {
         let run = scope.spawn(|| caller.typed().compute(&epoch, &request, wait, by()));
-        let within = by();
-        while missing(&running) != "[\"disk\"]" {
-            assert!(!within.expired(), "{}", missing(&running));
+        while missing(&running) != "[\"disk\"]" && !held.expired() {
             let pause = Deadline::within(Duration::from_millis(10));
             running.stop_token().wait(pause);
         }
         other.execute_batch("ROLLBACK").expect("unlocked");
-        run.join().expect("no panic").expect("computed");
+        let on_time = !held.expired();
+        let computed = run.join().expect("no panic");
+        on_time.then_some(computed)
     });
+    let Some(computed) = computed else {
+        return false;
+    };
+    computed.expect("computed");
     assert_eq!(missing(&running), "[]");
     let url = format!("{}/metrics", running.health_url());
     let page = caller.http.call(Call::get(&url, by())).expect("metrics");
@@ -75,6 +91,7 @@ fn a_disk_that_hangs_is_reported_and_the_run_goes_on() {
     let counted = "svc_rewarder_io_timeouts_total{op=\"store\"} 1";
     assert!(page.contains(counted), "{page}");
     end(running);
+    true
 }
 
 #[test]

@@ -280,6 +280,11 @@ mod tests {
     fn a_disk_that_hangs_is_reported_and_the_record_follows() {
         let dir = tempfile::tempdir().unwrap();
         let (mut store, before) = open(Some(dir.path())).unwrap();
+        // The write waits for the other writer as long as the test takes, on a slow machine too.
+        let patient = |tx: &rusqlite::Transaction<'_>| {
+            Ok::<_, StoreError>(tx.pragma_update(None, "busy_timeout", 60_000)?)
+        };
+        store.write(patient).unwrap();
         let registry = Registry::new("svc_wallet");
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
