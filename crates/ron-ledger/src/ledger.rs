@@ -9,8 +9,8 @@ use ron_files::DiskRoom;
 use ron_kernel::{Deadline, SendError, Sender, SharedClock, SharedRandom, WaitError, reply};
 use ron_proto::ledger::{
     AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, Original, RecordPage, RequestKey,
-    Sides, TxId, escrow_account,
+    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, RecordPage, RequestKey, Sides, TxId,
+    escrow_account,
 };
 use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::{Hash, ReadError};
@@ -20,7 +20,7 @@ use crate::core::{
     AccountRow, BadEntry, HoldRow, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, with_holds,
 };
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
-use crate::originals::original as of_leaf;
+use crate::originals;
 use crate::requests::{BadRequest, ops_of, resolution_of};
 
 /// Maximum open holds in an account document.
@@ -163,12 +163,9 @@ impl Ledger {
         if let Entry::Reverse { tx, original, .. } = &mut entry {
             let unable = |e: ReadError| SubmitError::Unable(e.to_string());
             let found = self.leaf(*tx).map_err(unable)?;
-            let found = found.and_then(|(leaf, _)| self.shared.state(|s| of_leaf(&leaf, s)).ok());
-            *original = found.map(|o| Original {
-                from: o.from,
-                to: o.to,
-                asset: o.asset,
-                amount_minor: o.amount,
+            *original = found.and_then(|(leaf, _)| {
+                let found = self.shared.state(|s| originals::original(&leaf, s));
+                found.ok().map(Into::into)
             });
         }
         Ok(entry)

@@ -1,6 +1,6 @@
 //! The offline check: every leaf of a log directory is read, proved against the signed checkpoint
-//! and decided again, and every reversal is compared with the entry that it names. It takes no lock and writes nothing, so it works on a copy and beside a
-//! running ledger.
+//! and decided again, and every reversal is compared with the entry that it names. It takes no lock and
+//! writes nothing, so it works on a copy and beside a running ledger.
 
 use std::path::{Path, PathBuf};
 

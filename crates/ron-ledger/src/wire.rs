@@ -51,6 +51,28 @@ fn to_wire(budgets: Vec<Budget>) -> Vec<wire::TokenBudget> {
     budgets.into_iter().map(one).collect()
 }
 
+impl From<wire::Original> for Original {
+    fn from(o: wire::Original) -> Self {
+        Self {
+            from: o.from,
+            to: o.to,
+            asset: o.asset,
+            amount: o.amount_minor,
+        }
+    }
+}
+
+impl From<Original> for wire::Original {
+    fn from(o: Original) -> Self {
+        Self {
+            from: o.from,
+            to: o.to,
+            asset: o.asset,
+            amount_minor: o.amount,
+        }
+    }
+}
+
 /// The header of a keyed entry.
 fn keyed(
     tenant: Tenant,
@@ -235,12 +257,7 @@ impl From<wire::Entry> for Entry {
                     budgets: from_wire(budgets),
                     ..keyed(tenant, principal, key, details)
                 };
-                let original = original.map(|o| Original {
-                    from: o.from,
-                    to: o.to,
-                    asset: o.asset,
-                    amount: o.amount_minor,
-                });
+                let original = original.map(Into::into);
                 let body = Body::Reverse {
                     tx,
                     amount,
@@ -479,12 +496,7 @@ impl From<&Op> for wire::Entry {
                 key: key(),
                 tx,
                 amount_minor: amount,
-                original: original.map(|o| wire::Original {
-                    from: o.from,
-                    to: o.to,
-                    asset: o.asset,
-                    amount_minor: o.amount,
-                }),
+                original: original.map(Into::into),
                 details,
                 batch,
                 daily_ceiling,

@@ -10,13 +10,13 @@ use clap::Args;
 use indicatif::ProgressBar;
 use ron_files::OsDisk;
 use ron_kernel::{Clock as _, OsRandom, SystemClock};
-use ron_ledger::core::{Entry as CoreEntry, Op};
+use ron_ledger::core::{Body, Debit, Entry, Header, Op};
 use ron_ledger::engine::{Engine, EngineOptions};
 use ron_ledger::import::{Imported, import};
 use ron_ledger::salts;
 use ron_proto::ledger::{
-    AccountClass, AccountTerms, AssetLimits, AssetTerms, AssetTitle, Details, Entry, EntryKey,
-    LEDGER_PRINCIPAL, Memo, PrincipalName, Reference,
+    AccountClass, AccountTerms, AssetLimits, AssetTerms, AssetTitle, EntryKey, LEDGER_PRINCIPAL,
+    Memo, PrincipalName, Reference, RequestKey,
 };
 use ron_proto::{Account, Amount, Asset, Tenant, Timestamp};
 use ron_service::DataDir;
@@ -82,31 +82,36 @@ fn need<T>(value: Option<T>, name: &str) -> Result<T, String> {
 
 impl Line {
     fn entry(self, tenant: Tenant, principal: PrincipalName) -> Result<Entry, String> {
-        let key = self.id;
-        let details = Details {
+        let owned = RequestKey {
+            tenant,
+            principal,
+            key: self.id,
+        };
+        let header = Header {
             memo: self.memo,
             reference: self.reference,
             effective_at: self.effective_at,
-            ..Details::default()
+            ..Header::keyed(owned)
         };
-        let (batch, budgets, daily_ceiling) = (None, Vec::new(), None);
         let amount = || need(self.amount_minor, "amount_minor");
-        Ok(match self.op {
-            Operation::Asset => Entry::Asset {
-                tenant,
-                principal,
-                key,
+        let debit = |from: Option<Account>, asset: Option<Asset>| {
+            Ok::<_, String>(Debit {
+                from: need(from, "from")?,
+                asset: need(asset, "asset")?,
+                amount: amount()?,
+                up_to: None,
+                nonce: None,
+            })
+        };
+        let body = match self.op {
+            Operation::Asset => Body::Asset {
                 asset: need(self.asset, "asset")?,
                 terms: AssetTerms {
                     scale: need(self.scale, "scale")?,
                     title: self.title,
                 },
-                details,
             },
-            Operation::Account => Entry::Account {
-                tenant,
-                principal,
-                key,
+            Operation::Account => Body::Account {
                 account: need(self.account, "account")?,
                 terms: AccountTerms {
                     class: self.class,
@@ -117,49 +122,21 @@ impl Line {
                     }),
                     ..AccountTerms::default()
                 },
-                details,
             },
-            Operation::Issue => Entry::Issue {
-                tenant,
-                principal,
-                key,
+            Operation::Issue => Body::Issue {
                 to: need(self.to, "to")?,
-                amount_minor: amount()?,
+                amount: amount()?,
                 asset: need(self.asset, "asset")?,
-                details,
-                batch,
-                budgets,
             },
-            Operation::Transfer => Entry::Transfer {
-                tenant,
-                principal,
-                key,
-                from: need(self.from, "from")?,
+            Operation::Transfer => Body::Transfer {
+                debit: debit(self.from, self.asset)?,
                 to: need(self.to, "to")?,
-                amount_minor: amount()?,
-                asset: need(self.asset, "asset")?,
-                up_to: None,
-                nonce: None,
-                details,
-                batch,
-                daily_ceiling,
-                budgets,
             },
-            Operation::Burn => Entry::Burn {
-                tenant,
-                principal,
-                key,
-                from: need(self.from, "from")?,
-                amount_minor: amount()?,
-                asset: need(self.asset, "asset")?,
-                up_to: None,
-                nonce: None,
-                details,
-                batch,
-                daily_ceiling,
-                budgets,
+            Operation::Burn => Body::Burn {
+                debit: debit(self.from, self.asset)?,
             },
-        })
+        };
+        Ok(Entry::new(header, body))
     }
 }
 
@@ -176,7 +153,7 @@ fn lines(
         let entry = line
             .entry(args.tenant.clone(), args.principal.clone())
             .map_err(bad)?;
-        let op = Op::new(CoreEntry::from(entry), &salts::one(&OsRandom));
+        let op = Op::new(entry, &salts::one(&OsRandom));
         each(number, op.map_err(|e| bad(e.to_string()))?)
     };
     if args.file.extension().is_some_and(|ext| ext == "csv") {

@@ -1,13 +1,13 @@
 //! `ron wallet` commands about what holds for accounts and assets: freezes, classes, limits, closing,
 //! registration, trial balance.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use ron_client::WalletClient;
 use ron_proto::ledger::{
     AccountClass, AccountDoc, AssetLimits, AssetTitle, PointInTime, Sides, TrialBalance,
 };
 use ron_proto::wallet::{FreezeAccount, SetAccount, SetAsset};
-use ron_proto::{Account, Amount, Asset, SignedAmount};
+use ron_proto::{Account, Amount, Asset, IdemKey, SignedAmount};
 
 use super::table::{Form, Table, print};
 use super::{Once, Out, Remark, deadline, explain};
@@ -51,30 +51,10 @@ pub enum TermsCommand {
         #[command(flatten)]
         once: Once,
     },
-    /// Make an account refuse debits, credits or both.
-    Freeze {
-        /// Account to freeze.
-        account: Account,
-        /// Sides to freeze: debits, credits or both.
-        #[arg(long, default_value = "debits")]
-        sides: Sides,
-        #[command(flatten)]
-        remark: Remark,
-        #[command(flatten)]
-        once: Once,
-    },
-    /// Let an account accept debits and credits again.
-    Unfreeze {
-        /// Account to unfreeze.
-        account: Account,
-        /// Sides to free: debits, credits or both.
-        #[arg(long, default_value = "both")]
-        sides: Sides,
-        #[command(flatten)]
-        remark: Remark,
-        #[command(flatten)]
-        once: Once,
-    },
+    /// Make an account refuse debits (without --sides), credits or both.
+    Freeze(FreezeArgs),
+    /// Let an account accept debits and credits again (without --sides both).
+    Unfreeze(FreezeArgs),
     /// Show scale and title of an asset.
     Asset {
         /// Asset to show.
@@ -105,6 +85,29 @@ pub enum TermsCommand {
         #[command(flatten)]
         form: Form,
     },
+}
+
+#[derive(Args)]
+pub struct FreezeArgs {
+    /// Account to change.
+    account: Account,
+    /// Sides of the account: debits, credits or both.
+    #[arg(long)]
+    sides: Option<Sides>,
+    #[command(flatten)]
+    remark: Remark,
+    #[command(flatten)]
+    once: Once,
+}
+
+impl FreezeArgs {
+    fn request(self) -> Result<(IdemKey, Account, FreezeAccount), String> {
+        let request = FreezeAccount {
+            sides: self.sides,
+            details: self.remark.details()?,
+        };
+        Ok((self.once.key()?, self.account, request))
+    }
 }
 
 pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
@@ -163,29 +166,13 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
             };
             wallet.set_account(&once.key()?, &account, &request, deadline())
         }
-        TermsCommand::Freeze {
-            account,
-            sides,
-            remark,
-            once,
-        } => {
-            let request = FreezeAccount {
-                sides: Some(sides),
-                details: remark.details()?,
-            };
-            wallet.freeze(&once.key()?, &account, &request, deadline())
+        TermsCommand::Freeze(args) => {
+            let (key, account, request) = args.request()?;
+            wallet.freeze(&key, &account, &request, deadline())
         }
-        TermsCommand::Unfreeze {
-            account,
-            sides,
-            remark,
-            once,
-        } => {
-            let request = FreezeAccount {
-                sides: Some(sides),
-                details: remark.details()?,
-            };
-            wallet.unfreeze(&once.key()?, &account, &request, deadline())
+        TermsCommand::Unfreeze(args) => {
+            let (key, account, request) = args.request()?;
+            wallet.unfreeze(&key, &account, &request, deadline())
         }
         TermsCommand::SetAsset {
             asset,

@@ -306,21 +306,20 @@ pub(super) fn trial_balance(api: &Api, req: &Request) -> Answer {
         return Err(no_asset());
     }
     let min_seq = min_seq(api, req)?;
-    let now = api.ledger.trial_balance(&asset).ok_or_else(no_asset)?;
-    let doc = match req.query_as::<PointInTime>("at")? {
-        None => now,
-        Some(at) => {
-            if let PointInTime::Seq(seq) = at {
-                existing(seq, api.ledger.head_seq())?;
-            }
-            let history = projection(api)?;
-            let past = api
-                .ledger
-                .trial_balance_at(history, &asset, at, min_seq, req.deadline);
-            past.map_err(search_failed)?
-        }
+    let Some(at) = req.query_as::<PointInTime>("at")? else {
+        let now = api.ledger.trial_balance(&asset).ok_or_else(no_asset)?;
+        return Ok(Response::json(200, &now));
     };
-    Ok(Response::json(200, &doc))
+    if let PointInTime::Seq(seq) = at {
+        existing(seq, api.ledger.head_seq())?;
+    }
+    api.ledger.asset(&asset).ok_or_else(no_asset)?;
+    let history = projection(api)?;
+    let past = api
+        .ledger
+        .trial_balance_at(history, &asset, at, min_seq, req.deadline)
+        .map_err(search_failed)?;
+    Ok(Response::json(200, &past))
 }
 
 pub(super) fn budget(api: &Api, req: &Request) -> Answer {

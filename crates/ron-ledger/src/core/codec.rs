@@ -19,6 +19,10 @@ impl Out {
         self.0.push(b);
     }
 
+    pub(crate) fn flag(&mut self, flag: bool) {
+        self.byte(u8::from(flag));
+    }
+
     /// LEB128, always in its shortest form.
     pub(crate) fn varint(&mut self, mut n: u64) {
         while n >= 0x80 {
@@ -102,6 +106,14 @@ impl<'a> In<'a> {
 
     pub(crate) fn byte(&mut self) -> Result<u8, DecodeError> {
         Ok(self.take(1)?[0])
+    }
+
+    pub(crate) fn flag(&mut self) -> Result<bool, DecodeError> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => self.fail("a flag is 0 or 1"),
+        }
     }
 
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {

@@ -202,7 +202,7 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
             amount, ends_hold, ..
         } => {
             o.option(amount.map(|n| n.0), Out::amount);
-            o.byte(u8::from(*ends_hold));
+            o.flag(*ends_hold);
         }
         Body::Reverse {
             amount, original, ..
@@ -291,11 +291,7 @@ pub(super) fn read_entry(
             hold: hold()?.into(),
             to: to()?,
             amount: i.option(In::amount)?.map(Amount),
-            ends_hold: match i.byte()? {
-                0 => false,
-                1 => true,
-                _ => return i.fail("a flag is 0 or 1"),
-            },
+            ends_hold: i.flag()?,
         },
         Kind::Release => Body::Release {
             hold: hold()?.into(),

@@ -56,7 +56,7 @@ impl Frozen {
             o.amount(h.remaining);
             o.varint(h.expires_at.0);
             o.varint(h.made_on);
-            o.byte(u8::from(h.counted));
+            o.flag(h.counted);
             o.varint(h.budgets.len() as u64);
             h.budgets.iter().for_each(|id| o.bytes(&id.0));
         }
@@ -140,7 +140,7 @@ impl State {
                     remaining,
                     expires_at,
                     made_on: i.varint()?,
-                    counted: flag(&mut i)?,
+                    counted: i.flag()?,
                     budgets: budget_ids(&mut i)?,
                 }),
             );
@@ -190,7 +190,7 @@ fn put_account(o: &mut Out, row: &AccountRow) {
 }
 
 fn put_terms(o: &mut Out, terms: &RowTerms) {
-    o.byte(u8::from(terms.closed));
+    o.flag(terms.closed);
     o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
     o.varint(terms.limits.len() as u64);
     for (asset, limits) in &terms.limits {
@@ -202,7 +202,7 @@ fn put_terms(o: &mut Out, terms: &RowTerms) {
 
 fn row_terms(i: &mut In<'_>) -> Result<Box<RowTerms>, DecodeError> {
     let mut terms = RowTerms {
-        closed: flag(i)?,
+        closed: i.flag()?,
         class: i.option(In::value)?,
         limits: BTreeMap::new(),
     };
@@ -220,14 +220,6 @@ fn row_terms(i: &mut In<'_>) -> Result<Box<RowTerms>, DecodeError> {
 fn row_number(i: &mut In<'_>) -> Result<u32, DecodeError> {
     let n = i.varint()?;
     u32::try_from(n).or_else(|_| i.fail("the row number is too large"))
-}
-
-fn flag(i: &mut In<'_>) -> Result<bool, DecodeError> {
-    match i.byte()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => i.fail("a flag is 0 or 1"),
-    }
 }
 
 fn budget_ids(i: &mut In<'_>) -> Result<Box<[BudgetId]>, DecodeError> {

@@ -5,18 +5,6 @@ use ron_proto::ledger::{AccountTerms, AssetLimits, AssetTerms, Sides};
 
 use super::codec::{DecodeError, In, Out};
 
-fn put_flag(o: &mut Out, flag: bool) {
-    o.byte(u8::from(flag));
-}
-
-fn flag(i: &mut In<'_>) -> Result<bool, DecodeError> {
-    match i.byte()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => i.fail("a flag is 0 or 1"),
-    }
-}
-
 /// The number of frozen sides: 1 for debits and 2 for credits, added.
 pub(super) const fn sides_number(sides: Sides) -> u8 {
     sides.debits() as u8 + 2 * sides.credits() as u8
@@ -31,7 +19,7 @@ pub(super) fn sides(i: &mut In<'_>) -> Result<Sides, DecodeError> {
 }
 
 pub(super) fn put_account(o: &mut Out, terms: &AccountTerms) {
-    o.option(terms.closed, put_flag);
+    o.option(terms.closed, Out::flag);
     o.option(terms.frozen, |o, sides| o.byte(sides_number(sides)));
     o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
     o.option(terms.limits.as_ref(), |o, limits| {
@@ -43,7 +31,7 @@ pub(super) fn put_account(o: &mut Out, terms: &AccountTerms) {
 
 pub(super) fn account(i: &mut In<'_>) -> Result<AccountTerms, DecodeError> {
     Ok(AccountTerms {
-        closed: i.option(flag)?,
+        closed: i.option(In::flag)?,
         frozen: i.option(sides)?,
         class: i.option(In::value)?,
         limits: i.option(|i| {

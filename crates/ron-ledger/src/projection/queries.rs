@@ -121,8 +121,7 @@ impl ProjectionReader {
     }
 
     /// Calls `each` with what every account was ever credited and debited in the asset up to a point,
-    /// while it returns true.
-    /// Returns the last entry that counts and its time.
+    /// while it returns true. Returns the last entry that counts and its time.
     pub fn totals_at(
         &self,
         asset: &Asset,

@@ -10,7 +10,7 @@ use ron_proto::{Account, Problem, scope};
 use super::history::MIN_SEQ;
 use super::submit::{Accepted, write, write_by};
 use super::writes::{not_reserved, tag};
-use super::{Api, account_of, sequence};
+use super::{Api, body_or_default, existing, param, sequence};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     let admin = || Need::Scope(scope::WALLET_ADMIN);
@@ -85,7 +85,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
 fn account(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["account"]).inc();
     req.query_only(&["min_seq"])?;
-    let account = account_of(req)?;
+    let account = param(req, "account")?;
     let min_seq = sequence(req, "min_seq")?.unwrap_or(0);
     api.allow(req, WalletAction::Read, &account, None, None)?;
     let doc = api
@@ -93,12 +93,7 @@ fn account(api: &Api, req: &Request) -> Result<Response, Problem> {
         .client
         .account(&account, Api::read_deadline(req))
         .map_err(|e| api.read_failed(&e, "account"))?;
-    if doc.seq < min_seq {
-        return Err(Problem::bad_request(format!(
-            "the ledger has no entry {min_seq} yet; its last is {}",
-            doc.seq
-        )));
-    }
+    existing(min_seq, doc.seq)?;
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
@@ -120,7 +115,7 @@ fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
             "the body sets nothing; it has closed, frozen, class or limits",
         ));
     }
-    let account = account_of(req)?;
+    let account = param(req, "account")?;
     not_reserved(&account)?;
     may_set(api, req, &account, &terms)?;
     let entry = Entry::Account {
@@ -173,16 +168,12 @@ type Freeze = (RequestKey, Account, Sides, Details);
 /// The parts of a freeze, which is of `sides` when the body does not say.
 fn frozen(api: &Api, req: &Request, sides: Sides) -> Result<Freeze, Problem> {
     let owned = tag(req)?.owned;
-    let body = if req.body.is_empty() {
-        FreezeAccount::default()
-    } else {
-        req.json()?
-    };
+    let body: FreezeAccount = body_or_default(req)?;
     let sides = body.sides.unwrap_or(sides);
     if sides.is_none() {
         return Err(Problem::bad_request("sides are debits, credits or both"));
     }
-    let account = account_of(req)?;
+    let account = param(req, "account")?;
     not_reserved(&account)?;
     api.allow(req, WalletAction::Admin, &account, None, None)?;
     Ok((owned, account, sides, body.details))

@@ -10,7 +10,7 @@ use ron_proto::{Asset, Problem, scope};
 use super::history::{MIN_SEQ, given};
 use super::submit::{Accepted, write_by};
 use super::writes::tag;
-use super::{Api, sequence};
+use super::{Api, param, sequence};
 use crate::policy;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -54,16 +54,10 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     ]
 }
 
-fn asset_of(req: &Request) -> Result<Asset, Problem> {
-    req.param("asset")
-        .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))
-}
-
 fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["asset"]).inc();
     req.query_only(&[])?;
-    let asset = asset_of(req)?;
+    let asset: Asset = param(req, "asset")?;
     let caller = &req.principal;
     let reads = api
         .policy
@@ -99,7 +93,7 @@ fn set_asset(api: &Api, req: &Request) -> Result<Accepted, Problem> {
             "scale is at most {MAX_SCALE}"
         )));
     }
-    let asset = asset_of(req)?;
+    let asset: Asset = param(req, "asset")?;
     administers(api, req, &asset)?;
     let entry = Entry::Asset {
         tenant,
@@ -123,7 +117,7 @@ fn trial_balance(api: &Api, req: &Request) -> Result<Response, Problem> {
         .with_label_values(&["trial_balance"])
         .inc();
     req.query_only(&["at", "min_seq"])?;
-    let asset = asset_of(req)?;
+    let asset: Asset = param(req, "asset")?;
     administers(api, req, &asset)?;
     let query = [
         ("at", req.query_one("at")?.map(str::to_owned)),

@@ -12,7 +12,7 @@ use ron_proto::wallet::{Balance, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, scope};
 
 use super::history::MIN_SEQ;
-use super::{Api, sequence};
+use super::{Api, existing, sequence};
 use crate::balances::KnownBalance;
 
 /// How long to wait for the ledger when a cached document can be served instead.
@@ -111,12 +111,7 @@ fn find(
     };
     match api.upstream.client.account(account, by) {
         Ok(doc) => {
-            if doc.seq < min_seq {
-                return Err(Problem::bad_request(format!(
-                    "the ledger has no entry {min_seq} yet; its last is {}",
-                    doc.seq
-                )));
-            }
+            existing(min_seq, doc.seq)?;
             let doc = Arc::new(doc);
             api.balances.keep(Arc::clone(&doc), asked);
             // The document was read for this answer.

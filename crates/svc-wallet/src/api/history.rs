@@ -10,7 +10,7 @@ use ron_proto::ledger::{
 use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, WalletAction};
 use ron_proto::{Account, Asset, Problem, Timestamp, scope};
 
-use super::{Api, account_of, page_limit, sequence, viewer};
+use super::{Api, page_limit, param, sequence, viewer};
 use crate::render::{history_entry, shown, texts};
 
 pub const MIN_SEQ: &str = "Ledger sequence that the answer must know: `seq` of an earlier receipt";
@@ -94,7 +94,7 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
         "metadata",
         "min_seq",
     ])?;
-    let account = account_of(req)?;
+    let account = param(req, "account")?;
     let asset: Option<Asset> = req.query_as("asset")?;
     api.allow(req, WalletAction::Read, &account, asset.as_ref(), None)?;
     let viewer = viewer(&req.principal)?;

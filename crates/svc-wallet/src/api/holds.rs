@@ -10,10 +10,10 @@ use ron_proto::ledger::{Details, Entry, EntryAnswer, HoldRef, TxId};
 use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 
-use super::Api;
 use super::submit::{Accepted, write};
 use super::tx;
 use super::writes::{Debit, Tag, WriteEntry, not_reserved, positive, tag};
+use super::{Api, body_or_default, param};
 use crate::topology::HOLDS;
 
 /// Holds per generation; at most twice as many are kept in the two generations together.
@@ -218,10 +218,7 @@ pub fn release(
 
 /// The remarks in the body, which may be empty.
 pub fn remarks(req: &Request) -> Result<Details, Problem> {
-    if req.body.is_empty() {
-        return Ok(Details::default());
-    }
-    req.json::<Remarks>().map(|body| body.details)
+    body_or_default::<Remarks>(req).map(|body| body.details)
 }
 
 fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
@@ -229,7 +226,7 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         .requests
         .with_label_values(&["hold_state"])
         .inc();
-    let hold = path_id(req)?;
+    let hold = param(req, "id")?;
     let facts = facts(api, req, hold)?;
     api.allow(
         req,
@@ -258,15 +255,9 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-fn path_id(req: &Request) -> Result<TxId, Problem> {
-    req.param("id")
-        .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))
-}
-
 /// The hold named in the path.
 fn named(api: &Api, req: &Request) -> Result<NamedHold, Problem> {
-    let id = path_id(req)?;
+    let id: TxId = param(req, "id")?;
     Ok((id.into(), facts(api, req, id)?))
 }
 

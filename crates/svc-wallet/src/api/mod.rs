@@ -17,6 +17,7 @@ mod tx;
 mod webhooks;
 mod writes;
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,9 +30,10 @@ use ron_proto::ledger::{
     Entry, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, PrincipalName, RequestKey, Viewer,
 };
 use ron_proto::wallet::{WalletAction, WalletPolicy};
-use ron_proto::{Account, Amount, Asset, IdemKey, Problem};
+use ron_proto::{Account, Amount, Asset, IdemKey, Problem, ValueError};
 use ron_service::lag::FollowerLag;
 use ron_service::signed_policy::SignedPolicy;
+use serde::de::DeserializeOwned;
 
 pub use holds::HoldFacts;
 pub use webhooks::WebhookHandle;
@@ -239,11 +241,29 @@ fn viewer(caller: &Principal) -> Result<Viewer, Problem> {
     })
 }
 
-/// The account in the path.
-fn account_of(req: &Request) -> Result<Account, Problem> {
-    req.param("account")
+/// A parameter of the path.
+fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
+    req.param(name)
         .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))
+        .map_err(|e: ValueError| Problem::bad_request(e.to_string()))
+}
+
+/// The body of a request that may have none.
+fn body_or_default<T: DeserializeOwned + Default>(req: &Request) -> Result<T, Problem> {
+    if req.body.is_empty() {
+        return Ok(T::default());
+    }
+    req.json()
+}
+
+/// Refuses a sequence beyond the ledger's last entry.
+fn existing(seq: u64, head: u64) -> Result<(), Problem> {
+    if seq <= head {
+        return Ok(());
+    }
+    Err(Problem::bad_request(format!(
+        "the ledger has no entry {seq} yet; its last is {head}"
+    )))
 }
 
 /// A sequence of the ledger in the query.

@@ -12,7 +12,7 @@ use ron_proto::{IdemKey, Problem, scope};
 
 use super::batch::items_of;
 use super::submit::neighbours;
-use super::{Api, request_key};
+use super::{Api, body_or_default, request_key};
 use crate::errors::in_flight;
 use crate::render::{code_of, item, leaves_key_unused, problem};
 
@@ -144,10 +144,7 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
 
 /// Accepts an empty body or `{}`.
 fn nothing(req: &Request) -> Result<(), Problem> {
-    if req.body.is_empty() {
-        return Ok(());
-    }
-    req.json::<Nothing>().map(drop)
+    body_or_default::<Nothing>(req).map(drop)
 }
 
 fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {

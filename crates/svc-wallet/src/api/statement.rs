@@ -8,7 +8,7 @@ use ron_proto::wallet::{HistoryEntry, Statement, WalletAction};
 use ron_proto::{Asset, Problem, SignedAmount, Timestamp, scope};
 
 use super::history::{MIN_SEQ, given};
-use super::{Api, PAGE, account_of, page_limit, sequence, viewer};
+use super::{Api, PAGE, page_limit, param, sequence, viewer};
 use crate::render::shown;
 
 const CSV: &str = "text/csv; charset=utf-8; header=present";
@@ -40,7 +40,7 @@ fn statement(api: &Api, req: &Request) -> Result<Response, Problem> {
     req.query_only(&[
         "asset", "from", "until", "by", "format", "after", "limit", "min_seq",
     ])?;
-    let account = account_of(req)?;
+    let account = param(req, "account")?;
     let asset: Asset = req.query_required("asset")?;
     let from: Timestamp = req.query_required("from")?;
     let until: Timestamp = req.query_required("until")?;

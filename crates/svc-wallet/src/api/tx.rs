@@ -9,7 +9,7 @@ use ron_proto::{Problem, scope};
 
 use super::submit::{Accepted, write};
 use super::writes::{Tag, WriteEntry, daily, positive, tag};
-use super::{Api, is_own};
+use super::{Api, body_or_default, is_own, param};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let receipt_api = api.clone();
@@ -48,12 +48,8 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         .while_draining(),
         write(api, "/v1/tx/{txid}/reverse", Need::Identity, "reverse", |api, req| {
             let tag = tag(req)?;
-            let body = if req.body.is_empty() {
-                Reverse::default()
-            } else {
-                req.json()?
-            };
-            let (entry, account) = reverse(api, req, tag, body, || path_id(req))?;
+            let body: Reverse = body_or_default(req)?;
+            let (entry, account) = reverse(api, req, tag, body, || param(req, "txid"))?;
             Ok(Accepted::one(entry, account))
         })
             .summary("Move back what a transfer, capture or payout moved, in part or whole. Needs wallet:transfer and the policy action reverse on the account that is debited now, or wallet:admin and the action admin.")
@@ -138,18 +134,12 @@ pub fn no_such() -> Problem {
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
 pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
-    let event = found(api, req, path_id(req)?)?;
+    let event = found(api, req, param(req, "txid")?)?;
     if api.may_see(&req.principal, &event.entry) {
         Ok(event)
     } else {
         Err(no_such())
     }
-}
-
-fn path_id(req: &Request) -> Result<TxId, Problem> {
-    req.param("txid")
-        .parse()
-        .map_err(|e| Problem::bad_request(format!("{e}")))
 }
 
 /// The entry that a write names, which is the one at its sequence unless the id is another: from the ledger, or from

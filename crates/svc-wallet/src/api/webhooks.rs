@@ -8,7 +8,7 @@ use ron_proto::ledger::MAX_WIRE_INTEGER;
 use ron_proto::wallet::{ResumeWebhook, WebhookDoc, Webhooks};
 use ron_proto::{Problem, scope};
 
-use super::Api;
+use super::{Api, existing};
 use crate::webhooks::Webhook;
 
 /// An endpoint, and the queue to its thread.
@@ -47,15 +47,9 @@ fn own<'a>(api: &'a Api, req: &'a Request) -> impl Iterator<Item = &'a WebhookHa
 
 /// Refuses a cursor beyond the ledger's head. The endpoint's thread would take it for one of a ledger that was restored
 /// to an earlier state, and would pass over every entry up to the head.
-fn exists(api: &Api, req: &Request, after: u64) -> Result<(), Problem> {
+fn within_head(api: &Api, req: &Request, after: u64) -> Result<(), Problem> {
     let head = api.upstream.client.head(Api::read_deadline(req));
-    let head = head.map_err(|e| api.read_failed(&e, "head"))?.seq;
-    if after <= head {
-        return Ok(());
-    }
-    Err(Problem::bad_request(format!(
-        "the ledger has no entry {after} yet; its last is {head}"
-    )))
+    existing(after, head.map_err(|e| api.read_failed(&e, "head"))?.seq)
 }
 
 fn resume(api: &Api, req: &Request) -> Result<Response, Problem> {
@@ -69,7 +63,7 @@ fn resume(api: &Api, req: &Request) -> Result<Response, Problem> {
         .next()
         .ok_or_else(|| Problem::not_found("the tenant has no webhook endpoint of this name"))?;
     if let Some(after) = body.after {
-        exists(api, req, after)?;
+        within_head(api, req, after)?;
     }
     match resumes.try_send(body) {
         Ok(()) => Ok(Response::json(202, &webhook.doc())),
