@@ -1,5 +1,5 @@
-//! Orders with every kind of operation while the fleet is killed, drained and stopped for a moment: each request is sent by two
-//! clients at once and again until it is answered. Every order ends complete, with each of its entries once.
+//! Orders with every kind of operation while the fleet is killed, drained, stopped for a moment, and without room on its disk: each
+//! request is sent by two clients at once and again until it is answered. Every order ends complete, with each of its entries once.
 
 use std::time::Duration;
 
@@ -220,6 +220,24 @@ enum Trouble {
     Kill,
     Drain,
     Stall,
+    FullDisk,
+}
+
+const TROUBLES: [Trouble; 4] = [
+    Trouble::Kill,
+    Trouble::FullDisk,
+    Trouble::Drain,
+    Trouble::Stall,
+];
+
+/// The disk of the money has no room for a moment.
+fn fill_disk(fleet: &Fleet, for_ms: u64) {
+    const WRITERS: [&str; 2] = ["ron-ledger", "svc-wallet"];
+    fleet.reserve_disk(&WRITERS, "1TiB");
+    WRITERS.map(|service| fleet.wait_disk_full(service, true));
+    std::thread::sleep(Duration::from_millis(for_ms));
+    fleet.reserve_disk(&WRITERS, "64MiB");
+    WRITERS.map(|service| fleet.wait_disk_full(service, false));
 }
 
 #[test]
@@ -229,8 +247,9 @@ fn every_order_ends_complete_and_nothing_is_done_twice() {
     let mut orders: Vec<Vec<Order>> = (0..WORKERS).map(|_| Vec::new()).collect();
     let rounds = number("RON_ORDER_ROUNDS", 12);
     for round in 0..rounds {
-        let trouble = [Trouble::Kill, Trouble::Drain, Trouble::Stall][(round % 3) as usize];
+        let trouble = TROUBLES[(round % TROUBLES.len() as u64) as usize];
         let after = Duration::from_millis(100 + draws.below(900));
+        let full_ms = draws.below(600);
         let wallet = fleet.wallet();
         std::thread::scope(|scope| {
             for (worker, mine) in orders.iter_mut().enumerate() {
@@ -248,9 +267,10 @@ fn every_order_ends_complete_and_nothing_is_done_twice() {
                     std::thread::sleep(Duration::from_millis(200));
                     kill_process(pid, Signal::CONT).unwrap();
                 }
+                Trouble::FullDisk => fill_disk(&fleet, full_ms),
             }
         });
-        if !matches!(trouble, Trouble::Stall) {
+        if matches!(trouble, Trouble::Kill | Trouble::Drain) {
             fleet = Fleet::start_in(fleet.keep_dir());
         }
     }

@@ -8,6 +8,7 @@
 )] // a harness may panic and wait
 
 pub mod consumers;
+mod disk;
 pub mod in_process;
 pub mod issuer;
 pub mod line;

@@ -15,7 +15,7 @@ use ron_files::OsDisk;
 use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::Op;
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request, Shared};
-use ron_ledger::projection::Projection;
+use ron_ledger::projection::{Projection, pause_after};
 use ron_ledger::salts;
 use ron_proto::ledger::{Details, Entry};
 use ron_proto::{Amount, Timestamp};
@@ -208,8 +208,11 @@ fn follow(
                 thread::sleep(Duration::from_millis(1));
                 continue;
             };
+            let before = projection.applied();
             projection.advance(&shared).expect("the disk works");
             oldest = oldest.max(Duration::from_millis(now().0.saturating_sub(waiting.0)));
+            let applied = projection.applied();
+            thread::sleep(pause_after(applied - before, shared.head() - applied));
         }
         reached = writer.join().expect("it does not panic");
     });
