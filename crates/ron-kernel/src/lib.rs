@@ -17,6 +17,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this crate wraps them
 
 pub mod backoff;
+#[cfg(not(any(loom, shuttle)))]
+mod beside;
 pub mod breaker;
 pub mod credits;
 mod deadline;
@@ -49,6 +51,8 @@ pub mod time;
 pub mod topology;
 
 pub use backoff::Backoff;
+#[cfg(not(any(loom, shuttle)))]
+pub use beside::beside;
 pub use breaker::{Breaker, BreakerLimits};
 pub use credits::{Credit, Credits};
 pub use deadline::Deadline;

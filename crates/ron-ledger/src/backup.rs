@@ -44,7 +44,7 @@ pub fn backup(
     data: &Path,
     to: &Path,
     vkey: &VerifierKey,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> BackupResult<Report> {
     if to.exists() {
         return Err(BackupError::InTheWay(to.to_owned()));
@@ -60,7 +60,7 @@ pub fn restore(
     from: &Path,
     data: &Path,
     vkey: &VerifierKey,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> BackupResult<Report> {
     let log = data.join("log");
     if log.exists() {

@@ -21,7 +21,7 @@ use crate::core::{
     Batch, Broken, Frozen, KeyHash, Leaf, Limits, Op, Outcome, Record, State, Step, genesis,
     read_genesis,
 };
-use crate::replay::{Keys, Replay, ReplayError};
+use crate::replay::{Keys, Replay, ReplayError, read_beside};
 use crate::salts;
 use crate::store::keys::KeyIndex;
 use crate::store::segment::Segment;
@@ -493,10 +493,17 @@ fn recover(
     let (state, segments) = start;
     let size = reader.size_durable();
     let mut replay = Replay::from_state(state);
-    reader.records(opened.snapshot_seq + 1..size, |index, bytes, private| {
-        let replayed = replay.leaf(index, bytes, private);
-        replayed.map(drop).map_err(EngineError::from)
-    })?;
+    let (read, decided) = read_beside(
+        |feed| {
+            reader.records(opened.snapshot_seq + 1..size, |index, bytes, private| {
+                let passed = feed.leaf(index, bytes, private);
+                passed.map_err(EngineError::from)
+            })
+        },
+        |leaf| replay.add(leaf),
+    )?;
+    decided?;
+    read?;
     let (state, tail) = replay.finish()?;
     opened.replayed = size - 1 - opened.snapshot_seq;
     Ok((

@@ -3,6 +3,10 @@
 //!
 //! Used at start (the tail after a snapshot) and by the offline check (everything).
 
+use std::io;
+use std::mem;
+
+use ron_kernel::beside;
 use ron_proto::Timestamp;
 use ron_proto::ledger::TxId;
 
@@ -43,6 +47,82 @@ struct Waiting {
     bytes: Vec<u8>,
 }
 
+/// A leaf that was read together with its private record, and not yet decided.
+#[derive(Debug)]
+pub struct Decoded {
+    pub seq: u64,
+    pub leaf: Leaf,
+    bytes: Vec<u8>,
+}
+
+impl Decoded {
+    /// Checks what can be checked without the entries before it.
+    pub fn read(seq: u64, bytes: &[u8], private: &[u8]) -> Result<Self, ReplayError> {
+        let fail = |why: String| Err(ReplayError { seq, why });
+        let leaf = match Leaf::decode(bytes, private) {
+            Ok(leaf) => leaf,
+            Err(e) => return fail(format!("the leaf cannot be read: {e}")),
+        };
+        if let Err(e) = leaf.op.check_private() {
+            return fail(e.why);
+        }
+        Ok(Self {
+            seq,
+            leaf,
+            bytes: bytes.to_vec(),
+        })
+    }
+
+    /// The bytes of the leaf.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Leaves that pass from one thread to the other at once, and how many such pages may wait.
+const PAGE: usize = 1_024;
+const PAGES: usize = 4;
+
+/// Takes leaves in the order of the log and passes them on, read.
+pub struct Feed<'a> {
+    page: Vec<Decoded>,
+    push: &'a mut dyn FnMut(Vec<Decoded>) -> bool,
+}
+
+impl Feed<'_> {
+    /// Fails when the leaf cannot be read, or when nothing takes leaves any more.
+    pub fn leaf(&mut self, seq: u64, bytes: &[u8], private: &[u8]) -> Result<(), ReplayError> {
+        self.page.push(Decoded::read(seq, bytes, private)?);
+        if self.page.len() >= PAGE && !(self.push)(mem::take(&mut self.page)) {
+            let why = "an entry before it was refused".to_owned();
+            return Err(ReplayError { seq, why });
+        }
+        Ok(())
+    }
+}
+
+/// Reads leaves on a thread of its own (`read`) beside what is done with them (`each`), which is about
+/// as much work. Returns what both returned; an error of `each` is the earlier one in the log.
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn read_beside<A: Send, E>(
+    read: impl FnOnce(&mut Feed<'_>) -> A + Send,
+    mut each: impl FnMut(Decoded) -> Result<(), E>,
+) -> io::Result<(A, Result<(), E>)> {
+    let make = |push: &mut dyn FnMut(Vec<Decoded>) -> bool| {
+        let page = Vec::with_capacity(PAGE);
+        let mut feed = Feed { page, push };
+        let read = read(&mut feed);
+        // Also after an error: an entry before it may be at fault.
+        (feed.push)(feed.page);
+        read
+    };
+    beside("ledger-decode", PAGES, make, |pages| {
+        pages.flatten().try_for_each(&mut each)
+    })
+}
+
 impl Replay {
     /// Starts with the first entry.
     pub fn new() -> Self {
@@ -64,20 +144,21 @@ impl Replay {
         &self.state
     }
 
-    /// Adds the next leaf with its private record; returns how many of its texts were erased. Errors
-    /// may concern an earlier leaf, because leaves are decided in groups.
+    /// Reads the next leaf with its private record and adds it; returns how many of its texts were erased.
     pub fn leaf(&mut self, seq: u64, bytes: &[u8], private: &[u8]) -> Result<Erased, ReplayError> {
+        let read = Decoded::read(seq, bytes, private)?;
+        let erased = read.leaf.op.erased();
+        self.add(read)?;
+        Ok(erased)
+    }
+
+    /// Adds the next leaf. Errors may concern an earlier one, because leaves are decided in groups.
+    pub fn add(&mut self, read: Decoded) -> Result<(), ReplayError> {
+        let Decoded { seq, leaf, bytes } = read;
         let fail = |why: String| Err(ReplayError { seq, why });
         let next = self.state.seq() + 1 + self.waiting.len() as u64;
         if seq != next {
             return fail(format!("expected entry {next}"));
-        }
-        let leaf = match Leaf::decode(bytes, private) {
-            Ok(leaf) => leaf,
-            Err(e) => return fail(format!("the leaf cannot be read: {e}")),
-        };
-        if let Err(e) = leaf.op.check_private() {
-            return fail(e.why);
         }
         // The first item of a batch names itself, the others follow it directly.
         let batch = leaf.place.batch;
@@ -85,7 +166,6 @@ impl Replay {
             return fail("it does not follow the first item of its batch".to_owned());
         }
         self.batch = batch;
-        let erased = leaf.op.erased();
         let starts_group = leaf.place.link.is_none_or(|l| l.position == 0);
         let last_ts = self.waiting.last().map_or(self.state.ts(), |w| w.ts);
         if leaf.ts < last_ts {
@@ -103,9 +183,9 @@ impl Replay {
                 Verdict::Refused(Refusal::Limit(limit)) => Some(limit),
                 Verdict::Done(_) | Verdict::Refused(_) => None,
             },
-            bytes: bytes.to_vec(),
+            bytes,
         });
-        Ok(erased)
+        Ok(())
     }
 
     /// Decides the remaining leaves and checks all sums.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ron_proto::ledger::TxId;
 
-use crate::core::{Body, DecodeError, Kind, Leaf, Original, PublicLeaf, State};
+use crate::core::{Body, DecodeError, Leaf, Original, State};
 use crate::fault::Fault;
 use crate::originals::original;
 
@@ -24,20 +24,14 @@ struct Reversal {
 
 impl Reversals {
     /// Remembers the leaf if it is that of a reversal.
-    pub fn note(&mut self, seq: u64, bytes: &[u8], private: &[u8]) -> Result<(), DecodeError> {
-        // Only these are decoded a second time.
-        if PublicLeaf::kind_of(bytes) != Some(Kind::Reverse) {
-            return Ok(());
-        }
-        let leaf = Leaf::decode(bytes, private)?;
+    pub fn note(&mut self, leaf: &Leaf) {
         if let Body::Reverse { tx, original, .. } = &leaf.op.entry().body {
             self.0.push(Reversal {
-                seq,
+                seq: leaf.seq,
                 tx: *tx,
                 original: original.clone(),
             });
         }
-        Ok(())
     }
 
     /// Compares each with the entry that it names; `state` is the one after the last entry. The fault

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use ron_proto::ledger::Event;
 use ron_tlog::VerifierKey;
+use ron_tlog::tree::leaf_hash;
 
 use crate::answers::{self, LogEntry};
 use crate::core::{AssetRow, State, read_genesis};
-use crate::engine::decode_entry;
 pub use crate::fault::Fault;
-use crate::replay::{Replay, ReplayError};
+use crate::replay::{Feed, Replay, ReplayError, read_beside};
 use crate::reversals::Reversals;
 
 /// Totals of one asset of a verified ledger, in minor units.
@@ -61,7 +61,7 @@ pub fn log_dir(dir: &Path) -> PathBuf {
 pub fn verify_dir(
     dir: &Path,
     vkey: &VerifierKey,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Report, Fault> {
     check(dir, vkey, None, progress)
 }
@@ -72,7 +72,7 @@ pub fn verify_each(
     dir: &Path,
     vkey: &VerifierKey,
     show: &mut dyn FnMut(Event) -> Result<(), String>,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Report, Fault> {
     check(dir, vkey, Some(show), progress)
 }
@@ -84,56 +84,36 @@ fn check(
     dir: &Path,
     vkey: &VerifierKey,
     mut show: Option<Show<'_>>,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut (dyn FnMut(u64, u64) + Send),
 ) -> Result<Report, Fault> {
+    let log = log_dir(dir);
     let mut replay = Replay::new();
-    let mut genesis: Option<String> = None;
-    let mut faulty: Option<ReplayError> = None;
     let mut erased = 0;
     let mut reversals = Reversals::default();
-    let mut on_entry = |index: u64, bytes: &[u8], private: &[u8]| -> Result<(), String> {
-        if index == 0 {
-            let origin = read_genesis(bytes)
-                .map_err(|_| "the log does not begin with a ledger's genesis record".to_owned())?;
-            genesis = Some(origin.to_owned());
-            return Ok(());
-        }
-        let texts = replay.leaf(index, bytes, private).map_err(|e| {
-            faulty = Some(e.clone());
-            e.why
-        })?;
-        erased += u64::from(texts.any());
-        reversals
-            .note(index, bytes, private)
-            .map_err(|e| e.to_string())?;
-        let Some(show) = &mut show else { return Ok(()) };
-        let (leaf, hash) = decode_entry(index, bytes, private).map_err(|e| e.to_string())?;
-        show(answers::event(LogEntry::of(&leaf, hash)))
-    };
-    let checked = ron_tlog::verify_dir(&log_dir(dir), vkey, &mut on_entry, progress);
-    let checked = match checked {
-        Ok(v) => v,
-        // Entries are decided in groups; the replay knows which one is at fault.
-        Err(e) => {
-            return Err(match faulty {
-                Some(g) => Fault::Entry {
-                    seq: g.seq,
-                    why: g.why,
-                },
-                None => Fault::Whole(e.to_string()),
-            });
-        }
-    };
+    let (read, decided) = read_beside(
+        |feed| read_log(&log, vkey, feed, progress),
+        |read| {
+            erased += u64::from(read.leaf.op.erased().any());
+            reversals.note(&read.leaf);
+            if let Some(show) = &mut show {
+                let hash = leaf_hash(read.bytes());
+                let event = answers::event(LogEntry::of(&read.leaf, hash));
+                show(event).map_err(Fault::Whole)?;
+            }
+            replay.add(read).map_err(Fault::from)
+        },
+    )
+    .map_err(|e| Fault::Whole(format!("a thread cannot be started: {e}")))?;
+    // Entries are decided in groups, on another thread than they are read: what that found is earlier.
+    decided?;
+    let (checked, genesis) = read?;
     if genesis.as_ref() != Some(&checked.origin) {
         return Err(Fault::Whole(format!(
             "the genesis record is not that of {}",
             checked.origin
         )));
     }
-    let (state, keys) = replay.finish().map_err(|e| Fault::Entry {
-        seq: e.seq,
-        why: e.why,
-    })?;
+    let (state, keys) = replay.finish()?;
     if state.seq() + 1 != checked.size {
         return Err(Fault::Whole(format!(
             "{} entries were decided, the log has {} leaves",
@@ -141,11 +121,40 @@ fn check(
             checked.size
         )));
     }
-    reversals.check(&log_dir(dir), &state)?;
+    reversals.check(&log, &state)?;
     Ok(Report {
         erased,
         ..report(checked, &state, keys.len())
     })
+}
+
+/// Checks the log and passes its leaves on; returns the origin in its genesis record too.
+fn read_log(
+    log: &Path,
+    vkey: &VerifierKey,
+    feed: &mut Feed<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(ron_tlog::Verified, Option<String>), Fault> {
+    let mut genesis: Option<String> = None;
+    let mut faulty: Option<ReplayError> = None;
+    let mut on_entry = |index: u64, bytes: &[u8], private: &[u8]| -> Result<(), String> {
+        if index == 0 {
+            let origin = read_genesis(bytes)
+                .map_err(|_| "the log does not begin with a ledger's genesis record".to_owned())?;
+            genesis = Some(origin.to_owned());
+            return Ok(());
+        }
+        feed.leaf(index, bytes, private).map_err(|e| {
+            faulty = Some(e.clone());
+            e.why
+        })
+    };
+    let checked = ron_tlog::verify_dir(log, vkey, &mut on_entry, progress);
+    match (checked, faulty) {
+        (Ok(checked), _) => Ok((checked, genesis)),
+        (Err(_), Some(faulty)) => Err(faulty.into()),
+        (Err(e), None) => Err(Fault::Whole(e.to_string())),
+    }
 }
 
 fn report(checked: ron_tlog::Verified, state: &State, keys: usize) -> Report {

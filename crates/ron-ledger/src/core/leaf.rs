@@ -103,11 +103,6 @@ fn format(i: &mut In<'_>) -> Result<(), DecodeError> {
 }
 
 impl PublicLeaf {
-    /// The kind of an entry's leaf, without reading the rest.
-    pub fn kind_of(bytes: &[u8]) -> Option<Kind> {
-        Kind::from_number(*bytes.get(1)?)
-    }
-
     /// Reads the public side of an entry's leaf.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Some(end) = bytes.len().checked_sub(HASH) else {
