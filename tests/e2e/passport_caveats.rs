@@ -190,6 +190,83 @@ fn a_budget(fleet: &Fleet, token: &str) {
     json(&pay("b5", 4), 200);
 }
 
+/// A token that is limited to an account or an asset reads nothing about others, by whichever route.
+#[test]
+fn a_narrowed_token_reads_only_what_it_is_for() {
+    let (fleet, source) = in_europe();
+    let wallet = fleet.api("svc-wallet");
+    let all = source.token(&fleet, "svc-wallet", &[]);
+    let issue = |key: &str, to: &str, asset: &str| {
+        let body = json!({"to": to, "asset": asset, "amount_minor": "5", "reference": "order-1"});
+        let (url, headers) = (format!("{wallet}/v1/issue"), [("Idempotency-Key", key)]);
+        let made = json(
+            &fleet.post(&url, Some(&all), &body.to_string(), &headers),
+            200,
+        );
+        let text = |member: &str| made["receipt"][member].to_string();
+        (text("txid").trim_matches('"').to_owned(), text("seq"))
+    };
+    let (mine, _) = issue("narrow-1", "a", "ron");
+    let (other, _) = issue("narrow-2", "b", "ron");
+    let (foreign, seq) = issue("narrow-3", "a", "rpl");
+    for (caveat, hidden, foreign_status, assets, found) in [
+        ("account=a", vec![&other], 200, ["ron", "rpl"].as_slice(), 2),
+        ("asset=ron", vec![&foreign], 404, &["ron"], 2),
+    ] {
+        let token = source.token(&fleet, "svc-wallet", &[caveat]);
+        let get = |path: &str| fleet.get(&format!("{wallet}/v1/{path}"), Some(&token));
+        assert_eq!(get(&format!("tx/{mine}")).status, 200, "{caveat}");
+        assert_eq!(get(&format!("tx/{foreign}")).status, foreign_status);
+        for hidden in hidden {
+            assert_eq!(get(&format!("tx/{hidden}")).status, 404, "{caveat}");
+            assert_eq!(get(&format!("tx/{hidden}/receipt")).status, 404, "{caveat}");
+        }
+        let listed = json(&get(&format!("accounts?min_seq={seq}")), 200);
+        for account in listed["accounts"].as_array().unwrap() {
+            assert!(
+                caveat != "account=a" || account["account"] == "a",
+                "{account}"
+            );
+            for balance in account["balances"].as_array().unwrap() {
+                assert!(
+                    assets.contains(&balance["asset"].as_str().unwrap()),
+                    "{balance}"
+                );
+            }
+        }
+        assert!(!listed["accounts"].as_array().unwrap().is_empty());
+        let entries = json(&get(&format!("tx?reference=order-1&min_seq={seq}")), 200);
+        assert_eq!(
+            entries["entries"].as_array().unwrap().len(),
+            found,
+            "{entries}"
+        );
+        assert_eq!(get("ops/narrow-1").status, 200, "{caveat}");
+        // The key that was used for what the token is not for.
+        let key = if caveat == "account=a" {
+            "narrow-2"
+        } else {
+            "narrow-3"
+        };
+        let refused = (403, "caveat".to_owned());
+        assert_eq!(reason(&get(&format!("ops/{key}"))), refused, "{caveat}");
+        let give_up = |key: &str| {
+            let url = format!("{wallet}/v1/ops/{key}/abandon");
+            reason(&fleet.post(&url, Some(&token), "{}", &[]))
+        };
+        assert_eq!(give_up("narrow-1").0, 200, "it is shown");
+        assert_eq!(give_up(key), refused);
+        assert_eq!(
+            give_up("narrow-never"),
+            refused,
+            "what it would give up is not known"
+        );
+    }
+    let ron = source.token(&fleet, "svc-wallet", &["asset=ron"]);
+    let asset = |name: &str| reason(&fleet.get(&format!("{wallet}/v1/assets/{name}"), Some(&ron)));
+    assert_eq!((asset("ron").0, asset("rpl").0), (200, 403));
+}
+
 /// A service that moves no money cannot tell whether a caveat about it is met: it refuses the
 /// token.
 #[test]

@@ -58,6 +58,7 @@ fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["asset"]).inc();
     req.query_only(&[])?;
     let asset: Asset = param(req, "asset")?;
+    api.check_asset(req, &asset)?;
     let caller = &req.principal;
     let reads = api
         .policy

@@ -10,6 +10,7 @@ use ron_proto::ledger::{
 use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, WalletAction};
 use ron_proto::{Account, Asset, Problem, Timestamp, scope};
 
+use super::seen::within;
 use super::{Api, page_limit, param, sequence, viewer};
 use crate::render::{history_entry, shown, texts};
 
@@ -156,8 +157,12 @@ fn transactions(api: &Api, req: &Request) -> Result<Response, Problem> {
     let page = search_entries(api, req, &search)?;
     let caller = &req.principal;
     let seen = |found: FoundEntry| {
+        if !within(caller, &found.event) {
+            return None;
+        }
         let entry = &found.event.entry;
-        let reads = |payer: &Account| api.may_read(caller, payer);
+        let asset = entry.operands().asset;
+        let reads = |payer: &Account| api.may_read(caller, payer, asset.as_ref());
         let texts = texts(entry, &caller.tenant, Some(&caller.name), reads);
         let shown = history_entry(found.event, texts);
         // A reference that the caller does not see must not be found by guessing it either.
@@ -190,8 +195,10 @@ fn accounts(api: &Api, req: &Request) -> Result<Response, Problem> {
         .client
         .accounts(&given(query), Api::read_deadline(req))
         .map_err(|e| api.read_failed(&e, "account"))?;
-    page.accounts
-        .retain(|listed| api.may_read(&req.principal, &listed.account));
+    let listed = page.accounts.into_iter();
+    page.accounts = listed
+        .filter_map(|listed| api.readable(&req.principal, listed))
+        .collect();
     Ok(Response::json(200, &page).cache("no-store"))
 }
 

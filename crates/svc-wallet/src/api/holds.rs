@@ -115,7 +115,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             .errors(&[404]),
         Route::get(
             "/v1/hold/{id}",
-            Need::Scope(scope::WALLET_HOLD),
+            Need::Scope(scope::WALLET_READ),
             move |req| state(&reader, req),
         )
         .summary("Read the current state of a hold.")

@@ -11,6 +11,7 @@ mod history;
 mod holds;
 mod ops;
 mod receipt;
+mod seen;
 mod statement;
 mod submit;
 mod tx;
@@ -21,7 +22,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::{RonAuthorizer, caveats};
+use ron_auth::{AuthReject, RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_files::DiskRoom;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
@@ -143,10 +144,22 @@ impl Api {
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
-        let principal = &req.principal;
+        self.judge(&req.principal, action, account, asset, amount)
+            .map_err(|(reason, problem)| self.refused(req, reason, problem))
+    }
+
+    /// Caveats and policy; a refusal has a reason for the metrics.
+    fn judge(
+        &self,
+        caller: &Principal,
+        action: WalletAction,
+        account: Option<&Account>,
+        asset: Option<&Asset>,
+        amount: Option<Amount>,
+    ) -> Result<Allowed, (&'static str, Problem)> {
         let ask = PolicyRequest {
-            tenant: &principal.tenant,
-            principal: &principal.name,
+            tenant: &caller.tenant,
+            principal: &caller.name,
             action,
             account,
             asset,
@@ -156,46 +169,27 @@ impl Api {
             "limits_exceeded" => "wallet_limits",
             _ => "wallet_policy",
         };
-        caveats::check_operation(&principal.caveats, account, asset, amount)
-            .map_err(|reject| (reject.reason(), Problem::from(reject)))
-            .and_then(|()| {
-                self.policy
-                    .with(|p| policy::decide(&p.policy, &ask, self.per_op_max))
-                    .map_err(|problem| (word(&problem), problem))
-            })
-            .map_err(|(reason, problem)| {
-                // A service is named in the configuration; the name in a passport is chosen by its
-                // client and must not become a label.
-                let service = principal.kind == PrincipalKind::Service;
-                let client = service.then_some(principal.name.as_str());
-                let peer = Peer::of(req.peer, req.transport);
-                self.auth.refused(reason, peer, &req.request_id, client);
-                problem
-            })
-    }
-
-    fn may_read(&self, principal: &Principal, account: &Account) -> bool {
-        let ask = PolicyRequest {
-            tenant: &principal.tenant,
-            principal: &principal.name,
-            action: WalletAction::Read,
-            account: Some(account),
-            asset: None,
-            amount: None,
-        };
+        caveats::check_operation(&caller.caveats, account, asset, amount)
+            .map_err(|reject| (reject.reason(), Problem::from(reject)))?;
         self.policy
             .with(|p| policy::decide(&p.policy, &ask, self.per_op_max))
-            .is_ok()
+            .map_err(|problem| (word(&problem), problem))
     }
 
-    /// Whether the caller may see an entry: its own, or one that names an account it may read.
-    fn may_see(&self, principal: &Principal, entry: &Entry) -> bool {
-        let named = entry.operands();
-        is_own(principal, entry)
-            || [named.from, named.to]
-                .iter()
-                .flatten()
-                .any(|account| self.may_read(principal, account))
+    /// Counts and logs a refusal.
+    fn refused(&self, req: &Request, reason: &'static str, problem: Problem) -> Problem {
+        // A service is named in the configuration; the name in a passport is chosen by its
+        // client and must not become a label.
+        let service = req.principal.kind == PrincipalKind::Service;
+        let client = service.then_some(req.principal.name.as_str());
+        let peer = Peer::of(req.peer, req.transport);
+        self.auth.refused(reason, peer, &req.request_id, client);
+        problem
+    }
+
+    fn caveat_refused(&self, req: &Request) -> Problem {
+        let reject = AuthReject::Caveat;
+        self.refused(req, reject.reason(), Problem::from(reject))
     }
 
     fn read_deadline(req: &Request) -> Deadline {

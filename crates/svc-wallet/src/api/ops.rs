@@ -11,6 +11,7 @@ use ron_proto::wallet::{Nothing, Operation};
 use ron_proto::{IdemKey, Problem, scope};
 
 use super::batch::items_of;
+use super::seen::is_narrowed;
 use super::submit::neighbours;
 use super::{Api, body_or_default, request_key};
 use crate::errors::in_flight;
@@ -78,35 +79,45 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
             .map_err(|e| api.read_failed(&e, "operation")),
     };
     match asked {
-        Ok(Some(operation)) => {
+        Ok(Some(events)) => {
             api.unresolved.release(&key);
-            Ok(operation)
+            shown(api, req, &events)
         }
         Ok(None) if open || known_as_open() => Ok(Operation::Open {}),
         Ok(None) => Err(Problem::not_found(
             "no operation with this key has reached the ledger; sending it (again) is safe",
         )),
         Err(problem) => match from_copy(api, &key) {
-            Some(operation) => Ok(operation),
+            Some(events) => shown(api, req, &events),
             None if open => Ok(Operation::Open {}),
             None => Err(problem),
         },
     }
 }
 
+/// The entries that were made with a key; several for a batch.
 fn from_ledger(
     api: &Api,
     key: &RequestKey,
     by: Deadline,
-) -> Result<Option<Operation>, ClientError> {
+) -> Result<Option<Vec<Event>>, ClientError> {
     let event = match api.upstream.client.by_key(key, by) {
         Ok(event) => event,
         Err(ClientError::Refused { status: 404, .. }) => return Ok(None),
         Err(e) => return Err(e),
     };
     match items_of(&event.entry) {
-        None => Ok(Some(single(event.answer))),
-        Some(n) => neighbours(api, event, n, by).map(|all| Some(whole(&all))),
+        None => Ok(Some(vec![event])),
+        Some(n) => neighbours(api, event, n, by).map(Some),
+    }
+}
+
+/// The outcome, if the caller's token may show it.
+fn shown(api: &Api, req: &Request, events: &[Event]) -> Result<Operation, Problem> {
+    api.check_within(req, events)?;
+    match events {
+        [event] if items_of(&event.entry).is_none() => Ok(single(event.answer.clone())),
+        events => Ok(whole(events)),
     }
 }
 
@@ -125,6 +136,14 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
         return Err(Problem::unavailable(why, 1));
     }
     let by = Api::read_deadline(req);
+    // What the key was used for is not known: then no caveat about it is met.
+    if is_narrowed(&req.principal) {
+        let found = from_ledger(api, &key, by).map_err(|e| api.read_failed(&e, "operation"))?;
+        return match found {
+            Some(events) => shown(api, req, &events),
+            None => Err(api.caveat_refused(req)),
+        };
+    }
     // A call whose outcome is unknown here is simply made again: the key has one outcome.
     let answer = api
         .upstream
@@ -139,7 +158,10 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
     api.unresolved.release(&key);
     // It may have been committed in the meantime, and it may be a batch; then report all items.
     let found = from_ledger(api, &key, by).map_err(|e| api.read_failed(&e, "operation"))?;
-    Ok(found.unwrap_or_else(|| single(answer)))
+    match found {
+        Some(events) => shown(api, req, &events),
+        None => Ok(single(answer)),
+    }
 }
 
 /// Accepts an empty body or `{}`.
@@ -147,13 +169,13 @@ fn nothing(req: &Request) -> Result<(), Problem> {
     body_or_default::<Nothing>(req).map(drop)
 }
 
-fn from_copy(api: &Api, key: &RequestKey) -> Option<Operation> {
+fn from_copy(api: &Api, key: &RequestKey) -> Option<Vec<Event>> {
     let event = api.answers.by_key(key)?;
     match items_of(&event.entry) {
-        None => Some(single(event.answer)),
+        None => Some(vec![event]),
         Some(n) => {
             let all = api.answers.range(event.seq, n as u64);
-            (all.len() == n).then(|| whole(&all))
+            (all.len() == n).then_some(all)
         }
     }
 }
