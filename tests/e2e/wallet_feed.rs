@@ -274,7 +274,8 @@ fn a_projection_that_stands_still_slows_writes_and_catches_up() {
         let reply = rig.http.call(Call { url: &url, ..call }).unwrap();
         json(&reply, 200)["degraded"].to_string()
     };
-    issued(&rig, "before", 1);
+    let before = json(&issued(&rig, "before", 1), 200)["receipt"]["ts"].clone();
+    let before = before.as_str().unwrap();
     let projection = rig.dir.path().join("ron-ledger/data/projection.sqlite");
     let lock = Locked::new(&projection);
     let began = Instant::now();
@@ -287,7 +288,9 @@ fn a_projection_that_stands_still_slows_writes_and_catches_up() {
             std::thread::sleep(Duration::from_millis(100));
             return false;
         }
-        assert_eq!((reply.status, code(&reply)), (503, "retry_later".into()));
+        assert_eq!((reply.status, code(&reply)), (429, "busy".into()));
+        let detail = json(&reply, 429)["detail"].to_string();
+        assert!(detail.contains("behind"), "{detail}");
         true
     });
     let refused = refused.unwrap();
@@ -300,6 +303,13 @@ fn a_projection_that_stands_still_slows_writes_and_catches_up() {
     // What was answered before is answered.
     let again = rig.patiently(|| rig.issue("before", "a", 1).unwrap());
     assert!(replayed(&again));
+    // The past is read all the same, as far as the projection has it.
+    let past = format!("/v1/balance?account=a&asset=ron&at={before}");
+    let known = || json(&rig.get(&past), 200)["amount_minor"] == "1";
+    assert!(known());
+    let statement =
+        format!("/v1/account/a/statement?asset=ron&from=2020-01-01T00:00:00Z&until={before}");
+    assert_eq!(json(&rig.get(&statement), 200)["closing_minor"], "0");
     drop(lock);
     until("the projection catches up", || {
         !degraded().contains("projection")

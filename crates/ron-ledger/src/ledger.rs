@@ -363,6 +363,21 @@ impl Ledger {
         Ok(Some(answers::event(LogEntry::of(&leaf, hash))))
     }
 
+    /// The last entry that is not later than `ts`; 0 when all are.
+    pub fn last_at(&self, ts: Timestamp) -> Result<u64, ReadError> {
+        let (mut low, mut after) = (0, self.shared.head() + 1);
+        while after - low > 1 {
+            let middle = low + (after - low) / 2;
+            let (leaf, _) = read_entry(self.shared.reader(), middle)?;
+            if leaf.ts <= ts {
+                low = middle;
+            } else {
+                after = middle;
+            }
+        }
+        Ok(low)
+    }
+
     /// Leaf and private record at `seq`, which must be there.
     pub fn record(&self, seq: u64) -> Result<(Vec<u8>, Vec<u8>), ReadError> {
         self.shared.reader().record(seq)

@@ -80,8 +80,8 @@ impl Decoded {
 }
 
 /// Leaves that pass from one thread to the other at once, and how many such pages may wait.
-const PAGE: usize = 1_024;
-const PAGES: usize = 4;
+const PAGE: usize = 256;
+const PAGES: usize = 8;
 
 /// Takes leaves in the order of the log and passes them on, read.
 pub struct Feed<'a> {
@@ -93,9 +93,12 @@ impl Feed<'_> {
     /// Fails when the leaf cannot be read, or when nothing takes leaves any more.
     pub fn leaf(&mut self, seq: u64, bytes: &[u8], private: &[u8]) -> Result<(), ReplayError> {
         self.page.push(Decoded::read(seq, bytes, private)?);
-        if self.page.len() >= PAGE && !(self.push)(mem::take(&mut self.page)) {
-            let why = "an entry before it was refused".to_owned();
-            return Err(ReplayError { seq, why });
+        if self.page.len() == PAGE {
+            let full = mem::replace(&mut self.page, Vec::with_capacity(PAGE));
+            if !(self.push)(full) {
+                let why = "an entry before it was refused".to_owned();
+                return Err(ReplayError { seq, why });
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ron_kernel::Deadline;
-use ron_proto::ledger::{AccountClass, AssetDoc, ClassTotal, PointInTime, TrialBalance};
+use ron_proto::ledger::{AccountClass, AssetDoc, ClassTotal, TrialBalance};
 use ron_proto::{Account, Amount, Asset, SignedAmount};
 
 use crate::core::State;
@@ -81,18 +81,18 @@ impl Ledger {
         })
     }
 
-    /// The trial balance of an asset after the last entry at or before a point.
+    /// The trial balance of an asset after the entry at `seq`.
     pub fn trial_balance_at(
         &self,
         history: &ProjectionReader,
         asset: &Asset,
-        at: PointInTime,
+        seq: u64,
         min_seq: u64,
         deadline: Deadline,
     ) -> Result<TrialBalance, SearchError> {
         let mut classes = Classes::default();
         let class = |s: &State, account: &Account| s.account(account)?.class().cloned();
-        let (seq, ts) = history.totals_at(asset, at, min_seq, |account, credits, debits| {
+        let ts = history.totals_at(asset, seq, min_seq, |account, credits, debits| {
             let class = self.shared.state(|s| class(s, account));
             classes.add(class.as_ref(), credits, debits);
             !deadline.expired()

@@ -205,8 +205,7 @@ impl Upstream {
                     return Committed::NotDone(known.unwrap_or_else(|| closed_of(&e)));
                 }
                 Err(e) if open.is_none() && (tries >= most || !e.retryable()) => {
-                    let why = format!("the ledger does not take writes now; nothing changed: {e}");
-                    return Committed::NotDone(retry_later(why));
+                    return Committed::NotDone(not_taken(&e));
                 }
                 Err(_) => {}
             }
@@ -319,6 +318,24 @@ impl Upstream {
             .with_label_values(&["ron-ledger", op, outcome])
             .inc();
     }
+}
+
+/// The refusal of a ledger that takes no writes for the moment. One that is busy, or whose projection
+/// is far behind, slows the wallet's callers as it slows its own.
+fn not_taken(e: &ClientError) -> Problem {
+    if let ClientError::Refused {
+        status: 429,
+        problem,
+        retry_after_s,
+    } = e
+    {
+        let mut busy = Problem::busy(retry_after_s.unwrap_or(1));
+        busy.detail = format!("the ledger: {}", problem.detail);
+        return busy;
+    }
+    retry_later(format!(
+        "the ledger does not take writes now; nothing changed: {e}"
+    ))
 }
 
 /// The refusal of a closed ledger, with the ledger's own detail.

@@ -117,6 +117,14 @@ fn existing(seq: u64, head: u64) -> Result<u64, Problem> {
     )))
 }
 
+/// The last entry at or before a point. The log knows it, also while the projection is behind.
+fn seq_at(api: &Api, at: PointInTime) -> Result<u64, Problem> {
+    match at {
+        PointInTime::Seq(seq) => existing(seq, api.ledger.head_seq()),
+        PointInTime::Time(ts) => api.ledger.last_at(ts).map_err(|e| log_read_failed(&e)),
+    }
+}
+
 pub(super) fn entries(api: &Api, req: &Request) -> Answer {
     req.query_only(&SEARCH_NAMES)?;
     let limit = limit(req)?;
@@ -187,14 +195,9 @@ pub(super) fn balance_at(api: &Api, req: &Request) -> Answer {
     let account = readable_account(req)?;
     let asset = req.query_required("asset")?;
     let at = req.query_required("at")?;
-    let head = api.ledger.head_seq();
-    let min_seq = match at {
-        PointInTime::Seq(seq) => existing(seq, head).and_then(|_| min_seq(api, req))?,
-        // Entries of that time may be among those that the projection lacks.
-        PointInTime::Time(_) => min_seq(api, req)?.max(head),
-    };
+    let seq = seq_at(api, at)?;
     let past = projection(api)?
-        .balance_at(&account, &asset, at, min_seq)
+        .balance_at(&account, &asset, seq, min_seq(api, req)?)
         .map_err(search_failed)?;
     Ok(Response::json(200, &past))
 }
@@ -221,7 +224,15 @@ pub(super) fn statement(api: &Api, req: &Request) -> Answer {
             "a statement by effective day has whole UTC days: from and until end in T00:00:00Z",
         ));
     }
-    let min_seq = min_seq(api, req)?.max(api.ledger.head_seq());
+    let last = match range.by {
+        StatementTime::Entry => {
+            let before = Timestamp(range.until.0.saturating_sub(1));
+            seq_at(api, PointInTime::Time(before))?
+        }
+        // A later entry can take effect on an earlier day.
+        StatementTime::Effective => api.ledger.head_seq(),
+    };
+    let min_seq = min_seq(api, req)?.max(last);
     let found = projection(api)?
         .statement(&range, min_seq)
         .map_err(search_failed)?;
@@ -310,14 +321,12 @@ pub(super) fn trial_balance(api: &Api, req: &Request) -> Answer {
         let now = api.ledger.trial_balance(&asset).ok_or_else(no_asset)?;
         return Ok(Response::json(200, &now));
     };
-    if let PointInTime::Seq(seq) = at {
-        existing(seq, api.ledger.head_seq())?;
-    }
+    let seq = seq_at(api, at)?;
     api.ledger.asset(&asset).ok_or_else(no_asset)?;
     let history = projection(api)?;
     let past = api
         .ledger
-        .trial_balance_at(history, &asset, at, min_seq, req.deadline)
+        .trial_balance_at(history, &asset, seq, min_seq, req.deadline)
         .map_err(search_failed)?;
     Ok(Response::json(200, &past))
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::ledger::{
-    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PastBalance,
-    PointInTime, TxId,
+    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PastBalance, TxId,
 };
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
@@ -19,7 +18,7 @@ pub(super) const SCAN: u64 = if cfg!(test) { 40 } else { 1_000 };
 /// Maximum entries of a statement by effective day.
 pub(super) const EFFECTIVE_MAX: usize = 10_000;
 /// Longest wait for an entry that the caller knows of.
-const CATCH_UP: Duration = Duration::from_millis(500);
+const CATCH_UP: Duration = Duration::from_millis(800);
 /// Pause between two looks at how far the projection is.
 const CATCH_UP_POLL: Duration = Duration::from_millis(5);
 
@@ -99,16 +98,15 @@ impl ProjectionReader {
         rows.map(|row| parsed(&row?)).collect()
     }
 
-    /// The balance of an account after the last entry at or before a point.
+    /// The balance of an account after the entry at `seq`.
     pub fn balance_at(
         &self,
         account: &Account,
         asset: &Asset,
-        at: PointInTime,
+        seq: u64,
         min_seq: u64,
     ) -> Result<PastBalance, SearchError> {
-        let (db, applied) = self.open_at(wanted_by(at, min_seq))?;
-        let seq = seq_at(&db, at, applied)?;
+        let (db, _) = self.open_at(seq.max(min_seq))?;
         let total = total_before(&db, account, asset, seq + 1)?;
         let level = total.balance();
         Ok(PastBalance {
@@ -120,17 +118,16 @@ impl ProjectionReader {
         })
     }
 
-    /// Calls `each` with what every account was ever credited and debited in the asset up to a point,
-    /// while it returns true. Returns the last entry that counts and its time.
+    /// Calls `each` with what every account was ever credited and debited in the asset up to the entry
+    /// at `seq`, while it returns true. Returns the time of that entry.
     pub fn totals_at(
         &self,
         asset: &Asset,
-        at: PointInTime,
+        seq: u64,
         min_seq: u64,
         mut each: impl FnMut(&Account, u128, u128) -> bool,
-    ) -> Result<(u64, Timestamp), SearchError> {
-        let (db, applied) = self.open_at(wanted_by(at, min_seq))?;
-        let seq = seq_at(&db, at, applied)?;
+    ) -> Result<Timestamp, SearchError> {
+        let (db, _) = self.open_at(seq.max(min_seq))?;
         let mut q = db.prepare_cached(ALL_BALANCES)?;
         let mut rows = q.query([asset.as_str()])?;
         while let Some(r) = rows.next()? {
@@ -145,7 +142,7 @@ impl ProjectionReader {
                 return Err(SearchError::Expired);
             }
         }
-        Ok((seq, time_of(&db, seq)?))
+        time_of(&db, seq)
     }
 
     /// Holds of an account, newest first.
@@ -349,25 +346,6 @@ pub(super) fn cut<T>(rows: &mut Vec<T>, limit: u64) -> bool {
     let more = rows.len() as u64 > limit;
     rows.truncate(limit as usize);
     more
-}
-
-/// The entry that the projection must have for a read of a point.
-fn wanted_by(at: PointInTime, min_seq: u64) -> u64 {
-    match at {
-        PointInTime::Seq(seq) => seq.max(min_seq),
-        PointInTime::Time(_) => min_seq,
-    }
-}
-
-/// The last sequence at or before a point.
-fn seq_at(db: &Connection, at: PointInTime, applied: u64) -> Result<u64, SearchError> {
-    match at {
-        PointInTime::Seq(seq) => Ok(seq),
-        PointInTime::Time(ts) => {
-            let next = Timestamp(ts.0.saturating_add(1));
-            Ok(first_at(db, next, applied)?.saturating_sub(1))
-        }
-    }
 }
 
 /// The first sequence up to `applied` whose entry is not older than `ts`; the one after `applied` if
