@@ -234,10 +234,14 @@ const TROUBLES: [Trouble; 4] = [
 fn fill_disk(fleet: &Fleet, for_ms: u64) {
     const WRITERS: [&str; 2] = ["ron-ledger", "svc-wallet"];
     fleet.reserve_disk(&WRITERS, "1TiB");
-    WRITERS.map(|service| fleet.wait_disk_full(service, true));
+    for service in WRITERS {
+        fleet.wait_disk_full(service, true);
+    }
     std::thread::sleep(Duration::from_millis(for_ms));
     fleet.reserve_disk(&WRITERS, "64MiB");
-    WRITERS.map(|service| fleet.wait_disk_full(service, false));
+    for service in WRITERS {
+        fleet.wait_disk_full(service, false);
+    }
 }
 
 #[test]

@@ -339,6 +339,9 @@ impl RonAuthorizer {
         if keys.is_empty() {
             return Err(AuthReject::NoKeys);
         }
+        if self.clock.alarm().is_some_and(|alarm| alarm.at_start) {
+            return Err(AuthReject::NoDate);
+        }
         let now_s = self.now_s();
         let hash = ron_crypto::hash::blake3(token.as_bytes());
         let verified = match self.cached(&hash, issuer, &keys) {

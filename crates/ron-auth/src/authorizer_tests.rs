@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Headers, Method};
-use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
+use ron_kernel::{Clock, ClockAlarm, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
 use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Timestamp, b64, scope};
@@ -439,6 +439,27 @@ fn time_and_revocation_are_checked_on_every_use() {
     rig.clock.advance(Duration::from_secs(1));
     assert_eq!(rig.ask(&newer), Err(AuthReject::Expired));
     assert_eq!(rig.clock.unix_ms() / 1000, NOW + 960);
+}
+
+/// A date that is in doubt since the start may be one at which an expired passport was valid.
+#[test]
+fn no_passport_counts_while_the_date_is_not_known() {
+    let rig = Rig::fresh();
+    let token = rig.token(|_| ());
+    assert!(rig.ask(&token).is_ok());
+    let alarm = |at_start| ClockAlarm {
+        ahead_ms: -86_400_000,
+        at_start,
+    };
+    rig.clock.doubt(Some(alarm(true)));
+    assert_eq!(rig.ask(&token), Err(AuthReject::NoDate));
+    let need = Need::Scope(scope::LEDGER_COMMIT);
+    let bearer = format!("Bearer {}", rig.service);
+    let by_service = head(&[("authorization", &bearer)], "127.0.0.1:9");
+    assert!(rig.auth.decide(&by_service, &need).is_ok());
+    // After a jump the service's own date goes on, and that was right.
+    rig.clock.doubt(Some(alarm(false)));
+    assert!(rig.ask(&token).is_ok());
 }
 
 #[test]

@@ -85,6 +85,10 @@ pub enum AuthReject {
     NoIssuer,
     #[error("the issuer's keys have not been read yet; service tokens work")]
     NoKeys,
+    #[error(
+        "the service's date is in doubt since its start, so the validity of passports is not known; service tokens work"
+    )]
+    NoDate,
     #[error("the caller lacks the scope that this route requires")]
     Scope,
     #[error("a caveat of the token forbids this request")]
@@ -98,7 +102,7 @@ pub enum AuthReject {
 }
 
 impl AuthReject {
-    pub const ALL: [AuthReject; 35] = [
+    pub const ALL: [AuthReject; 36] = [
         Self::Missing,
         Self::Scheme,
         Self::Oversize,
@@ -129,6 +133,7 @@ impl AuthReject {
         Self::ClientSocket,
         Self::NoIssuer,
         Self::NoKeys,
+        Self::NoDate,
         Self::Scope,
         Self::Caveat,
         Self::CaveatUnsupported,
@@ -169,6 +174,7 @@ impl AuthReject {
             Self::ClientSocket => "client_socket",
             Self::NoIssuer => "no_issuer",
             Self::NoKeys => "no_keys",
+            Self::NoDate => "no_date",
             Self::Scope => "scope",
             Self::Caveat => "caveat",
             Self::CaveatUnsupported => "caveat_unsupported",
@@ -178,12 +184,13 @@ impl AuthReject {
     }
 
     /// 401 when the identity is missing or invalid, 403 when the request is not allowed, 429 when
-    /// the token's own rate is used up, 503 while the issuer's keys have not been read.
+    /// the token's own rate is used up, 503 while the issuer's keys have not been
+    /// read, or the date is not known.
     pub const fn status(self) -> u16 {
         match self {
             Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => 403,
             Self::Rate | Self::ProofsFull => 429,
-            Self::NoKeys => 503,
+            Self::NoKeys | Self::NoDate => 503,
             _ => 401,
         }
     }

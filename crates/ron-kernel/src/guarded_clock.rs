@@ -9,6 +9,8 @@
 //! | at most 2 s | it is followed at once: so time services correct a clock |
 //! | at most 1 h, for 60 s | it is followed then |
 //! | more | it is followed when it comes back, or when an operator accepts it |
+//!
+//! Many small steps are no way around this: within a day the date is moved by at most one hour.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -23,6 +25,8 @@ use crate::time::{Clock, ClockAlarm, SharedClock};
 const FOLLOWED_MS: i64 = 2_000;
 /// Difference that is followed after [`STAYS_MS`].
 const STEP_MS: i64 = 3_600_000;
+/// Time within which the date is moved by at most [`STEP_MS`] in all.
+const BUDGET_MS: i64 = 86_400_000;
 /// How long a step must stay before it is followed: longer than a wrong answer of a time server.
 const STAYS_MS: i64 = 60_000;
 
@@ -63,6 +67,8 @@ pub struct GuardedClock {
     gap_max: i64,
     /// The believed date minus the time since boot.
     offset: AtomicI64,
+    /// What `offset` was, and the time since boot, when the present day's steps began to count.
+    day: (AtomicI64, AtomicI64),
     /// Whether `doubt` has a value, so that most calls take no lock.
     doubted: AtomicBool,
     doubt: Mutex<Option<Doubt>>,
@@ -100,6 +106,10 @@ impl GuardedClock {
             source: Box::new(source),
             gap_max: i64::try_from(gap_max.as_millis()).unwrap_or(i64::MAX),
             offset: AtomicI64::new(dates.wall - dates.boot),
+            day: (
+                AtomicI64::new(dates.wall - dates.boot),
+                AtomicI64::new(dates.boot),
+            ),
             doubted: AtomicBool::new(false),
             doubt: Mutex::new(None),
         }
@@ -110,7 +120,10 @@ impl GuardedClock {
         let dates = self.source.dates();
         let offset = dates.wall - dates.boot;
         let believed = self.offset.load(Ordering::Relaxed);
-        if !self.doubted.load(Ordering::Relaxed) && (offset - believed).abs() <= FOLLOWED_MS {
+        if !self.doubted.load(Ordering::Relaxed)
+            && (offset - believed).abs() <= FOLLOWED_MS
+            && (offset - self.day.0.load(Ordering::Relaxed)).abs() <= STEP_MS
+        {
             if offset != believed {
                 self.offset.store(offset, Ordering::Relaxed);
             }
@@ -134,6 +147,27 @@ impl GuardedClock {
         now
     }
 
+    /// Believes a date from now on, whatever was moved before.
+    fn anchor(&self, boot: i64, offset: i64) {
+        self.offset.store(offset, Ordering::Relaxed);
+        self.day.0.store(offset, Ordering::Relaxed);
+        self.day.1.store(boot, Ordering::Relaxed);
+    }
+
+    /// Whether following the offset moves the date by at most an hour within a day. Called with the
+    /// lock of `doubt`.
+    fn in_budget(&self, boot: i64, offset: i64) -> bool {
+        let moved = |from: &AtomicI64| (offset - from.load(Ordering::Relaxed)).abs();
+        if moved(&self.day.0) <= STEP_MS {
+            return true;
+        }
+        if boot - self.day.1.load(Ordering::Relaxed) < BUDGET_MS {
+            return false;
+        }
+        self.anchor(boot, self.offset.load(Ordering::Relaxed));
+        moved(&self.day.0) <= STEP_MS
+    }
+
     fn judge(&self, doubt: &mut Option<Doubt>, Dates { boot, wall }: Dates) -> Change {
         let offset = wall - boot;
         let by = offset - self.offset.load(Ordering::Relaxed);
@@ -142,11 +176,15 @@ impl GuardedClock {
             .as_ref()
             .filter(|doubt| (offset - doubt.offset).abs() <= FOLLOWED_MS);
         let stayed = known.is_some_and(|doubt| boot - doubt.since >= STAYS_MS);
+        let small = by.abs() <= FOLLOWED_MS || (by.abs() <= STEP_MS && stayed);
         let followed = if start.is_some_and(|(from, to)| (from..=to).contains(&wall)) {
+            self.anchor(boot, offset);
             Some("it is not before the newest entry any more, nor too far after it")
+        } else if !small || !self.in_budget(boot, offset) {
+            None
         } else if start.is_none() && by.abs() <= FOLLOWED_MS {
             Some("it came back")
-        } else if by.abs() <= STEP_MS && stayed {
+        } else if stayed {
             Some("a step of at most one hour has stayed for a minute")
         } else {
             None
@@ -197,8 +235,7 @@ impl Clock for GuardedClock {
     fn accept_date(&self) {
         let mut doubt = self.doubt.lock();
         let dates = self.source.dates();
-        self.offset
-            .store(dates.wall - dates.boot, Ordering::Relaxed);
+        self.anchor(dates.boot, dates.wall - dates.boot);
         *doubt = None;
         self.doubted.store(false, Ordering::Relaxed);
     }
@@ -210,12 +247,17 @@ impl Clock for GuardedClock {
         let newest = i64::try_from(newest_ms).unwrap_or(i64::MAX);
         let (from, to) = (newest, newest.saturating_add(self.gap_max));
         let mut doubt = self.doubt.lock();
+        // What was told before is newer: that is compared with.
+        let known = doubt.as_ref().and_then(|doubt| doubt.start);
+        if known.is_some_and(|(from, _)| from >= newest) {
+            return;
+        }
         let dates = self.source.dates();
         // A clock that was corrected by less than what is followed at once is no reason to stop.
         if (from - FOLLOWED_MS..=to).contains(&dates.wall) {
             return;
         }
-        self.offset.store(newest - dates.boot, Ordering::Relaxed);
+        self.anchor(dates.boot, newest - dates.boot);
         // Judged, and reported, at the next reading: its offset is none that the machine can have.
         *doubt = Some(Doubt {
             offset: i64::MIN / 2,
@@ -322,6 +364,46 @@ mod tests {
         assert_eq!(unix(&clock), NOW + 118_000);
         set.pass(1_000);
         assert_eq!(unix(&clock), NOW + 119_000 + 120_000);
+    }
+
+    #[test]
+    fn many_small_steps_move_the_date_by_an_hour_a_day_at_most() {
+        // In steps that are followed at once, and in steps that are followed after a minute.
+        for (step, every) in [(FOLLOWED_MS, 10), (STEP_MS / 2, STAYS_MS + 1)] {
+            let (set, clock) = Set::new();
+            let mut ahead = 0;
+            let mut passed = 0;
+            while passed < 3 * DAY {
+                ahead += step;
+                set.ahead(ahead);
+                // Noticed, and read again when it has stayed.
+                let _ = clock.unix_ms();
+                set.pass(every);
+                passed += every;
+                let _ = clock.unix_ms();
+                let moved = unix(&clock) - (NOW + passed);
+                let days = passed / DAY + 1;
+                assert!(moved <= (days + 1) * STEP_MS, "{moved} ms in {passed} ms");
+                if clock.alarm().is_some() {
+                    // The one who moves it starts again from the service's own date.
+                    ahead = moved;
+                    set.pass(STAYS_MS);
+                    passed += STAYS_MS;
+                }
+            }
+            assert!(clock.unix_ms() > 0);
+        }
+    }
+
+    #[test]
+    fn the_newest_of_several_records_counts_at_a_start() {
+        let (_set, clock) = Set::new();
+        clock.resume_after((NOW + 3 * DAY) as u64);
+        clock.resume_after((NOW + DAY) as u64);
+        assert_eq!(unix(&clock), NOW + 3 * DAY);
+        clock.resume_after((NOW + 5 * DAY) as u64);
+        assert_eq!(unix(&clock), NOW + 5 * DAY);
+        assert!(clock.alarm().is_some_and(|alarm| alarm.at_start));
     }
 
     #[test]

@@ -63,8 +63,8 @@ pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
 #[cfg(not(any(loom, shuttle)))]
 pub use manual_clock::ManualClock;
 pub use metrics::{
-    BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, Gauge, GaugeVec, Histogram,
-    HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
+    BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, FloatGauge, Gauge, GaugeVec,
+    Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
 };
 pub use net::{Net, OsNet, SharedNet};
 pub use published::Published;

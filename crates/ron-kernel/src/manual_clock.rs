@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
 use crate::shutdown::Shutdown;
-use crate::time::Clock;
+use crate::time::{Clock, ClockAlarm};
 
 /// A clock that moves only by [`ManualClock::advance`]. Fault model: it never jumps back.
 #[derive(Debug)]
@@ -18,6 +18,7 @@ pub struct ManualClock {
     base: Instant,
     base_unix_ms: u64,
     elapsed_ns: AtomicU64,
+    alarm: Mutex<Option<ClockAlarm>>,
     sleepers: Mutex<Sleepers>,
     /// Notified when a thread begins to wait.
     joined: Condvar,
@@ -44,6 +45,7 @@ impl ManualClock {
             base: Instant::now(),
             base_unix_ms: unix_ms,
             elapsed_ns: AtomicU64::new(0),
+            alarm: Mutex::default(),
             sleepers: Mutex::default(),
             joined: Condvar::new(),
         })
@@ -56,6 +58,11 @@ impl ManualClock {
         let now = self.now();
         let mut sleepers = self.sleepers.lock();
         sleepers.waiting.retain(|s| s.until > now);
+    }
+
+    /// Makes the clock doubt the machine's date, or believe it.
+    pub fn doubt(&self, alarm: Option<ClockAlarm>) {
+        *self.alarm.lock() = alarm;
     }
 
     /// Number of threads that wait on this clock now.
@@ -89,6 +96,10 @@ impl Clock for ManualClock {
 
     fn unix_ms(&self) -> u64 {
         self.base_unix_ms + self.elapsed().as_millis() as u64
+    }
+
+    fn alarm(&self) -> Option<ClockAlarm> {
+        *self.alarm.lock()
     }
 
     fn wait(&self, shutdown: &Shutdown, until: Deadline) -> bool {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 pub use prometheus::{
-    Histogram, HistogramVec, IntCounter as Counter, IntCounterVec as CounterVec, IntGauge as Gauge,
-    IntGaugeVec as GaugeVec,
+    Gauge as FloatGauge, Histogram, HistogramVec, IntCounter as Counter,
+    IntCounterVec as CounterVec, IntGauge as Gauge, IntGaugeVec as GaugeVec,
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
 
@@ -183,6 +183,11 @@ impl Registry {
 
     pub fn gauge(&self, name: &str, help: &str) -> Gauge {
         self.made(name, || Gauge::new(name, help))
+    }
+
+    /// A gauge for amounts that may be beyond 64 bits: exact up to 2^53, and within 2^-53 of itself above.
+    pub fn gauge_of_amount(&self, name: &str, help: &str) -> FloatGauge {
+        self.made(name, || FloatGauge::new(name, help))
     }
 
     /// A gauge by labels.

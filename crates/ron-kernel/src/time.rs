@@ -49,7 +49,7 @@ impl fmt::Display for ClockAlarm {
         };
         let seconds = self.ahead_ms.unsigned_abs() / 1_000;
         let at_start = if self.at_start {
-            ", which continues from the newest entry; nothing is written"
+            ", which continues from the newest that it knows; nothing is written and no passport is accepted"
         } else {
             ""
         };

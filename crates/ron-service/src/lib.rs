@@ -17,6 +17,7 @@ mod chassis;
 pub mod config;
 mod datadir;
 mod error;
+mod kept_date;
 pub mod kept_policy;
 pub mod lag;
 pub mod log_host;
@@ -36,6 +37,7 @@ pub use config::{
 };
 pub use datadir::DataDir;
 pub use error::StartError;
+pub use kept_date::DATE_KEPT_EVERY;
 pub use main_with::{command, load_process_config, main_with, run_process};
 pub use ready::{ReadyBoard, readiness};
 pub use store::{Migration, Poison, Store, StoreError, open_private};

@@ -35,6 +35,7 @@ macro_rules! topology {
                 $crate::topology::ops_workers(concat!($prefix, "-ops-")),
                 $crate::topology::auth_keys(concat!($prefix, "-auth-keys")),
                 $crate::topology::auth_feed(concat!($prefix, "-auth-feed")),
+                $crate::topology::date(concat!($prefix, "-date")),
                 $($thread),*
             ],
             queues: &[
@@ -137,6 +138,17 @@ pub const fn auth_feed(name: &'static str) -> ThreadSpec {
     }
 }
 
+#[doc(hidden)]
+pub const fn date(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Intake,
+        critical: false,
+        job: "keeps the date on disk, so that the next start notices a wrong one",
+    }
+}
+
 /// From the API's poll thread to its workers.
 pub const HTTP_QUEUE: QueueSpec = QueueSpec {
     name: "http",
@@ -191,6 +203,7 @@ pub(crate) struct ChassisThreads {
     pub ops_poll: &'static ThreadSpec,
     pub ops_workers: &'static ThreadSpec,
     pub auth: AuthThreads,
+    pub date: &'static ThreadSpec,
 }
 
 impl ChassisThreads {
@@ -205,6 +218,7 @@ impl ChassisThreads {
                 keys: row_ending(topology, "-auth-keys"),
                 feed: row_ending(topology, "-auth-feed"),
             },
+            date: row_ending(topology, "-date"),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The rewarder's own metrics.
 
-use ron_kernel::{ClosedCounter, ClosedGauge, Counter, Gauge, Histogram, KernelMetrics, Registry};
+use ron_kernel::{
+    ClosedCounter, ClosedGauge, Counter, FloatGauge, Histogram, KernelMetrics, Registry,
+};
 use ron_proto::rewarder::{RunState, RunTotals};
 
 /// Handles of the rewarder's metrics; clones share them.
@@ -18,11 +20,11 @@ pub struct Metrics {
     pub compute_seconds: Histogram,
     pub rows: Counter,
     /// Pool of the last computed epoch, in minor units (limited to 63 bits).
-    pub pool: Gauge,
+    pub pool: FloatGauge,
     /// Sum of payouts of the last computed epoch, likewise.
-    pub payout: Gauge,
+    pub payout: FloatGauge,
     /// Residual of the last computed epoch, likewise.
-    pub residual: Gauge,
+    pub residual: FloatGauge,
     /// Settlement entries by the ledger's answer.
     pub intents: ClosedCounter,
     /// Results dropped at shutdown; their runs are computed again at the next start.
@@ -63,17 +65,17 @@ impl Metrics {
                 COMPUTE_BUCKETS,
             ),
             rows: registry.counter("rows_total", "Accounts in computed epochs."),
-            pool: registry.gauge(
+            pool: registry.gauge_of_amount(
                 "pool_minor",
-                "Pool of the last computed epoch, in minor units, at most 2^63-1.",
+                "Pool of the last computed epoch, in minor units.",
             ),
-            payout: registry.gauge(
+            payout: registry.gauge_of_amount(
                 "payout_minor",
-                "Payouts of the last computed epoch, in minor units, at most 2^63-1.",
+                "Payouts of the last computed epoch, in minor units.",
             ),
-            residual: registry.gauge(
+            residual: registry.gauge_of_amount(
                 "residual_minor",
-                "Residual of the last computed epoch, in minor units, at most 2^63-1.",
+                "Residual of the last computed epoch, in minor units.",
             ),
             intents: registry.counter_closed(
                 "intents_total",
@@ -103,11 +105,10 @@ impl Metrics {
         }
     }
 
-    /// Shows a computed epoch's sums. Gauges hold 63 bits; a larger amount shows as the maximum.
+    /// Shows a computed epoch's sums.
     pub fn totals(&self, totals: &RunTotals) {
-        let fit = |amount: u128| i64::try_from(amount).unwrap_or(i64::MAX);
-        self.pool.set(fit(totals.pool_minor.0));
-        self.payout.set(fit(totals.payout_minor.0));
-        self.residual.set(fit(totals.residual_minor.0));
+        self.pool.set(totals.pool_minor.0 as f64);
+        self.payout.set(totals.payout_minor.0 as f64);
+        self.residual.set(totals.residual_minor.0 as f64);
     }
 }

@@ -147,7 +147,7 @@ impl Engine {
         };
         // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
         // program has written must be refused unchanged.
-        let (replay, journal) = replay(&settings, &parts, &metrics, &store, &disk)?;
+        let (replay, journal) = replay(&settings, &metrics, &store, &disk)?;
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let opened = counted.and_then(|()| log::open(with, &mut store));
@@ -333,7 +333,6 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
 /// Opens the journal of answers to operations with an `op_id`.
 fn replay(
     settings: &Settings,
-    parts: &EngineParts,
     metrics: &Metrics,
     store: &KeyStore,
     disk: &Arc<dyn Disk>,
@@ -345,8 +344,8 @@ fn replay(
         remembered: metrics.replay_remembered.clone(),
         forgotten: metrics.replay_forgotten.clone(),
     };
-    let (key, now) = (store.replay_key(), parts.clock.unix_ms());
-    Ok(Replay::open(disk, &dir.join("replay"), key, bounds, now)?)
+    let dir = dir.join("replay");
+    Ok(Replay::open(disk, &dir, store.replay_key(), bounds)?)
 }
 
 /// Builds the shared state and the queues between the threads.

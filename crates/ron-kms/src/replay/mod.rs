@@ -98,20 +98,19 @@ pub struct JournalRecord {
 }
 
 impl Replay {
-    /// Opens the journal in `dir` and builds the table from its last 24 hours. The appender becomes the journal's
+    /// Opens the journal in `dir` and builds the table from it. The appender becomes the journal's
     /// only owner.
     pub fn open(
         disk: &Arc<dyn Disk>,
         dir: &std::path::Path,
         key: Secret32,
         bounds: Bounds,
-        now_ms: u64,
     ) -> Result<(Arc<Self>, Journal), JournalError> {
         let replay = Arc::new(Self {
             table: RankedMutex::new(&REPLAY_LOCK, HashMap::new()),
         });
         let (disk, check) = (disk.clone(), Check::Mac(key));
-        let journal = Journal::open(disk, dir, check, replay.clone(), bounds, now_ms)?;
+        let journal = Journal::open(disk, dir, check, replay.clone(), bounds)?;
         Ok((replay, journal))
     }
 

@@ -19,6 +19,7 @@ pub use transport::client_config;
 use crate::config::{ChassisSettings, Config, ServiceSettings};
 use crate::datadir::DataDir;
 use crate::error::StartError;
+use crate::kept_date::KeptDate;
 use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
@@ -129,6 +130,7 @@ pub struct Chassis {
     api: SharedListener,
     ops: FrontHandle,
     guard: StartGuard,
+    date: Option<KeptDate>,
     /// After `guard`, which drains the threads of a failed start: they use the directory until then.
     data: Option<DataDir>,
 }
@@ -154,6 +156,11 @@ impl Chassis {
         parts: &Parts,
         data: Option<DataDir>,
     ) -> Result<Self, StartError> {
+        // First: nothing may depend on a date that is wrong.
+        let date = match &data {
+            Some(dir) => Some(KeptDate::resume(dir.path(), parts.clock.clone())?),
+            None => None,
+        };
         let registry = parts.registry.clone();
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::with_cores(topology, km.clone(), parts.clock.clone(), parts.cores);
@@ -224,6 +231,7 @@ impl Chassis {
             auth: None,
             ops,
             guard,
+            date,
             data,
         })
     }
@@ -289,6 +297,11 @@ impl Chassis {
     /// Opens the API and declares the service started. Adds `/version` and `/openapi.json` to the
     /// routes.
     pub fn serve(mut self, router: Router) -> Result<Running, StartError> {
+        let date = self.date.take();
+        self.sup.spawn(self.threads.date, move |ctx| match &date {
+            Some(date) => date.run(ctx),
+            None => ctx.wait_for_shutdown(),
+        });
         if let Some(auth) = self.auth.take() {
             auth.spawn(&self.sup, self.threads.auth);
             let hook: ReloadHook = Arc::new(move |config| {

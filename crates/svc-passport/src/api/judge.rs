@@ -36,6 +36,9 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken
     if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
+    if api.clock.alarm().is_some_and(|alarm| alarm.at_start) {
+        return Err(refused(AuthReject::NoDate, None));
+    }
     let (published, now_s) = (api.keys.published(), api.now_s());
     let keys = &published.verify;
     let hash = ron_crypto::hash::blake3(token.as_bytes());

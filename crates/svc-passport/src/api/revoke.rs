@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Route};
+use ron_kernel::Clock;
 use ron_proto::passport::{
     REASON_BYTES_MAX, RevokeAnswer, RevokeRequest, Revoked, SKEW_S, SUBJECT_BYTES_MAX, TTL_S_MAX,
 };
 use ron_proto::values::is_control;
 use ron_proto::{Problem, scope};
+use ron_service::DATE_KEPT_EVERY;
 
 use super::Api;
 use crate::revoke::{Answer, Revocation};
@@ -31,7 +33,7 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
         Ok(body) => body,
         Err(problem) => return responder.send(problem),
     };
-    let revoked = match revoked(&body, api.clock.unix_ms() / 1000) {
+    let revoked = match revoked(&body, at_latest(&*api.clock)) {
         Ok(revoked) => revoked,
         Err(problem) => return responder.send(problem),
     };
@@ -42,6 +44,18 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
         form: Answer::Passport,
         responder,
     });
+}
+
+/// The present in Unix seconds; while the date is in doubt since the start, not earlier than it: the
+/// service's own date goes on from one that it kept at most [`DATE_KEPT_EVERY`] before it stopped.
+fn at_latest(clock: &dyn Clock) -> u64 {
+    let doubted = clock.alarm().is_some_and(|alarm| alarm.at_start);
+    clock.unix_ms() / 1000
+        + if doubted {
+            DATE_KEPT_EVERY.as_secs()
+        } else {
+            0
+        }
 }
 
 fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {

@@ -1,0 +1,102 @@
+//! The newest date that a service has believed, in its data directory: the next start does not believe
+//! an earlier one, nor one that is too long after it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ron_files::{OsDisk, read_small, write_atomic};
+use ron_kernel::{SharedClock, ThreadCtx, ticker::Ticker};
+
+use crate::error::StartError;
+
+/// Name of the file.
+const NAME: &str = "date";
+/// First word of the file; the date in milliseconds since 1970 follows.
+const FORMAT: &str = "ron-kept-date/v1";
+const BYTES_MAX: u64 = 64;
+/// Time between two writes: a date that is wrong by less may pass unnoticed.
+pub const DATE_KEPT_EVERY: Duration = Duration::from_mins(10);
+
+/// Keeps the date of a clock.
+#[derive(Debug)]
+pub(crate) struct KeptDate {
+    dir: PathBuf,
+    clock: SharedClock,
+}
+
+impl KeptDate {
+    /// Tells the clock the date that an earlier run has kept, if any did.
+    pub fn resume(dir: &Path, clock: SharedClock) -> Result<Self, StartError> {
+        let path = dir.join(NAME);
+        let refuse = |why: String| {
+            let hint = "it holds the newest date that the service has believed: restore it, or remove it and the machine's \
+                        date is believed as it is";
+            StartError::io(format!("{} {why}", path.display()), hint)
+        };
+        let bytes = read_small(&OsDisk, &path, BYTES_MAX);
+        let bytes = bytes.map_err(|e| refuse(format!("cannot be read: {e}")))?;
+        if let Some(bytes) = bytes {
+            let newest = parse(&bytes)
+                .ok_or_else(|| refuse("is damaged, or of a newer version".to_owned()))?;
+            clock.resume_after(newest);
+        }
+        Ok(Self {
+            dir: dir.to_owned(),
+            clock,
+        })
+    }
+
+    /// The thread's body.
+    pub fn run(&self, ctx: &ThreadCtx) {
+        let mut ticker = Ticker::new(self.clock.clone(), DATE_KEPT_EVERY);
+        self.write();
+        while ticker.wait(&ctx.shutdown).is_some() {
+            self.write();
+        }
+    }
+
+    fn write(&self) {
+        // A date in doubt is not kept: it would be compared with itself.
+        if self.clock.alarm().is_some() {
+            return;
+        }
+        let text = format!("{FORMAT} {}\n", self.clock.unix_ms());
+        if let Err(e) = write_atomic(&OsDisk, &self.dir, NAME, text.as_bytes()) {
+            tracing::warn!(event = "date_not_kept", error = %e);
+        }
+    }
+}
+
+fn parse(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    text.strip_prefix(FORMAT)?.strip_prefix(' ')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::{Clock as _, ManualClock};
+
+    use super::*;
+
+    #[test]
+    fn a_kept_date_is_read_again_and_damage_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = ManualClock::at(1_800_000_000_000);
+        let kept = KeptDate::resume(dir.path(), clock.clone()).unwrap();
+        kept.write();
+        let path = dir.path().join(NAME);
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(parse(&bytes), Some(clock.unix_ms()));
+        KeptDate::resume(dir.path(), clock.clone()).unwrap();
+        for damaged in [
+            &bytes[1..],
+            &bytes[..bytes.len() - 1],
+            b"",
+            b"ron-kept-date/v2 1\n",
+        ] {
+            std::fs::write(&path, damaged).unwrap();
+            let refused = KeptDate::resume(dir.path(), clock.clone()).unwrap_err();
+            assert!(refused.to_string().contains("damaged"), "{refused}");
+        }
+    }
+}
