@@ -514,6 +514,14 @@ fn spread_services_let_in_every_service_that_calls_them() {
             let callers = callers_of("svc-passport");
             assert!(callers.contains(service), "{service} reads keys");
         }
+        // Each token that the service uses is a credential of its unit.
+        let unit = format!("packaging/systemd/{service}.service");
+        let unit = fs::read_to_string(workspace().join(unit)).unwrap();
+        for token in config.split('"').filter(|word| word.ends_with(".token")) {
+            let file = token.rsplit('/').next().unwrap();
+            let line = format!("LoadCredential={file}:/etc/ron/{service}/{file}\n");
+            assert!(unit.contains(&line), "{service}: {line}");
+        }
     }
-    assert!(checked >= 8, "{checked}");
+    assert!(checked >= 14, "{checked}");
 }

@@ -42,7 +42,7 @@ struct State {
 struct Fake(RankedMutex<State>);
 
 impl Fetch for Fake {
-    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+    fn get(&self, url: &str, _: &Credential, _: Deadline) -> Result<Vec<u8>, FetchError> {
         let mut state = self.0.lock();
         state.asked.push(url.to_owned());
         if url.ends_with("/jwks.json") {

@@ -44,7 +44,7 @@ struct Served {
 struct Port(RankedMutex<Served>);
 
 impl Fetch for Port {
-    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+    fn get(&self, url: &str, _: &Credential, _: Deadline) -> Result<Vec<u8>, FetchError> {
         let served = self.0.lock().clone();
         if url.ends_with("/jwks.json") {
             return Ok(served.jwks.to_string().into_bytes());
