@@ -9,7 +9,7 @@ use ron_auth::service_token;
 use ron_tests::consumers::{CONSUMERS, Source};
 use ron_tests::issuer::claims;
 use ron_tests::tools::{Process, service, signal, wait_listening};
-use ron_tests::{Fleet, OwnPlace, SERVICES, json, own_place, until};
+use ron_tests::{Fleet, OwnPlace, SERVICES, json, ok, own_place, ron_on, until};
 use serde_json::{Value, json};
 
 const FEED: &str = "/v1/passport/events";
@@ -224,6 +224,28 @@ fn a_follower_that_is_refused_keeps_its_revocations_and_says_what_to_do() {
             follower.log().lines().count()
         );
     }
+}
+
+#[test]
+fn a_data_directory_without_the_tokens_is_refused_with_what_to_add() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&ron_on(dir.path(), &["init"]));
+    let token = dir.path().join("ron-ledger/svc-passport.token");
+    let text = fs::read(&token).unwrap();
+    fs::remove_file(&token).unwrap();
+    for command in ["init", "up"] {
+        let out = ron_on(dir.path(), &[command]);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert!(!out.status.success(), "{said}");
+        for what in [
+            "ron-ledger/svc-passport.token is missing",
+            "svc-passport/config.toml with the scopes passport:introspect",
+        ] {
+            assert!(said.contains(what), "{said}");
+        }
+    }
+    fs::write(&token, text).unwrap();
+    ok(&ron_on(dir.path(), &["init"]));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::settings::from_json;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
-use ron_http::{Headers, Method};
+use ron_http::{Credential, Headers, Method};
 use ron_kernel::{Clock, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
 use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_http::Credential;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
 use ron_proto::Timestamp;
 use ron_proto::b64;
