@@ -178,7 +178,7 @@ crate::settings! {
         "limits.body_memory" => body_memory: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Front);
         /// Bytes that must stay free on the disk of data_dir: with less, writes are refused until
         /// there is room again.
-        "limits.disk_reserve" => disk_reserve: ByteSize = "64MiB", range("0B", "1TiB"), reloadable;
+        "limits.disk_reserve" => disk_reserve: ByteSize = "64MiB", range("0B", "1024TiB"), reloadable;
         /// Maximum long polls at one time; further ones get 429.
         "limits.long_polls" => long_polls: usize = "256", range("1", "65536"), restart(Front);
         /// Maximum long polls of one peer at one time; further ones get 429.
