@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use ron_http::Reply;
 use ron_proto::ContentId;
 use ron_tests::tools::signal;
 use ron_tests::{Fleet, json, ok, until};
@@ -75,19 +74,12 @@ impl Users {
         (reply.status, serde_json::from_slice(&reply.body).unwrap())
     }
 
-    /// Stores usage for [`Self::compute`]; its content id.
-    fn upload(&self, fleet: &Fleet) -> Value {
-        let url = format!("{}/rewarder/snapshots", fleet.api("svc-rewarder"));
-        let usage = "account,metric,amount\nacct:alice,smoothing_pool,3\n";
-        let kind = [("Content-Type", "text/csv")];
-        let reply = fleet.post(&url, Some(&self.rewarder), usage, &kind);
-        assert!(matches!(reply.status, 200 | 201), "{}", reply.status);
-        serde_json::from_slice::<Value>(&reply.body).unwrap()["cid"].clone()
-    }
-
     /// A run of an epoch that pays nothing.
     fn compute(&self, fleet: &Fleet, cid: &Value, epoch: &str) -> (u16, Value) {
-        let reply = compute(fleet, &self.rewarder, cid, epoch);
+        let base = fleet.api("svc-rewarder");
+        let url = format!("{base}/rewarder/epochs/{epoch}/compute");
+        let body = dry_run(fleet, cid).to_string();
+        let reply = fleet.post(&url, Some(&self.rewarder), &body, &[("Prefer", "wait=20")]);
         (reply.status, serde_json::from_slice(&reply.body).unwrap())
     }
 
@@ -99,19 +91,22 @@ impl Users {
     }
 }
 
-/// The rewarder's answer to a run of an epoch that pays nothing, by the policy that `ron init` made.
-pub fn compute(fleet: &Fleet, token: &str, cid: &Value, epoch: &str) -> Reply {
+/// The request of a run that pays nothing, by the policy that `ron init` made.
+pub fn dry_run(fleet: &Fleet, cid: &Value) -> Value {
     let policy = std::fs::read(fleet.dir().join("policy/reward.json")).unwrap();
     let hash = ContentId::of(&policy).to_string();
     let policy: Value = serde_json::from_slice(&policy).unwrap();
-    let body =
-        json!({"snapshot": cid, "policy_id": policy["id"], "policy_hash": hash, "dry_run": true});
-    let url = format!(
-        "{}/rewarder/epochs/{epoch}/compute",
-        fleet.api("svc-rewarder")
-    );
-    let wait = [("Prefer", "wait=20")];
-    fleet.post(&url, Some(token), &body.to_string(), &wait)
+    json!({"snapshot": cid, "policy_id": policy["id"], "policy_hash": hash, "dry_run": true})
+}
+
+/// Stores usage at the rewarder; its content id.
+pub fn upload(fleet: &Fleet, token: &str) -> Value {
+    let url = format!("{}/rewarder/snapshots", fleet.api("svc-rewarder"));
+    let usage = "account,metric,amount\nacct:alice,smoothing_pool,3\n";
+    let kind = [("Content-Type", "text/csv")];
+    let reply = fleet.post(&url, Some(token), usage, &kind);
+    assert!(matches!(reply.status, 200 | 201), "{}", reply.status);
+    serde_json::from_slice::<Value>(&reply.body).unwrap()["cid"].clone()
 }
 
 const WRITERS: [&str; 5] = [
@@ -190,7 +185,7 @@ fn reserve(fleet: &Fleet, services: &[&str], bytes: &str) {
 fn a_wallet_and_a_rewarder_without_room_begin_nothing_and_go_on() {
     let fleet = Fleet::start();
     let users = Users::of(&fleet);
-    let cid = users.upload(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
     let before = users.issue(&fleet, "before");
     assert_eq!(before.0, 200);
     assert_eq!(users.compute(&fleet, &cid, "before").0, 200);
@@ -222,7 +217,7 @@ fn a_wallet_and_a_rewarder_without_room_begin_nothing_and_go_on() {
 fn writes_stop_above_the_reserve_and_go_on_without_a_restart() {
     let fleet = Fleet::start();
     let users = Users::of(&fleet);
-    let cid = users.upload(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
     assert_eq!(users.issue(&fleet, "before").0, 200);
     reserve(&fleet, &WRITERS, FULL);
     let make_room = || reserve(&fleet, &WRITERS, "64MiB");
@@ -242,7 +237,7 @@ fn a_file_system_that_fills_up_and_grows_loses_nothing() {
     let dir = Arc::new(tempfile::tempdir_in(place.path()).unwrap());
     let fleet = Fleet::start_in(dir);
     let users = Users::of(&fleet);
-    let cid = users.upload(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
     let filler = place.path().join("filler");
     for n in 0..20 {
         assert_eq!(users.issue(&fleet, &format!("before-{n}")).0, 200);
