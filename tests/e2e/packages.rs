@@ -518,8 +518,9 @@ fn spread_services_let_in_every_service_that_calls_them() {
         // Each token that the service uses is a credential of its unit.
         let unit = format!("packaging/systemd/{service}.service");
         let unit = fs::read_to_string(workspace().join(unit)).unwrap();
-        for token in config.split('"').filter(|word| word.ends_with(".token")) {
-            let file = token.rsplit('/').next().unwrap();
+        let named = config.split('"').filter_map(|word| word.rsplit_once('/'));
+        let files = named.map(|(_, file)| file);
+        for file in files.filter(|file| file.contains(".token")) {
             let line = format!("LoadCredential={file}:/etc/ron/{service}/{file}\n");
             assert!(unit.contains(&line), "{service}: {line}");
         }
