@@ -1,7 +1,8 @@
 //! A token check without a service and without the network: a passport, the issuer's key set, and its revocations.
 //!
 //! `embed-passport ISSUER AUDIENCE SCOPE JWKS [REVOKED]` reads the token from standard input. JWKS is a copy of
-//! `/.well-known/jwks.json`, REVOKED one of `/events`; both are public. Exit code 0 admits the caller, 1 refuses.
+//! `/.well-known/jwks.json`, which is public; REVOKED one of `/v1/passport/events`, for which the issuer wants a listed caller
+//! or a passport with `passport:introspect`. Exit code 0 admits the caller, 1 refuses.
 
 use std::error::Error;
 use std::io::Read as _;

@@ -205,7 +205,7 @@ fn headers_of_an_unlisted_peer_are_spoofed() {
 #[test]
 fn passports_say_what_their_holders_may_do() {
     let fleet = Fleet::start();
-    let issuer = fleet.api("svc-passport");
+    let issuer = fleet.api_socket("svc-passport");
     let config = std::fs::read_to_string(fleet.dir().join("svc-admin/config.toml")).unwrap();
     let name = config
         .lines()
@@ -217,9 +217,11 @@ fn passports_say_what_their_holders_may_do() {
         })
         .expect("the fleet's issuer");
     let vkey = fleet.bootstrap()["note_vkey"].clone();
+    let token = fleet.dir().join("svc-admin/svc-passport.token");
     let text = format!(
         "read_only = false\n[actions]\nenable_reload = true\nenable_shutdown = true\n[auth]\nmode = \"passport\"\nissuer = \"{name}\"\n\
-         jwks_url = \"{issuer}/.well-known/jwks.json\"\nnote_vkey = [{vkey}]\n[[nodes]]\nid = \"n\"\nhealth_url = \"{}\"\n",
+         jwks_url = \"{issuer}/.well-known/jwks.json\"\nnote_vkey = [{vkey}]\ntoken_file = {token:?}\n\
+         [[nodes]]\nid = \"n\"\nhealth_url = \"{}\"\n",
         fleet.health("ron-ledger")
     );
     let console = Console::start(&text);

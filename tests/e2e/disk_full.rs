@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use ron_proto::ContentId;
+use ron_tests::tools::signal;
 use ron_tests::{Fleet, json, ok, until};
 use serde_json::{Value, json};
 
@@ -42,6 +44,7 @@ struct Users {
     key: Value,
     wallet: String,
     passport: String,
+    rewarder: String,
 }
 
 impl Users {
@@ -51,6 +54,7 @@ impl Users {
             key: fleet.kms("keys", &key, 201)["key"].clone(),
             wallet: fleet.token("svc-wallet", None),
             passport: fleet.token("svc-passport", None),
+            rewarder: fleet.token("svc-rewarder", None),
         }
     }
 
@@ -70,6 +74,15 @@ impl Users {
         (reply.status, serde_json::from_slice(&reply.body).unwrap())
     }
 
+    /// A run of an epoch that pays nothing.
+    fn compute(&self, fleet: &Fleet, cid: &Value, epoch: &str) -> (u16, Value) {
+        let base = fleet.api("svc-rewarder");
+        let url = format!("{base}/rewarder/epochs/{epoch}/compute");
+        let body = dry_run(fleet, cid).to_string();
+        let reply = fleet.post(&url, Some(&self.rewarder), &body, &[("Prefer", "wait=20")]);
+        (reply.status, serde_json::from_slice(&reply.body).unwrap())
+    }
+
     fn revoke(&self, fleet: &Fleet) -> (u16, Value) {
         let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
         let body = json!({"jti": "j", "reason": "drill"}).to_string();
@@ -78,7 +91,31 @@ impl Users {
     }
 }
 
-const WRITERS: [&str; 3] = ["ron-kms", "ron-ledger", "svc-passport"];
+/// The request of a run that pays nothing, by the policy that `ron init` made.
+pub fn dry_run(fleet: &Fleet, cid: &Value) -> Value {
+    let policy = std::fs::read(fleet.dir().join("policy/reward.json")).unwrap();
+    let hash = ContentId::of(&policy).to_string();
+    let policy: Value = serde_json::from_slice(&policy).unwrap();
+    json!({"snapshot": cid, "policy_id": policy["id"], "policy_hash": hash, "dry_run": true})
+}
+
+/// Stores usage at the rewarder; its content id.
+pub fn upload(fleet: &Fleet, token: &str) -> Value {
+    let url = format!("{}/rewarder/snapshots", fleet.api("svc-rewarder"));
+    let usage = "account,metric,amount\nacct:alice,smoothing_pool,3\n";
+    let kind = [("Content-Type", "text/csv")];
+    let reply = fleet.post(&url, Some(token), usage, &kind);
+    assert!(matches!(reply.status, 200 | 201), "{}", reply.status);
+    serde_json::from_slice::<Value>(&reply.body).unwrap()["cid"].clone()
+}
+
+const WRITERS: [&str; 5] = [
+    "ron-kms",
+    "ron-ledger",
+    "svc-passport",
+    "svc-wallet",
+    "svc-rewarder",
+];
 
 fn is_full(fleet: &Fleet, service: &str) -> bool {
     let reply = fleet.get(&format!("{}/readyz", fleet.health(service)), None);
@@ -96,12 +133,18 @@ fn names_the_reserve((status, doc): &(u16, Value)) {
 }
 
 /// Refused while it is full, and done after `make_room`, by the same processes.
-fn refused_until_there_is_room(fleet: &Fleet, users: &Users, make_room: impl FnOnce()) {
+fn refused_until_there_is_room(
+    fleet: &Fleet,
+    users: &Users,
+    cid: &Value,
+    make_room: impl FnOnce(),
+) {
     for service in WRITERS {
         until("it reports a full disk", || is_full(fleet, service));
     }
     names_the_reserve(&users.sign(fleet));
     names_the_reserve(&users.revoke(fleet));
+    names_the_reserve(&users.compute(fleet, cid, "refused"));
     until("the wallet says why", || {
         let (status, doc) = users.issue(fleet, "refused");
         assert_eq!(status, 503, "{doc}");
@@ -113,33 +156,72 @@ fn refused_until_there_is_room(fleet: &Fleet, users: &Users, make_room: impl FnO
     }
     assert_eq!(users.sign(fleet).0, 200);
     assert_eq!(users.revoke(fleet).0, 200);
+    let (status, run) = users.compute(fleet, cid, "refused");
+    assert_eq!((status, &run["state"]), (200, &json!("sealed")), "{run}");
     until("the wallet goes on", || {
         users.issue(fleet, "refused").0 == 200
     });
+}
+
+/// More than is free on any machine: the same as a disk that others fill.
+const FULL: &str = "1024TiB";
+
+/// Makes these services of a running fleet keep so much free.
+fn reserve(fleet: &Fleet, services: &[&str], bytes: &str) {
+    for service in services {
+        let config = fleet.dir().join(service).join("config.toml");
+        let text = std::fs::read_to_string(&config).unwrap();
+        let rest = text
+            .lines()
+            .filter(|l| !l.starts_with("limits.disk_reserve"));
+        let line = format!("limits.disk_reserve = \"{bytes}\"");
+        let text: Vec<&str> = std::iter::once(line.as_str()).chain(rest).collect();
+        std::fs::write(&config, text.join("\n")).unwrap();
+    }
+    signal(fleet.pid(), "-HUP");
+}
+
+#[test]
+fn a_wallet_and_a_rewarder_without_room_begin_nothing_and_go_on() {
+    let fleet = Fleet::start();
+    let users = Users::of(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
+    let before = users.issue(&fleet, "before");
+    assert_eq!(before.0, 200);
+    assert_eq!(users.compute(&fleet, &cid, "before").0, 200);
+    let services = ["svc-wallet", "svc-rewarder"];
+    reserve(&fleet, &services, FULL);
+    for service in services {
+        until("it reports a full disk", || is_full(&fleet, service));
+    }
+    // The disks of the others have room, so it is these two that refuse.
+    assert_eq!(users.sign(&fleet).0, 200);
+    names_the_reserve(&users.issue(&fleet, "refused"));
+    names_the_reserve(&users.compute(&fleet, &cid, "refused"));
+    assert_eq!(users.issue(&fleet, "before"), before, "it is done already");
+    let epochs = format!("{}/rewarder/epochs", fleet.api("svc-rewarder"));
+    let epochs = json(&fleet.get(&epochs, Some(&users.rewarder)), 200);
+    assert_eq!(epochs["epochs"].as_array().unwrap().len(), 1, "{epochs}");
+    reserve(&fleet, &services, "64MiB");
+    for service in services {
+        until("it is ready by itself", || !is_full(&fleet, service));
+    }
+    assert_eq!(users.issue(&fleet, "refused").0, 200);
+    assert_eq!(users.compute(&fleet, &cid, "refused").0, 200);
+    let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
+    let balance = json(&fleet.get(&url, Some(&users.wallet)), 200);
+    assert_eq!(balance["amount_minor"], "2");
 }
 
 #[test]
 fn writes_stop_above_the_reserve_and_go_on_without_a_restart() {
     let fleet = Fleet::start();
     let users = Users::of(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
     assert_eq!(users.issue(&fleet, "before").0, 200);
-    // The same as a disk that others fill: less is free than must stay free.
-    let reserve = |bytes: &str| {
-        for service in WRITERS {
-            let config = fleet.dir().join(service).join("config.toml");
-            let text = std::fs::read_to_string(&config).unwrap();
-            let rest = text
-                .lines()
-                .filter(|l| !l.starts_with("limits.disk_reserve"));
-            let line = format!("limits.disk_reserve = \"{bytes}\"");
-            let text: Vec<&str> = std::iter::once(line.as_str()).chain(rest).collect();
-            std::fs::write(&config, text.join("\n")).unwrap();
-        }
-        let pid = rustix::process::Pid::from_raw(fleet.pid().cast_signed()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
-    };
-    reserve("1TiB");
-    refused_until_there_is_room(&fleet, &users, || reserve("64MiB"));
+    reserve(&fleet, &WRITERS, FULL);
+    let make_room = || reserve(&fleet, &WRITERS, "64MiB");
+    refused_until_there_is_room(&fleet, &users, &cid, make_room);
     let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
     let balance = json(&fleet.get(&url, Some(&users.wallet)), 200);
     assert_eq!(balance["amount_minor"], "2");
@@ -155,13 +237,14 @@ fn a_file_system_that_fills_up_and_grows_loses_nothing() {
     let dir = Arc::new(tempfile::tempdir_in(place.path()).unwrap());
     let fleet = Fleet::start_in(dir);
     let users = Users::of(&fleet);
+    let cid = upload(&fleet, &users.rewarder);
     let filler = place.path().join("filler");
     for n in 0..20 {
         assert_eq!(users.issue(&fleet, &format!("before-{n}")).0, 200);
         assert_eq!(users.sign(&fleet).0, 200);
     }
     std::fs::write(&filler, vec![1_u8; 72 << 20]).unwrap();
-    refused_until_there_is_room(&fleet, &users, || disk.grow("256m"));
+    refused_until_there_is_room(&fleet, &users, &cid, || disk.grow("256m"));
     let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
     let balance = json(&fleet.get(&url, Some(&users.wallet)), 200);
     assert_eq!(balance["amount_minor"], "21");

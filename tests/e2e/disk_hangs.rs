@@ -13,10 +13,13 @@ use std::time::{Duration, Instant};
 
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
-use ron_tests::{Fleet, http_client, json, ok, until};
+use ron_tests::line::{Line, Way};
+use ron_tests::tools::{Process, service, wait_listening};
+use ron_tests::{Fleet, OwnPlace, http_client, json, metric, ok, own_place, until};
 use serde_json::{Value, json};
 
 use crate::disk_faults::library;
+use crate::disk_full::{dry_run, upload};
 
 /// How long the disk hangs; longer with `RON_HANG_S`.
 const HANG_S: u64 = 8;
@@ -204,6 +207,8 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
     let (http, stop) = (http_client(), AtomicBool::new(false));
     let (kms, wallet) = (fleet.operator_token(), fleet.token("svc-wallet", None));
     let passport = fleet.token("svc-passport", None);
+    let rewarder = fleet.token("svc-rewarder", None);
+    let run = dry_run(fleet, &upload(fleet, &rewarder));
     let load = |url, token| Load {
         http: &http,
         url,
@@ -214,6 +219,9 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
     let sign_url = format!("{}/v1/kms/sign", fleet.api_socket("ron-kms"));
     let issue_url = format!("{}/v1/issue", fleet.api("svc-wallet"));
     let revoke_url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
+    let base = fleet.api("svc-rewarder");
+    let compute_url = format!("{base}/rewarder/epochs/hung/compute");
+    let computes = load(&compute_url, &rewarder);
     let (signs, issues) = (load(&sign_url, &kms), load(&issue_url, &wallet));
     let revokes = load(&revoke_url, &passport);
     let sign = |id: &str| json!({"key": key, "message": "eA", "op_id": op_id(id)});
@@ -235,14 +243,25 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
             "svc-passport: not ready after {:?}",
             noticed(fleet, "svc-passport")
         );
+        // Before a run begins, its policy is stored and its snapshot marked as used.
+        scope.spawn(|| computes.send("load-0", &run));
+        println!(
+            "svc-rewarder: not ready after {:?}",
+            noticed(fleet, "svc-rewarder")
+        );
+        assert_eq!(says(fleet, "svc-wallet").0, 503, "its ledger hangs");
         std::thread::sleep(hang().saturating_sub(since.elapsed()));
         drop(hanging);
-        for service in ["ron-kms", "ron-ledger", "svc-passport"] {
+        for service in ron_tests::SERVICES {
             until("it is ready by itself", || says(fleet, service).0 == 200);
         }
         let (signed, issued) = (signs.done().len(), issues.done().len());
         until("the load goes on", || {
             signs.done().len() > signed + 20 && issues.done().len() > issued + 20
+        });
+        until("the run is computed", || {
+            let (status, answer) = computes.send("load-0", &run);
+            status == 200 && answer["state"] == "sealed"
         });
         drop(stop);
     });
@@ -304,4 +323,99 @@ fn a_frozen_file_system_is_reported_and_loses_nothing() {
     let dir = Arc::new(tempfile::tempdir_in(&disk.place).unwrap());
     let fleet = Fleet::start_in(dir);
     story(&fleet, &Switch::Freeze(&disk.place));
+}
+
+/// A second wallet, which reaches the ledger over a line, on a disk of its own.
+struct Wallet {
+    api: String,
+    health: String,
+    token: String,
+    _process: Process,
+}
+
+impl Wallet {
+    fn start(fleet: &Fleet, ledger: &Line, place: &Path, control: &Path) -> Self {
+        let OwnPlace {
+            api,
+            health,
+            mut sets,
+        } = own_place(place, "svc-wallet");
+        sets.push(format!("ledger.url={}", ledger.url));
+        // One attempt, so that its outcome is unknown within a second; and patience with a busy machine.
+        let patience = ["tries=1", "silent_after=2s", "hangs_after=5s"];
+        sets.extend(patience.map(|set| format!("ledger.{set}")));
+        let config = fleet.dir().join("svc-wallet/config.toml");
+        let mut command = service("svc-wallet", &config, &sets);
+        command
+            .env("LD_PRELOAD", library(place))
+            .env("DISK_FAULT_FILE", control)
+            .env("DISK_FAULT_DIR", place.join("svc-wallet-data"));
+        let process = Process::start(&mut command);
+        wait_listening(("127.0.0.1", api));
+        Self {
+            api: format!("http://127.0.0.1:{api}"),
+            health: format!("http://127.0.0.1:{health}"),
+            token: fleet.token("svc-wallet", None),
+            _process: process,
+        }
+    }
+
+    fn issue(&self, fleet: &Fleet, key: &str) -> u16 {
+        let body = json!({"to": "a", "asset": "ron", "amount_minor": "1"}).to_string();
+        let headers = [("Idempotency-Key", key)];
+        let url = format!("{}/v1/issue", self.api);
+        let reply = fleet.post(&url, Some(&self.token), &body, &headers);
+        reply.status
+    }
+
+    /// The causes for which it is not ready.
+    fn missing(&self, fleet: &Fleet) -> Vec<Value> {
+        let reply = fleet.get(&format!("{}/readyz", self.health), None);
+        let body: Value = serde_json::from_slice(&reply.body).unwrap();
+        body["missing"].as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn a_wallet_whose_own_disk_hangs_reports_it_and_forgets_no_unknown_outcome() {
+    let (fleet, place) = (Fleet::start(), tempfile::tempdir().unwrap());
+    let line = Line::to(&fleet.api_socket("ron-ledger"));
+    let control = place.path().join("control");
+    std::fs::write(&control, "-").unwrap();
+    let wallet = Wallet::start(&fleet, &line, place.path(), &control);
+    until("it writes", || wallet.issue(&fleet, "before") == 200);
+    let switch = Switch::Control(&control);
+    std::thread::scope(|scope| {
+        let hanging = Hanging::begin(&switch);
+        line.set(Way::Stalled);
+        let since = Instant::now();
+        let open = scope.spawn(|| wallet.issue(&fleet, "open"));
+        // The attempt takes a second; then the unknown outcome is written.
+        let bound = Duration::from_secs(1) + NOTICED;
+        while !wallet.missing(&fleet).contains(&json!("disk")) {
+            assert!(since.elapsed() < bound, "{:?}", wallet.missing(&fleet));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        println!("svc-wallet: not ready after {:?}", since.elapsed());
+        let counted = "svc_wallet_io_timeouts_total{op=\"unresolved\"} ";
+        let counted = metric(&fleet.http, &wallet.health, counted).unwrap();
+        assert_eq!(counted, "1");
+        line.set(Way::Open);
+        until("the ledger answers again", || {
+            wallet.missing(&fleet) == [json!("disk")]
+        });
+        assert_eq!(open.join().unwrap(), 504, "its outcome is unknown");
+        assert_eq!(wallet.missing(&fleet), [json!("disk")]);
+        drop(hanging);
+        until("it is ready by itself", || {
+            wallet.missing(&fleet).is_empty()
+        });
+    });
+    until("the outcome is found", || {
+        wallet.issue(&fleet, "open") == 200
+    });
+    assert_eq!(wallet.issue(&fleet, "after"), 200);
+    let url = format!("{}/v1/balance?account=a&asset=ron", wallet.api);
+    let balance = json(&fleet.get(&url, Some(&wallet.token)), 200);
+    assert_eq!(balance["amount_minor"], "3", "each once");
 }

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_http::Reply;
 use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, ron_binary};
 use serde_json::Value;
@@ -110,16 +111,16 @@ fn judge(token: &str, words: &[&str]) -> (bool, String) {
 fn a_passport_is_judged_offline() {
     let fleet = Fleet::start();
     let home = tempfile::tempdir().unwrap();
-    let save = |name: &str, url: &str| {
-        let reply = fleet.get(&format!("{}{url}", fleet.api("svc-passport")), None);
+    let save = |name: &str, reply: Reply| {
         assert_eq!(reply.status, 200);
         let path = home.path().join(name);
         fs::write(&path, &reply.body).unwrap();
         path.to_str().unwrap().to_owned()
     };
     let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
-    let jwks = save("jwks.json", "/.well-known/jwks.json");
-    let before = save("before.json", "/v1/passport/events?after=0");
+    let keys = format!("{}/.well-known/jwks.json", fleet.api("svc-passport"));
+    let jwks = save("jwks.json", fleet.get(&keys, None));
+    let before = save("before.json", fleet.revocations("?after=0"));
     let token = fleet.token("svc-wallet", Some("wallet:read"));
     let good = [&issuer, "svc-wallet", "wallet:read", &jwks, &before];
     let (let_in, said) = judge(&token, &good);
@@ -161,7 +162,7 @@ fn a_passport_is_judged_offline() {
     let body = serde_json::json!({ "jti": claims["jti"], "reason": "lost" }).to_string();
     let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));
     let answer: Value = json(&fleet.post(&url, Some(&admin), &body, &[]), 200);
-    let after = save("after.json", "/v1/passport/events?after=0");
+    let after = save("after.json", fleet.revocations("?after=0"));
     let (let_in, said) = judge(
         &token,
         &[&issuer, "svc-wallet", "wallet:read", &jwks, &after],

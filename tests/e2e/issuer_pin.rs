@@ -72,7 +72,9 @@ impl Port {
             return;
         };
         let head = lines.map_while(Result::ok);
-        head.take_while(|line| !line.is_empty()).for_each(drop);
+        let head: Vec<String> = head.take_while(|line| !line.is_empty()).collect();
+        let mut fields = head.iter().filter_map(|line| line.split_once(": "));
+        let credential = fields.find(|(name, _)| name.eq_ignore_ascii_case("authorization"));
         let target = first.split(' ').nth(1).unwrap_or_default();
         let path = target.split('?').next().unwrap();
         let own = {
@@ -84,7 +86,10 @@ impl Port {
             Some((_, text)) => (200, text.into_bytes()),
             None => {
                 let url = format!("{issuer}{target}");
-                let reply = http_client().call(Call::get(&url, Deadline::within(CALL)));
+                let reply = http_client().call(Call {
+                    headers: credential.as_slice(),
+                    ..Call::get(&url, Deadline::within(CALL))
+                });
                 reply.map_or((502, Vec::new()), |reply| (reply.status, reply.body))
             }
         };
@@ -129,6 +134,8 @@ impl Beside {
             "auth.jwks_url=http://127.0.0.1:{}{KEYS}",
             port.number
         ));
+        // Otherwise it sends no credential to the port, and gets no revocations from the true issuer.
+        sets.push("insecure_loopback=true".to_owned());
         if matches!(name, "svc-wallet" | "svc-rewarder") {
             sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
@@ -235,7 +242,7 @@ fn a_program_on_the_issuers_port_makes_no_passports() {
     let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
     let (keys, passport) = forged(&issuer);
     let nothing_revoked = nothing_revoked(&issuer);
-    let true_issuer = fleet.api("svc-passport");
+    let true_issuer = fleet.api_socket("svc-passport");
     let port = Port::before(&true_issuer);
     port.serve(&[(KEYS, &keys), (NOTE, ""), (EVENTS, &nothing_revoked)]);
     let mut services = SERVICES.map(|(name, read, _)| Beside::new(&fleet, &port, name, read));
@@ -282,12 +289,13 @@ fn a_program_on_the_issuers_port_makes_no_passports() {
 #[test]
 fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it() {
     let fleet = Fleet::start();
-    let true_issuer = fleet.api("svc-passport");
+    let true_issuer = fleet.api_socket("svc-passport");
     let read = |path: &str| {
         let reply = fleet.get(&format!("{true_issuer}{path}"), None);
         String::from_utf8(reply.body).unwrap()
     };
-    let (old_keys, old_note, old_feed) = (read(KEYS), read(NOTE), read(EVENTS));
+    let (old_keys, old_note) = (read(KEYS), read(NOTE));
+    let old_feed = String::from_utf8(fleet.revocations("").body).unwrap();
     let revoked = fleet.token("svc-wallet", Some("wallet:read"));
     ok(&fleet.ron(&[
         "token",
@@ -312,7 +320,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
     assert_eq!(wallet.status(&fleet, &revoked), 401);
     assert_eq!(wallet.status(&fleet, &token), 200);
 
-    // The earlier note and the earlier feed, both of which were public.
+    // The earlier note, which was public, and the earlier feed.
     port.serve(&[(KEYS, &old_keys), (NOTE, &old_note), (EVENTS, &old_feed)]);
     wallet.start(&[]);
     wallet.says(&fleet, "it was rolled back");

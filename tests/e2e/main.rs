@@ -40,6 +40,7 @@ mod passport_caveats;
 mod passport_chaos;
 mod passport_clients;
 mod passport_faults;
+mod passport_feed;
 mod passport_interop;
 mod passport_log;
 mod passport_mtls;

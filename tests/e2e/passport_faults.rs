@@ -274,11 +274,7 @@ fn feed(fleet: &Fleet) -> (BTreeSet<String>, u64) {
     let mut known = BTreeSet::new();
     let mut after = 0;
     loop {
-        let url = format!(
-            "{}/v1/passport/events?after={after}",
-            fleet.api("svc-passport")
-        );
-        let page = json(&fleet.get(&url, None), 200);
+        let page = json(&fleet.revocations(&format!("?after={after}")), 200);
         let events = page["events"].as_array().unwrap();
         for event in events {
             after += 1;

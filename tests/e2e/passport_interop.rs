@@ -256,7 +256,10 @@ fn without_its_kms_the_issuer_verifies_and_revokes_and_reports_what_fails() {
         "kms.url=unix:/nowhere/api.sock".to_owned(),
         format!("bind_addr={}", addrs[0]),
         format!("health_addr={}", addrs[1]),
-        format!("auth.jwks_url=http://{}/.well-known/jwks.json", addrs[0]),
+        format!(
+            "auth.jwks_url=unix:{}/run/sockets/svc-passport-api.sock:/.well-known/jwks.json",
+            fleet.dir().display()
+        ),
         api_socket,
         health_socket,
     ];

@@ -130,13 +130,7 @@ fn a_changed_or_older_database_or_log_is_refused_at_start() {
     assert!(!verify(dir).0);
     back();
     let fleet = Fleet::start_in(kept.clone());
-    let feed = json(
-        &fleet.get(
-            &format!("{}/v1/passport/events", fleet.api("svc-passport")),
-            None,
-        ),
-        200,
-    );
+    let feed = json(&fleet.revocations(""), 200);
     let known = feed["events"].as_array().unwrap();
     for jti in ["a", "b", "c", "d"] {
         assert!(

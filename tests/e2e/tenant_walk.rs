@@ -78,7 +78,10 @@ const MOVING: [(&str, &str); 12] = [
         "/v1/passport/policy",
         "it is signed again from time to time",
     ),
-    ("/v1/passport/", "revocations by all tenants are public"),
+    (
+        "/v1/passport/",
+        "verifiers need the revocations by all tenants",
+    ),
     ("/v1/webhooks", "their cursors follow the log"),
 ];
 

@@ -412,6 +412,25 @@ impl Fleet {
         text.trim().to_owned()
     }
 
+    /// The token by which one service calls another, which is accepted only on the callee's socket.
+    pub fn service_token(&self, caller: &str, callee: &str) -> String {
+        let path = self.dir().join(caller).join(format!("{callee}.token"));
+        let text = std::fs::read_to_string(path).expect("the service's token");
+        text.trim().to_owned()
+    }
+
+    /// The issuer's revocations, as the wallet reads them; the query is empty or begins with `?`.
+    pub fn revocations(&self, query: &str) -> Reply {
+        let url = format!(
+            "{}/v1/passport/events{query}",
+            self.api_socket("svc-passport")
+        );
+        self.get(
+            &url,
+            Some(&self.service_token("svc-wallet", "svc-passport")),
+        )
+    }
+
     /// A POST to the KMS by the operator; returns its response, which must have the expected
     /// status.
     pub fn kms(&self, path: &str, body: &Value, status: u16) -> Value {

@@ -80,9 +80,10 @@ fn good_token_request(fleet: &Fleet) -> Vec<u8> {
 
 /// A long poll that no event ends early.
 fn poll_request(fleet: &Fleet) -> Vec<u8> {
-    let url = format!("{}/v1/passport/events?after=0", fleet.api("svc-passport"));
-    let end = json(&fleet.get(&url, None), 200)["next"].as_u64().unwrap();
-    format!("GET /v1/passport/events?after={end}&wait=30 HTTP/1.1\r\nHost: t\r\n\r\n").into_bytes()
+    let end = json(&fleet.revocations(""), 200)["next"].as_u64().unwrap();
+    let token = fleet.token("svc-passport", Some("passport:introspect"));
+    format!("GET /v1/passport/events?after={end}&wait=30 HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {token}\r\n\r\n")
+        .into_bytes()
 }
 
 fn connections(fleet: &Fleet) -> f64 {
@@ -119,9 +120,8 @@ fn closed_long_polls_keep_nothing() {
         fleet.metric("svc-passport", "svc_passport_http_in_flight ") >= 1.0
     });
     // A position beyond the end does not wait: the reader is told to start over.
-    let events = format!("{}/v1/passport/events", fleet.api("svc-passport"));
-    let beyond = fleet.get(&format!("{events}?after=99999999&wait=30"), None);
-    let end = fleet.get(&format!("{events}?after=0"), None);
+    let beyond = fleet.revocations("?after=99999999&wait=30");
+    let end = fleet.revocations("?after=0");
     assert_eq!(json(&beyond, 200)["next"], json(&end, 200)["next"]);
     let token = fleet.token("svc-passport", None);
     let url = format!("{}/v1/passport/revoke", fleet.api("svc-passport"));

@@ -398,6 +398,7 @@ fn places(layout: &Layout, name: &str) -> Flags {
     // While `ron init` makes the keys, the services that it starts have no issuer yet.
     if name != "svc-admin" && layout.bootstrap().exists() {
         add("auth.jwks_url", jwks_url(layout));
+        add("auth.token_file", text(layout.token(name, "svc-passport")));
     }
     for (prefix, callee, callers) in [
         ("kms", "ron-kms", ["svc-passport", "svc-rewarder"]),
@@ -442,6 +443,10 @@ fn real_nodes(text: &str, layout: &Layout) -> String {
                 Some(layout.token("svc-admin", name).display().to_string())
             }
             ("jwks_url", None) => Some(jwks_url(layout)),
+            ("token_file", None) => {
+                let token = layout.token("svc-admin", "svc-passport");
+                Some(token.display().to_string())
+            }
             _ => None,
         };
         let value = value.map(|value| format!("{key} = {}", quoted(value)));

@@ -32,7 +32,7 @@ use crate::net;
 use crate::{policy, verifiers};
 
 /// Calls between services: caller, callee, scopes, KMS key prefixes.
-pub const CALLS: [(&str, &str, &str, &str); 9] = [
+pub const CALLS: [(&str, &str, &str, &str); 14] = [
     (
         "svc-passport",
         "ron-kms",
@@ -59,9 +59,21 @@ pub const CALLS: [(&str, &str, &str, &str); 9] = [
         "",
     ),
     ("svc-admin", "ron-kms", "admin:operate", ""),
-    ("svc-admin", "svc-passport", "admin:operate", ""),
+    (
+        "svc-admin",
+        "svc-passport",
+        "admin:operate,passport:introspect",
+        "",
+    ),
     ("svc-admin", "ron-ledger", "admin:operate", ""),
     ("svc-admin", "svc-wallet", "admin:operate", ""),
+    ("svc-admin", "svc-admin", "admin:operate", ""),
+    // Every service follows the revocations of the issuer, and so does the issuer itself.
+    ("ron-kms", "svc-passport", "passport:introspect", ""),
+    ("svc-passport", "svc-passport", "passport:introspect", ""),
+    ("ron-ledger", "svc-passport", "passport:introspect", ""),
+    ("svc-wallet", "svc-passport", "passport:introspect", ""),
+    ("svc-rewarder", "svc-passport", "passport:introspect", ""),
 ];
 
 /// Scopes of the operator's own service token at the KMS.
@@ -139,6 +151,7 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
                 known.format
             ));
         }
+        all_tokens_there(layout)?;
         return Ok(false);
     }
     make_dirs(layout)?;
@@ -176,6 +189,25 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     // Last: the presence of this file means that everything above is complete.
     write_json(&layout.bootstrap(), &bootstrap, 0o600)?;
     Ok(true)
+}
+
+/// Refuses a directory without a token of [`CALLS`]. An earlier version made fewer; the callee's
+/// configuration, which is kept, does not list the caller then, so that a new token alone helps
+/// nothing.
+fn all_tokens_there(layout: &Layout) -> Result<(), String> {
+    let mut calls = CALLS.into_iter();
+    let missing = calls.find(|(caller, callee, ..)| !layout.token(caller, callee).exists());
+    let Some((caller, callee, scopes, _)) = missing else {
+        return Ok(());
+    };
+    Err(format!(
+        "{} is missing, by which {caller} calls {callee}: an earlier version made {}, or the file was removed. Restore the \
+         file; or put a new service token there, ron_{caller}_ and 43 characters of base64url, mode 0600, and list its SHA-256 \
+         in auth.principals of {} with the scopes {scopes}; or make a new data directory with `ron init --data-dir`",
+        layout.token(caller, callee).display(),
+        layout.root.display(),
+        layout.config(callee).display(),
+    ))
 }
 
 /// Starts a service, runs `ask` with its URL, and stops it.

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use ron_auth::{
     IssuerRecord, NoteRefused, PolicyNote, RevocationView, policy_note, read_seen, write_seen,
 };
-use ron_http::{Call, HttpClient};
+use ron_http::{Call, Credential, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::passport::RevocationPage;
 use ron_proto::strict;
@@ -94,7 +94,9 @@ fn trust(args: &TrustArgs) -> Result<(), String> {
         let issuer = fleet::reach(&layout, "svc-passport")?;
         (issuer.url, issuer.http)
     };
-    let served = served(&http, &url, &bootstrap.issuer)?;
+    // As the issuer itself, which follows its own feed: a passport cannot be had while the KMS is unavailable.
+    let credential = Credential::from_file(&layout.token("svc-passport", "svc-passport"))?;
+    let served = served(&http, &url, &credential, &bootstrap.issuer)?;
     println!("issuer   {}", served.issuer);
     println!("note     version {}, signed by", served.note.version);
     for key in &served.note.signers {
@@ -153,11 +155,20 @@ fn said(held: bool) -> String {
 }
 
 /// The note served at the address; not trusted yet.
-fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> {
-    let read = |path: &str| {
+fn served(
+    http: &HttpClient,
+    url: &str,
+    credential: &Credential,
+    issuer: &str,
+) -> Result<Served, String> {
+    let read_as = |path: &str, header: &[(&str, &str)]| {
         let url = format!("{url}{path}");
+        let call = Call {
+            headers: header,
+            ..Call::get(&url, Deadline::within(WITHIN))
+        };
         let reply = http
-            .call(Call::get(&url, Deadline::within(WITHIN)))
+            .call(call)
             .map_err(|e| format!("{url}: {e}; is the issuer running?"))?;
         if reply.status == 200 {
             String::from_utf8(reply.body).map_err(|_| format!("{url}: the response is not text"))
@@ -165,6 +176,7 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
             Err(format!("{url}: status {}", reply.status))
         }
     };
+    let read = |path: &str| read_as(path, &[]);
     let lines = read("/v1/passport/policy/vkey")?;
     let keys = lines
         .lines()
@@ -178,10 +190,14 @@ fn served(http: &HttpClient, url: &str, issuer: &str) -> Result<Served, String> 
         }
         e => e.to_string(),
     })?;
+    let header = credential.header().map(|value| ("Authorization", value));
     let mut feed = Vec::new();
     let mut after = 0;
     loop {
-        let text = read(&format!("/v1/passport/events?after={after}"))?;
+        let text = read_as(
+            &format!("/v1/passport/events?after={after}"),
+            header.as_slice(),
+        )?;
         let page: RevocationPage = strict::from_slice(text.as_bytes())
             .map_err(|e| format!("{url}/v1/passport/events: {e}"))?;
         if page.events.is_empty() {

@@ -1,5 +1,8 @@
 //! The feed of revocations as the authorizer reads it.
 
+use ron_http::Credential;
+use ron_kernel::{OsRandom, Random as _};
+
 use super::*;
 
 #[test]
@@ -68,4 +71,86 @@ fn a_long_history_is_read_in_pages_and_a_shorter_one_adds_its_revocations() {
         rig.ask(&rig.token(|claims| claims["jti"] = json!("x8000"))),
         Err(AuthReject::Revoked)
     );
+}
+
+/// Shows its feed to one token, and remembers which credential came to which path.
+struct Guarded {
+    issuer: Arc<Fake>,
+    token: &'static str,
+    came: RankedMutex<Vec<(String, Option<String>)>>,
+}
+
+impl Fetch for Guarded {
+    fn get(
+        &self,
+        url: &str,
+        credential: &Credential,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, FetchError> {
+        let came = credential.header().map(str::to_owned);
+        let good = came.as_deref() == Some(self.token);
+        let path = url.split('?').next().unwrap().to_owned();
+        let events = path.ends_with("/events");
+        self.came.lock().push((path, came.clone()));
+        match came {
+            _ if !events || good => self.issuer.get(url, credential, deadline),
+            Some(header) if header.ends_with("unscoped") => Err(FetchError::Denied(403)),
+            _ => Err(FetchError::Denied(401)),
+        }
+    }
+    fn close(&self) {}
+}
+
+#[test]
+fn the_token_goes_to_the_feed_alone_and_a_refusal_names_the_setting() {
+    use std::os::unix::fs::PermissionsExt as _;
+    static CAME: LockSpec = LockSpec {
+        name: "test_came",
+        rank: 2,
+        guards: "credentials that came",
+    };
+    let dir = std::env::temp_dir().join(format!("ron-feed-{}", OsRandom.u64()));
+    std::fs::create_dir(&dir).unwrap();
+    let file = dir.join("issuer.token");
+    let write = |token: &str| {
+        std::fs::write(&file, token).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    let issuer = Arc::new(Guarded {
+        issuer: rig().fake,
+        token: "Bearer good",
+        came: RankedMutex::new(&CAME, Vec::new()),
+    });
+    let section = |token_file: Option<&std::path::Path>| json!({"issuer": ISSUER, "jwks_url": "http://issuer:1/jwks.json", "unpinned": true, "token_file": token_file});
+    let config = AuthConfig::new("ron-ledger", from_json(&section(Some(&file)))).unwrap();
+    let registry = Registry::new("t");
+    let clock = ManualClock::at(NOW * 1000);
+    let auth = RonAuthorizer::with_fetch(config, &registry, clock, issuer.clone(), None).unwrap();
+    let refused = |why: &str| {
+        let said = auth.read_feed_once(0).unwrap().unwrap_err();
+        assert!(said.contains(why), "{said}");
+        let degraded = auth.degraded().unwrap();
+        assert!(degraded.contains(why), "{degraded}");
+    };
+    auth.refresh_keys_once().unwrap().unwrap();
+    refused("auth.token_file: token file");
+    write("wrong");
+    refused("status 401: the issuer does not accept the token of auth.token_file");
+    write("unscoped");
+    refused("status 403: the issuer knows this service");
+    write("good");
+    auth.read_feed_once(0).unwrap().unwrap();
+    assert_eq!(auth.degraded(), None);
+    auth.refresh_keys_once().unwrap().unwrap();
+    for (path, credential) in issuer.came.lock().iter() {
+        assert_eq!(credential.is_some(), path.ends_with("/events"), "{path}");
+    }
+    // The view stays when the credential is refused later.
+    auth.reload_json(&section(None)).unwrap();
+    for _ in 0..3 {
+        assert!(auth.read_feed_once(0).unwrap().is_err());
+    }
+    assert!(auth.revoked_now().synced());
+    refused("set auth.token_file to a file with a service token");
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -4,7 +4,7 @@ use crate::settings::from_json;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
-use ron_http::{Headers, Method};
+use ron_http::{Credential, Headers, Method};
 use ron_kernel::{Clock, ClockAlarm, Deadline, LockSpec, ManualClock, RankedMutex, Topology};
 use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
@@ -42,7 +42,7 @@ struct State {
 struct Fake(RankedMutex<State>);
 
 impl Fetch for Fake {
-    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+    fn get(&self, url: &str, _: &Credential, _: Deadline) -> Result<Vec<u8>, FetchError> {
         let mut state = self.0.lock();
         state.asked.push(url.to_owned());
         if url.ends_with("/jwks.json") {

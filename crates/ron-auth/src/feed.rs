@@ -125,7 +125,7 @@ impl RonAuthorizer {
         // read all of it again, while the current view stays in force.
         if old.synced() && !self.refresher.feed_failed.any() {
             let mut view = old.clone();
-            if let Some(checkpoint) = self.follow_feed(&issuer.events_url, &mut view, wait_s)?
+            if let Some(checkpoint) = self.follow_feed(issuer, &mut view, wait_s)?
                 && self.check_head(issuer, &view, &checkpoint)?.is_none()
             {
                 return Ok((view, checkpoint));
@@ -134,7 +134,7 @@ impl RonAuthorizer {
         }
         let known = self.seen.of(&issuer.issuer).head();
         let mut view = RevocationView::through(known.as_ref());
-        let checkpoint = self.follow_feed(&issuer.events_url, &mut view, wait_s)?;
+        let checkpoint = self.follow_feed(issuer, &mut view, wait_s)?;
         let checkpoint = checkpoint.ok_or_else(|| "the revocation feed has gaps".to_owned())?;
         if let Some(altered) = self.check_head(issuer, &view, &checkpoint)? {
             return Err(FeedRefused::Alarm(altered));
@@ -149,17 +149,16 @@ impl RonAuthorizer {
     /// does not continue the view.
     fn follow_feed(
         &self,
-        url: &str,
+        issuer: &IssuerConfig,
         view: &mut RevocationView,
         wait_s: u64,
     ) -> Result<Option<String>, String> {
         loop {
             // The first read must not wait: passports are refused until it is complete.
             let wait_s = if view.synced() { wait_s } else { 0 };
-            let url = format!("{url}?after={}&wait={wait_s}", view.after());
-            let bytes = self
-                .refresher
-                .get(&url, FETCH_DEADLINE + Duration::from_secs(wait_s))?;
+            let url = format!("{}?after={}&wait={wait_s}", issuer.events_url, view.after());
+            let within = FETCH_DEADLINE + Duration::from_secs(wait_s);
+            let bytes = self.refresher.get_events(issuer, &url, within)?;
             let page: RevocationPage = strict::from_slice(&bytes).map_err(|error| {
                 self.refresher
                     .metrics

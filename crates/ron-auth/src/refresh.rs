@@ -1,11 +1,11 @@
 //! What the two threads share that keep an authorizer's snapshots current: how they read a document, and
 //! what they count and log of it. `keys` reads the issuer's keys, `feed` follows its revocations.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ron_http::{Call, ClientConfig, HttpClient};
+use ron_http::{Call, ClientConfig, Credential, HttpClient};
 use ron_kernel::{
     Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
     Sender, Shutdown, Snapshot,
@@ -13,6 +13,7 @@ use ron_kernel::{
 
 use crate::policy_note::Ignored;
 use crate::revocation::LogAlarm;
+use crate::settings::IssuerConfig;
 
 /// Carries "read the keys now" from request threads to the key thread; one pending request is
 /// enough.
@@ -35,13 +36,20 @@ const DEGRADED_AFTER_FAILURES: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchError {
     Timeout,
+    /// The server wants another credential: 401 or 403.
+    Denied(u16),
     /// What happened, without secrets.
     Failed(String),
 }
 
 /// Reads one small document.
 pub trait Fetch: Send + Sync {
-    fn get(&self, url: &str, deadline: Deadline) -> Result<Vec<u8>, FetchError>;
+    fn get(
+        &self,
+        url: &str,
+        credential: &Credential,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, FetchError>;
     /// Aborts the read in progress and refuses all later ones.
     fn close(&self);
 }
@@ -62,18 +70,28 @@ impl HttpFetch {
 }
 
 impl Fetch for HttpFetch {
-    fn get(&self, url: &str, deadline: Deadline) -> Result<Vec<u8>, FetchError> {
-        let reply = self.0.call(Call::get(url, deadline)).map_err(|error| {
+    fn get(
+        &self,
+        url: &str,
+        credential: &Credential,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, FetchError> {
+        let header = credential.header().map(|value| ("Authorization", value));
+        let call = Call {
+            headers: header.as_slice(),
+            ..Call::get(url, deadline)
+        };
+        let reply = self.0.call(call).map_err(|error| {
             if deadline.expired() {
                 FetchError::Timeout
             } else {
                 FetchError::Failed(error.detail)
             }
         })?;
-        if reply.status == 200 {
-            Ok(reply.body)
-        } else {
-            Err(FetchError::Failed(format!("status {}", reply.status)))
+        match reply.status {
+            200 => Ok(reply.body),
+            status @ (401 | 403) => Err(FetchError::Denied(status)),
+            status => Err(FetchError::Failed(format!("status {status}"))),
         }
     }
 
@@ -125,6 +143,8 @@ pub(crate) struct Refresher {
     ignored: ClosedCounter,
     alarms: ClosedCounter,
     pub alarm: Snapshot<Option<LogAlarm>>,
+    /// Whether the last read of the feed was refused for its credential.
+    denied: AtomicBool,
     pub keys_failed: Failures,
     pub feed_failed: Failures,
     pub report: OnceLock<Report>,
@@ -167,6 +187,7 @@ impl Refresher {
             ignored,
             alarms,
             alarm: Snapshot::new(None),
+            denied: AtomicBool::new(false),
             keys_failed: Failures::none(),
             feed_failed: Failures::none(),
             report: OnceLock::new(),
@@ -188,25 +209,65 @@ impl Refresher {
         stop.on_fire(move || fetch.close());
     }
 
+    /// Reads a public document.
     pub fn get(&self, url: &str, within: Duration) -> Result<Vec<u8>, String> {
-        self.fetch
-            .get(url, Deadline::within(within))
-            .map_err(|error| match error {
-                FetchError::Timeout => {
-                    self.metrics
-                        .io_timeouts
-                        .with_label_values(&["auth_refresh"])
-                        .inc();
-                    "no answer in time".to_owned()
-                }
-                FetchError::Failed(why) => {
-                    self.metrics
-                        .upstream_fail
-                        .with_label_values(&["svc-passport"])
-                        .inc();
-                    why
-                }
-            })
+        self.get_as(&Credential::none(), url, within)
+            .map_err(|(why, _)| why)
+    }
+
+    /// Reads a page of the feed, with the service token that the issuer knows this service by.
+    pub fn get_events(
+        &self,
+        issuer: &IssuerConfig,
+        url: &str,
+        within: Duration,
+    ) -> Result<Vec<u8>, String> {
+        // Read each time, so that a new token counts without a reload.
+        let credential = match &issuer.token_file {
+            Some(path) => {
+                Credential::from_file(path).map_err(|e| format!("auth.token_file: {e}"))?
+            }
+            None => Credential::none(),
+        };
+        let read = self.get_as(&credential, url, within);
+        let denied = match &read {
+            Err((_, denied)) => *denied,
+            Ok(_) => None,
+        };
+        let Some(status) = denied else {
+            self.denied.store(false, Ordering::Relaxed);
+            return read.map_err(|(why, _)| why);
+        };
+        let why = denied_because(status, issuer.token_file.is_some());
+        // Unlike an outage, this does not end by itself.
+        if !self.denied.swap(true, Ordering::Relaxed) {
+            tracing::warn!(event = "auth_feed_denied", status, reason = %why);
+        }
+        Err(why)
+    }
+
+    /// The document, or why not, and the status if the credential was refused.
+    fn get_as(
+        &self,
+        credential: &Credential,
+        url: &str,
+        within: Duration,
+    ) -> Result<Vec<u8>, (String, Option<u16>)> {
+        let read = self.fetch.get(url, credential, Deadline::within(within));
+        read.map_err(|error| {
+            if error == FetchError::Timeout {
+                let timeouts = &self.metrics.io_timeouts;
+                timeouts.with_label_values(&["auth_refresh"]).inc();
+            } else {
+                let failures = &self.metrics.upstream_fail;
+                failures.with_label_values(&["svc-passport"]).inc();
+            }
+            match error {
+                FetchError::Timeout => ("no answer in time".to_owned(), None),
+                FetchError::Denied(status) => (format!("status {status}"), Some(status)),
+                FetchError::Failed(why) => (why, None),
+            }
+        })
     }
 
     /// Counts the ignored keys. A key that the note does not list is a failed read, which is
@@ -276,6 +337,27 @@ impl Refresher {
             }
         }
     }
+}
+
+/// What an operator has to change so that the issuer shows its feed to this service.
+fn denied_because(status: u16, has_token: bool) -> String {
+    let what = match (status, has_token) {
+        (403, _) => {
+            "the issuer knows this service, but does not show it its revocations: add the scope passport:introspect \
+             to the service's block of auth.principals in the issuer's configuration"
+        }
+        (_, true) => {
+            "the issuer does not accept the token of auth.token_file: give that file the service token that \
+             auth.principals in the issuer's configuration lists for this service, and reach the issuer through its \
+             Unix socket or over https"
+        }
+        (_, false) => {
+            "the issuer shows its revocations only to callers that it knows: set auth.token_file to a file with a \
+             service token, and list the token in auth.principals of the issuer's configuration with the scope \
+             passport:introspect"
+        }
+    };
+    format!("status {status}: {what}")
 }
 
 /// 25 ms doubling to 1 s: an issuer that starts at the same time is found within a fraction of a

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_http::Credential;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
 use ron_proto::Timestamp;
 use ron_proto::b64;
@@ -44,7 +45,7 @@ struct Served {
 struct Port(RankedMutex<Served>);
 
 impl Fetch for Port {
-    fn get(&self, url: &str, _: Deadline) -> Result<Vec<u8>, FetchError> {
+    fn get(&self, url: &str, _: &Credential, _: Deadline) -> Result<Vec<u8>, FetchError> {
         let served = self.0.lock().clone();
         if url.ends_with("/jwks.json") {
             return Ok(served.jwks.to_string().into_bytes());

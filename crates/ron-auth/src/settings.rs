@@ -1,5 +1,6 @@
 //! The settings of an authorizer, and their checks.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub struct IssuerConfig {
     pub note_keys: Vec<VerifierKey>,
     /// The revocation feed, on the host of `jwks_url`.
     pub events_url: String,
+    /// File with the service token for the feed, which the issuer does not show to everyone. `None`
+    /// where the connection identifies this service, by a user id or a client certificate.
+    pub token_file: Option<PathBuf>,
     /// Time between two reads of the keys.
     pub refresh: Duration,
 }
@@ -91,6 +95,7 @@ pub struct AuthSettings {
     pub note_url: Option<String>,
     pub note_keys: Vec<VerifierKey>,
     pub unpinned: bool,
+    pub token_file: Option<PathBuf>,
     pub refresh_interval: Duration,
     pub region: Option<String>,
     pub principals: Vec<PrincipalSettings>,
@@ -203,6 +208,7 @@ fn issuer(settings: &AuthSettings, faults: &mut Faults) -> Option<IssuerConfig> 
         note_url: on_its_host(&settings.note_url, "/v1/passport/policy"),
         note_keys: settings.note_keys.clone(),
         events_url: format!("{origin}/v1/passport/events"),
+        token_file: settings.token_file.clone(),
         refresh: settings.refresh_interval,
     })
 }
@@ -343,6 +349,7 @@ pub(crate) fn from_json(section: &serde_json::Value) -> AuthSettings {
             .map(|line| line.parse().unwrap())
             .collect(),
         unpinned: section["unpinned"] == true,
+        token_file: text(&section["token_file"]).map(PathBuf::from),
         refresh_interval: Duration::from_millis(
             section["refresh_interval"].as_u64().unwrap_or(60_000),
         ),

@@ -16,7 +16,7 @@ use ron_proto::ProblemBody;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::credential::Credential;
+use ron_http::Credential;
 
 /// Maximum attempts of a mutation that may be repeated, including the first.
 const TRIES: u32 = 3;

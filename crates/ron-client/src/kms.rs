@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, encode};
-use crate::credential::Credential;
+use ron_http::Credential;
 
 /// Versions on a page: the maximum that the service gives.
 const PAGE: u32 = 200;

@@ -14,7 +14,7 @@ use ron_proto::{Account, Asset, EpochId, Tenant};
 use serde::Serialize;
 
 use crate::call::{Caller, ClientError, encode, with_query};
-use crate::credential::Credential;
+use ron_http::Credential;
 
 #[derive(Debug, Clone)]
 pub struct LedgerClient(Caller);

@@ -17,7 +17,6 @@
 //! in ron-http's client; a call is retried only when carrying it out twice is the same as once.
 
 mod call;
-mod credential;
 mod kms;
 mod ledger;
 mod passport;
@@ -25,9 +24,9 @@ mod rewarder;
 mod wallet;
 
 pub use call::{Caller, ClientError, Outgoing, encode};
-pub use credential::Credential;
 pub use kms::KmsClient;
 pub use ledger::LedgerClient;
 pub use passport::{ClientProof, PassportClient, TokenAsk};
 pub use rewarder::RewarderClient;
+pub use ron_http::Credential;
 pub use wallet::WalletClient;

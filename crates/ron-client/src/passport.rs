@@ -13,7 +13,7 @@ use ron_proto::passport::{
 };
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
-use crate::credential::Credential;
+use ron_http::Credential;
 
 #[derive(Debug, Clone)]
 pub struct PassportClient(Caller);
@@ -201,7 +201,7 @@ impl PassportClient {
     }
 
     /// Revocations after a number, waiting up to `wait` for the next one; the deadline must be
-    /// later.
+    /// later. Needs `passport:introspect`.
     pub fn events(
         &self,
         after: u64,

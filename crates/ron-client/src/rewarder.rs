@@ -13,7 +13,7 @@ use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
-use crate::credential::Credential;
+use ron_http::Credential;
 
 #[derive(Debug, Clone)]
 pub struct RewarderClient(Caller);

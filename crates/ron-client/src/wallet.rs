@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read, with_query};
-use crate::credential::Credential;
+use ron_http::Credential;
 
 /// A client of svc-wallet. Every write carries its idempotency key, so all writes are retried.
 #[derive(Debug, Clone)]

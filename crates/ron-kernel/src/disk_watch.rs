@@ -33,6 +33,10 @@ struct Watched {
     timeouts: Counter,
 }
 
+/// Watches the calls of several threads to one disk, which may overlap. Clones share it.
+#[derive(Clone, Debug)]
+pub struct DiskWatches(Arc<[DiskWatch]>);
+
 /// A call that has not returned for longer than [`HANGS_AFTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HungDisk {
@@ -73,6 +77,13 @@ impl DiskWatch {
         calls()
     }
 
+    /// Begins a call, unless one is under way; it ends when the guard is dropped.
+    fn claim(&self) -> Option<Ended<'_>> {
+        let (began, now) = (&self.0.began, self.0.now());
+        let claimed = began.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
+        claimed.is_ok().then(|| Ended(&self.0))
+    }
+
     /// The present call, if it hangs.
     pub fn hung(&self) -> Option<HungDisk> {
         let began = self.0.began.load(Ordering::SeqCst);
@@ -81,6 +92,19 @@ impl DiskWatch {
             tracing::error!(event = "disk_hangs", why = %hung);
         }
         Some(hung)
+    }
+}
+
+impl DiskWatches {
+    pub(crate) fn new(watches: Vec<DiskWatch>) -> Self {
+        Self(watches.into())
+    }
+
+    /// Makes calls to the disk. With more callers at one time than there are watches, the last ones are
+    /// not watched; the disk hangs for those before them as well.
+    pub fn call<R>(&self, calls: impl FnOnce() -> R) -> R {
+        let _ended = self.0.iter().find_map(DiskWatch::claim);
+        calls()
     }
 }
 
@@ -151,6 +175,30 @@ mod tests {
         assert_eq!((watch.hung(), timeouts.get()), (None, 1), "it has returned");
         watch.call(|| clock.advance(Duration::from_secs(9)));
         assert_eq!(timeouts.get(), 2, "counted when nobody looked, too");
+    }
+
+    #[test]
+    fn calls_that_overlap_are_watched_each() {
+        let timeouts = Registry::new("t").counter("timeouts_total", "Calls that hung.");
+        let clock = ManualClock::at(1_000);
+        let watch = || DiskWatch::new("library", clock.clone(), timeouts.clone());
+        let each = [watch(), watch()];
+        let watches = DiskWatches::new(each.to_vec());
+        let hung = || each.each_ref().map(|watch| watch.hung().is_some());
+        watches.call(|| {
+            clock.advance(HANGS_AFTER);
+            watches.call(|| {
+                clock.advance(Duration::from_millis(1));
+                assert_eq!(hung(), [true, false], "the second has just begun");
+                clock.advance(HANGS_AFTER);
+                assert_eq!(hung(), [true, true]);
+                watches.call(|| ()); // more callers than watches
+                assert_eq!(hung(), [true, true]);
+            });
+            assert_eq!(hung(), [true, false]);
+        });
+        assert_eq!((hung(), timeouts.get()), ([false, false], 2));
+        watches.call(|| assert_eq!(hung(), [false, false]));
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub use beside::beside;
 pub use breaker::{Breaker, BreakerLimits};
 pub use credits::{Credit, Credits};
 pub use deadline::Deadline;
-pub use disk_watch::{DiskWatch, HANGS_AFTER, HungDisk};
+pub use disk_watch::{DiskWatch, DiskWatches, HANGS_AFTER, HungDisk};
 pub use guarded_clock::{DateSource, Dates, GuardedClock};
 pub use hang::{HangError, HangPool, HangSpec, Pending};
 pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};

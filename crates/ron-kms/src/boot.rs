@@ -20,7 +20,7 @@ use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
 
 /// Names of the readiness causes that this crate reports, besides those of threads and backends.
-const CAUSES: [&str; 7] = [
+pub(crate) const CAUSES: [&str; 7] = [
     "anchor",
     "attestation",
     "audit",

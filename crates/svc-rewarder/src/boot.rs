@@ -192,12 +192,14 @@ fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Sen
 
 /// Opens the library. Operators' policies that cannot be run are logged and degrade readiness.
 fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
+    let handlers = chassis.config.load().chassis().http_workers;
     let library = Library::new(
         root.to_owned(),
         settings.keys.policy_dir.clone(),
         settings.keys.policy_keys.clone(),
     )
-    .with_snapshots(settings.keys.snapshot_dir.clone());
+    .with_snapshots(settings.keys.snapshot_dir.clone())
+    .watch_disk(chassis.sup.watch_disks("library", handlers));
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy in policy.dir is refused");

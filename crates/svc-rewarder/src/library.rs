@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use ron_files::{Disk as _, OsDisk};
+use ron_kernel::DiskWatches;
 use ron_proto::rewarder::{PolicyId, SignedPolicy};
 use ron_proto::strict;
 use ron_proto::values::{ContentId, Tenant};
@@ -57,6 +58,8 @@ pub struct Library {
     keys: KeyRing,
     /// Sealed snapshots placed there by others, `<hex>.bin`, valid for every tenant.
     snapshot_dir: Option<PathBuf>,
+    /// Watches the small writes, which request handlers make.
+    disk: Option<DiskWatches>,
 }
 
 impl Library {
@@ -67,6 +70,21 @@ impl Library {
             policy_dir,
             keys,
             snapshot_dir: None,
+            disk: None,
+        }
+    }
+
+    /// Reports policies and marks that cannot be written because the disk hangs. Copies of snapshots are
+    /// not watched: a large one may take long.
+    pub fn watch_disk(mut self, disk: DiskWatches) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
+    fn small_write<R>(&self, write: impl FnOnce() -> R) -> R {
+        match &self.disk {
+            Some(disk) => disk.call(write),
+            None => write(),
         }
     }
 
@@ -98,7 +116,7 @@ impl Library {
         let path = self.snapshots(tenant).join(snapshot_name(cid));
         let now = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
         if let Ok(file) = fs::File::open(path)
-            && let Err(error) = file.set_modified(now)
+            && let Err(error) = self.small_write(|| file.set_modified(now))
         {
             tracing::warn!(event = "renew_failed", reason = %error, "the retention of a snapshot could not be restarted");
         }
@@ -205,7 +223,8 @@ impl Library {
             signature: verified.signature.clone(),
         };
         let bytes = Source::Memory(dir::to_json(&envelope)?);
-        if add_once(&dir, &file_name(id, version), &bytes)? {
+        let name = file_name(id, version);
+        if self.small_write(|| add_once(&dir, &name, &bytes))? {
             return Ok(true);
         }
         if self.stored(tenant, id, version)?.hash == verified.hash {

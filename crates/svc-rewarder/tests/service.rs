@@ -97,8 +97,9 @@ fn hang_is_reported() -> bool {
 #[test]
 fn no_run_begins_while_the_disk_is_full() {
     let data = tempfile::tempdir().expect("a directory");
-    let running =
-        start_with(data.path(), "[limits]\ndisk_reserve = \"1TiB\"\n").expect("it starts");
+    // The maximum of the key: more than any machine of a test has.
+    let full = "[limits]\ndisk_reserve = \"1024TiB\"\n";
+    let running = start_with(data.path(), full).expect("it starts");
     assert!(missing(&running).contains("disk_full"));
     let caller = Caller::new(&running);
     let request = inputs(&caller);

@@ -135,6 +135,12 @@ fn transport(report: &mut Report, name: &str, config: &Config) {
         .into_iter()
         .filter_map(|(key, url)| Some(format!("{key} = {}", plain_http(url)?)))
         .collect();
+    let auth = &config.chassis().auth;
+    if auth.token_file.is_some()
+        && let Some(url) = auth.jwks_url.as_deref().and_then(plain_http)
+    {
+        plain.push(format!("auth.jwks_url = {url}"));
+    }
     // Only the console's table has these keys.
     if let Ok(console) = config.read::<svc_admin::settings::Keys>() {
         for node in console.nodes.iter() {

@@ -25,7 +25,7 @@ pub fn log_keeper(
             let key = &bootstrap.policy_public_key;
             let _ = write!(text, "[policy]\npublic_keys = [\"{key}\"]\n\n");
         }
-        auth(&mut text, layout, base_port, &bootstrap.note_vkey);
+        auth(&mut text, layout, name, base_port, &bootstrap.note_vkey);
     }
     principals(&mut text, name, hashes);
     text
@@ -84,12 +84,11 @@ pub fn service(
     }
     // The console accepts passports only if auth.mode says so; the default lets every user of this
     // host view it.
-    auth(&mut text, layout, base_port, &bootstrap.note_vkey);
+    auth(&mut text, layout, name, base_port, &bootstrap.note_vkey);
     if name == "svc-admin" {
         nodes(&mut text, layout, bootstrap);
-    } else {
-        principals(&mut text, name, hashes);
     }
+    principals(&mut text, name, hashes);
     text
 }
 
@@ -111,12 +110,13 @@ fn head(layout: &Layout, name: &str, base_port: u16) -> String {
 /// Accepts this issuer's passports if its policy note lists the key that signed them. The issuer's
 /// name is a public one; its keys are read from a place where no other user of the host can serve
 /// keys.
-fn auth(text: &mut String, layout: &Layout, base_port: u16, note_vkey: &str) {
+fn auth(text: &mut String, layout: &Layout, name: &str, base_port: u16, note_vkey: &str) {
     let _ = write!(
         text,
-        "[auth]\nissuer = \"http://127.0.0.1:{}\"\njwks_url = {}\nnote_vkey = [\"{note_vkey}\"]\n\n",
+        "[auth]\nissuer = \"http://127.0.0.1:{}\"\njwks_url = {}\nnote_vkey = [\"{note_vkey}\"]\ntoken_file = {}\n\n",
         api_port(base_port, "svc-passport"),
-        quoted(&fleet::jwks_url(layout))
+        quoted(&fleet::jwks_url(layout)),
+        quoted(&layout.token(name, "svc-passport").display().to_string())
     );
 }
 

@@ -19,7 +19,7 @@ pub use self::view::{
     LiveLock, LiveQueue, LiveThread, PlaneState, TopologyLive, Verdict, os_thread_names,
 };
 use crate::deadline::Deadline;
-use crate::disk_watch::{DiskWatch, HungDisk};
+use crate::disk_watch::{DiskWatch, DiskWatches, HungDisk};
 use crate::metrics::KernelMetrics;
 use crate::scope::ServiceScope;
 use crate::shutdown::{Shutdown, ShutdownTrigger};
@@ -304,6 +304,11 @@ impl Supervisor {
         let watch = DiskWatch::new(op, self.0.clock.clone(), timeouts.with_label_values(&[op]));
         self.0.disks.lock().push(watch.clone());
         watch
+    }
+
+    /// The same for calls of so many threads, which may overlap.
+    pub fn watch_disks(&self, op: &'static str, threads: usize) -> DiskWatches {
+        DiskWatches::new((0..threads).map(|_| self.watch_disk(op)).collect())
     }
 
     /// Of the calls to a disk that hang at present, the longest.

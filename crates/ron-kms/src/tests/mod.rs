@@ -35,6 +35,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::{Config, DataDir, ReadyBoard};
 use serde::de::DeserializeOwned;
 
+use crate::boot::CAUSES;
 use crate::engine::{Engine, EngineError, EngineParts};
 use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
@@ -151,6 +152,7 @@ impl Rig {
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);
+        ready.declare(&CAUSES);
         // Different keys in each engine, the same in each run.
         static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let seed = ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

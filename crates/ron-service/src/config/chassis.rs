@@ -96,6 +96,10 @@ crate::settings! {
         /// Trust the key set of an issuer that has no policy note. Over plain http, any process
         /// that occupies the issuer's port can then make passports.
         "auth.unpinned" => unpinned: bool = "false", reloadable;
+        /// File (0600) with the service token by which this service reads the issuer's revocations;
+        /// read at each use. Empty where the issuer knows the service by its user id or client
+        /// certificate.
+        "auth.token_file" => token_file: Option<PathBuf>, reloadable;
         /// Post-quantum signatures of passports: off, or (one valid signature is enough), and (all
         /// must be valid), require (all, and one must be ML-DSA unless marked pq.fallback) or
         /// pq_only.
@@ -174,7 +178,7 @@ crate::settings! {
         "limits.body_memory" => body_memory: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Front);
         /// Bytes that must stay free on the disk of data_dir: with less, writes are refused until
         /// there is room again.
-        "limits.disk_reserve" => disk_reserve: ByteSize = "64MiB", range("0B", "1TiB"), reloadable;
+        "limits.disk_reserve" => disk_reserve: ByteSize = "64MiB", range("0B", "1024TiB"), reloadable;
         /// Maximum long polls at one time; further ones get 429.
         "limits.long_polls" => long_polls: usize = "256", range("1", "65536"), restart(Front);
         /// Maximum long polls of one peer at one time; further ones get 429.
@@ -317,6 +321,7 @@ fn auth_settings(settings: &ChassisSettings) -> AuthSettings {
         note_url: auth.note_url,
         note_keys: auth.note_keys,
         unpinned: auth.unpinned,
+        token_file: auth.token_file,
         refresh_interval: auth.refresh_interval,
         region: auth.region,
         insecure_loopback: settings.insecure_loopback,

@@ -1,11 +1,12 @@
-//! `GET /v1/passport/events`: the ordered revocation feed, by long poll. No authentication.
+//! `GET /v1/passport/events`: the ordered revocation feed, by long poll. It opens the leaves of the public revocation log,
+//! so it needs `passport:introspect`: as a listed service, or with a passport.
 
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Route};
 use ron_kernel::{Deadline, SendError};
-use ron_proto::Problem;
 use ron_proto::passport::RevocationPage;
+use ron_proto::{Problem, scope};
 
 use super::Api;
 use crate::revoke::RevokeEvent;
@@ -15,7 +16,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     Route::new(
         Method::GET,
         "/v1/passport/events",
-        Need::Public,
+        Need::Scope(scope::PASSPORT_INTROSPECT),
         move |req, responder| {
             handle(&api, &req, responder);
         },

@@ -181,6 +181,7 @@ mod tests {
 
     fn health() -> (IssueHealth, ReadyBoard) {
         let ready = ReadyBoard::new(&Registry::new("t"));
+        ready.declare(&[CAUSE]);
         let health = IssueHealth::new(ready.clone());
         (health, ready)
     }

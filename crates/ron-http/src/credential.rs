@@ -50,7 +50,7 @@ impl Credential {
     }
 
     /// The value of the `Authorization` header.
-    pub(crate) fn header(&self) -> Option<&str> {
+    pub fn header(&self) -> Option<&str> {
         std::str::from_utf8(self.0.as_ref()?.expose()).ok()
     }
 }
