@@ -32,7 +32,7 @@ use crate::net;
 use crate::{policy, verifiers};
 
 /// Calls between services: caller, callee, scopes, KMS key prefixes.
-pub const CALLS: [(&str, &str, &str, &str); 14] = [
+pub const CALLS: [(&str, &str, &str, &str); 15] = [
     (
         "svc-passport",
         "ron-kms",
