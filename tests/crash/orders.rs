@@ -233,7 +233,7 @@ const TROUBLES: [Trouble; 4] = [
 /// The disk of the money has no room for a moment.
 fn fill_disk(fleet: &Fleet, for_ms: u64) {
     const WRITERS: [&str; 2] = ["ron-ledger", "svc-wallet"];
-    fleet.reserve_disk(&WRITERS, "1TiB");
+    fleet.reserve_disk(&WRITERS, "1024TiB");
     for service in WRITERS {
         fleet.wait_disk_full(service, true);
     }

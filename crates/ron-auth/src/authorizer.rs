@@ -507,6 +507,7 @@ enum Scheme {
 fn service_principal(entry: &ServicePrincipal) -> Principal {
     Principal {
         name: entry.name.clone(),
+        client: None,
         tenant: entry.tenant.clone(),
         scopes: entry.scopes.clone(),
         caveats: Arc::from([]),
@@ -548,6 +549,7 @@ fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthRe
 fn principal_of(verified: &Verified) -> Principal {
     Principal {
         name: verified.claims.sub.clone(),
+        client: verified.claims.client_id.clone(),
         tenant: verified.claims.tenant.clone(),
         scopes: verified.scopes.clone(),
         caveats: verified.caveats.clone(),

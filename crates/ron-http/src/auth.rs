@@ -31,6 +31,8 @@ pub enum PrincipalKind {
 pub struct Principal {
     /// The name: a service, a client, the subject of a passport.
     pub name: String,
+    /// The client that a passport was issued to, as the issuer names it; `None` without a passport.
+    pub client: Option<String>,
     /// The tenant it acts for.
     pub tenant: Tenant,
     /// The scopes it holds.
@@ -51,6 +53,7 @@ impl Principal {
     pub fn public() -> Self {
         Self {
             name: "public".to_owned(),
+            client: None,
             tenant: "default".parse().expect("a constant, valid tenant"),
             scopes: Arc::from([]),
             caveats: Arc::from([]),

@@ -186,6 +186,7 @@ impl Drop for Custody {
 fn caller(tenant: Tenant) -> Principal {
     Principal {
         name: CALLER.into(),
+        client: None,
         tenant,
         scopes: Arc::from([]),
         caveats: Arc::from([]),

@@ -373,7 +373,7 @@ pub enum Operation {
 pub struct WalletPolicy {
     /// Increases with every change; an older version is rejected.
     pub version: u64,
-    /// Rules; the first that matches tenant, principal, action, account and asset decides.
+    /// Rules; the first that matches all that it names decides.
     pub rules: Vec<WalletRule>,
 }
 
@@ -386,12 +386,19 @@ pub struct WalletRule {
     pub tenant: Tenant,
     /// Subject of the token: exact, or a prefix ending in `*`.
     pub principal: String,
+    /// Clients whose tokens the rule is for, exact; when absent, those of any client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<Vec<String>>,
     /// Allowed actions.
     pub actions: Vec<WalletAction>,
-    /// Accounts: exact, or a prefix ending in `*`. Decisive is the debited account of a transfer,
+    /// Accounts: exact, or a prefix ending in `*`. `{subject}` and `{client}` stand for those of the token, if they
+    /// have 1 to 64 characters of `[A-Za-z0-9_-]`; `{subject}` needs `clients`. Decisive is the debited account of a transfer,
     /// the credited account of an issue, the account of the hold for a capture or release, the account
     /// that is debited now for a reversal.
     pub accounts: Vec<String>,
+    /// Accounts that a transfer or capture may credit, written as in `accounts`; when absent, all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payees: Option<Vec<String>>,
     /// Assets: exact, or `*`.
     pub assets: Vec<String>,
     /// Maximum of one operation, in minor units.

@@ -12,7 +12,7 @@ use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queu
 use ron_proto::wallet::WalletPolicy;
 use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::lag::{Follower, FollowerLag};
-use ron_service::signed_policy::{PolicyError, SignedPolicy};
+use ron_service::signed_policy::{PolicyError, SignedPolicy, policy_paths};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
 
 use crate::answers::AnswersReader;
@@ -371,7 +371,15 @@ fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) 
 
 /// Loads the signed policy from its files.
 fn load_policy(settings: &Settings) -> Result<SignedPolicy<WalletPolicy>, PolicyError> {
-    signed_policy::load(&settings.policy_dir, "wallet", &settings.policy_keys)
+    let found = signed_policy::load(&settings.policy_dir, "wallet", &settings.policy_keys)?;
+    crate::policy::check(&found.policy).map_err(|why| {
+        let (file, _) = policy_paths(&settings.policy_dir, "wallet");
+        PolicyError {
+            file: file.display().to_string(),
+            why,
+        }
+    })?;
+    Ok(found)
 }
 
 fn on_reload(

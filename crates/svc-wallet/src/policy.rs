@@ -9,10 +9,14 @@ use ron_proto::{Account, Amount, Asset, Problem, Tenant};
 pub struct PolicyRequest<'a> {
     pub tenant: &'a Tenant,
     pub principal: &'a str,
+    /// The client of the caller's passport.
+    pub client: Option<&'a str>,
     pub action: WalletAction,
     /// The debited account; credited for an issue, read for a read; `None` for an operation on all
     /// accounts.
     pub account: Option<&'a Account>,
+    /// The credited account of a transfer or capture; `None` for other operations.
+    pub payee: Option<&'a Account>,
     /// The asset; `None` for an operation on all assets.
     pub asset: Option<&'a Asset>,
     /// Minor units; `None` for reads, and for an amount that only the ledger knows.
@@ -56,11 +60,83 @@ pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
 }
 
 fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
-    rule.tenant == *ask.tenant
-        && matches(&rule.principal, ask.principal)
+    let caller = Caller {
+        tenant: ask.tenant,
+        principal: ask.principal,
+        client: ask.client,
+    };
+    let names = |patterns: &[String], name: Option<&Account>| {
+        let name = name.map(Account::as_str);
+        patterns.iter().any(|pattern| caller.covers(pattern, name))
+    };
+    let payees = rule.payees.as_deref();
+    caller.is_of(rule)
         && rule.actions.contains(&ask.action)
-        && covers(&rule.accounts, ask.account.map(Account::as_str))
+        && names(&rule.accounts, ask.account)
         && covers(&rule.assets, ask.asset.map(Asset::as_str))
+        && (ask.payee.is_none() || payees.is_none_or(|payees| names(payees, ask.payee)))
+}
+
+/// The caller of an operation, as rules see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    pub tenant: &'a Tenant,
+    pub principal: &'a str,
+    pub client: Option<&'a str>,
+}
+
+const SUBJECT: &str = "{subject}";
+const CLIENT: &str = "{client}";
+
+impl Caller<'_> {
+    /// Whether the rule is for this caller.
+    fn is_of(&self, rule: &WalletRule) -> bool {
+        let named = |clients: &Vec<String>| {
+            let client = self.client;
+            client.is_some_and(|client| clients.iter().any(|named| named == client))
+        };
+        rule.tenant == *self.tenant
+            && matches(&rule.principal, self.principal)
+            && rule.clients.as_ref().is_none_or(named)
+    }
+
+    /// Whether a pattern of accounts, filled for this caller, matches the name; without a name, whether
+    /// it matches all names.
+    fn covers(&self, pattern: &str, name: Option<&str>) -> bool {
+        let Some(name) = name else {
+            return pattern == "*";
+        };
+        if !pattern.contains('{') {
+            return matches(pattern, name);
+        }
+        let mut filled = pattern.to_owned();
+        for (template, value) in [(SUBJECT, Some(self.principal)), (CLIENT, self.client)] {
+            if !pattern.contains(template) {
+                continue;
+            }
+            // Another value could name more than one account, or the account of another caller.
+            let Some(value) = value.filter(|value| fills(value)) else {
+                return false;
+            };
+            filled = filled.replace(template, value);
+        }
+        matches(&filled, name)
+    }
+
+    /// Whether the caller may read something in this asset.
+    pub fn reads_asset(&self, policy: &WalletPolicy, asset: &Asset) -> bool {
+        policy.rules.iter().any(|rule| {
+            self.is_of(rule)
+                && rule.actions.contains(&WalletAction::Read)
+                && covers(&rule.assets, Some(asset.as_str()))
+        })
+    }
+}
+
+/// Whether a subject or client can stand in the name of an account.
+fn fills(value: &str) -> bool {
+    let usual = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=64).contains(&value.len()) && value.bytes().all(usual)
 }
 
 /// Whether one of the patterns matches the name; without a name, whether they match all names.
@@ -68,16 +144,6 @@ fn covers(patterns: &[String], name: Option<&str>) -> bool {
     patterns.iter().any(|pattern| match name {
         Some(name) => matches(pattern, name),
         None => pattern == "*",
-    })
-}
-
-/// Whether the caller may read something in this asset.
-pub fn reads_asset(policy: &WalletPolicy, tenant: &Tenant, principal: &str, asset: &Asset) -> bool {
-    policy.rules.iter().any(|rule| {
-        rule.tenant == *tenant
-            && matches(&rule.principal, principal)
-            && rule.actions.contains(&WalletAction::Read)
-            && covers(&rule.assets, Some(asset.as_str()))
     })
 }
 
@@ -89,6 +155,31 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     }
 }
 
+/// Checks what the form of a policy does not show.
+///
+/// # Errors
+/// The rule that cannot work as it was meant, and why.
+pub fn check(policy: &WalletPolicy) -> Result<(), String> {
+    for (at, rule) in policy.rules.iter().enumerate() {
+        let refuse = |why: String| Err(format!("rule {}: {why}", at + 1));
+        let patterns = rule.accounts.iter().chain(rule.payees.iter().flatten());
+        for pattern in patterns {
+            let rest = pattern.replace(SUBJECT, "").replace(CLIENT, "");
+            if rest.contains(['{', '}']) {
+                return refuse(format!(
+                    "{pattern} has a template that is neither {SUBJECT} nor {CLIENT}"
+                ));
+            }
+            if pattern.contains(SUBJECT) && rule.clients.is_none() {
+                return refuse(format!(
+                    "{pattern} needs `clients`: any client could choose a subject, so name those whose subjects you trust"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,8 +189,10 @@ mod tests {
             |principal: &str, actions: &[WalletAction], accounts: &[&str], per_op| WalletRule {
                 tenant: Tenant::default(),
                 principal: principal.to_owned(),
+                clients: None,
                 actions: actions.to_vec(),
                 accounts: accounts.iter().map(|s| (*s).to_owned()).collect(),
+                payees: None,
                 assets: vec!["rpl".to_owned()],
                 per_op,
                 daily: Some(Amount(500)),
@@ -136,8 +229,10 @@ mod tests {
             let ask = PolicyRequest {
                 tenant: &here,
                 principal,
+                client: None,
                 action,
                 account: Some(&account),
+                payee: None,
                 asset: Some(&asset),
                 amount: Some(Amount(amount)),
             };
@@ -230,14 +325,129 @@ mod tests {
         let ask = PolicyRequest {
             tenant: &tenant,
             principal: "alice",
+            client: None,
             action: WalletAction::Transfer,
             account: Some(&account),
+            payee: None,
             asset: Some(&asset),
             amount: None,
         };
         for (configured, most) in [(1_000, 100), (50, 50)] {
             let allowed = decide(&policy(), &ask, Amount(configured)).unwrap();
             assert_eq!(allowed.per_op, Amount(most));
+        }
+    }
+
+    /// Whether `subject` of `client` may pay from `account` to `payee`.
+    fn pays(
+        rule: &WalletRule,
+        (client, subject): (Option<&str>, &str),
+        account: &str,
+        payee: &str,
+    ) -> bool {
+        let policy = WalletPolicy {
+            version: 1,
+            rules: vec![rule.clone()],
+        };
+        let (account, payee) = (account.parse().unwrap(), payee.parse().unwrap());
+        let (tenant, asset) = (Tenant::default(), "rpl".parse().unwrap());
+        let ask = PolicyRequest {
+            tenant: &tenant,
+            principal: subject,
+            client,
+            action: WalletAction::Transfer,
+            account: Some(&account),
+            payee: Some(&payee),
+            asset: Some(&asset),
+            amount: Some(Amount(1)),
+        };
+        decide(&policy, &ask, Amount(10)).is_ok()
+    }
+
+    fn template(accounts: &str, payees: Option<&str>) -> WalletRule {
+        WalletRule {
+            principal: "*".to_owned(),
+            clients: Some(vec!["shop".to_owned()]),
+            accounts: vec![accounts.to_owned()],
+            payees: payees.map(|pattern| vec![pattern.to_owned()]),
+            ..policy().rules[0].clone()
+        }
+    }
+
+    #[test]
+    fn a_template_gives_each_subject_its_own_account_and_no_other() {
+        let rule = template("user:{subject}", None);
+        let shop = |subject: &'static str| (Some("shop"), subject);
+        assert!(pays(&rule, shop("alice"), "user:alice", "x"));
+        assert!(!pays(&rule, shop("alice"), "user:bob", "x"));
+        assert!(!pays(&rule, shop("alice"), "user:alice2", "x"));
+        // Subjects of others, and none at all.
+        assert!(!pays(&rule, (Some("other"), "alice"), "user:alice", "x"));
+        assert!(!pays(&rule, (None, "alice"), "user:alice", "x"));
+        let long = "a".repeat(65);
+        for hostile in [
+            "",
+            "*",
+            "a*",
+            "a:b",
+            "a/b",
+            "{client}",
+            "{subject}",
+            "alice ",
+            &long,
+        ] {
+            assert!(
+                !pays(&rule, (Some("shop"), hostile), "user:alice", "x"),
+                "{hostile}"
+            );
+            assert!(
+                !pays(&rule, (Some("shop"), hostile), "user:a", "x"),
+                "{hostile}"
+            );
+        }
+        let named: String = format!("user:{}", "a".repeat(64));
+        assert!(pays(&rule, (Some("shop"), &"a".repeat(64)), &named, "x"));
+        // Several accounts of a subject, below a separator.
+        let several = template("{client}:{subject}:*", None);
+        assert!(pays(&several, shop("alice"), "shop:alice:savings", "x"));
+        assert!(!pays(&several, shop("alice"), "shop:alice2:savings", "x"));
+        // A subject that is named like a template is not filled in again.
+        let mut both = template("{subject}-{client}", None);
+        both.clients = Some(vec!["{subject}".to_owned()]);
+        assert!(!pays(&both, (Some("{subject}"), "a"), "a-a", "x"));
+    }
+
+    #[test]
+    fn a_rule_with_payees_lets_money_go_to_them_alone() {
+        let rule = template("user:{subject}", Some("shop:*"));
+        let alice = (Some("shop"), "alice");
+        assert!(pays(&rule, alice, "user:alice", "shop:till"));
+        assert!(!pays(&rule, alice, "user:alice", "user:bob"));
+        let own = template("user:{subject}", Some("saved:{subject}"));
+        assert!(pays(&own, alice, "user:alice", "saved:alice"));
+        assert!(!pays(&own, alice, "user:alice", "saved:bob"));
+    }
+
+    #[test]
+    fn a_policy_with_a_template_that_cannot_work_is_refused() {
+        let fault = |rule: WalletRule| {
+            let rules = vec![template("user:{subject}", None), rule];
+            check(&WalletPolicy { version: 1, rules })
+        };
+        assert_eq!(fault(template("a:{client}", Some("{subject}"))), Ok(()));
+        let mut anyone = template("user:{subject}", None);
+        anyone.clients = None;
+        assert!(
+            fault(anyone)
+                .unwrap_err()
+                .starts_with("rule 2: user:{subject} needs")
+        );
+        for bad in ["{sub}", "{subject", "a}", "{client}{Subject}"] {
+            assert!(
+                fault(template(bad, None)).unwrap_err().contains("neither"),
+                "{bad}"
+            );
+            assert!(fault(template("a", Some(bad))).is_err(), "{bad}");
         }
     }
 }

@@ -64,6 +64,7 @@ fn wallet() -> WalletPolicy {
         rules: vec![WalletRule {
             tenant: Tenant::default(),
             principal: "operator".to_owned(),
+            clients: None,
             actions: vec![
                 WalletAction::Read,
                 WalletAction::Issue,
@@ -74,6 +75,7 @@ fn wallet() -> WalletPolicy {
                 WalletAction::Admin,
             ],
             accounts: any(),
+            payees: None,
             assets: any(),
             per_op: None,
             daily: None,

@@ -106,6 +106,7 @@ pub fn memory_settings() -> Settings {
 
 pub fn principal(tenant: &str, prefixes: Option<&[&str]>) -> Principal {
     Principal {
+        client: None,
         name: "tester".into(),
         tenant: tenant.parse().expect("tenant"),
         scopes: Arc::from([]),

@@ -182,6 +182,7 @@ impl Kms {
         CallContext {
             caller: Principal {
                 name: SELF.into(),
+                client: None,
                 tenant: tenant.clone(),
                 scopes: Arc::from([]),
                 caveats: Arc::from([]),

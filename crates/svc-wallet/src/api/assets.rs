@@ -10,7 +10,7 @@ use ron_proto::{Asset, Problem, scope};
 use super::history::{MIN_SEQ, given};
 use super::submit::{Accepted, write_by};
 use super::writes::tag;
-use super::{Api, param, sequence};
+use super::{Access, Api, param, sequence};
 use crate::policy;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -59,10 +59,12 @@ fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
     req.query_only(&[])?;
     let asset: Asset = param(req, "asset")?;
     api.check_asset(req, &asset)?;
-    let caller = &req.principal;
-    let reads = api
-        .policy
-        .with(|p| policy::reads_asset(&p.policy, &caller.tenant, &caller.name, &asset));
+    let caller = policy::Caller {
+        tenant: &req.principal.tenant,
+        principal: &req.principal.name,
+        client: req.principal.client.as_deref(),
+    };
+    let reads = api.policy.with(|p| caller.reads_asset(&p.policy, &asset));
     if !reads {
         return Err(Problem::forbidden(
             "the wallet policy has no rule by which you may read in this asset",
@@ -78,7 +80,11 @@ fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
 
 /// Checks that the caller administers all accounts.
 fn administers(api: &Api, req: &Request, asset: &Asset) -> Result<(), Problem> {
-    api.allow_on(req, WalletAction::Admin, None, Some(asset), None)?;
+    let access = Access {
+        asset: Some(asset),
+        ..Access::to(WalletAction::Admin)
+    };
+    api.check(req, access)?;
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 use super::submit::{Accepted, write};
 use super::tx;
 use super::writes::{Debit, Tag, WriteEntry, not_reserved, positive, tag};
-use super::{Api, body_or_default, param};
+use super::{Access, Api, body_or_default, param};
 use crate::topology::HOLDS;
 
 /// Holds per generation; at most twice as many are kept in the two generations together.
@@ -129,6 +129,7 @@ pub fn make(api: &Api, req: &Request, tag: Tag, body: HoldMoney) -> Result<Write
     let debit = Debit {
         action: WalletAction::Hold,
         from: &body.from,
+        to: None,
         asset: &body.asset,
         amount: body.amount_minor,
         nonce: body.nonce,
@@ -167,14 +168,15 @@ pub fn capture(
     body.amount_minor.map_or(Ok(()), positive)?;
     not_reserved(&body.to)?;
     let (hold, facts) = terms()?;
-    api.allow(
-        req,
-        WalletAction::Hold,
-        &facts.from,
-        Some(&facts.asset),
+    let access = Access {
+        account: Some(&facts.from),
+        payee: Some(&body.to),
+        asset: Some(&facts.asset),
         // All that is left is at most what the hold had at first.
-        Some(body.amount_minor.unwrap_or(facts.amount)),
-    )?;
+        amount: Some(body.amount_minor.unwrap_or(facts.amount)),
+        ..Access::to(WalletAction::Hold)
+    };
+    api.check(req, access)?;
     let entry = Entry::Capture {
         tenant: tag.owned.tenant,
         principal: tag.owned.principal,

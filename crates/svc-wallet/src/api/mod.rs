@@ -132,19 +132,18 @@ impl Api {
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
-        self.allow_on(req, action, Some(account), asset, amount)
+        let access = Access {
+            account: Some(account),
+            asset,
+            amount,
+            ..Access::to(action)
+        };
+        self.check(req, access)
     }
 
-    /// The same for an operation that may be on all accounts.
-    fn allow_on(
-        &self,
-        req: &Request,
-        action: WalletAction,
-        account: Option<&Account>,
-        asset: Option<&Asset>,
-        amount: Option<Amount>,
-    ) -> Result<Allowed, Problem> {
-        self.judge(&req.principal, action, account, asset, amount)
+    /// The same for any operation.
+    fn check(&self, req: &Request, access: Access<'_>) -> Result<Allowed, Problem> {
+        self.judge(&req.principal, access)
             .map_err(|(reason, problem)| self.refused(req, reason, problem))
     }
 
@@ -152,16 +151,22 @@ impl Api {
     fn judge(
         &self,
         caller: &Principal,
-        action: WalletAction,
-        account: Option<&Account>,
-        asset: Option<&Asset>,
-        amount: Option<Amount>,
+        access: Access<'_>,
     ) -> Result<Allowed, (&'static str, Problem)> {
+        let Access {
+            action,
+            account,
+            payee,
+            asset,
+            amount,
+        } = access;
         let ask = PolicyRequest {
             tenant: &caller.tenant,
             principal: &caller.name,
+            client: caller.client.as_deref(),
             action,
             account,
+            payee,
             asset,
             amount,
         };
@@ -217,6 +222,29 @@ impl Api {
         self.metrics
             .ledger_failed("read", matches!(error, ClientError::Unknown { .. }));
         Problem::unavailable("the ledger cannot be read now", 2)
+    }
+}
+
+/// What a caller wants to do, as [`PolicyRequest`] has it.
+#[derive(Clone, Copy)]
+struct Access<'a> {
+    action: WalletAction,
+    account: Option<&'a Account>,
+    payee: Option<&'a Account>,
+    asset: Option<&'a Asset>,
+    amount: Option<Amount>,
+}
+
+impl Access<'_> {
+    /// An action on all accounts and assets.
+    const fn to(action: WalletAction) -> Self {
+        Self {
+            action,
+            account: None,
+            payee: None,
+            asset: None,
+            amount: None,
+        }
     }
 }
 

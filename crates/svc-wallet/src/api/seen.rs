@@ -5,7 +5,7 @@ use ron_proto::ledger::{Event, ListedAccount};
 use ron_proto::wallet::WalletAction;
 use ron_proto::{Account, Asset, Caveat, Problem};
 
-use super::{Api, is_own};
+use super::{Access, Api, is_own};
 
 /// What an entry concerns: what it moved, or what a refused one asked for.
 struct Concerns {
@@ -57,8 +57,12 @@ impl Api {
         account: &Account,
         asset: Option<&Asset>,
     ) -> bool {
-        self.judge(caller, WalletAction::Read, Some(account), asset, None)
-            .is_ok()
+        let access = Access {
+            account: Some(account),
+            asset,
+            ..Access::to(WalletAction::Read)
+        };
+        self.judge(caller, access).is_ok()
     }
 
     /// Whether the caller may see an entry: its own, or one that concerns an account that it may read.

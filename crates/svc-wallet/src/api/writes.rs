@@ -9,7 +9,7 @@ use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
 use ron_proto::{Account, Amount, Asset, DebitAmount, Problem, scope};
 
 use super::submit::{Accepted, write};
-use super::{Api, request_key};
+use super::{Access, Api, request_key};
 use crate::policy::limits_exceeded;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
@@ -95,6 +95,7 @@ pub fn transfer(api: &Api, req: &Request, tag: Tag, body: Transfer) -> Result<Wr
     let debit = Debit {
         action: WalletAction::Transfer,
         from: &body.from,
+        to: Some(&body.to),
         asset: &body.asset,
         amount: body.amount_minor,
         nonce: body.nonce,
@@ -123,6 +124,7 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
     let debit = Debit {
         action: WalletAction::Burn,
         from: &body.from,
+        to: None,
         asset: &body.asset,
         amount: body.amount_minor,
         nonce: body.nonce,
@@ -150,6 +152,8 @@ pub fn burn(api: &Api, req: &Request, tag: Tag, body: Burn) -> Result<WriteEntry
 pub struct Debit<'b> {
     pub action: WalletAction,
     pub from: &'b Account,
+    /// The credited account of a transfer.
+    pub to: Option<&'b Account>,
     pub asset: &'b Asset,
     pub amount: DebitAmount,
     pub nonce: Option<u64>,
@@ -179,7 +183,14 @@ impl Debit<'_> {
             ));
         }
         not_reserved(self.from)?;
-        let allowed = api.allow(req, self.action, self.from, Some(self.asset), amount)?;
+        let access = Access {
+            account: Some(self.from),
+            payee: self.to,
+            asset: Some(self.asset),
+            amount,
+            ..Access::to(self.action)
+        };
+        let allowed = api.check(req, access)?;
         let of_token = caveats::per_op(&req.principal.caveats);
         let most = of_token.map_or(allowed.per_op, |most| most.min(allowed.per_op));
         // The ledger refuses a whole commit for an entry that may move nothing, and with it the entries of others.
