@@ -115,6 +115,12 @@ fn the_doctor_finds_what_is_wrong_and_says_what_to_do() {
         "{warned:?}"
     );
     assert!(warned[0].1.contains("insecure_loopback") && warned[1].1.contains(plainly[0]));
+    // The issuer's revocations need a service token, too.
+    let socket = ron_tests::socket_of(dir, "svc-passport", "api");
+    let plain = text.replace(&socket, "http://127.0.0.1:7450");
+    fs::write(&config, &plain).unwrap();
+    let plainly = ["auth.jwks_url = http://127.0.0.1:7450/", "unix:/"];
+    wrong(dir, "svc-wallet peers", &plainly);
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();

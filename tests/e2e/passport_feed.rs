@@ -100,7 +100,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn start(fleet: &Fleet, name: &'static str, token: &str) -> Self {
+    fn start(fleet: &Fleet, name: &'static str, token: &str, more: &[String]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let OwnPlace {
             api,
@@ -110,6 +110,7 @@ impl Follower {
         let (token_file, log) = (data.path().join("issuer.token"), data.path().join("log"));
         write_token(&token_file, token);
         sets.push(format!("auth.token_file={}", token_file.display()));
+        sets.extend_from_slice(more);
         if name == "svc-wallet" {
             sets.push(format!("ledger.url={}", fleet.api_socket("ron-ledger")));
         }
@@ -171,7 +172,7 @@ fn a_follower_that_is_refused_keeps_its_revocations_and_says_what_to_do() {
         let jti = |token: &str| claims(token)["jti"].clone();
 
         // From its start: no revocations, so no passports, and everything else.
-        let follower = Follower::start(&fleet, name, &wrong);
+        let follower = Follower::start(&fleet, name, &wrong, &[]);
         let says = |what: &str| {
             until(&format!("{name} says {what}"), || {
                 follower.degraded(&fleet).contains(what)
@@ -224,6 +225,19 @@ fn a_follower_that_is_refused_keeps_its_revocations_and_says_what_to_do() {
             follower.log().lines().count()
         );
     }
+}
+
+#[test]
+fn the_token_is_not_sent_to_whatever_holds_the_issuers_port() {
+    let fleet = Fleet::start();
+    let good = fleet.service_token("ron-kms", "svc-passport");
+    let keys = format!("{}/.well-known/jwks.json", fleet.api("svc-passport"));
+    let plain = [format!("auth.jwks_url={keys}")];
+    let follower = Follower::start(&fleet, "ron-kms", &good, &plain);
+    until("it says which setting to change", || {
+        let why = follower.degraded(&fleet);
+        why.contains("auth.jwks_url: a service token is not sent over plain TCP")
+    });
 }
 
 #[test]

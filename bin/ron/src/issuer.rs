@@ -47,13 +47,13 @@ enum Command {
     as auth.note_vkey, and must not be older than a note they have seen; nor may the revocation log be another or a shorter\n\
     one. After a restore of the issuer, or when its note key was rotated or lost, they refuse it until an operator has confirmed it. The command asks the KMS for the key;\n\
     if the KMS is unavailable too, compare the key with a copy that you trust before you use --yes.\n\n\
-    Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url http://127.0.0.1:7450"
+    Examples:\n  ron issuer trust\n  ron issuer trust --yes\n  ron issuer trust --data-dir /srv/ron --url https://id.example.org"
 )]
 struct TrustArgs {
     /// Data directory, as given to `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Base URL of the issuer's API; that of the data directory when absent.
+    /// Base URL of the issuer's API, https or a Unix socket; that of the data directory when absent.
     #[arg(long)]
     url: Option<String>,
     /// Pin the keys that sign the note, and no others, in the configurations of all services, and

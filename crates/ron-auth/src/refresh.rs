@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use ron_http::{Call, ClientConfig, Credential, HttpClient};
+use ron_http::{Call, ClientConfig, Credential, Failure, HttpClient};
 use ron_kernel::{
     Backoff, ClosedCounter, Deadline, KernelMetrics, Overflow, QueueSpec, Receiver, Registry,
     Sender, Shutdown, Snapshot,
@@ -84,6 +84,8 @@ impl Fetch for HttpFetch {
         let reply = self.0.call(call).map_err(|error| {
             if deadline.expired() {
                 FetchError::Timeout
+            } else if error.kind == Failure::Withheld {
+                FetchError::Failed(format!("auth.jwks_url: {}", error.detail))
             } else {
                 FetchError::Failed(error.detail)
             }
