@@ -65,4 +65,5 @@ mod wallet_batches;
 mod wallet_faults;
 mod wallet_feed;
 mod wallet_history;
+mod wallet_policy;
 mod webhooks;

@@ -9,7 +9,9 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::policy::{PolicySig, policy_digest};
 use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
+use ron_proto::wallet::WalletPolicy;
 use ron_proto::{Kid, b64, jcs, strict};
+use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
 use svc_rewarder::calculus::check_policy;
@@ -65,9 +67,12 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
         .map_err(|e| format!("cannot read {}: {e}", args.file.display()))?;
     let tree: serde_json::Value =
         strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
-    if args.kind == POLICY_KIND {
-        check_reward(&tree).map_err(|e| format!("{}: {e}", args.file.display()))?;
-    }
+    let usable = match args.kind.as_str() {
+        POLICY_KIND => check_reward(&tree),
+        WalletPolicy::KIND => check_wallet(&tree),
+        _ => Ok(()),
+    };
+    usable.map_err(|e| format!("{}: {e}", args.file.display()))?;
     let credential = Credential::from_file(&layout.operator_token())?;
     let at = fleet::reach(&layout, "ron-kms")?;
     let kms = KmsClient::new(&at.url, credential, at.http);
@@ -79,6 +84,12 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
     Ok(())
+}
+
+/// A policy that the wallet would refuse is not signed.
+fn check_wallet(policy: &serde_json::Value) -> Result<(), String> {
+    let policy = strict::from_slice::<WalletPolicy>(policy.to_string().as_bytes());
+    svc_wallet::check_policy(&policy.map_err(|e| format!("not a wallet policy: {e}"))?)
 }
 
 /// A policy that the rewarder would refuse is not signed.

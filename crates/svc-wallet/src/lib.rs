@@ -36,3 +36,4 @@ mod watch;
 mod webhooks;
 
 pub use boot::SvcWallet;
+pub use policy::check as check_policy;
