@@ -144,6 +144,65 @@ fn an_account_is_overdrawn_to_its_limit_and_every_read_says_so() {
 }
 
 #[test]
+fn an_account_can_require_nonces() {
+    let mut fleet = Fleet::start();
+    let w = Wallet::operator(&fleet);
+    let issue = json!({"to": "acct:ada", "asset": "EUR", "amount_minor": "100"});
+    w.post("i", "issue", &issue);
+    w.post("free", "transfer", &money("acct:ada", "acct:bob", 1));
+    let set = |key: &str, required: bool| {
+        w.put(
+            key,
+            "account/acct%3Aada",
+            &json!({"require_nonce": required}),
+        );
+        assert_eq!(w.get("account/acct%3Aada")["require_nonce"], required);
+    };
+    set("on", true);
+    let numbered = |n: u64| {
+        let mut body = money("acct:ada", "acct:bob", 1);
+        body["nonce"] = n.into();
+        body
+    };
+    let without = money("acct:ada", "acct:bob", 1);
+    is(
+        w.refused(Method::POST, "t1", "transfer", &without),
+        (409, "nonce_conflict"),
+    );
+    let burn = json!({"from": "acct:ada", "asset": "EUR", "amount_minor": "1"});
+    is(
+        w.refused(Method::POST, "b1", "burn", &burn),
+        (409, "nonce_conflict"),
+    );
+    is(
+        w.refused(Method::POST, "t1", "transfer", &numbered(2)),
+        (409, "nonce_conflict"),
+    );
+    w.post("t1", "transfer", &numbered(1));
+    let shown = ok(&fleet.ron(&["wallet", "account", "acct:ada"]));
+    assert!(shown.contains("nonce: 1, required"), "{shown}");
+    // Other terms leave it as it is, and so does a start from the log alone.
+    w.put("class", "account/acct%3Aada", &json!({"class": "users"}));
+    assert_eq!(fleet.stop(), Some(0));
+    ok(&fleet.ron(&["ledger", "verify"]));
+    fs::remove_dir_all(fleet.dir().join("ron-ledger/data/derived")).unwrap();
+    let fleet = Fleet::start_in(fleet.keep_dir());
+    let w = Wallet::operator(&fleet);
+    is(
+        w.refused(Method::POST, "t2", "transfer", &without),
+        (409, "nonce_conflict"),
+    );
+    ok(&fleet.ron(&[
+        "wallet",
+        "set-account",
+        "acct:ada",
+        "--require-nonce",
+        "false",
+    ]));
+    w.post("t2", "transfer", &without);
+}
+
+#[test]
 fn an_account_is_frozen_on_either_side_capped_closed_and_opened() {
     let fleet = Fleet::start();
     let w = Wallet::operator(&fleet);

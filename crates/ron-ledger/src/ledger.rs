@@ -295,6 +295,7 @@ impl Ledger {
             AccountDoc {
                 account: account.clone(),
                 nonce: row.map_or(0, |r| r.nonce),
+                require_nonce: row.is_some_and(AccountRow::requires_nonce),
                 frozen: row.map_or(Sides::None, |r| r.frozen),
                 closed: row.is_some_and(AccountRow::is_closed),
                 class: row.and_then(AccountRow::class).cloned(),

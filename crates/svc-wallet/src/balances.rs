@@ -157,6 +157,7 @@ mod tests {
 
     fn doc(name: &str, seq: u64) -> Arc<AccountDoc> {
         Arc::new(AccountDoc {
+            require_nonce: false,
             account: name.parse().unwrap(),
             nonce: 0,
             frozen: ron_proto::ledger::Sides::None,

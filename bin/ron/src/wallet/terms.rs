@@ -34,6 +34,9 @@ pub enum TermsCommand {
         /// The sides that are frozen from now on: none, debits, credits or both.
         #[arg(long)]
         frozen: Option<Sides>,
+        /// Whether every debit has to carry the account's next nonce: true or false.
+        #[arg(long)]
+        require_nonce: Option<bool>,
         /// Label by which the trial balance sums accounts; an empty one takes it away.
         #[arg(long)]
         class: Option<AccountClass>,
@@ -146,6 +149,7 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
             close,
             open,
             frozen,
+            require_nonce,
             class,
             asset,
             credit_limit,
@@ -156,6 +160,7 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
             let request = SetAccount {
                 closed: (close || open).then_some(close),
                 frozen,
+                require_nonce,
                 class,
                 limits: asset.map(|asset| AssetLimits {
                     asset,
@@ -227,7 +232,8 @@ fn state(doc: &AccountDoc) -> String {
         parts.push(format!("frozen: {}", doc.frozen));
     }
     parts.extend(doc.class.as_ref().map(|class| format!("class: {class}")));
-    parts.push(format!("nonce: {}", doc.nonce));
+    let required = if doc.require_nonce { ", required" } else { "" };
+    parts.push(format!("nonce: {}{required}", doc.nonce));
     parts.push(format!("open holds: {}", doc.holds.len()));
     parts.join(", ")
 }

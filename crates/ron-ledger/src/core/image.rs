@@ -191,6 +191,7 @@ fn put_account(o: &mut Out, row: &AccountRow) {
 
 fn put_terms(o: &mut Out, terms: &RowTerms) {
     o.flag(terms.closed);
+    o.flag(terms.require_nonce);
     o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
     o.varint(terms.limits.len() as u64);
     for (asset, limits) in &terms.limits {
@@ -203,6 +204,7 @@ fn put_terms(o: &mut Out, terms: &RowTerms) {
 fn row_terms(i: &mut In<'_>) -> Result<Box<RowTerms>, DecodeError> {
     let mut terms = RowTerms {
         closed: i.flag()?,
+        require_nonce: i.flag()?,
         class: i.option(In::value)?,
         limits: BTreeMap::new(),
     };

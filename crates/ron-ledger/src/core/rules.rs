@@ -339,15 +339,15 @@ impl Overlay<'_> {
     fn check_debit(&self, d: &Debit, header: &Header) -> Rule<(u32, u32)> {
         reserved(&d.from)?;
         let from = self.find(&d.from);
-        let nonce = match from {
+        let (expected, required) = match from {
             Some(ix) => {
                 self.may_debit(ix)?;
-                self.row(ix).nonce
+                let row = self.row(ix);
+                (row.nonce + 1, row.requires_nonce())
             }
-            None => 0,
+            None => (1, false),
         };
-        if d.nonce.is_some_and(|n| n != nonce + 1) {
-            let expected = nonce + 1;
+        if d.nonce.map_or(required, |n| n != expected) {
             return no(Refusal::NonceConflict { expected });
         }
         let asset = self.asset_ix(&d.asset)?;

@@ -28,6 +28,8 @@ pub struct AccountRow {
 pub struct RowTerms {
     /// Whether debits and credits are refused.
     pub closed: bool,
+    /// Whether every debit has to carry a nonce.
+    pub require_nonce: bool,
     pub class: Option<AccountClass>,
     /// By the row number of the asset; ones that limit nothing have no item.
     pub limits: BTreeMap<u32, BalanceLimits>,
@@ -137,6 +139,10 @@ impl AccountRow {
 
     pub fn is_closed(&self) -> bool {
         self.terms.as_ref().is_some_and(|terms| terms.closed)
+    }
+
+    pub fn requires_nonce(&self) -> bool {
+        self.terms.as_ref().is_some_and(|terms| terms.require_nonce)
     }
 
     pub fn class(&self) -> Option<&AccountClass> {

@@ -54,6 +54,9 @@ impl Overlay<'_> {
         if let Some(closed) = terms.closed {
             row.terms_mut().closed = closed;
         }
+        if let Some(required) = terms.require_nonce {
+            row.terms_mut().require_nonce = required;
+        }
         if let Some(class) = &terms.class {
             row.terms_mut().class = Some(class.clone()).filter(|class| !class.as_str().is_empty());
         }

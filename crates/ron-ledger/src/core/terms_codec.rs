@@ -21,6 +21,7 @@ pub(super) fn sides(i: &mut In<'_>) -> Result<Sides, DecodeError> {
 pub(super) fn put_account(o: &mut Out, terms: &AccountTerms) {
     o.option(terms.closed, Out::flag);
     o.option(terms.frozen, |o, sides| o.byte(sides_number(sides)));
+    o.option(terms.require_nonce, Out::flag);
     o.option(terms.class.as_ref(), |o, class| o.text(class.as_str()));
     o.option(terms.limits.as_ref(), |o, limits| {
         o.text(limits.asset.as_str());
@@ -33,6 +34,7 @@ pub(super) fn account(i: &mut In<'_>) -> Result<AccountTerms, DecodeError> {
     Ok(AccountTerms {
         closed: i.option(In::flag)?,
         frozen: i.option(sides)?,
+        require_nonce: i.option(In::flag)?,
         class: i.option(In::value)?,
         limits: i.option(|i| {
             Ok(AssetLimits {

@@ -222,7 +222,9 @@ impl RefusalCode {
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::InsufficientFunds => "the available balance is smaller than the amount",
-            Self::NonceConflict => "the nonce is not the account's next",
+            Self::NonceConflict => {
+                "the nonce is not the account's next, or is absent and the account requires one"
+            }
             Self::LimitsExceeded => {
                 "a daily ceiling, the budget of the token, or another limit would be exceeded"
             }

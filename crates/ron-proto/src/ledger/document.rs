@@ -14,8 +14,10 @@ use crate::values::{Account, Amount, Asset, ContentId, EpochId, SignedAmount, Te
 pub struct AccountDoc {
     /// The account asked for.
     pub account: Account,
-    /// The last nonce used; the next debit must carry `nonce + 1`.
+    /// The last nonce used. A debit that carries one carries `nonce + 1`.
     pub nonce: u64,
+    /// Whether every debit has to carry a nonce.
+    pub require_nonce: bool,
     /// The sides that are frozen.
     pub frozen: Sides,
     /// Whether the account is closed: it refuses debits and credits.

@@ -107,12 +107,13 @@ fn set_account(api: &Api, req: &Request) -> Result<Accepted, Problem> {
     let terms = AccountTerms {
         closed: body.closed,
         frozen: body.frozen,
+        require_nonce: body.require_nonce,
         class: body.class,
         limits: body.limits,
     };
     if terms == AccountTerms::default() {
         return Err(Problem::bad_request(
-            "the body sets nothing; it has closed, frozen, class or limits",
+            "the body sets nothing; it has closed, frozen, require_nonce, class or limits",
         ));
     }
     let account = param(req, "account")?;

@@ -127,9 +127,9 @@ function readCaller(raw: Uint8Array): Shown {
   return found;
 }
 
-/** What was set for an account: closed, frozen sides, class, limits; each is there or not. */
+/** What was set for an account: closed, frozen sides, required nonces, class, limits; each is there or not. */
 function skipTerms(read: Reader): void {
-  for (let left = 2; left > 0; left -= 1) if (read.byte() !== 0) read.byte();
+  for (let left = 3; left > 0; left -= 1) if (read.byte() !== 0) read.byte();
   if (read.byte() !== 0) read.text();
   if (read.byte() !== 0) {
     read.text();

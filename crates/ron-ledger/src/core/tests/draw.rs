@@ -66,6 +66,7 @@ fn account_terms(d: &Draw, asset: Asset) -> Option<AccountTerms> {
     let terms = AccountTerms {
         closed: d.key.is_multiple_of(4).then_some(d.pick < 100),
         frozen: has(5).then_some(Sides::ALL[usize::from(d.key % 4)]),
+        require_nonce: has(7).then_some(d.pick < 128),
         class: has(3).then(|| ["", "shop", "user"][usize::from(d.to % 3)].parse().unwrap()),
         limits: has(2).then_some(AssetLimits {
             asset,

@@ -418,6 +418,11 @@ fn compare_terms(state: &State, row: &AccountRow, model: &Model) {
         "{name}"
     );
     assert_eq!(row.is_closed(), model.closed.contains(name), "{name}");
+    assert_eq!(
+        row.requires_nonce(),
+        model.numbered.contains(name),
+        "{name}"
+    );
     let class = row.class().map(AccountClass::as_str);
     assert_eq!(class, model.class.get(name).map(String::as_str), "{name}");
     for ((a, s), limits) in &model.limits {

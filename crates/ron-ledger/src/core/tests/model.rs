@@ -26,6 +26,8 @@ pub(super) struct Model {
     /// Accounts frozen for debits, and for credits.
     pub(super) frozen: [BTreeSet<String>; 2],
     pub(super) closed: BTreeSet<String>,
+    /// Accounts whose debits need a nonce.
+    pub(super) numbered: BTreeSet<String>,
     pub(super) class: BTreeMap<String, String>,
     /// Credit limit and maximum.
     pub(super) limits: BTreeMap<Purse, (u128, Option<u128>)>,
@@ -237,7 +239,13 @@ impl Model {
         self.live(&purse.0)?;
         let next = self.nonce.get(&purse.0).copied().unwrap_or(0) + 1;
         let numbered = !e["nonce"].is_null();
-        ensure(!numbered || e["nonce"] == next, No::NonceConflict)?;
+        let required = self.numbered.contains(&purse.0);
+        let right = if numbered {
+            e["nonce"] == next
+        } else {
+            !required
+        };
+        ensure(right, No::NonceConflict)?;
         self.spelt(&purse.1)?;
         ensure(up_to.is_none_or(|most| n <= most), No::LimitsExceeded)?;
         let day = self.day(&purse, e, n, ts)?;
@@ -428,6 +436,11 @@ impl Model {
         match &terms["closed"] {
             Value::Bool(true) => _ = self.closed.insert(a.clone()),
             Value::Bool(false) => _ = self.closed.remove(&a),
+            _ => {}
+        }
+        match &terms["require_nonce"] {
+            Value::Bool(true) => _ = self.numbered.insert(a.clone()),
+            Value::Bool(false) => _ = self.numbered.remove(&a),
             _ => {}
         }
         if let Some(sides) = terms["frozen"].as_str() {

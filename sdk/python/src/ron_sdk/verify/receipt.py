@@ -135,8 +135,8 @@ def _caller(raw: bytes) -> Shown:
 
 
 def _terms(read: Reader) -> None:
-    """What was set for an account: closed, frozen sides, class, limits; each is there or not."""
-    for _ in range(2):
+    """What was set for an account: closed, frozen sides, required nonces, class, limits; each is there or not."""
+    for _ in range(3):
         if read.byte():
             read.byte()
     if read.byte():
