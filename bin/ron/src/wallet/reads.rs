@@ -6,13 +6,15 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ron_client::WalletClient;
 use ron_proto::ledger::{
-    Direction, EntryKind, HoldState, ListedBalance, MetadataMember, Reference, StatementTime, TxId,
+    Direction, EntryKind, HoldPage, HoldState, ListedBalance, MetadataMember, Reference,
+    StatementTime, TxId,
 };
-use ron_proto::wallet::{HistoryEntry, Statement};
+use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, Statement};
 use ron_proto::{Account, Asset, SignedAmount, Timestamp};
 
-use crate::wallet::table::{Form, Table, print};
-use crate::wallet::{Out, deadline, explain};
+use super::show::{ENTRY_COLUMNS, Stream, cell, change, entry_cells, of_entries};
+use super::table::{Out, Table};
+use super::{Fresh, deadline, explain};
 
 /// How long one request for events waits.
 const EVENTS_WAIT: Duration = Duration::from_secs(30);
@@ -30,7 +32,7 @@ pub enum ReadCommand {
         #[command(flatten)]
         cursors: Cursors,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Opening balance, entries and closing balance of an account.
     Statement {
@@ -49,7 +51,7 @@ pub enum ReadCommand {
         #[arg(long, default_value = "entry")]
         by: StatementTime,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Accounts that ever moved money, with their balances.
     Accounts {
@@ -57,7 +59,7 @@ pub enum ReadCommand {
         #[arg(long)]
         prefix: Option<String>,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Holds of an account, newest first.
     Holds {
@@ -70,7 +72,7 @@ pub enum ReadCommand {
         #[arg(long)]
         state: Option<HoldState>,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Transactions made with a reference, newest first.
     Find {
@@ -79,7 +81,7 @@ pub enum ReadCommand {
         #[command(flatten)]
         cursors: Cursors,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Print what happens to an account, as it happens; ends with Ctrl-C.
     Events {
@@ -128,7 +130,7 @@ pub struct Filters {
     metadata: Vec<MetadataMember>,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone, Copy)]
 pub struct Cursors {
     /// Only entries before this sequence number, the newest of them.
     #[arg(long)]
@@ -137,7 +139,7 @@ pub struct Cursors {
     #[arg(long, conflicts_with = "before")]
     after: Option<u64>,
     /// Maximum number of entries, up to 500.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=PAGE))]
     limit: u64,
 }
 
@@ -189,12 +191,17 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             account,
             filters,
             cursors,
-            form,
+            fresh,
         } => {
-            let query = [filters.query(), cursors.query()].concat();
-            let page = explain(wallet.history(&account, &query, deadline()))?;
-            print(&page, &of_entries(&page.entries), out, &form)?;
-            more(page.older.filter(|_| cursors.after.is_none()), out, &form);
+            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let filters = filters.query();
+            let page: HistoryPage = filled(cursors, |cursors| {
+                let query = [filters.clone(), cursors.query()].concat();
+                explain(wallet.history(&account, &query, deadline()))
+            })?;
+            let (text, csv) = of_entries(&page.entries, Some(&account));
+            out.tables(&page, &text, &csv)?;
+            more(page.older, cursors, out);
         }
         ReadCommand::Statement {
             account,
@@ -202,73 +209,123 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             from,
             until,
             by,
-            form,
+            fresh,
         } => {
-            let statement = whole(wallet, &account, (asset, from, until, by))?;
-            print(&statement, &of_statement(&statement), out, &form)?;
+            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let statement = whole(&wallet, &account, (asset, from, until, by))?;
+            out.tables(&statement, &as_text(&statement), &as_csv(&statement))?;
         }
-        ReadCommand::Accounts { prefix, form } => accounts(wallet, prefix, out, &form)?,
+        ReadCommand::Accounts { prefix, fresh } => {
+            accounts(&wallet.clone().knowing(fresh.min_seq), prefix, out)?;
+        }
         ReadCommand::Holds {
             account,
             asset,
             state,
-            form,
+            fresh,
         } => {
-            let mut query = vec![
-                ("account", account.to_string()),
-                ("limit", PAGE.to_string()),
-            ];
-            add(&mut query, "asset", asset.as_ref());
-            add(&mut query, "state", state.map(HoldState::as_str).as_ref());
-            let page = explain(wallet.holds(&query, deadline()))?;
-            let mut table = Table::new(&[
-                "hold",
-                "state",
-                "asset",
-                "amount",
-                "remaining",
-                "captured",
-                "expires",
-            ]);
-            for h in &page.holds {
-                table.row([
-                    h.hold.to_string(),
-                    h.state.as_str().to_owned(),
-                    h.asset.to_string(),
-                    h.amount_minor.to_string(),
-                    h.remaining_minor.to_string(),
-                    h.captured_minor.to_string(),
-                    h.expires_at.to_string(),
-                ]);
-            }
-            print(&page, &table, out, &form)?;
+            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let holds = holds(&wallet, &account, asset.as_ref(), state)?;
+            out.table(&holds, &of_holds(&holds))?;
         }
         ReadCommand::Find {
             reference,
             cursors,
-            form,
+            fresh,
         } => {
-            let mut query = cursors.query();
-            query.push(("reference", reference.as_str().to_owned()));
-            let page = explain(wallet.transactions(&query, deadline()))?;
-            print(&page, &of_entries(&page.entries), out, &form)?;
-            more(page.older.filter(|_| cursors.after.is_none()), out, &form);
+            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let page: FoundTransactions = filled(cursors, |cursors| {
+                let mut query = cursors.query();
+                query.push(("reference", reference.as_str().to_owned()));
+                explain(wallet.transactions(&query, deadline()))
+            })?;
+            let (text, csv) = of_entries(&page.entries, None);
+            out.tables(&page, &text, &csv)?;
+            more(page.older, cursors, out);
         }
         ReadCommand::Events {
             account,
             after,
             once,
-        } => events(wallet, &account, after, once, out)?,
+        } => events(wallet, account, after, once, out)?,
     }
     Ok(())
 }
 
-fn more(older: Option<u64>, out: Out, form: &Form) {
-    if let Some(older) = older
-        && !out.json
-        && !form.csv
-    {
-        println!("older: --before {older}");
+fn more(older: Option<u64>, cursors: Cursors, out: Out) {
+    if let (Some(older), None) = (older, cursors.after) {
+        out.note(&format!("older: --before {older}"));
+    }
+}
+
+/// A page of entries, newest first.
+trait EntryPage {
+    fn parts(&mut self) -> (&mut Vec<HistoryEntry>, &mut Option<u64>, &mut u64);
+}
+
+impl EntryPage for HistoryPage {
+    fn parts(&mut self) -> (&mut Vec<HistoryEntry>, &mut Option<u64>, &mut u64) {
+        (&mut self.entries, &mut self.older, &mut self.newer)
+    }
+}
+
+impl EntryPage for FoundTransactions {
+    fn parts(&mut self) -> (&mut Vec<HistoryEntry>, &mut Option<u64>, &mut u64) {
+        (&mut self.entries, &mut self.older, &mut self.newer)
+    }
+}
+
+/// Reads pages until there are as many entries as asked for, or no more. The service looks at a bounded number of
+/// entries for each page, so a page of a search may have none and be followed by others.
+fn filled<P: EntryPage>(
+    asked: Cursors,
+    read: impl Fn(Cursors) -> Result<P, String>,
+) -> Result<P, String> {
+    let mut all = read(asked)?;
+    // Upwards the end moves with the ledger. Entries after the one that is newest now are not waited for.
+    let mut end = None;
+    loop {
+        let (entries, older, newer) = all.parts();
+        let limit = asked.limit.saturating_sub(entries.len() as u64);
+        if limit == 0 {
+            return Ok(all);
+        }
+        let Some(_) = asked.after else {
+            let Some(before) = *older else {
+                return Ok(all);
+            };
+            let mut page = read(Cursors {
+                before: Some(before),
+                after: None,
+                limit,
+            })?;
+            let (further, next, _) = page.parts();
+            entries.append(further);
+            *older = *next;
+            continue;
+        };
+        let end = match end {
+            Some(end) => end,
+            None => {
+                let newest = Cursors {
+                    before: None,
+                    after: None,
+                    limit: 1,
+                };
+                *end.insert(*read(newest)?.parts().2)
+            }
+        };
+        if *newer >= end {
+            return Ok(all);
+        }
+        let mut page = read(Cursors {
+            before: None,
+            after: Some(*newer),
+            limit,
+        })?;
+        let (further, _, next) = page.parts();
+        entries.splice(0..0, further.drain(..));
+        *newer = *next;
     }
 }
 
@@ -303,12 +360,7 @@ fn whole(
     Ok(statement)
 }
 
-fn accounts(
-    wallet: &WalletClient,
-    prefix: Option<String>,
-    out: Out,
-    form: &Form,
-) -> Result<(), String> {
+fn accounts(wallet: &WalletClient, prefix: Option<String>, out: Out) -> Result<(), String> {
     let mut query = vec![("limit", PAGE.to_string())];
     add(&mut query, "prefix", prefix.as_ref());
     let mut page = explain(wallet.accounts(&query, deadline()))?;
@@ -331,28 +383,69 @@ fn accounts(
             table.row([account, asset.to_string(), balance.to_string()]);
         }
     }
-    print(&page, &table, out, form)
+    out.table(&page, &table)
+}
+
+/// All holds that match.
+fn holds(
+    wallet: &WalletClient,
+    account: &Account,
+    asset: Option<&Asset>,
+    state: Option<HoldState>,
+) -> Result<HoldPage, String> {
+    let mut query = vec![
+        ("account", account.to_string()),
+        ("limit", PAGE.to_string()),
+    ];
+    add(&mut query, "asset", asset);
+    add(&mut query, "state", state.map(HoldState::as_str).as_ref());
+    let mut all = explain(wallet.holds(&query, deadline()))?;
+    while let Some(before) = all.older.take() {
+        let query = [query.clone(), vec![("before", before.to_string())]].concat();
+        let page = explain(wallet.holds(&query, deadline()))?;
+        all.holds.extend(page.holds);
+        all.older = page.older;
+    }
+    Ok(all)
+}
+
+fn of_holds(page: &HoldPage) -> Table {
+    let mut table = Table::new(&[
+        "hold",
+        "state",
+        "asset",
+        "amount",
+        "remaining",
+        "captured",
+        "expires",
+    ]);
+    for h in &page.holds {
+        table.row([
+            h.hold.to_string(),
+            h.state.as_str().to_owned(),
+            h.asset.to_string(),
+            h.amount_minor.to_string(),
+            h.remaining_minor.to_string(),
+            h.captured_minor.to_string(),
+            h.expires_at.to_string(),
+        ]);
+    }
+    table
 }
 
 fn events(
     wallet: &WalletClient,
-    account: &Account,
+    account: Account,
     mut after: u64,
     once: bool,
     out: Out,
 ) -> Result<(), String> {
     let wait = if once { Duration::ZERO } else { EVENTS_WAIT };
+    let mut stream = Stream::new(out, account.clone());
     loop {
         let by = ron_kernel::Deadline::within(wait + Duration::from_secs(10));
-        let page = explain(wallet.events(account, after, wait, by))?;
-        for event in &page.events {
-            if out.json {
-                let line = serde_json::to_string(event).map_err(|e| e.to_string())?;
-                println!("{line}");
-            } else {
-                println!("{}", of_entries(std::slice::from_ref(event)).line(0));
-            }
-        }
+        let page = explain(wallet.events(&account, after, wait, by))?;
+        page.events.iter().try_for_each(|e| stream.entry(e))?;
         if once && page.next == after {
             return Ok(());
         }
@@ -360,68 +453,62 @@ fn events(
     }
 }
 
-const ENTRY_COLUMNS: [&str; 9] = [
-    "seq",
-    "time",
-    "op",
-    "outcome",
-    "amount",
-    "asset",
-    "balance",
-    "from -> to",
-    "reference",
-];
-
-fn of_entries(entries: &[HistoryEntry]) -> Table {
-    let mut table = Table::new(&ENTRY_COLUMNS);
-    for e in entries {
-        let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-        let account = |account: &Option<Account>| text(account.as_ref().map(ToString::to_string));
-        table.row([
-            e.seq.to_string(),
-            e.ts.to_string(),
-            e.op.as_str().to_owned(),
-            e.refused.map_or("done", |code| code.as_str()).to_owned(),
-            text(e.amount_minor.map(|a| a.to_string())),
-            text(e.asset.as_ref().map(ToString::to_string)),
-            text(e.balance_minor.map(|b| b.to_string())),
-            format!("{} -> {}", account(&e.from), account(&e.to)),
-            text(e.reference.as_ref().map(|r| r.as_str().to_owned())),
-        ]);
+/// A statement for people: the amounts are what they change in the balance.
+fn as_text(statement: &Statement) -> Table {
+    let mut table = Table::of(&ENTRY_COLUMNS);
+    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
+        let mut cells = [const { String::new() }; ENTRY_COLUMNS.len()];
+        cells[1] = at.to_string();
+        name.clone_into(&mut cells[2]);
+        cells[5] = statement.asset.to_string();
+        cells[6] = balance.to_string();
+        cells
+    };
+    table.row(sum("opening", statement.from, statement.opening_minor));
+    for entry in &statement.entries {
+        let mut cells = entry_cells(entry);
+        cells[4] = change(entry, &statement.account);
+        table.row(cells);
     }
+    table.row(sum("closing", statement.until, statement.closing_minor));
     table
 }
 
-fn of_statement(statement: &Statement) -> Table {
-    let mut table = Table::new(&ENTRY_COLUMNS);
-    let asset = statement.asset.to_string();
-    let sum = |table: &mut Table, name: &str, at: Timestamp, balance: String| {
-        let none = || "-".to_owned();
-        let asset = asset.clone();
-        table.row([
-            none(),
-            at.to_string(),
-            name.to_owned(),
-            none(),
-            none(),
-            asset,
-            balance,
-            none(),
-            none(),
-        ]);
+/// The lines of `GET /v1/account/{a}/statement?format=csv`.
+fn as_csv(statement: &Statement) -> Table {
+    let mut table = Table::new(&[
+        "seq",
+        "time",
+        "effective_at",
+        "op",
+        "txid",
+        "counterparty",
+        "change_minor",
+        "balance_minor",
+        "reference",
+        "memo",
+    ]);
+    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
+        let (at, balance) = (at.to_string(), balance.to_string());
+        ["", &at, "", name, "", "", "", &balance, "", ""].map(str::to_owned)
     };
-    sum(
-        &mut table,
-        "opening",
-        statement.from,
-        statement.opening_minor.to_string(),
-    );
-    table.rows.extend(of_entries(&statement.entries).rows);
-    sum(
-        &mut table,
-        "closing",
-        statement.until,
-        statement.closing_minor.to_string(),
-    );
+    table.row(sum("opening", statement.from, statement.opening_minor));
+    for e in &statement.entries {
+        let credited = e.to.as_ref() == Some(&statement.account);
+        let other = if credited { &e.from } else { &e.to };
+        table.row([
+            e.seq.to_string(),
+            e.ts.to_string(),
+            cell(e.effective_at),
+            e.op.to_string(),
+            cell(e.txid),
+            cell(other.as_ref()),
+            change(e, &statement.account),
+            cell(e.balance_minor),
+            cell(e.reference.as_ref()),
+            cell(e.memo.as_ref()),
+        ]);
+    }
+    table.row(sum("closing", statement.until, statement.closing_minor));
     table
 }
