@@ -128,17 +128,16 @@ enum Command {
 
 pub fn run(args: WalletArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let token = match &args.token {
-        Some(file) => presented(file)?,
-        None => {
-            let ask = TokenAsk {
-                audience: "svc-wallet",
-                scope: None,
-                ttl_s: Some(60),
-                caveats: &[],
-            };
-            token::fetch(&layout, &args.client, &ask)?
-        }
+    let token = if let Some(file) = &args.token {
+        presented(file)?
+    } else {
+        let ask = TokenAsk {
+            audience: "svc-wallet",
+            scope: None,
+            ttl_s: Some(60),
+            caveats: &[],
+        };
+        token::fetch(&layout, &args.client, &ask)?
     };
     let at = fleet::reach(&layout, "svc-wallet")?;
     let wallet = WalletClient::new(&at.url, Credential::bearer(&token), at.http);

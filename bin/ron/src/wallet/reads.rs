@@ -282,51 +282,62 @@ fn filled<P: EntryPage>(
     read: impl Fn(Cursors) -> Result<P, String>,
 ) -> Result<P, String> {
     let mut all = read(asked)?;
-    // Upwards the end moves with the ledger. Entries after the one that is newest now are not waited for.
+    if asked.after.is_some() {
+        fill_upwards(&mut all, asked.limit, &read)?;
+    } else {
+        fill_downwards(&mut all, asked.limit, &read)?;
+    }
+    Ok(all)
+}
+
+fn fill_downwards<P: EntryPage>(
+    all: &mut P,
+    limit: u64,
+    read: &impl Fn(Cursors) -> Result<P, String>,
+) -> Result<(), String> {
+    let (entries, older, _) = all.parts();
+    while let (Some(before), left @ 1..) = (*older, limit.saturating_sub(entries.len() as u64)) {
+        let mut page = read(Cursors {
+            before: Some(before),
+            after: None,
+            limit: left,
+        })?;
+        let (further, next, _) = page.parts();
+        entries.append(further);
+        *older = *next;
+    }
+    Ok(())
+}
+
+fn fill_upwards<P: EntryPage>(
+    all: &mut P,
+    limit: u64,
+    read: &impl Fn(Cursors) -> Result<P, String>,
+) -> Result<(), String> {
+    let (entries, _, newer) = all.parts();
     let mut end = None;
-    loop {
-        let (entries, older, newer) = all.parts();
-        let limit = asked.limit.saturating_sub(entries.len() as u64);
-        if limit == 0 {
-            return Ok(all);
-        }
-        let Some(_) = asked.after else {
-            let Some(before) = *older else {
-                return Ok(all);
-            };
-            let mut page = read(Cursors {
-                before: Some(before),
-                after: None,
-                limit,
-            })?;
-            let (further, next, _) = page.parts();
-            entries.append(further);
-            *older = *next;
-            continue;
+    while let left @ 1.. = limit.saturating_sub(entries.len() as u64) {
+        // The end moves with the ledger: entries after the one that is newest now are not waited for.
+        let newest = Cursors {
+            before: None,
+            after: None,
+            limit: 1,
         };
-        let end = match end {
-            Some(end) => end,
-            None => {
-                let newest = Cursors {
-                    before: None,
-                    after: None,
-                    limit: 1,
-                };
-                *end.insert(*read(newest)?.parts().2)
-            }
-        };
-        if *newer >= end {
-            return Ok(all);
+        let last = end.map_or_else(|| read(newest).map(|mut page| *page.parts().2), Ok)?;
+        end = Some(last);
+        if *newer >= last {
+            break;
         }
         let mut page = read(Cursors {
             before: None,
             after: Some(*newer),
-            limit,
+            limit: left,
         })?;
         let (further, _, next) = page.parts();
         entries.splice(0..0, further.drain(..));
         *newer = *next;
     }
+    Ok(())
 }
 
 /// All pages of a statement.

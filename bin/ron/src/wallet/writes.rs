@@ -17,6 +17,9 @@ use super::show::{describe, one_line};
 
 /// Duration of a hold when none is given.
 const HOLD: &str = "15m";
+/// How much the duration of a hold may differ from the one that its command said: the end is computed by the client's
+/// clock before the request is sent, and the entry has the ledger's time.
+const HOLD_SLACK_MS: u64 = 60_000;
 
 #[derive(Subcommand)]
 pub enum WriteCommand {
@@ -133,13 +136,14 @@ pub struct HoldEnd {
 }
 
 impl HoldEnd {
-    fn at(&self) -> Result<Timestamp, String> {
-        if let Some(at) = self.expires_at {
-            return Ok(at);
+    /// The duration, unless an end is given.
+    fn duration_ms(&self) -> Result<Option<u64>, String> {
+        if self.expires_at.is_some() {
+            return Ok(None);
         }
         let wait = parse_duration(&self.expires_in).map_err(|e| format!("--expires-in: {e}"))?;
         let ms = u64::try_from(wait.as_millis()).map_err(|_| "--expires-in is too long")?;
-        Ok(Timestamp(SystemClock.unix_ms() + ms))
+        Ok(Some(ms))
     }
 }
 
@@ -342,35 +346,71 @@ fn hold(
     debit: Debit,
     end: &HoldEnd,
 ) -> Result<Transaction, String> {
+    let duration = end.duration_ms()?;
+    let after = |ms: u64| Timestamp(SystemClock.unix_ms().saturating_add(ms));
     let mut request = HoldMoney {
         nonce: debit.nonce,
         from,
         asset: debit.asset,
         amount_minor: debit.amount,
-        expires_at: end.at()?,
+        expires_at: end
+            .expires_at
+            .unwrap_or_else(|| after(duration.unwrap_or(0))),
         details: debit.remark.details()?,
     };
     let key = debit.once.key()?;
     let mut answer = wallet.hold(key.idem(), &request, deadline());
     // A duration gives another end each time. If the hold of this key is there, its first end is the one that was meant,
     // and the wallet compares the rest of the request.
-    if end.expires_at.is_none()
+    if let Some(ms) = duration
         && answer.as_ref().is_err_and(is_mismatch)
-        && let Some(first) = first_end(wallet, key.idem())
+        && let Some((made, first)) = earlier(wallet, key.idem())
     {
+        same_duration(key.idem(), made, first, ms)?;
         request.expires_at = first;
         answer = wallet.hold(key.idem(), &request, deadline());
     }
     key.explain(wallet, answer)
 }
 
-/// The end of the hold that was made under a key.
-fn first_end(wallet: &WalletClient, key: &IdemKey) -> Option<Timestamp> {
+/// When the hold of a key was made, and its end.
+fn earlier(wallet: &WalletClient, key: &IdemKey) -> Option<(Timestamp, Timestamp)> {
     match wallet.operation(key, deadline()).ok()? {
         Operation::Done { receipt, .. } if receipt.op == EntryKind::Hold => {
-            let made = wallet.hold_state(receipt.txid, deadline());
-            made.ok().map(|hold| hold.expires_at)
+            let hold = wallet.hold_state(receipt.txid, deadline()).ok()?;
+            Some((receipt.ts, hold.expires_at))
         }
         _ => None,
+    }
+}
+
+/// Refuses another duration than the one that the hold was made with, as far as its entry tells it.
+fn same_duration(key: &IdemKey, made: Timestamp, end: Timestamp, ms: u64) -> Result<(), String> {
+    if end.0.abs_diff(made.0.saturating_add(ms)) <= HOLD_SLACK_MS {
+        return Ok(());
+    }
+    Err(format!(
+        "the key {key} belongs to a hold that was made at {made} and ends at {end}, which is another duration than --expires-in\nhint: --expires-at {end} asks for that hold; another hold needs a new key"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_sent_again_has_the_duration_of_the_first() {
+        let key = "h1".parse().unwrap();
+        let same =
+            |end: u64, ms: u64| same_duration(&key, Timestamp(1_000_000), Timestamp(end), ms);
+        assert_eq!(same(1_900_000, 900_000), Ok(()));
+        // The client computes the end before it sends, by its own clock.
+        assert_eq!(same(1_885_000, 900_000), Ok(()));
+        assert_eq!(same(1_930_000, 900_000), Ok(()));
+        let other = same(4_600_000, 900_000).unwrap_err();
+        assert!(
+            other.contains("--expires-at 1970-01-01T01:16:40.000Z"),
+            "{other}"
+        );
     }
 }

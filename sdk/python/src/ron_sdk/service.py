@@ -45,7 +45,7 @@ class Service:
     def _read(
         self, path: str, query: Mapping[str, str | int | Sequence[str] | None] | None = None, *, wait: int = 0
     ) -> Answer:
-        """A GET; returns its answer of status 200 and raises Refused for any other one.
+        """A GET; returns its answer of success and raises Refused for any other one.
 
         A list is a parameter with several values. ``wait`` is the time in seconds that the service may wait, which comes
         on top of the deadline.
