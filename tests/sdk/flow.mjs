@@ -133,7 +133,7 @@ await wallet.setAsset(coin, { scale: 2, title: "Coin of the tests", memo: "new" 
 assert.deepEqual(await wallet.asset(coin), { asset: coin, scale: 2, title: "Coin of the tests" });
 await wallet.setAccount(kept, { class: "ts-kept", limits: { asset: coin, creditLimit: 40n, maxBalance: 500n } });
 await wallet.submit({ op: "issue", to: kept, asset: coin, amount: 500n });
-await refused("balance_limit", () => wallet.submit({ op: "issue", to: kept, asset: coin, amount: 1n }));
+await refused("max_balance", () => wallet.submit({ op: "issue", to: kept, asset: coin, amount: 1n }));
 await wallet.freeze(kept);
 await refused("account_frozen", () => wallet.submit({ op: "burn", from: kept, asset: coin, amount: 1n }));
 await wallet.freeze(kept, "credits", { memo: "case 9" });
