@@ -69,7 +69,10 @@ fn metadata_holds_and_closed_accounts(dir: &Path) {
     let other = refused(&import(&lines.replace(",web,", ",shop,")));
     assert!(other.contains("line 2: its id is that of entry"), "{other}");
     assert_eq!(ok(&import(lines)), "imported: 0 entries; 4 were there\n");
-    let entries = ok(&ron_on(dir, &["ledger", "export"]));
+    let out = dir.join("entries.ndjson");
+    let export = ["ledger", "export", "--out", out.to_str().unwrap()];
+    ok(&ron_on(dir, &export));
+    let entries = fs::read_to_string(out).unwrap();
     assert!(
         entries.contains(r#"{"channel":"web","order":"8"}"#),
         "{entries}"

@@ -1,6 +1,7 @@
 //! `ron wallet` for people and for scripts: a hold that is sent again, a key that is printed when the outcome is not known,
 //! lists that follow their pages, tables for spreadsheets, a capped token.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
 use ron_tests::processes::Rig;
@@ -237,7 +238,12 @@ fn a_token_from_a_file_shows_and_keeps_its_budget() {
         "token --audience svc-wallet --caveat ceiling.total=20",
     ));
     std::fs::write(&file, token).unwrap();
+    let shared = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&file, shared).unwrap();
     let with = |line: &str| run(&w, &format!("{line} --token {}", file.display()));
+    let open = refused(&with("wallet budget"));
+    assert!(open.contains("run: chmod 600"), "{open}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     ok(&with("wallet transfer a b 5 --asset ron"));
     let left = ok(&with("wallet budget --csv"));
     assert_eq!(left, "limit,of,left\ntotal,20,15\n");

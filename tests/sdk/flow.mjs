@@ -102,7 +102,7 @@ const mine = await wallet.balance(payer, asset);
 assert.deepEqual([mine.amount, mine.available, mine.nonce], [9_598n, 9_598n, 2]);
 const minSeq = mine.asOfSeq;
 const payments = await wallet.history(payee, { minSeq, direction: "in" });
-assert.ok(payments.entries.some((entry) => entry.seq === paid.receipt.seq), JSON.stringify(payments));
+assert.ok(payments.entries.some((entry) => entry.seq === paid.receipt.seq));
 const [entry, ...others] = (await wallet.history(payer, { from: "2020-01-01T00:00:00Z", kind: "transfer", metadata: about })).entries;
 assert.deepEqual(others, []);
 assert.deepEqual([entry.txid, entry.from, entry.to, entry.amount], [paid.receipt.txid, payer, payee, 250n]);
@@ -128,7 +128,8 @@ assert.ok(first.next < events[1].seq);
 
 // What is set for accounts and assets.
 const kept = "acct:ts-kept", coin = "ts-coin";
-assert.deepEqual([await wallet.asset(coin), (await wallet.account(kept)).balances], [{ asset: coin }, new Map()]);
+await refused("not_found", () => wallet.asset(coin));
+assert.deepEqual((await wallet.account(kept)).balances, new Map());
 await wallet.setAsset(coin, { scale: 2, title: "Coin of the tests", memo: "new" });
 assert.deepEqual(await wallet.asset(coin), { asset: coin, scale: 2, title: "Coin of the tests" });
 await wallet.setAccount(kept, { class: "ts-kept", limits: { asset: coin, creditLimit: 40n, maxBalance: 500n } });
@@ -139,14 +140,16 @@ await refused("account_frozen", () => wallet.submit({ op: "burn", from: kept, as
 await wallet.freeze(kept, "credits", { memo: "case 9" });
 assert.equal((await wallet.account(kept)).frozen, "both");
 await wallet.unfreeze(kept, "debits");
-await wallet.submit({ op: "burn", from: kept, asset: coin, amount: 520n });
+await wallet.submit({ op: "transfer", from: kept, to: "acct:ts-paid", asset: coin, amount: 520n });
+await wallet.submit({ op: "burn", from: "acct:ts-paid", asset: coin, amount: 30n });
 const reserved = (await wallet.submit({ op: "hold", from: kept, asset: coin, amount: 5n, expiresAt })).receipt;
 const shown = await wallet.account(kept, { minSeq: reserved.seq });
 assert.deepEqual([shown.frozen, shown.closed, shown.class], ["credits", false, "ts-kept"]);
 assert.deepEqual(shown.balances.get(coin), { amount: -20n, available: 15n, credits: 500n, debits: 520n, creditLimit: 40n, maxBalance: 500n });
 assert.deepEqual(shown.holds, [{ hold: reserved.txid, asset: coin, remaining: 5n, expiresAt }]);
 const sums = await wallet.trialBalance(coin, { minSeq: reserved.seq });
-assert.deepEqual([sums.issued, sums.burned, sums.classes.map((c) => [c.class, c.accounts, c.balance])], [500n, 520n, [["ts-kept", 1, -20n]]]);
+const classes = sums.classes.map((c) => [c.class, c.accounts, c.balance]);
+assert.deepEqual([sums.issued, sums.burned, classes], [500n, 30n, [[undefined, 1, 490n], ["ts-kept", 1, -20n]]]);
 const closed = await wallet.setAccount("acct:ts-closed", { closed: true });
 assert.ok((await wallet.account("acct:ts-closed", { minSeq: closed.receipt.seq })).closed);
 

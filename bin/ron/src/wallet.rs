@@ -47,7 +47,7 @@ pub struct WalletArgs {
     /// Client whose credentials are in clients/<name>.json.
     #[arg(long, global = true, default_value = "operator")]
     client: String,
-    /// File with a passport that is used instead of the client's; `-` reads standard input.
+    /// File with a passport that is used instead of the client's; only its owner may be able to read it.
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "client")]
     token: Option<PathBuf>,
     /// Print the response as JSON.
@@ -128,8 +128,8 @@ enum Command {
 
 pub fn run(args: WalletArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let token = if let Some(file) = &args.token {
-        presented(file)?
+    let credential = if let Some(file) = &args.token {
+        Credential::from_file(file)?
     } else {
         let ask = TokenAsk {
             audience: "svc-wallet",
@@ -137,10 +137,10 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             ttl_s: Some(60),
             caveats: &[],
         };
-        token::fetch(&layout, &args.client, &ask)?
+        Credential::bearer(&token::fetch(&layout, &args.client, &ask)?)
     };
     let at = fleet::reach(&layout, "svc-wallet")?;
-    let wallet = WalletClient::new(&at.url, Credential::bearer(&token), at.http);
+    let wallet = WalletClient::new(&at.url, credential, at.http);
     let form = match (args.json, args.csv) {
         (true, _) => Form::Json,
         (false, true) => Form::Csv,
@@ -169,17 +169,6 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             show::operation(out, key.explain(&wallet, answer)?)
         }
     }
-}
-
-/// The passport in a file.
-fn presented(file: &Path) -> Result<String, String> {
-    let text = if file == Path::new("-") {
-        std::io::read_to_string(std::io::stdin().lock())
-    } else {
-        std::fs::read_to_string(file)
-    };
-    let text = text.map_err(|e| format!("{}: {e}", file.display()))?;
-    Ok(text.trim().to_owned())
 }
 
 fn balance(
