@@ -148,7 +148,7 @@ pub fn of_items(results: &[ItemOutcome]) -> Table {
 }
 
 /// The columns of entries as text; sums of a statement have no more than these.
-pub const ENTRY_COLUMNS: [Column; 15] = [
+pub const ENTRY_COLUMNS: [Column; 16] = [
     column("seq"),
     column("time"),
     column("op"),
@@ -164,6 +164,7 @@ pub const ENTRY_COLUMNS: [Column; 15] = [
     sparse("reverses"),
     sparse("memo"),
     sparse("metadata"),
+    sparse("effective"),
 ];
 
 /// The cells of an entry as text.
@@ -190,6 +191,7 @@ pub fn entry_cells(e: &HistoryEntry) -> [String; ENTRY_COLUMNS.len()] {
         cell(e.reverses),
         cell(e.memo.as_ref()),
         members.join(" "),
+        cell(e.effective_at),
     ]
 }
 
