@@ -162,11 +162,12 @@ fn books_are_imported_once_and_their_days_are_kept() {
         (&ada["class"], &ada["balances"][0]["overdrawn_minor"]),
         (&"customers".into(), &"500".into())
     );
-    // What the maker said, in the history of the tenant's reader; what is reserved, frozen and closed.
-    let order = get("account/acct%3Aeve/history?direction=in&min_seq=12")["entries"][0].clone();
+    // What is said of an entry is shown to readers of the account that it debits, or that it reserves money of.
+    let entries = get("account/acct%3Aeve/history?asset=EUR&min_seq=12")["entries"].clone();
     assert_eq!(
-        (&order["reference"], &order["effective_at"]),
-        (&"order 8".into(), &"2025-05-01T00:00:00.000Z".into())
+        (&entries[0]["metadata"], &entries[1]["reference"]),
+        (&serde_json::json!({"order": "8"}), &"order 8".into()),
+        "{entries}"
     );
     let eve = get("account/acct%3Aeve");
     assert_eq!(
