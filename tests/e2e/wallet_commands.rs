@@ -209,7 +209,9 @@ fn lists_follow_their_pages_and_spreadsheets_get_no_formulas() {
 
     let balance = out("wallet balance b --asset ron --csv");
     assert!(
-        balance.starts_with("account,asset,amount,available,nonce,as of\nb,ron,2050,2050,0,"),
+        balance.starts_with(
+            "account,asset,amount_minor,available_minor,nonce,as_of_seq,as_of\nb,ron,2050,2050,0,"
+        ),
         "{balance}"
     );
     let sums = out("wallet trial-balance ron");
@@ -218,6 +220,13 @@ fn lists_follow_their_pages_and_spreadsheets_get_no_formulas() {
     let shown = ok(&run(&w, &format!("wallet tx {txid}")));
     assert!(
         shown.contains("reversed   50") && shown.contains("by         tx_"),
+        "{shown}"
+    );
+    let shown = ok(&run(&w, &format!("wallet tx {txid} --csv")));
+    let (heads, row) = shown.split_once('\n').unwrap();
+    assert!(heads.ends_with(",metadata,effective_at,reversed_minor"));
+    assert!(
+        row.contains(",f,,'=1+1,'@memo,") && row.ends_with(",,50\n"),
         "{shown}"
     );
     let listed = ok(&run(&w, "wallet events b --after 0 --once --csv"));

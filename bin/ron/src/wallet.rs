@@ -186,7 +186,16 @@ fn balance(
     ];
     fields.extend(b.nonce.map(|nonce| ("nonce", nonce.to_string())));
     fields.push(("as of", format!("entry {}, {}", b.as_of_seq, b.as_of)));
-    out.fields(&b, &fields)
+    let csv = [
+        ("account", b.account.to_string()),
+        ("asset", b.asset.to_string()),
+        ("amount_minor", amount.to_string()),
+        ("available_minor", b.available_minor.to_string()),
+        ("nonce", show::cell(b.nonce)),
+        ("as_of_seq", b.as_of_seq.to_string()),
+        ("as_of", b.as_of.to_string()),
+    ];
+    out.record(&b, &fields, &csv)
 }
 
 fn show_hold(wallet: &WalletClient, hold: TxId, out: Out) -> Result<(), String> {

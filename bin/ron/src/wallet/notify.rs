@@ -5,7 +5,7 @@ use ron_client::WalletClient;
 use ron_proto::wallet::{ResumeWebhook, WebhookDoc, WebhookState};
 
 use super::show::cell;
-use super::table::{Out, Table, column, sparse};
+use super::table::{Form, Out, Table, column, sparse};
 use super::{deadline, explain};
 
 #[derive(Subcommand)]
@@ -51,11 +51,11 @@ fn budget(wallet: &WalletClient, out: Out) -> Result<(), String> {
             ]);
         }
     }
-    out.table(&doc, &table)?;
-    if table.rows.is_empty() {
+    if out.form == Form::Text && table.rows.is_empty() {
         out.note("the token has no spending limit of its own");
+        return Ok(());
     }
-    Ok(())
+    out.table(&doc, &table)
 }
 
 fn of_webhooks(webhooks: &[WebhookDoc]) -> Table {

@@ -80,7 +80,37 @@ pub fn transaction(out: Out, t: &Transaction) -> Result<(), String> {
         fields.push(("reversed", now.reversed_minor.to_string()));
         fields.extend(now.reversals.iter().map(|by| ("by", by.to_string())));
     }
-    out.fields(t, &fields)
+    out.record(t, &fields, &record(t))
+}
+
+/// A transaction in columns.
+fn record(t: &Transaction) -> [(&'static str, String); 18] {
+    let (r, none) = (&t.receipt, PrivateFacts::default());
+    let p = t.private.as_ref().unwrap_or(&none);
+    let metadata = p.metadata.as_ref().map(serde_json::to_string);
+    [
+        ("txid", r.txid.to_string()),
+        ("op", r.op.to_string()),
+        ("from", cell(r.from.as_ref())),
+        ("to", cell(r.to.as_ref())),
+        ("asset", cell(r.asset.as_ref())),
+        ("amount_minor", cell(r.amount_minor)),
+        ("hold", cell(r.hold)),
+        ("batch", cell(r.batch)),
+        ("reverses", cell(r.reverses)),
+        ("seq", r.seq.to_string()),
+        ("time", r.ts.to_string()),
+        ("key", cell(p.idem.as_ref())),
+        ("nonce", cell(p.nonce)),
+        ("reference", cell(p.reference.as_ref())),
+        ("memo", cell(p.memo.as_ref())),
+        ("metadata", cell(metadata.and_then(Result::ok))),
+        ("effective_at", cell(p.effective_at)),
+        (
+            "reversed_minor",
+            cell(t.now.as_ref().map(|now| now.reversed_minor)),
+        ),
+    ]
 }
 
 pub fn operation(out: Out, operation: Operation) -> Result<(), String> {

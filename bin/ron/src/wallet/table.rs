@@ -160,15 +160,25 @@ impl Out {
         answer: &T,
         fields: &[(&'static str, String)],
     ) -> Result<(), String> {
+        self.record(answer, fields, fields)
+    }
+
+    /// The same; its comma-separated values have columns that do not depend on the answer.
+    pub fn record<T: Serialize>(
+        self,
+        answer: &T,
+        text: &[(&'static str, String)],
+        csv: &[(&'static str, String)],
+    ) -> Result<(), String> {
         if self.form == Form::Text {
-            for (name, value) in fields {
+            for (name, value) in text {
                 println!("{name:<10} {value}");
             }
             return Ok(());
         }
-        let headings: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+        let headings: Vec<&str> = csv.iter().map(|(name, _)| *name).collect();
         let mut table = Table::new(&headings);
-        let values = fields.iter().map(|(_, value)| value.clone());
+        let values = csv.iter().map(|(_, value)| value.clone());
         table.rows.push(values.collect());
         self.table(answer, &table)
     }
