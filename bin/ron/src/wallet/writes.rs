@@ -364,7 +364,7 @@ fn hold(
     // and the wallet compares the rest of the request.
     if let Some(ms) = duration
         && answer.as_ref().is_err_and(is_mismatch)
-        && let Some((made, first)) = earlier(wallet, key.idem())
+        && let Some((made, first)) = earlier(wallet, key.idem())?
     {
         same_duration(key.idem(), made, first, ms)?;
         request.expires_at = first;
@@ -373,14 +373,16 @@ fn hold(
     key.explain(wallet, answer)
 }
 
-/// When the hold of a key was made, and its end.
-fn earlier(wallet: &WalletClient, key: &IdemKey) -> Option<(Timestamp, Timestamp)> {
-    match wallet.operation(key, deadline()).ok()? {
-        Operation::Done { receipt, .. } if receipt.op == EntryKind::Hold => {
-            let hold = wallet.hold_state(receipt.txid, deadline()).ok()?;
-            Some((receipt.ts, hold.expires_at))
+/// When the hold of a key was made, and its end; `None` when the key is not that of a hold.
+fn earlier(wallet: &WalletClient, key: &IdemKey) -> Result<Option<(Timestamp, Timestamp)>, String> {
+    match wallet.operation(key, deadline()) {
+        Ok(Operation::Done { receipt, .. }) if receipt.op == EntryKind::Hold => {
+            let hold = wallet.hold_state(receipt.txid, deadline()).map_err(|e| {
+                format!("the key {key} belongs to a hold, {}, which may be this one: its end cannot be read: svc-wallet: {e}", receipt.txid)
+            })?;
+            Ok(Some((receipt.ts, hold.expires_at)))
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 
