@@ -1,5 +1,6 @@
-//! Orders with every kind of operation while the fleet is killed, drained, stopped for a moment, and without room on its disk: each
-//! request is sent by two clients at once and again until it is answered. Every order ends complete, with each of its entries once.
+//! Orders of issues, account terms, holds, linked batches, captures, transfers and reversals while the fleet is killed, drained,
+//! stopped for a moment, and without room on its disk: each request is sent by two clients at once and again until it is
+//! answered. Every order ends complete, with each of its entries once.
 
 use std::time::Duration;
 

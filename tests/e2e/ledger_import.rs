@@ -2,6 +2,7 @@
 //! things happened there.
 
 use std::fs;
+use std::path::Path;
 use std::process::Output;
 use std::sync::Arc;
 
@@ -24,6 +25,58 @@ fn refused(out: &Output) -> String {
         String::from_utf8_lossy(&out.stdout)
     );
     String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// Columns that few books have, in another file: metadata, holds, and accounts that were frozen or closed there.
+fn metadata_holds_and_closed_accounts(dir: &Path) {
+    let file = dir.join("rest.csv");
+    let heading = "id,op,from,to,account,asset,amount_minor,effective_at,reference,metadata.order,metadata.channel,expires_at,closed,frozen,max_balance_minor\n";
+    let import = |lines: &str| {
+        fs::write(&file, format!("{heading}{lines}")).unwrap();
+        let file = file.to_str().unwrap();
+        ron_on(dir, &["ledger", "import", file, "--principal", "third"])
+    };
+    for (line, why) in [
+        (
+            "a,account,,,acct:eve,,,,,,,,,,7\n",
+            "line 2: its limits need asset",
+        ),
+        (
+            "a,account,,,acct:eve,,,,,,,,maybe,,\n",
+            "line 2: invalid type",
+        ),
+        (
+            "a,account,,,acct:eve,,,,,,,,,all,\n",
+            "line 2: unknown variant",
+        ),
+        (
+            "h,hold,acct:eve,,,EUR,30,,,,,,,,\n",
+            "line 2: it needs expires_at",
+        ),
+        (
+            "h,hold,acct:eve,,,EUR,30,,,,,2020-01-01T00:00:00Z,,,\n",
+            "line 2: the ledger would refuse it",
+        ),
+    ] {
+        let said = refused(&import(line));
+        assert!(said.contains(why), "{line}: {said}");
+    }
+    let lines = "o1,issue,,acct:eve,,EUR,50,2025-05-01T00:00:00Z,order 8,8,web,,,,\n\
+        h1,hold,acct:eve,,,EUR,30,,,8,,2199-01-01T00:00:00Z,,,\n\
+        a1,account,,,acct:eve,,,,,,,,,credits,\n\
+        a2,account,,,acct:old,,,,,,,,true,,\n";
+    assert_eq!(ok(&import(lines)), "imported: 4 entries; 0 were there\n");
+    let other = refused(&import(&lines.replace(",web,", ",shop,")));
+    assert!(other.contains("line 2: its id is that of entry"), "{other}");
+    assert_eq!(ok(&import(lines)), "imported: 0 entries; 4 were there\n");
+    let out = dir.join("entries.ndjson");
+    let export = ["ledger", "export", "--out", out.to_str().unwrap()];
+    ok(&ron_on(dir, &export));
+    let entries = fs::read_to_string(out).unwrap();
+    assert!(
+        entries.contains(r#"{"channel":"web","order":"8"}"#),
+        "{entries}"
+    );
 }
 
 #[test]
@@ -68,7 +121,11 @@ fn books_are_imported_once_and_their_days_are_kept() {
 
     // Lines of JSON, for another name.
     let lines = dir.path().join("more.jsonl");
-    fs::write(&lines, "{\"id\":\"t1\",\"op\":\"issue\",\"to\":\"acct:bob\",\"asset\":\"EUR\",\"amount_minor\":\"5\"}\n\n").unwrap();
+    fs::write(
+        &lines,
+        "{\"id\":\"t1\",\"op\":\"issue\",\"to\":\"acct:bob\",\"asset\":\"EUR\",\"amount_minor\":\"5\",\"metadata\":{\"order\":\"9\"}}\n\n",
+    )
+    .unwrap();
     let args = [
         "ledger",
         "import",
@@ -80,6 +137,7 @@ fn books_are_imported_once_and_their_days_are_kept() {
         ok(&ron_on(dir.path(), &args)),
         "imported: 1 entries; 0 were there\n"
     );
+    metadata_holds_and_closed_accounts(dir.path());
     ok(&ron_on(dir.path(), &["ledger", "verify"]));
 
     let fleet = Fleet::start_in(Arc::clone(&dir));
@@ -104,6 +162,19 @@ fn books_are_imported_once_and_their_days_are_kept() {
         (&ada["class"], &ada["balances"][0]["overdrawn_minor"]),
         (&"customers".into(), &"500".into())
     );
+    // What is said of an entry is shown to readers of the account that it debits, or that it reserves money of.
+    let entries = get("account/acct%3Aeve/history?asset=EUR&min_seq=12")["entries"].clone();
+    assert_eq!(
+        (&entries[0]["metadata"], &entries[1]["reference"]),
+        (&serde_json::json!({"order": "8"}), &"order 8".into()),
+        "{entries}"
+    );
+    let eve = get("account/acct%3Aeve");
+    assert_eq!(
+        (&eve["frozen"], &eve["balances"][0]["available_minor"]),
+        (&"credits".into(), &"20".into())
+    );
+    assert_eq!(get("account/acct%3Aold")["closed"], true);
     let busy = refused(&fleet.ron(&["ledger", "import", lines.to_str().unwrap()]));
     assert!(busy.contains("in use") || busy.contains("lock"), "{busy}");
 }

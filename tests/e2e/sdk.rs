@@ -2,6 +2,7 @@
 //! a payment, an audit entry and a payout are proven with each of the three.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -52,6 +53,7 @@ impl Place {
             let config = format!("{config}\n[witness]\npolicy_file = \"{policy}\"\n");
             fs::write(&path, config).unwrap();
         }
+        webhook_to_nowhere(dir.path());
         let running = witness.start();
         let fleet = let_payee_read(Fleet::start_in(Arc::new(dir)));
         let place = Self {
@@ -65,6 +67,14 @@ impl Place {
         ] {
             fs::copy(place.fleet.dir().join(from), place.file(name)).unwrap();
         }
+        let capped = [
+            "token",
+            "--audience",
+            "svc-wallet",
+            "--caveat",
+            "ceiling.total=20",
+        ];
+        fs::write(place.file("capped.token"), ok(&place.fleet.ron(&capped))).unwrap();
         place
     }
 
@@ -125,6 +135,20 @@ impl Place {
         let signature = self.fleet.dir().join(dir).join("run.sig.json");
         fs::copy(signature, self.file("run.sig.json")).unwrap();
     }
+}
+
+/// Configures an endpoint whose receiver is down, for an account that nothing happens to.
+fn webhook_to_nowhere(data: &Path) {
+    let secret = data.join("sdk.webhook");
+    fs::write(&secret, format!("whsec_{}\n", "A".repeat(43) + "=")).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = data.join("svc-wallet/config.toml");
+    let config = fs::read_to_string(&path).unwrap();
+    let secret = secret.display();
+    let block = format!(
+        "\n[[webhooks]]\nname = \"sdk\"\nurl = \"http://127.0.0.1:9/\"\naccounts = [\"acct:py-hooked\"]\nsecret_file = \"{secret}\"\n"
+    );
+    fs::write(&path, config + &block).unwrap();
 }
 
 /// The fleet, started again with policies under which the operator may issue passports for a `payee`, and the payee may

@@ -13,7 +13,7 @@ use ron_http::{Call, Method, Reply};
 use ron_kernel::Deadline;
 use ron_tests::processes::{Rig, code};
 use ron_tests::tools::Process;
-use ron_tests::{json, until, workspace};
+use ron_tests::{json, ok, ron_on, until, workspace};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -272,7 +272,13 @@ fn a_bad_receiver_delays_its_own_messages_only_and_can_be_resumed() {
     assert!(!names.contains("theirs"), "{names}");
     assert_eq!(resume(&rig, "theirs", &json!({})).status, 404);
     assert_eq!(resume(&rig, "bad", &json!({"since": 1})).status, 400);
-    assert_eq!(resume(&rig, "bad", &json!({})).status, 202);
+    let ron = |args: &[&str]| ok(&ron_on(rig.dir.path(), args));
+    let listed = ron(&["wallet", "webhooks", "--csv"]);
+    assert!(
+        listed.contains("bad,disabled,") && !listed.contains("theirs"),
+        "{listed}"
+    );
+    ron(&["wallet", "resume-webhook", "bad"]);
     until("what was missed arrives", || {
         bad.sequences().contains(&lost) && bad.sequences().contains(&later)
     });

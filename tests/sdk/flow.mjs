@@ -73,6 +73,7 @@ await wallet.submit({ op: "burn", from: payer, asset, amount: 50n });
 
 const whole = await wallet.batch([move(1n), { ...move(2n), to: "acct:ts-fee" }], { linked: true });
 assert.deepEqual(whole.results.map((item) => item.receipt.amount), [1n, 2n]);
+assert.deepEqual((await wallet.operation(whole.key)).results, whole.results);
 const apart = await wallet.batch([{ op: "issue", to: payer, asset, amount: 1n }, move(10n ** 9n)]);
 assert.deepEqual([apart.results[0].outcome, apart.results[1].code], ["done", "insufficient_funds"]);
 
@@ -99,14 +100,68 @@ await refused("abandoned", () => wallet.submit({ op: "issue", to: payer, asset, 
 
 const mine = await wallet.balance(payer, asset);
 assert.deepEqual([mine.amount, mine.available, mine.nonce], [9_598n, 9_598n, 2]);
-const payments = await wallet.history(payee, { minSeq: mine.asOfSeq, direction: "in" });
-assert.ok(payments.entries.some((entry) => entry.seq === paid.receipt.seq), JSON.stringify(payments));
-const statement = await wallet.statement(payer, asset, "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z");
+const minSeq = mine.asOfSeq;
+const payments = await wallet.history(payee, { minSeq, direction: "in" });
+assert.ok(payments.entries.some((entry) => entry.seq === paid.receipt.seq));
+const [entry, ...others] = (await wallet.history(payer, { from: "2020-01-01T00:00:00Z", kind: "transfer", metadata: about })).entries;
+assert.deepEqual(others, []);
+assert.deepEqual([entry.txid, entry.from, entry.to, entry.amount], [paid.receipt.txid, payer, payee, 250n]);
+assert.deepEqual([entry.reference, entry.memo, entry.metadata, entry.effectiveAt], ["order-17", "two books", about, effectiveAt]);
+assert.deepEqual((await wallet.history(payer, { metadata: { ...about, channel: "shop" } })).entries, []);
+const named = (await wallet.find("order-17", { minSeq, limit: 1 })).entries;
+assert.deepEqual(named.map((found) => [found.txid, found.balance]), [[paid.receipt.txid, undefined]]);
+const always = ["2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"];
+const statement = await wallet.statement(payer, asset, ...always, { minSeq });
 assert.deepEqual([statement.opening, statement.closing, statement.credits - statement.debits], [0n, mine.amount, mine.amount]);
+assert.equal(statement.entries.at(-1).balance, mine.amount);
+const lines = (await wallet.statementCsv(payer, asset, ...always, { minSeq })).trimEnd().split("\n");
+assert.deepEqual([lines.length, lines[0].startsWith("seq,"), lines.at(-1).includes(",closing,")], [statement.entries.length + 3, true, true]);
 assert.equal((await wallet.balance(payer, asset, { at: 0 })).amount, 0n);
-assert.equal((await wallet.accounts(payer)).get(payer).get(asset), mine.amount);
-assert.ok((await wallet.holds(payer)).every((hold) => ["open", "ended"].includes(hold.state)));
-assert.ok((await wallet.events(payee)).events.some((event) => event.seq === paid.receipt.seq));
+assert.equal((await wallet.accounts(payer, { minSeq })).get(payer).get(asset), mine.amount);
+const ended = await wallet.holds(payer, { asset, state: "ended", minSeq });
+assert.deepEqual(ended.map((hold) => hold.captured), [40n, 0n, 300n]);
+const { events } = await wallet.events(payee);
+assert.ok(events.some((event) => event.seq === paid.receipt.seq));
+const first = await wallet.events(payee, 0, { limit: 1 });
+assert.deepEqual(first.events.map((event) => event.seq), [events[0].seq]);
+assert.ok(first.next < events[1].seq);
+
+// What is set for accounts and assets.
+const kept = "acct:ts-kept", coin = "ts-coin";
+await refused("not_found", () => wallet.asset(coin));
+assert.deepEqual((await wallet.account(kept)).balances, new Map());
+await wallet.setAsset(coin, { scale: 2, title: "Coin of the tests", memo: "new" });
+assert.deepEqual(await wallet.asset(coin), { asset: coin, scale: 2, title: "Coin of the tests" });
+await wallet.setAccount(kept, { class: "ts-kept", limits: { asset: coin, creditLimit: 40n, maxBalance: 500n } });
+await wallet.submit({ op: "issue", to: kept, asset: coin, amount: 500n });
+await refused("max_balance", () => wallet.submit({ op: "issue", to: kept, asset: coin, amount: 1n }));
+await wallet.freeze(kept);
+await refused("account_frozen", () => wallet.submit({ op: "burn", from: kept, asset: coin, amount: 1n }));
+await wallet.freeze(kept, "credits", { memo: "case 9" });
+assert.equal((await wallet.account(kept)).frozen, "both");
+await wallet.unfreeze(kept, "debits");
+await wallet.submit({ op: "transfer", from: kept, to: "acct:ts-paid", asset: coin, amount: 520n });
+await wallet.submit({ op: "burn", from: "acct:ts-paid", asset: coin, amount: 30n });
+const reserved = (await wallet.submit({ op: "hold", from: kept, asset: coin, amount: 5n, expiresAt })).receipt;
+const shown = await wallet.account(kept, { minSeq: reserved.seq });
+assert.deepEqual([shown.frozen, shown.closed, shown.class], ["credits", false, "ts-kept"]);
+assert.deepEqual(shown.balances.get(coin), { amount: -20n, available: 15n, credits: 500n, debits: 520n, creditLimit: 40n, maxBalance: 500n });
+assert.deepEqual(shown.holds, [{ hold: reserved.txid, asset: coin, remaining: 5n, expiresAt }]);
+const sums = await wallet.trialBalance(coin, { minSeq: reserved.seq });
+const classes = sums.classes.map((c) => [c.class, c.accounts, c.balance]);
+assert.deepEqual([sums.issued, sums.burned, classes], [500n, 30n, [[undefined, 1, 490n], ["ts-kept", 1, -20n]]]);
+const closed = await wallet.setAccount("acct:ts-closed", { closed: true });
+assert.ok((await wallet.account("acct:ts-closed", { minSeq: closed.receipt.seq })).closed);
+
+// What is left of the token that flow.py spent 5 of, and the tenant's webhook endpoint, which is not there.
+assert.deepEqual(await wallet.budget(), {});
+const capped = new Wallet(connect(socket("svc-wallet")), staticToken(readFileSync(join(out, "capped.token"), "utf8").trim()));
+assert.deepEqual(await capped.budget(), { total: { limit: 20n, left: 15n } });
+await refused("limits_exceeded", () => capped.submit({ op: "transfer", from: payer, to: fee, asset, amount: 16n }));
+const [hook] = await wallet.webhooks();
+assert.deepEqual([hook.name, hook.accounts], ["sdk", ["acct:py-hooked"]]);
+assert.equal((await wallet.resumeWebhook("sdk", { after: 1 })).name, "sdk");
+await refused("not_found", () => wallet.resumeWebhook("other"));
 
 const narrow = new Wallet(overSocket(socket("svc-wallet")), client({ scope: "wallet:read" }));
 assert.equal((await narrow.balance(payee, asset)).amount, 351n);
@@ -133,8 +188,8 @@ const signed = await kms.sign(signingKey, message, { wait: 5 });
 assert.ok(await kms.verify(signingKey, message, signed.signatures));
 assert.ok(!(await kms.verify(signingKey, message.slice(1), signed.signatures)));
 assert.equal(await kms.auditVkey(), verifiers.audit_vkey);
-const entry = await kms.auditEntry(signed.receipt.index);
-const audited = verifyAudit(entry, signed.proof ?? (await eventually(() => kms.auditProof(signed.receipt.index))), new Policy(verifiers.audit_vkey));
+const audit = await kms.auditEntry(signed.receipt.index);
+const audited = verifyAudit(audit, signed.proof ?? (await eventually(() => kms.auditProof(signed.receipt.index))), new Policy(verifiers.audit_vkey));
 assert.deepEqual([audited.index, audited.opId], [BigInt(signed.receipt.index), signed.opId]);
 assert.ok(recordsSignature(audited, message, signed.signatures.map((s) => s.signature)));
 const unknown = new Kms(connect(socket("ron-kms")), staticToken("wrong"));

@@ -10,8 +10,8 @@ import sys
 import time
 
 from ron_sdk import (
-    Burn, Capture, ClientCredentials, Hold, Http, Issue, Kms, OutcomeUnknown, Private, Refused, Release, Reverse, Rewarder,
-    StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
+    Allowance, Budget, Burn, Capture, ClientCredentials, Details, Hold, Http, Issue, Kms, Limits, OutcomeUnknown, Private,
+    Refused, Release, Reverse, Rewarder, StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
 )
 from ron_sdk.verify import Policy, Shown, verify_audit, verify_manifest, verify_payout, verify_receipt
 
@@ -95,6 +95,7 @@ wallet.submit(Burn(payer, "ron", 50))
 
 whole = wallet.batch([Transfer(payer, payee, "ron", 1), Transfer(payer, "acct:py-fee", "ron", 2)], linked=True)
 assert [item.receipt.amount for item in whole.results] == [1, 2]
+assert wallet.operation(whole.key).results == whole.results and whole.results[0].private.idem.startswith(whole.key)
 assert {item.receipt.batch for item in whole.results} == {whole.results[0].receipt.txid}
 apart = wallet.batch([Issue(payer, "ron", 1), Transfer(payer, payee, "ron", 10**9)])
 assert apart.results[0].receipt is not None and apart.results[1].code == "insufficient_funds"
@@ -125,19 +126,77 @@ mine, theirs = wallet.balance(payer, "ron"), wallet.balance(payee, "ron")
 assert (mine.amount, mine.available) == (10_000 - 10 - 300 - 40 - 50 - 3 + 1,) * 2, mine
 assert theirs.amount == 10 + 300 + 40 + 1, theirs
 page = wallet.history(payee, min_seq=theirs.as_of_seq, limit=2)
-seen = [entry["seq"] for entry in page.entries]
+seen = [entry.seq for entry in page.entries]
 while page.older is not None:
     page = wallet.history(payee, before=page.older, limit=2)
-    seen += [entry["seq"] for entry in page.entries]
+    seen += [entry.seq for entry in page.entries]
 assert paid.receipt.seq in seen and seen == sorted(seen, reverse=True), seen
+[entry] = wallet.history(payer, since="2020-01-01T00:00:00Z", direction="out", kind="transfer", metadata=about).entries
+assert (entry.txid, entry.source, entry.to, entry.amount) == (paid.receipt.txid, payer, payee, 250), entry
+assert (entry.reference, entry.memo, entry.metadata, entry.effective_at) == ("order-17", "two books", about, when), entry
+assert wallet.history(payer, metadata={**about, "channel": "shop"}).entries == []
+assert [entry.txid for entry in wallet.find("order-17").entries] == [paid.receipt.txid]
+[reversal] = wallet.find("return of order-17", min_seq=back.receipt.seq).entries
+assert (reversal.reverses, reversal.balance) == (paid.receipt.txid, None), reversal
 assert wallet.balance(payee, "ron", at=paid.receipt.seq).amount > wallet.balance(payee, "ron", at=paid.receipt.seq - 1).amount
-whole = wallet.statement(payee, "ron", "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z")
+always = ("2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z")
+whole = wallet.statement(payee, "ron", *always, min_seq=theirs.as_of_seq)
 assert (whole.opening, whole.closing) == (0, theirs.amount) and whole.credits - whole.debits == theirs.amount, whole
-assert wallet.accounts(payee)[payee]["ron"] == theirs.amount
-assert all(hold.state == "ended" for hold in wallet.holds(payer, state="ended"))
+assert whole.entries[-1].balance == theirs.amount, whole.entries[-1]
+lines = wallet.statement_csv(payee, "ron", *always, min_seq=theirs.as_of_seq).splitlines()
+assert len(lines) == len(whole.entries) + 3 and lines[0].startswith("seq,") and ",closing," in lines[-1], lines
+assert wallet.accounts(payee, min_seq=theirs.as_of_seq)[payee]["ron"] == theirs.amount
+ended = wallet.holds(payer, asset="ron", state="ended", min_seq=theirs.as_of_seq)
+assert [(hold.state, hold.captured) for hold in ended] == [("ended", 40), ("ended", 0), ("ended", 300)], ended
 events, following = wallet.events(payee)
-done = [event["seq"] for event in events]
+done = [event.seq for event in events]
 assert set(done) < set(seen) and done == sorted(done) and following >= seen[0], "refused attempts are no events"
+first, following = wallet.events(payee, limit=1)
+assert [event.seq for event in first] == done[:1] and following < done[1], first
+
+# What is set for accounts and assets.
+kept = "acct:py-kept"
+asset = "py-coin"
+refused("not_found", lambda: wallet.asset(asset))
+assert (wallet.account(kept).balances, wallet.account(kept).holds) == ({}, [])
+wallet.set_asset(asset, 2, "Coin of the tests", details=Details(memo="new"))
+assert (wallet.asset(asset).scale, wallet.asset(asset).title) == (2, "Coin of the tests")
+wallet.set_account(kept, label="py-kept", limits=Limits(asset, credit_limit=40, max_balance=500))
+wallet.submit(Issue(kept, asset, 500))
+refused("max_balance", lambda: wallet.submit(Issue(kept, asset, 1)))
+wallet.freeze(kept)
+refused("account_frozen", lambda: wallet.submit(Burn(kept, asset, 1)))
+wallet.freeze(kept, "credits", details=Details(memo="case 9"))
+assert wallet.account(kept).frozen == "both"
+wallet.unfreeze(kept, "debits")
+wallet.submit(Transfer(kept, "acct:py-paid", asset, 520))
+wallet.submit(Burn("acct:py-paid", asset, 30))
+reserved = wallet.submit(Hold(kept, asset, 5, in_an_hour())).receipt
+shown = wallet.account(kept, min_seq=reserved.seq)
+assert (shown.frozen, shown.closed, shown.label) == ("credits", False, "py-kept"), shown
+held = shown.balances[asset]
+assert (held.amount, held.available, held.credits, held.debits, held.credit_limit, held.max_balance) == (
+    -20, 15, 500, 520, 40, 500), held
+assert [(hold.hold, hold.remaining) for hold in shown.holds] == [(reserved.txid, 5)], shown
+sums = wallet.trial_balance(asset, min_seq=reserved.seq)
+assert (sums.issued, sums.burned) == (500, 30), sums
+assert (sums.classes["py-kept"].accounts, sums.classes["py-kept"].balance) == (1, -20), sums
+closed = wallet.set_account("acct:py-closed", closed=True)
+assert wallet.account("acct:py-closed", min_seq=closed.receipt.seq).closed
+wallet.set_account("acct:py-closed", closed=False)
+
+# A token that can spend 20 and no more, and the tenant's webhook endpoint, which is not there.
+assert wallet.budget() == Budget(None, None)
+capped = Wallet(sockets["svc-wallet"], StaticToken((out / "capped.token").read_text().strip()))
+assert capped.budget() == Budget(Allowance(20, 20), None)
+capped.submit(Transfer(payer, "acct:py-fee", "ron", 5))
+assert capped.budget().total == Allowance(20, 15)
+refused("limits_exceeded", lambda: capped.submit(Transfer(payer, "acct:py-fee", "ron", 16)))
+[hook] = wallet.webhooks()
+assert (hook.name, hook.accounts) == ("sdk", ["acct:py-hooked"]) and hook.state in ("active", "failing"), hook
+assert wallet.resume_webhook("sdk", after=1).name == "sdk"
+wallet.resume_webhook("sdk")
+refused("not_found", lambda: wallet.resume_webhook("other"))
 
 # Callers without a right, and services that are not there.
 narrow = ClientCredentials.from_file(

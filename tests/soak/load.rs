@@ -13,7 +13,7 @@ use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::kms::SignRequest;
 use ron_proto::ledger::Details;
 use ron_proto::passport::RevokeRequest;
-use ron_proto::wallet::{Capture, HoldMoney, IssueMoney, Transaction, Transfer};
+use ron_proto::wallet::{Capture, HoldMoney, IssueMoney, Remarks, Transaction, Transfer};
 use ron_proto::{Amount, Kid, Timestamp};
 use ron_tests::{SERVICES, ron_binary};
 use serde_json::Value;
@@ -226,7 +226,9 @@ impl<'a> Load<'a> {
                 });
                 (has, got) = (has - 2, got + 2);
             } else {
-                self.paid("release", |w| w.release(&key("end"), hold, soon()));
+                self.paid("release", |w| {
+                    w.release(&key("end"), hold, &Remarks::default(), soon())
+                });
             }
             pause(60);
         }

@@ -157,7 +157,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "order-rounds",
-        shows: "orders with every kind of operation over kills, drains and stalls, each request sent twice at once: nothing is lost, nothing is done twice",
+        shows: "orders of issues, account terms, holds, linked batches, captures and reversals over kills, drains and stalls, each request sent twice at once: nothing is lost, nothing is done twice",
         length: "45 min",
         example: "1000",
         args: &["rounds=1000 RON_ORDER_ROUNDS : rounds"],

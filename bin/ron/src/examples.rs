@@ -163,13 +163,16 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "wallet hold",
-        "ron wallet hold acct:alice 100 --asset ron --expires-in 1h",
+        "ron wallet hold acct:alice 100 --asset ron --expires-in 1h --key order-18\nron wallet hold acct:alice 100 --asset ron --expires-at 2030-01-01T00:00:00Z",
     ),
     (
         "wallet capture",
         "ron wallet capture $HOLD acct:shop 80 --key order-18",
     ),
-    ("wallet release", "ron wallet release $HOLD"),
+    (
+        "wallet release",
+        "ron wallet release $HOLD --memo 'not in stock'",
+    ),
     (
         "wallet batch",
         "ron wallet batch payout.json --key payout-7\necho '{\"linked\":true,\"items\":[{\"op\":\"hold\",\"from\":\"acct:alice\",\"asset\":\"ron\",\"amount_minor\":\"100\",\"expires_at\":\"2030-01-01T00:00:00Z\"},{\"op\":\"capture\",\"hold\":\"#0\",\"to\":\"acct:shop\",\"amount_minor\":\"80\"}]}' | ron wallet batch -",
@@ -230,6 +233,15 @@ const EXAMPLES: &[(&str, &str)] = &[
     (
         "wallet events",
         "ron wallet events acct:shop\nron wallet events acct:shop --after 1200 --once --json",
+    ),
+    (
+        "wallet budget",
+        "ron wallet budget\nron wallet budget --token capped.token --json",
+    ),
+    ("wallet webhooks", "ron wallet webhooks --csv"),
+    (
+        "wallet resume-webhook",
+        "ron wallet resume-webhook shop\nron wallet resume-webhook shop --after 800",
     ),
     ("wallet abandon", "ron wallet abandon order-17"),
     ("wallet op", "ron wallet op order-17"),

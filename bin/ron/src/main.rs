@@ -24,7 +24,6 @@ mod token;
 mod up;
 mod verifiers;
 mod wallet;
-mod wallet_reads;
 mod witness;
 
 use std::process::ExitCode;

@@ -9,9 +9,10 @@ use ron_proto::ledger::{
     AccountDoc, AccountPage, AssetDoc, HoldPage, PointInTime, ReceiptFile, TrialBalance, TxId,
 };
 use ron_proto::wallet::{
-    AccountEvents, Balance, Batch, BatchAnswer, Burn, Capture, FoundTransactions, FreezeAccount,
-    HistoryPage, Hold, HoldMoney, IssueMoney, Nothing, Operation, Remarks, Reverse, SetAccount,
-    SetAsset, Statement, Transaction, Transfer,
+    AccountEvents, Balance, Batch, BatchAnswer, Budget, Burn, Capture, FoundTransactions,
+    FreezeAccount, HistoryPage, Hold, HoldMoney, IssueMoney, Nothing, Operation, Remarks,
+    ResumeWebhook, Reverse, SetAccount, SetAsset, Statement, Transaction, Transfer, WebhookDoc,
+    Webhooks,
 };
 use ron_proto::{Account, Asset, IdemKey};
 use serde::Serialize;
@@ -22,12 +23,24 @@ use ron_http::Credential;
 
 /// A client of svc-wallet. Every write carries its idempotency key, so all writes are retried.
 #[derive(Debug, Clone)]
-pub struct WalletClient(Caller);
+pub struct WalletClient {
+    caller: Caller,
+    min_seq: Option<u64>,
+}
 
 impl WalletClient {
     /// A client of the wallet at `base`.
     pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
-        Self(Caller::new(base, credential, http))
+        Self {
+            caller: Caller::new(base, credential, http),
+            min_seq: None,
+        }
+    }
+
+    /// A client whose reads of accounts, assets, entries and holds know this sequence of the ledger, or are refused.
+    #[must_use]
+    pub fn knowing(self, min_seq: Option<u64>) -> Self {
+        Self { min_seq, ..self }
     }
 
     pub fn issue(
@@ -103,19 +116,15 @@ impl WalletClient {
         &self,
         key: &IdemKey,
         hold: TxId,
+        remarks: &Remarks,
         deadline: Deadline,
     ) -> Result<Transaction, ClientError> {
-        self.write(
-            &format!("/v1/hold/{hold}/release"),
-            key,
-            &Remarks::default(),
-            deadline,
-        )
+        self.write(&format!("/v1/hold/{hold}/release"), key, remarks, deadline)
     }
 
     /// The current state of a hold.
     pub fn hold_state(&self, hold: TxId, deadline: Deadline) -> Result<Hold, ClientError> {
-        self.0.get(&format!("/v1/hold/{hold}"), deadline)
+        self.caller.get(&format!("/v1/hold/{hold}"), deadline)
     }
 
     /// Freezes sides of an account.
@@ -149,7 +158,7 @@ impl WalletClient {
         deadline: Deadline,
     ) -> Result<AccountDoc, ClientError> {
         let path = format!("/v1/account/{}", encode(account.as_str()));
-        self.0.get(&path, deadline)
+        self.get(&path, &[], deadline)
     }
 
     /// Opens or closes an account, or sets its class, freeze and limits.
@@ -167,7 +176,7 @@ impl WalletClient {
     /// Scale and title of an asset.
     pub fn asset(&self, asset: &Asset, deadline: Deadline) -> Result<AssetDoc, ClientError> {
         let path = format!("/v1/assets/{}", encode(asset.as_str()));
-        self.0.get(&path, deadline)
+        self.caller.get(&path, deadline)
     }
 
     /// Registers an asset, or changes its title.
@@ -191,7 +200,7 @@ impl WalletClient {
     ) -> Result<TrialBalance, ClientError> {
         let path = format!("/v1/assets/{}/trial-balance", encode(asset.as_str()));
         let query: Vec<_> = at.map(|at| ("at", at.to_string())).into_iter().collect();
-        self.0.get(&with_query(&path, &query), deadline)
+        self.get(&path, &query, deadline)
     }
 
     /// Entries of an account, newest first; `query` has the filters and cursors of the API.
@@ -202,7 +211,7 @@ impl WalletClient {
         deadline: Deadline,
     ) -> Result<HistoryPage, ClientError> {
         let path = format!("/v1/account/{}/history", encode(account.as_str()));
-        self.0.get(&with_query(&path, query), deadline)
+        self.get(&path, query, deadline)
     }
 
     /// Opening balance, entries and closing balance of a range; `query` as the API has it.
@@ -213,7 +222,7 @@ impl WalletClient {
         deadline: Deadline,
     ) -> Result<Statement, ClientError> {
         let path = format!("/v1/account/{}/statement", encode(account.as_str()));
-        self.0.get(&with_query(&path, query), deadline)
+        self.get(&path, query, deadline)
     }
 
     /// Transactions made with a reference; `query` as the API has it.
@@ -222,7 +231,7 @@ impl WalletClient {
         query: &[(&str, String)],
         deadline: Deadline,
     ) -> Result<FoundTransactions, ClientError> {
-        self.0.get(&with_query("/v1/tx", query), deadline)
+        self.get("/v1/tx", query, deadline)
     }
 
     /// Accounts that the caller may read, with their balances; `query` as the API has it.
@@ -231,7 +240,7 @@ impl WalletClient {
         query: &[(&str, String)],
         deadline: Deadline,
     ) -> Result<AccountPage, ClientError> {
-        self.0.get(&with_query("/v1/accounts", query), deadline)
+        self.get("/v1/accounts", query, deadline)
     }
 
     /// Holds of an account, newest first; `query` as the API has it.
@@ -240,7 +249,7 @@ impl WalletClient {
         query: &[(&str, String)],
         deadline: Deadline,
     ) -> Result<HoldPage, ClientError> {
-        self.0.get(&with_query("/v1/holds", query), deadline)
+        self.get("/v1/holds", query, deadline)
     }
 
     /// What happened to an account after a sequence, waiting up to `wait` for something.
@@ -256,7 +265,7 @@ impl WalletClient {
             ("after", after.to_string()),
             ("wait", wait.as_secs().to_string()),
         ];
-        self.0.get(&with_query("/v1/events", &query), deadline)
+        self.caller.get(&with_query("/v1/events", &query), deadline)
     }
 
     /// Balance of an account in one asset, now or at a point.
@@ -272,12 +281,12 @@ impl WalletClient {
             ("asset", asset.to_string()),
         ];
         query.extend(at.map(|at| ("at", at.to_string())));
-        self.0.get(&with_query("/v1/balance", &query), deadline)
+        self.get("/v1/balance", &query, deadline)
     }
 
     /// A transaction: its receipt, and what the caller may see of its private side.
     pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Transaction, ClientError> {
-        self.0.get(&format!("/v1/tx/{txid}"), deadline)
+        self.caller.get(&format!("/v1/tx/{txid}"), deadline)
     }
 
     /// The receipt of a transaction as a file that verifies alone. Waits up to `wait` until a
@@ -289,19 +298,52 @@ impl WalletClient {
         deadline: Deadline,
     ) -> Result<ReceiptFile, ClientError> {
         let path = format!("/v1/tx/{txid}/receipt?wait={}", wait.as_secs());
-        self.0.get(&path, deadline)
+        self.caller.get(&path, deadline)
     }
 
     /// The outcome of an operation, by its idempotency key.
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
-        self.0
+        self.caller
             .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
     }
 
     /// Gives a key up: its operation's outcome if it was committed, else the refusal `abandoned`.
     pub fn abandon(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
         let path = format!("/v1/ops/{}/abandon", encode(key.as_ref()));
-        self.0.post(&path, &Nothing {}, true, deadline)
+        self.caller.post(&path, &Nothing {}, true, deadline)
+    }
+
+    /// What the client's token may still spend.
+    pub fn budget(&self, deadline: Deadline) -> Result<Budget, ClientError> {
+        self.caller.get("/v1/budget", deadline)
+    }
+
+    /// Webhook endpoints of the caller's tenant.
+    pub fn webhooks(&self, deadline: Deadline) -> Result<Webhooks, ClientError> {
+        self.caller.get("/v1/webhooks", deadline)
+    }
+
+    /// Sends to an endpoint again at once; once more changes nothing.
+    pub fn resume_webhook(
+        &self,
+        name: &str,
+        request: &ResumeWebhook,
+        deadline: Deadline,
+    ) -> Result<WebhookDoc, ClientError> {
+        let path = format!("/v1/webhooks/{}/resume", encode(name));
+        self.caller.post(&path, request, true, deadline)
+    }
+
+    /// A read that may be asked to know a sequence of the ledger.
+    fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<T, ClientError> {
+        let min_seq = self.min_seq.map(|seq| ("min_seq", seq.to_string()));
+        let query: Vec<_> = query.iter().cloned().chain(min_seq).collect();
+        self.caller.get(&with_query(path, &query), deadline)
     }
 
     fn write<B: Serialize, T: DeserializeOwned>(
@@ -326,7 +368,7 @@ impl WalletClient {
             detail: e.to_string(),
         })?;
         let key = key.to_string();
-        let reply = self.0.send(&Outgoing {
+        let reply = self.caller.send(&Outgoing {
             method,
             body: Some((json, "application/json")),
             headers: &[("Idempotency-Key", &key)],

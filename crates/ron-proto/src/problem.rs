@@ -79,7 +79,7 @@ common! {
         "The operation id was used with another body", false,
         "The id was used for a different request; use a new one.");
     BUSY = kind("busy", 429, "Busy", true,
-        "A bounded queue is full; nothing was done. Wait Retry-After seconds.");
+        "A bounded queue is full, or what follows the writes is far behind; nothing was done. Wait Retry-After seconds.");
     RATE_LIMITED = kind("rate_limited", 429, "Too many requests", true,
         "The caller's rate limit is exceeded; nothing was done. Wait Retry-After seconds.");
     HEADERS_TOO_LARGE = kind("headers_too_large", 431, "Header block too large", false,

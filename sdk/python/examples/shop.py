@@ -111,7 +111,7 @@ def main() -> None:
     statement = wallet.statement(SHOP, ASSET, "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z")
     print(f"{'opening':10} {statement.opening}")
     for entry in statement.entries:
-        print(f"{entry['op']:10} {entry['amount_minor']:>5} {entry['balance_minor']:>5}")
+        print(f"{entry.op:10} {entry.amount:>5} {entry.balance:>5}")
     print(f"{'closing':10} {statement.closing}")
     month = wallet.trial_balance(ASSET, at=refunded.seq, min_seq=refunded.seq)
     for label, total in month.classes.items():

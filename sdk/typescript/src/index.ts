@@ -1,4 +1,5 @@
 /** Client of ron's services. Offline verification is in `ron-sdk/verify`, what needs Node in `ron-sdk/node`. */
+export * from "./answers.js";
 export { type Asked, ClientCredentials, type Credential, staticToken } from "./auth.js";
 export { OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable, VerificationError } from "./errors.js";
 export { Answer, type Call, NotSent, type Transport, overFetch } from "./http.js";

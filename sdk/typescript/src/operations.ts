@@ -3,13 +3,16 @@ import { segment } from "./service.js";
 
 export const AMOUNT_MAX = 2n ** 128n - 1n;
 
-/** What a caller says about an operation. No decision depends on it, and nobody but its maker sees it. */
+/**
+ * What a caller says about an operation. No decision depends on it. Its maker sees all of it, and so do readers of the
+ * debited account in the maker's tenant; a payee sees the reference, unless `shareReference` is false.
+ */
 export interface Details {
   /** Text for people. */
   readonly memo?: string;
   /** The caller's own reference, such as the number of an order. */
   readonly reference?: string;
-  /** False hides the reference in the payee's copy of the receipt. */
+  /** False hides the reference from the payee, in histories and in its copy of the receipt. */
   readonly shareReference?: boolean;
   /** At most 16 members. */
   readonly metadata?: Readonly<Record<string, string>>;

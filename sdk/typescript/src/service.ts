@@ -10,6 +10,9 @@ export interface Options {
   readonly attemptTimeoutMs?: number;
 }
 
+/** The value of a parameter; a list is a parameter with several values. */
+type QueryValue = string | number | readonly string[] | undefined;
+
 export interface Write {
   readonly method: string;
   readonly path: string;
@@ -40,16 +43,19 @@ export class Service {
   }
 
   /**
-   * A GET; returns its answer of status 200 and throws Refused for any other one. `wait` is the time in seconds that the
+   * A GET; returns its answer of success and throws Refused for any other one. `wait` is the time in seconds that the
    * service may wait, which comes on top of the deadline.
    */
-  protected read(path: string, query: Readonly<Record<string, string | number | undefined>> = {}, wait = 0): Promise<Answer> {
+  protected read(path: string, query: Readonly<Record<string, QueryValue>> = {}, wait = 0): Promise<Answer> {
     const asked = new URLSearchParams();
-    for (const [name, value] of Object.entries(query)) if (value !== undefined) asked.set(name, String(value));
+    for (const [name, value] of Object.entries(query)) {
+      const values = Array.isArray(value) ? (value as readonly string[]) : value === undefined ? [] : [String(value)];
+      for (const one of values) asked.append(name, one);
+    }
     return this.#repeat({ method: "GET", path: asked.size > 0 ? `${path}?${asked.toString()}` : path }, wait);
   }
 
-  /** A POST that changes nothing, such as a verification. */
+  /** A POST that may be sent any number of times, such as a verification. */
   protected async ask(path: string, body: unknown): Promise<unknown> {
     return (await this.#repeat({ method: "POST", path, body: JSON.stringify(body) })).json();
   }
@@ -65,7 +71,7 @@ export class Service {
       this.#credential.renew();
       answer = await once();
     }
-    if (answer.status !== 200) throw answer.refusal();
+    if (answer.status !== 200 && answer.status !== 202) throw answer.refusal();
     return answer;
   }
 

@@ -1,209 +1,12 @@
 /** svc-wallet: money for holders of a passport. */
-import { OutcomeUnknown, Refused, UnexpectedAnswer, said } from "./errors.js";
-import type { Answer } from "./http.js";
-import { type Details, type Item, type Operation, bodyOf, detailed, itemOf, minor, pathOf } from "./operations.js";
+import type {
+  Account, AccountBalance, AccountTerms, Asset, Balance, BatchDone, Budget, Cursors, Done, Filters, HistoryEntry,
+  HistoryPage, HoldState, Outcome, Sides, Statement, StatementAsked, Transaction, TrialBalance, Webhook,
+} from "./answers.js";
+import { OutcomeUnknown, Refused, said } from "./errors.js";
+import { type Item, type Operation, bodyOf, detailed, itemOf, minor, pathOf, type Details } from "./operations.js";
+import { balanceOf, readBudget, readDone, readEntry, readHold, readOutcome, readPage, readPrivate, readReceipt, readWebhook, results } from "./read.js";
 import { Fields, Service, segment } from "./service.js";
-
-/** What the ledger recorded. It never changes. */
-export interface Receipt {
-  readonly txid: string;
-  readonly op: string;
-  readonly seq: number;
-  readonly ts: string;
-  readonly receiptHash: string;
-  readonly from?: string;
-  readonly to?: string;
-  readonly asset?: string;
-  readonly amount?: bigint;
-  /** The hold that was captured, released or expired. */
-  readonly hold?: string;
-  /** The transaction id of the first item of its batch. */
-  readonly batch?: string;
-  /** The transaction that it reverses. */
-  readonly reverses?: string;
-  /** The JSON that it was read from, with members that this version of the package does not name. */
-  readonly raw: Readonly<Record<string, unknown>>;
-}
-
-/** What only the maker of an entry sees of it, and its payee where the reference is shared. */
-export interface Private {
-  readonly idem?: string;
-  readonly nonce?: number;
-  readonly memo?: string;
-  readonly metadata?: Readonly<Record<string, string>>;
-  readonly reference?: string;
-  readonly effectiveAt?: string;
-}
-
-export interface Transaction {
-  readonly receipt: Receipt;
-  readonly private: Private;
-  /** How much of it was reversed so far, and by which transactions. */
-  readonly reversed: bigint;
-  readonly reversals: readonly string[];
-}
-
-/** A write that took effect. */
-export interface Done {
-  /** The idempotency key it was sent with. */
-  readonly key: string;
-  readonly receipt: Receipt;
-  readonly private: Private;
-  /** True when an earlier request with this key had taken effect already. */
-  readonly replayed: boolean;
-}
-
-export type ItemResult =
-  | { readonly outcome: "done"; readonly receipt: Receipt }
-  | { readonly outcome: "refused"; readonly code: string };
-
-/** A batch that was decided. */
-export interface BatchDone {
-  readonly key: string;
-  readonly results: readonly ItemResult[];
-  readonly replayed: boolean;
-}
-
-/** What is known of a key. */
-export type Outcome = ItemResult | { readonly outcome: "batch"; readonly results: readonly ItemResult[] } | { readonly outcome: "open" };
-
-export interface Balance {
-  readonly account: string;
-  readonly asset: string;
-  /** Below zero when the account is overdrawn. */
-  readonly amount: bigint;
-  /** What the next debit may take: the balance and the credit limit, less what is held. */
-  readonly available: bigint;
-  /** The last nonce that was used; unknown for a balance of the past. */
-  readonly nonce?: number;
-  readonly asOf: string;
-  readonly asOfSeq: number;
-  readonly staleMs: number;
-}
-
-/** Balance of an account in one asset, in minor units. */
-export interface AccountBalance {
-  /** Below zero when the account is overdrawn. */
-  readonly amount: bigint;
-  /** What the next debit may take. */
-  readonly available: bigint;
-  /** All that was ever credited and debited. */
-  readonly credits: bigint;
-  readonly debits: bigint;
-  readonly creditLimit: bigint;
-  readonly maxBalance?: bigint;
-}
-
-/** Sides of an account. */
-export type Sides = "debits" | "credits" | "both";
-
-export interface Account {
-  readonly account: string;
-  readonly closed: boolean;
-  /** The sides that are frozen: `none`, `debits`, `credits` or `both`. */
-  readonly frozen: string;
-  /** Label by which trial balances sum. */
-  readonly class?: string;
-  readonly nonce: number;
-  /** By asset. */
-  readonly balances: ReadonlyMap<string, AccountBalance>;
-}
-
-/** What is set for an account; what is absent stays as it is. */
-export interface AccountTerms extends Details {
-  readonly closed?: boolean;
-  readonly frozen?: Sides | "none";
-  /** Label by which trial balances sum; an empty one takes it away. */
-  readonly class?: string;
-  /** Credit limit (0 when absent) and maximum in one asset, set together. */
-  readonly limits?: { readonly asset: string; readonly creditLimit?: bigint; readonly maxBalance?: bigint };
-}
-
-export interface Asset {
-  readonly asset: string;
-  /** Decimal places between a minor unit and the unit that people write; absent for an asset that is not registered. */
-  readonly scale?: number;
-  readonly title?: string;
-}
-
-/** Sums over the accounts of one class, in minor units. */
-export interface ClassTotal {
-  /** Absent for accounts without a class. */
-  readonly class?: string;
-  readonly accounts: number;
-  readonly credits: bigint;
-  readonly debits: bigint;
-  /** Credits less debits. */
-  readonly balance: bigint;
-}
-
-export interface TrialBalance {
-  readonly asset: string;
-  /** What was issued and not burned; the sum of all balances. */
-  readonly supply: bigint;
-  readonly credits: bigint;
-  readonly debits: bigint;
-  readonly classes: readonly ClassTotal[];
-  readonly seq: number;
-}
-
-export interface HoldState {
-  readonly hold: string;
-  readonly from: string;
-  readonly asset: string;
-  readonly amount: bigint;
-  readonly remaining: bigint;
-  readonly expiresAt: string;
-  readonly state: string;
-}
-
-/** An entry as the service describes it (HistoryEntry of the API). */
-export type HistoryEntry = Readonly<Record<string, unknown>>;
-
-export interface HistoryPage {
-  /** Newest first. A page may have fewer entries than asked for, also none, and still be followed by others. */
-  readonly entries: readonly HistoryEntry[];
-  /** `before` for older entries; absent when there are none. */
-  readonly older?: number;
-  /** `after` for newer entries, also for those to come. */
-  readonly newer: number;
-}
-
-/** Which page of entries, and `minSeq`, the `seq` of a receipt that the answer must know. */
-export interface Cursors {
-  readonly before?: number;
-  readonly after?: number;
-  readonly limit?: number;
-  readonly minSeq?: number;
-}
-
-/** Filters of a history. */
-export interface Filters {
-  /** First time of the range. */
-  readonly from?: string;
-  /** End of the range, not part of it. */
-  readonly until?: string;
-  readonly asset?: string;
-  readonly kind?: string;
-  readonly direction?: "in" | "out";
-  readonly counterparty?: string;
-  readonly reference?: string;
-  readonly batch?: string;
-  readonly hold?: string;
-  /** A member of the metadata, as `name=value`. */
-  readonly metadata?: string;
-}
-
-export interface Statement {
-  readonly account: string;
-  readonly asset: string;
-  readonly opening: bigint;
-  readonly credits: bigint;
-  readonly debits: bigint;
-  readonly closing: bigint;
-  /** Oldest first. */
-  readonly entries: readonly HistoryEntry[];
-}
 
 export interface Submit {
   /** The idempotency key; generated when absent. Store it with what the write is for, before the write is sent. */
@@ -294,6 +97,12 @@ export class Wallet extends Service {
       ...(raw.has("class") ? { class: raw.text("class") } : {}),
       nonce: raw.number("nonce"),
       balances: new Map(raw.list("balances").map(balance)),
+      holds: raw.list("holds").map((h) => ({
+        hold: h.text("hold"),
+        asset: h.text("asset"),
+        remaining: h.amount("amount_minor"),
+        expiresAt: h.text("expires_at"),
+      })),
     };
   }
 
@@ -342,6 +151,8 @@ export class Wallet extends Service {
     return {
       asset: raw.text("asset"),
       supply: raw.amount("supply_minor"),
+      ...(raw.has("issued_minor") ? { issued: raw.amount("issued_minor") } : {}),
+      ...(raw.has("burned_minor") ? { burned: raw.amount("burned_minor") } : {}),
       credits: raw.amount("credits_minor"),
       debits: raw.amount("debits_minor"),
       classes: raw.list("classes").map((c) => ({
@@ -359,14 +170,15 @@ export class Wallet extends Service {
     return readHold(new Fields((await this.read(`/v1/hold/${segment(hold)}`)).json()));
   }
 
+  /** A transaction, with what the caller may see of its private side, and what was reversed of it. */
   async transaction(txid: string): Promise<Transaction> {
     const raw = new Fields((await this.read(`/v1/tx/${segment(txid)}`)).json());
-    const now = raw.object("now");
+    const now = raw.has("now") ? raw.object("now") : undefined;
     return {
       receipt: readReceipt(raw.object("receipt")),
       private: readPrivate(raw),
-      reversed: now.amount("reversed_minor"),
-      reversals: now.texts("reversals"),
+      ...(now === undefined ? {} : { reversed: now.amount("reversed_minor") }),
+      reversals: now === undefined ? [] : now.texts("reversals"),
     };
   }
 
@@ -379,8 +191,9 @@ export class Wallet extends Service {
   }
 
   /** Entries of an account, newest first. */
-  async history(account: string, { before, after, limit, minSeq, ...filters }: Cursors & Filters = {}): Promise<HistoryPage> {
-    const query = { before, after, limit, min_seq: minSeq, ...filters };
+  async history(account: string, { before, after, limit, minSeq, metadata, ...filters }: Cursors & Filters = {}): Promise<HistoryPage> {
+    const members = metadata && Object.entries(metadata).map(([name, value]) => `${name}=${value}`);
+    const query = { before, after, limit, min_seq: minSeq, ...filters, metadata: members };
     return readPage(new Fields((await this.read(`/v1/account/${segment(account)}/history`, query)).json()));
   }
 
@@ -391,15 +204,16 @@ export class Wallet extends Service {
   }
 
   /** Opening balance, entries and closing balance of a range. It reads all pages. */
-  async statement(account: string, asset: string, from: string, until: string, by: "entry" | "effective" = "entry"): Promise<Statement> {
+  async statement(account: string, asset: string, from: string, until: string, { by, minSeq }: StatementAsked = {}): Promise<Statement> {
+    const path = `/v1/account/${segment(account)}/statement`;
     const page = async (after?: number): Promise<Fields> =>
-      new Fields((await this.read(`/v1/account/${segment(account)}/statement`, { asset, from, until, by, after })).json());
+      new Fields((await this.read(path, { asset, from, until, by, after, min_seq: minSeq })).json());
     let raw = await page();
     const opening = raw.signed("opening_minor");
-    const entries = raw.list("entries").map((entry) => entry.raw);
+    const entries = raw.list("entries").map(readEntry);
     while (raw.has("next")) {
       raw = await page(raw.number("next"));
-      entries.push(...raw.list("entries").map((entry) => entry.raw));
+      entries.push(...raw.list("entries").map(readEntry));
     }
     return {
       account: raw.text("account"),
@@ -412,11 +226,25 @@ export class Wallet extends Service {
     };
   }
 
+  /** The same as comma-separated values: a line for the opening balance, each entry and the closing balance. */
+  async statementCsv(account: string, asset: string, from: string, until: string, { by, minSeq }: StatementAsked = {}): Promise<string> {
+    const path = `/v1/account/${segment(account)}/statement`;
+    let text = "";
+    for (let after: string | undefined; ; ) {
+      const answer = await this.read(path, { asset, from, until, by, after, min_seq: minSeq, format: "csv" });
+      const page = new TextDecoder().decode(answer.body);
+      // Every page begins with the headings.
+      text += text === "" ? page : page.slice(page.indexOf("\n") + 1);
+      after = /[?&]after=([0-9]+)[^>]*>; rel="next"/.exec(answer.header("link") ?? "")?.[1];
+      if (after === undefined) return text;
+    }
+  }
+
   /** The accounts that ever moved money and that the caller may read: their balances, by account and asset. */
-  async accounts(prefix?: string): Promise<Map<string, Map<string, bigint>>> {
+  async accounts(prefix?: string, { minSeq }: { minSeq?: number } = {}): Promise<Map<string, Map<string, bigint>>> {
     const found = new Map<string, Map<string, bigint>>();
     for (let after: string | undefined; ; ) {
-      const raw = new Fields((await this.read("/v1/accounts", { prefix, after, limit: 500 })).json());
+      const raw = new Fields((await this.read("/v1/accounts", { prefix, after, limit: 500, min_seq: minSeq })).json());
       for (const listed of raw.list("accounts")) {
         const balances = listed.list("balances").map((b): [string, bigint] => [b.text("asset"), balanceOf(b)]);
         found.set(listed.text("account"), new Map(balances));
@@ -427,10 +255,11 @@ export class Wallet extends Service {
   }
 
   /** Holds of an account, newest first. */
-  async holds(account: string, { asset, state }: { asset?: string; state?: "open" | "ended" } = {}): Promise<HoldState[]> {
+  async holds(account: string, { asset, state, minSeq }: { asset?: string; state?: "open" | "ended"; minSeq?: number } = {}): Promise<HoldState[]> {
     const found: HoldState[] = [];
     for (let before: number | undefined; ; ) {
-      const raw = new Fields((await this.read("/v1/holds", { account, asset, state, before, limit: 500 })).json());
+      const query = { account, asset, state, before, limit: 500, min_seq: minSeq };
+      const raw = new Fields((await this.read("/v1/holds", query)).json());
       found.push(...raw.list("holds").map(readHold));
       if (!raw.has("older")) return found;
       before = raw.number("older");
@@ -441,9 +270,26 @@ export class Wallet extends Service {
    * What happened to an account after a sequence, oldest first and without gaps, and the next `after`. The service waits
    * up to `wait` seconds for something, 30 at most.
    */
-  async events(account: string, after = 0, wait = 0): Promise<{ readonly events: readonly HistoryEntry[]; readonly next: number }> {
-    const raw = new Fields((await this.read("/v1/events", { account, after }, wait)).json());
-    return { events: raw.list("events").map((event) => event.raw), next: raw.number("next") };
+  async events(
+    account: string, after = 0, { wait = 0, limit }: { wait?: number; limit?: number } = {},
+  ): Promise<{ readonly events: readonly HistoryEntry[]; readonly next: number }> {
+    const raw = new Fields((await this.read("/v1/events", { account, after, limit }, wait)).json());
+    return { events: raw.list("events").map(readEntry), next: raw.number("next") };
+  }
+
+  /** What the caller's token may still spend: its caveats `ceiling.total` and `ceiling.daily`. */
+  async budget(): Promise<Budget> {
+    return readBudget(new Fields((await this.read("/v1/budget")).json()));
+  }
+
+  /** The webhook endpoints of the caller's tenant, in the order of the configuration. */
+  async webhooks(): Promise<Webhook[]> {
+    return new Fields((await this.read("/v1/webhooks")).json()).list("webhooks").map(readWebhook);
+  }
+
+  /** Sends to a disabled or failing endpoint again at once: from its cursor, or everything after a sequence. */
+  async resumeWebhook(name: string, { after }: { after?: number } = {}): Promise<Webhook> {
+    return readWebhook(new Fields(await this.ask(`/v1/webhooks/${segment(name)}/resume`, { after })));
   }
 
   private async set(method: string, path: string, body: unknown, key: string): Promise<Done> {
@@ -461,80 +307,3 @@ export class Wallet extends Service {
     // Done, decided as a batch, or open: the same request gets the answer.
   }
 }
-
-function readDone(key: string, answer: Answer): Done {
-  const raw = new Fields(answer.json());
-  const replayed = answer.header("idempotency-replayed") === "true";
-  return { key, receipt: readReceipt(raw.object("receipt")), private: readPrivate(raw), replayed };
-}
-
-const balanceOf = (raw: Fields): bigint => raw.amount("amount_minor") - raw.amount("overdrawn_minor");
-
-function readReceipt(raw: Fields): Receipt {
-  return {
-    txid: raw.text("txid"),
-    op: raw.text("op"),
-    seq: raw.number("seq"),
-    ts: raw.text("ts"),
-    receiptHash: raw.text("receipt_hash"),
-    ...(raw.has("from") ? { from: raw.text("from") } : {}),
-    ...(raw.has("to") ? { to: raw.text("to") } : {}),
-    ...(raw.has("asset") ? { asset: raw.text("asset") } : {}),
-    ...(raw.has("amount_minor") ? { amount: raw.amount("amount_minor") } : {}),
-    ...(raw.has("hold") ? { hold: raw.text("hold") } : {}),
-    ...(raw.has("batch") ? { batch: raw.text("batch") } : {}),
-    ...(raw.has("reverses") ? { reverses: raw.text("reverses") } : {}),
-    raw: raw.raw,
-  };
-}
-
-function readPrivate(answer: Fields): Private {
-  if (!answer.has("private")) return {};
-  const raw = answer.object("private");
-  return {
-    ...(raw.has("idem") ? { idem: raw.text("idem") } : {}),
-    ...(raw.has("nonce") ? { nonce: raw.number("nonce") } : {}),
-    ...(raw.has("memo") ? { memo: raw.text("memo") } : {}),
-    ...(raw.has("metadata") ? { metadata: raw.object("metadata").raw as Readonly<Record<string, string>> } : {}),
-    ...(raw.has("reference") ? { reference: raw.text("reference") } : {}),
-    ...(raw.has("effective_at") ? { effectiveAt: raw.text("effective_at") } : {}),
-  };
-}
-
-function readHold(raw: Fields): HoldState {
-  return {
-    hold: raw.text("hold"),
-    from: raw.text("from"),
-    asset: raw.text("asset"),
-    amount: raw.amount("amount_minor"),
-    remaining: raw.amount("remaining_minor"),
-    expiresAt: raw.text("expires_at"),
-    state: raw.text("state"),
-  };
-}
-
-const readPage = (raw: Fields): HistoryPage => ({
-  entries: raw.list("entries").map((entry) => entry.raw),
-  ...(raw.has("older") ? { older: raw.number("older") } : {}),
-  newer: raw.number("newer"),
-});
-
-function readOutcome(raw: Fields): Outcome {
-  const outcome = raw.text("outcome");
-  if (outcome === "batch") return { outcome, results: results(raw) };
-  return outcome === "open" ? { outcome } : itemResult(raw);
-}
-
-function itemResult(raw: Fields): ItemResult {
-  const outcome = raw.text("outcome");
-  switch (outcome) {
-    case "done":
-      return { outcome, receipt: readReceipt(raw.object("receipt")) };
-    case "refused":
-      return { outcome, code: raw.text("code") };
-    default:
-      throw new UnexpectedAnswer(`not an outcome: ${outcome}`);
-  }
-}
-
-const results = (raw: Fields): ItemResult[] => raw.list("results").map(itemResult);

@@ -16,7 +16,7 @@ use ron_ledger::import::{Imported, import};
 use ron_ledger::salts;
 use ron_proto::ledger::{
     AccountClass, AccountTerms, AssetLimits, AssetTerms, AssetTitle, EntryKey, LEDGER_PRINCIPAL,
-    Memo, PrincipalName, Reference, RequestKey,
+    Memo, Metadata, PrincipalName, Reference, RequestKey, Sides,
 };
 use ron_proto::{Account, Amount, Asset, Tenant, Timestamp};
 use ron_service::DataDir;
@@ -30,9 +30,9 @@ const CHUNK: usize = 1_000;
 #[derive(Args)]
 pub struct ImportArgs {
     /// File with comma-separated values under a heading (.csv), or with a JSON object on each line.
-    /// Members: id, op (asset, account, issue, transfer or burn), from, to, account, asset,
-    /// amount_minor, effective_at, reference, memo, class, credit_limit_minor, max_balance_minor,
-    /// scale, title.
+    /// Members: id, op (asset, account, issue, transfer, burn or hold), from, to, account, asset,
+    /// amount_minor, expires_at, effective_at, reference, memo, metadata (columns metadata.NAME),
+    /// class, closed, frozen, credit_limit_minor, max_balance_minor, scale, title.
     file: PathBuf,
     /// Name that the entries are made for; ids are unique for it.
     #[arg(long, default_value = "import")]
@@ -59,7 +59,11 @@ struct Line {
     effective_at: Option<Timestamp>,
     reference: Option<Reference>,
     memo: Option<Memo>,
+    metadata: Option<Metadata>,
+    expires_at: Option<Timestamp>,
     class: Option<AccountClass>,
+    closed: Option<bool>,
+    frozen: Option<Sides>,
     credit_limit_minor: Option<Amount>,
     max_balance_minor: Option<Amount>,
     scale: Option<u8>,
@@ -74,10 +78,30 @@ enum Operation {
     Issue,
     Transfer,
     Burn,
+    Hold,
 }
 
 fn need<T>(value: Option<T>, name: &str) -> Result<T, String> {
     value.ok_or_else(|| format!("it needs {name}"))
+}
+
+/// The limits of an account in one asset, which are set together.
+fn limits(
+    asset: Option<Asset>,
+    credit_limit: Option<Amount>,
+    max_balance_minor: Option<Amount>,
+) -> Result<Option<AssetLimits>, String> {
+    let Some(asset) = asset else {
+        let none = credit_limit.is_none() && max_balance_minor.is_none();
+        return none
+            .then_some(None)
+            .ok_or_else(|| "its limits need asset".to_owned());
+    };
+    Ok(Some(AssetLimits {
+        asset,
+        credit_limit_minor: credit_limit.unwrap_or_default(),
+        max_balance_minor,
+    }))
 }
 
 impl Line {
@@ -89,6 +113,7 @@ impl Line {
         };
         let header = Header {
             memo: self.memo,
+            metadata: self.metadata,
             reference: self.reference,
             effective_at: self.effective_at,
             ..Header::keyed(owned)
@@ -114,13 +139,10 @@ impl Line {
             Operation::Account => Body::Account {
                 account: need(self.account, "account")?,
                 terms: AccountTerms {
+                    closed: self.closed,
+                    frozen: self.frozen,
                     class: self.class,
-                    limits: self.asset.map(|asset| AssetLimits {
-                        asset,
-                        credit_limit_minor: self.credit_limit_minor.unwrap_or_default(),
-                        max_balance_minor: self.max_balance_minor,
-                    }),
-                    ..AccountTerms::default()
+                    limits: limits(self.asset, self.credit_limit_minor, self.max_balance_minor)?,
                 },
             },
             Operation::Issue => Body::Issue {
@@ -134,6 +156,10 @@ impl Line {
             },
             Operation::Burn => Body::Burn {
                 debit: debit(self.from, self.asset)?,
+            },
+            Operation::Hold => Body::Hold {
+                debit: debit(self.from, self.asset)?,
+                expires_at: need(self.expires_at, "expires_at")?,
             },
         };
         Ok(Entry::new(header, body))
@@ -163,9 +189,7 @@ fn lines(
             let record = record.map_err(|e| format!("{}: {e}", args.file.display()))?;
             let number = record.position().map_or(0, csv::Position::line);
             let cells = headings.iter().zip(record.iter());
-            let given = cells.filter(|(_, cell)| !cell.is_empty());
-            let value: Map<String, Value> = given.map(member).collect();
-            take(number, Value::Object(value))?;
+            take(number, Value::Object(members(cells)))?;
         }
         return Ok(());
     }
@@ -179,13 +203,27 @@ fn lines(
     Ok(())
 }
 
-/// A cell as JSON has it: only the scale is a number.
-fn member((name, cell): (&str, &str)) -> (String, Value) {
-    let value = match (name, cell.parse::<u8>()) {
-        ("scale", Ok(scale)) => scale.into(),
-        _ => cell.into(),
-    };
-    (name.to_owned(), value)
+/// The cells of a line as JSON has them. Columns that begin with `metadata.` are the members of its metadata.
+fn members<'a>(cells: impl Iterator<Item = (&'a str, &'a str)>) -> Map<String, Value> {
+    let (mut line, mut metadata) = (Map::new(), Map::new());
+    for (name, cell) in cells.filter(|(_, cell)| !cell.is_empty()) {
+        if let Some(member) = name.strip_prefix("metadata.") {
+            metadata.insert(member.to_owned(), cell.into());
+            continue;
+        }
+        let number = cell.parse::<u8>().ok().filter(|_| name == "scale");
+        let flag = cell.parse::<bool>().ok().filter(|_| name == "closed");
+        let value = match (number, flag) {
+            (Some(scale), _) => scale.into(),
+            (None, Some(closed)) => closed.into(),
+            (None, None) => cell.into(),
+        };
+        line.insert(name.to_owned(), value);
+    }
+    if !metadata.is_empty() {
+        line.insert("metadata".to_owned(), metadata.into());
+    }
+    line
 }
 
 /// Imports into the ledger of this data directory, whose log has this key.

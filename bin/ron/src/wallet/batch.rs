@@ -5,21 +5,21 @@ use std::path::Path;
 
 use ron_client::{ClientError, WalletClient};
 use ron_proto::ledger::MAX_COMMIT_BYTES;
-use ron_proto::wallet::{Batch, ItemOutcome};
-use ron_proto::{IdemKey, strict};
+use ron_proto::strict;
+use ron_proto::wallet::Batch;
 
-use super::{Out, deadline, explain};
+use super::deadline;
+use super::show::{of_items, refused};
+use super::table::Out;
+use super::writes::Key;
 
 /// Sends the batch in `file`. An item that was refused is an error, after its result was printed.
-pub fn commit(wallet: &WalletClient, file: &Path, key: &IdemKey, out: Out) -> Result<(), String> {
+pub fn commit(wallet: &WalletClient, file: &Path, key: &Key, out: Out) -> Result<(), String> {
     let request = read(file)?;
-    let answer = explain(wallet.batch(key, &request, deadline()).map_err(name_item))?;
-    if out.json {
-        Out::print(&answer)?;
-    } else {
-        println!("{:<10} {key}", "key");
-        print(&answer.results);
-    }
+    let answer = wallet.batch(key.idem(), &request, deadline());
+    let answer = key.explain(wallet, answer.map_err(name_item))?;
+    out.note(&format!("{:<10} {}", "key", key.idem()));
+    out.table(&answer, &of_items(&answer.results))?;
     match refused(&answer.results) {
         0 => Ok(()),
         n => Err(format!(
@@ -54,43 +54,4 @@ fn name_item(mut e: ClientError) -> ClientError {
         problem.detail = format!("items[{item}]: {}", problem.detail);
     }
     e
-}
-
-/// Number of refused items.
-pub fn refused(results: &[ItemOutcome]) -> usize {
-    let refused = |r: &&ItemOutcome| matches!(r, ItemOutcome::Refused { .. });
-    results.iter().filter(refused).count()
-}
-
-/// The results as a table, for people.
-pub fn print(results: &[ItemOutcome]) {
-    println!(
-        "{:>5}  {:<8}  {:<20}  {:>20}  {:<8}  {:<35}  from -> to",
-        "item", "op", "outcome", "amount", "asset", "txid"
-    );
-    for (i, result) in results.iter().enumerate() {
-        match result {
-            ItemOutcome::Done { receipt: r, .. } => {
-                let text = |v: Option<String>| v.unwrap_or_else(|| "-".to_owned());
-                println!(
-                    "{i:>5}  {:<8}  {:<20}  {:>20}  {:<8}  {:<35}  {} -> {}",
-                    r.op.as_str(),
-                    "done",
-                    text(r.amount_minor.map(|a| a.to_string())),
-                    text(r.asset.as_ref().map(ToString::to_string)),
-                    r.txid.to_string(),
-                    text(r.from.as_ref().map(ToString::to_string)),
-                    text(r.to.as_ref().map(ToString::to_string)),
-                );
-            }
-            ItemOutcome::Refused { code } => {
-                println!(
-                    "{i:>5}  {:<8}  {:<20}  {}",
-                    "-",
-                    code.as_str(),
-                    code.meaning()
-                );
-            }
-        }
-    }
 }

@@ -7,10 +7,12 @@ use ron_proto::ledger::{
     AccountClass, AccountDoc, AssetLimits, AssetTitle, PointInTime, Sides, TrialBalance,
 };
 use ron_proto::wallet::{FreezeAccount, SetAccount, SetAsset};
-use ron_proto::{Account, Amount, Asset, IdemKey, SignedAmount};
+use ron_proto::{Account, Amount, Asset, SignedAmount};
 
-use super::table::{Form, Table, print};
-use super::{Once, Out, Remark, deadline, explain};
+use super::show::{cell, transaction};
+use super::table::{Form, Out, Table};
+use super::writes::{Key, Once, Remark};
+use super::{Fresh, deadline, explain};
 
 #[derive(Subcommand)]
 pub enum TermsCommand {
@@ -19,7 +21,7 @@ pub enum TermsCommand {
         /// Account to show.
         account: Account,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
     /// Open or close an account, or set its class, freeze or limits; the rest stays as it is.
     SetAccount {
@@ -86,7 +88,7 @@ pub enum TermsCommand {
         #[arg(long)]
         at: Option<PointInTime>,
         #[command(flatten)]
-        form: Form,
+        fresh: Fresh,
     },
 }
 
@@ -104,7 +106,7 @@ pub struct FreezeArgs {
 }
 
 impl FreezeArgs {
-    fn request(self) -> Result<(IdemKey, Account, FreezeAccount), String> {
+    fn request(self) -> Result<(Key, Account, FreezeAccount), String> {
         let request = FreezeAccount {
             sides: self.sides,
             details: self.remark.details()?,
@@ -115,12 +117,11 @@ impl FreezeArgs {
 
 pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
     match command {
-        TermsCommand::Account { account, form } => {
+        TermsCommand::Account { account, fresh } => {
+            let wallet = wallet.clone().knowing(fresh.min_seq);
             let doc = explain(wallet.account(&account, deadline()))?;
-            print(&doc, &of_account(&doc), out, &form)?;
-            if !out.json && !form.csv {
-                println!("{}", state(&doc));
-            }
+            out.table(&doc, &of_account(&doc))?;
+            out.note(&state(&doc));
             Ok(())
         }
         TermsCommand::Asset { asset } => {
@@ -134,9 +135,16 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
             fields.extend(title.map(|title| ("title", title)));
             out.fields(&doc, &fields)
         }
-        TermsCommand::TrialBalance { asset, at, form } => {
+        TermsCommand::TrialBalance { asset, at, fresh } => {
+            let wallet = wallet.clone().knowing(fresh.min_seq);
             let doc = explain(wallet.trial_balance(&asset, at, deadline()))?;
-            print(&doc, &of_trial_balance(&doc), out, &form)
+            out.table(&doc, &of_trial_balance(&doc))?;
+            if let (Form::Text, Some(issued), Some(burned)) =
+                (out.form, doc.issued_minor, doc.burned_minor)
+            {
+                out.note(&format!("issued: {issued}, burned: {burned}"));
+            }
+            Ok(())
         }
         write => set(wallet, write, out),
     }
@@ -169,15 +177,25 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
                 }),
                 details: remark.details()?,
             };
-            wallet.set_account(&once.key()?, &account, &request, deadline())
+            let key = once.key()?;
+            key.explain(
+                wallet,
+                wallet.set_account(key.idem(), &account, &request, deadline()),
+            )
         }
         TermsCommand::Freeze(args) => {
             let (key, account, request) = args.request()?;
-            wallet.freeze(&key, &account, &request, deadline())
+            key.explain(
+                wallet,
+                wallet.freeze(key.idem(), &account, &request, deadline()),
+            )
         }
         TermsCommand::Unfreeze(args) => {
             let (key, account, request) = args.request()?;
-            wallet.unfreeze(&key, &account, &request, deadline())
+            key.explain(
+                wallet,
+                wallet.unfreeze(key.idem(), &account, &request, deadline()),
+            )
         }
         TermsCommand::SetAsset {
             asset,
@@ -191,13 +209,17 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
                 title,
                 details: remark.details()?,
             };
-            wallet.set_asset(&once.key()?, &asset, &request, deadline())
+            let key = once.key()?;
+            key.explain(
+                wallet,
+                wallet.set_asset(key.idem(), &asset, &request, deadline()),
+            )
         }
         TermsCommand::Account { .. }
         | TermsCommand::Asset { .. }
         | TermsCommand::TrialBalance { .. } => return Err("this command writes nothing".to_owned()),
     };
-    out.transaction(&explain(answer)?)
+    transaction(out, &answer?)
 }
 
 fn of_account(doc: &AccountDoc) -> Table {
@@ -219,7 +241,7 @@ fn of_account(doc: &AccountDoc) -> Table {
             b.credits_minor.to_string(),
             b.debits_minor.to_string(),
             b.credit_limit_minor.to_string(),
-            most.unwrap_or_else(|| "-".to_owned()),
+            most.unwrap_or_default(),
         ]);
     }
     table
@@ -241,9 +263,8 @@ fn state(doc: &AccountDoc) -> String {
 fn of_trial_balance(doc: &TrialBalance) -> Table {
     let mut table = Table::new(&["class", "accounts", "credits", "debits", "balance"]);
     for c in &doc.classes {
-        let class = c.class.as_ref().map(ToString::to_string);
         table.row([
-            class.unwrap_or_else(|| "-".to_owned()),
+            cell(c.class.as_ref()),
             c.accounts.to_string(),
             c.credits_minor.to_string(),
             c.debits_minor.to_string(),

@@ -25,13 +25,17 @@ def present(body: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
-    """What a caller says about an operation. No decision depends on it, and nobody but its maker sees it."""
+    """What a caller says about an operation. No decision depends on it.
+
+    Its maker sees all of it, and so do readers of the debited account in the maker's tenant; a payee sees the reference,
+    unless ``share_reference`` is false.
+    """
 
     #: Text for people.
     memo: str | None = None
     #: The caller's own reference, such as the number of an order.
     reference: str | None = None
-    #: Whether the payee's copy of the receipt shows the reference.
+    #: Whether the payee sees the reference, in histories and in its copy of the receipt.
     share_reference: bool = True
     #: At most 16 members.
     metadata: Mapping[str, str] | None = None

@@ -4,13 +4,14 @@ import http.client
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from .auth import Credential
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable
 from .http import PAUSE_FIRST, PAUSE_MAX, Answer, Http
+
 T = TypeVar("T")
 
 
@@ -41,16 +42,19 @@ class Service:
             headers["Authorization"] = "Bearer " + self._credential.token()
         return headers
 
-    def _read(self, path: str, query: Mapping[str, str | int | None] | None = None, *, wait: int = 0) -> Answer:
-        """A GET; returns its answer of status 200 and raises Refused for any other one.
+    def _read(
+        self, path: str, query: Mapping[str, str | int | Sequence[str] | None] | None = None, *, wait: int = 0
+    ) -> Answer:
+        """A GET; returns its answer of success and raises Refused for any other one.
 
-        ``wait`` is the time in seconds that the service may wait, which comes on top of the deadline.
+        A list is a parameter with several values. ``wait`` is the time in seconds that the service may wait, which comes
+        on top of the deadline.
         """
-        asked = {name: str(value) for name, value in (query or {}).items() if value is not None}
-        return self._repeat("GET", path + ("?" + urlencode(asked) if asked else ""), None, wait)
+        asked = {name: value for name, value in (query or {}).items() if value is not None}
+        return self._repeat("GET", path + ("?" + urlencode(asked, doseq=True) if asked else ""), None, wait)
 
     def _ask(self, path: str, body: Any) -> Any:
-        """A POST that changes nothing, such as a verification."""
+        """A POST that may be sent any number of times, such as a verification."""
         return self._repeat("POST", path, json.dumps(body).encode(), 0).json()
 
     def _repeat(self, method: str, path: str, body: bytes | None, wait: int) -> Answer:
@@ -66,7 +70,7 @@ class Service:
         if answer.status == 401 and self._credential is not None:
             self._credential.renew()
             answer = once()
-        if answer.status != 200:
+        if answer.status not in (200, 202):
             raise answer.refusal()
         return answer
 

@@ -1,240 +1,19 @@
 """svc-wallet: money for holders of a passport."""
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from .answers import (
+    Receipt, Private, Transaction, Done, ItemResult, BatchDone, Outcome, Balance, AccountBalance, OpenHold,
+    Account, Limits, Asset, ClassTotal, TrialBalance, HoldState, HistoryEntry, HistoryPage, Statement, Allowance,
+    Budget, Webhook, optional_int,
+)
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer
 from .http import Answer
 from .operations import Details, Item, Operation, amount_of, item_of, path_of, present
 from .service import Service, segment, typed
-
-@dataclass(frozen=True)
-class Receipt:
-    """What the ledger recorded. It never changes."""
-
-    txid: str
-    op: str
-    seq: int
-    ts: str
-    receipt_hash: str
-    source: str | None
-    to: str | None
-    asset: str | None
-    amount: int | None
-    #: The hold that was captured, released or expired.
-    hold: str | None
-    #: The transaction id of the first item of its batch.
-    batch: str | None
-    #: The transaction that it reverses.
-    reverses: str | None
-    #: The JSON that it was read from, with members that this version of the package does not name.
-    raw: dict[str, Any]
-
-    @classmethod
-    def read(cls, raw: Any) -> "Receipt":
-        try:
-            amount = raw.get("amount_minor")
-            return cls(
-                txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
-                source=raw.get("from"), to=raw.get("to"), asset=raw.get("asset"),
-                amount=None if amount is None else int(amount), hold=raw.get("hold"), batch=raw.get("batch"),
-                reverses=raw.get("reverses"), raw=raw,
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UnexpectedAnswer(f"not a receipt: {error!r}") from error
-
-
-@dataclass(frozen=True)
-class Private:
-    """What only the maker of an entry sees of it, and its payee where the reference is shared."""
-
-    idem: str | None = None
-    nonce: int | None = None
-    memo: str | None = None
-    metadata: Mapping[str, str] | None = None
-    reference: str | None = None
-    effective_at: str | None = None
-
-    @classmethod
-    def read(cls, raw: Any) -> "Private":
-        names = ("idem", "nonce", "memo", "metadata", "reference", "effective_at")
-        return typed(lambda: cls(**{name: raw.get(name) for name in names}))
-
-
-@dataclass(frozen=True)
-class Transaction:
-    receipt: Receipt
-    private: Private
-    #: How much of it was reversed so far, and by which transactions.
-    reversed: int
-    reversals: list[str]
-
-
-@dataclass(frozen=True)
-class Done:
-    """A write that took effect."""
-
-    #: The idempotency key it was sent with.
-    key: str
-    receipt: Receipt
-    private: Private
-    #: True when an earlier request with this key had taken effect already.
-    replayed: bool
-
-
-@dataclass(frozen=True)
-class ItemResult:
-    """The outcome of one item of a batch: a receipt, or the code of its refusal."""
-
-    receipt: Receipt | None
-    code: str | None
-
-    @classmethod
-    def read(cls, raw: Any) -> "ItemResult":
-        match raw:
-            case {"outcome": "done", "receipt": receipt}:
-                return cls(Receipt.read(receipt), None)
-            case {"outcome": "refused", "code": str(code)}:
-                return cls(None, code)
-        raise UnexpectedAnswer(f"not the outcome of an item: {raw!r}")
-
-
-@dataclass(frozen=True)
-class BatchDone:
-    """A batch that was decided."""
-
-    key: str
-    results: list[ItemResult]
-    replayed: bool
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What is known of a key."""
-
-    outcome: Literal["done", "refused", "batch", "open"]
-    receipt: Receipt | None
-    code: str | None
-    results: list[ItemResult]
-
-
-@dataclass(frozen=True)
-class Balance:
-    account: str
-    asset: str
-    #: Below zero when the account is overdrawn.
-    amount: int
-    #: What the next debit may take: the balance and the credit limit, less what is held.
-    available: int
-    #: The last nonce that was used; unknown for a balance of the past.
-    nonce: int | None
-    as_of: str
-    as_of_seq: int
-    stale_ms: int
-
-
-@dataclass(frozen=True)
-class AccountBalance:
-    """Balance of an account in one asset, in minor units."""
-
-    #: Below zero when the account is overdrawn.
-    amount: int
-    #: What the next debit may take.
-    available: int
-    #: All that was ever credited and debited.
-    credits: int
-    debits: int
-    credit_limit: int
-    max_balance: int | None
-
-
-@dataclass(frozen=True)
-class Account:
-    account: str
-    closed: bool
-    #: The sides that are frozen: ``none``, ``debits``, ``credits`` or ``both``.
-    frozen: str
-    #: Label by which trial balances sum.
-    label: str | None
-    nonce: int
-    balances: dict[str, AccountBalance]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits of an account in one asset; they are set together."""
-
-    asset: str
-    #: How far the account may be overdrawn.
-    credit_limit: int = 0
-    max_balance: int | None = None
-
-
-@dataclass(frozen=True)
-class Asset:
-    asset: str
-    #: Decimal places between a minor unit and the unit that people write; ``None`` for an asset that is not registered.
-    scale: int | None
-    title: str | None
-
-
-@dataclass(frozen=True)
-class ClassTotal:
-    """Sums over the accounts of one class, in minor units."""
-
-    accounts: int
-    credits: int
-    debits: int
-    #: Credits less debits.
-    balance: int
-
-
-@dataclass(frozen=True)
-class TrialBalance:
-    asset: str
-    #: What was issued and not burned; the sum of all balances.
-    supply: int
-    credits: int
-    debits: int
-    #: By class; ``None`` stands for accounts without one.
-    classes: dict[str | None, ClassTotal]
-    seq: int
-
-
-@dataclass(frozen=True)
-class HoldState:
-    hold: str
-    source: str
-    asset: str
-    amount: int
-    remaining: int
-    expires_at: str
-    state: str
-
-
-@dataclass(frozen=True)
-class HistoryPage:
-    #: Newest first, as the service describes them (HistoryEntry of the API). A page may have fewer entries than asked
-    #: for, also none, and still be followed by others.
-    entries: list[dict[str, Any]]
-    #: ``before`` for older entries; None when there are none.
-    older: int | None
-    #: ``after`` for newer entries, also for those to come.
-    newer: int
-
-
-@dataclass(frozen=True)
-class Statement:
-    account: str
-    asset: str
-    opening: int
-    credits: int
-    debits: int
-    closing: int
-    #: Oldest first, as the service describes them (HistoryEntry of the API).
-    entries: list[dict[str, Any]]
 
 
 def new_key() -> str:
@@ -316,8 +95,11 @@ class Wallet(Service):
             balances={b["asset"]: AccountBalance(
                 amount=_balance(b), available=int(b["available_minor"]), credits=int(b["credits_minor"]),
                 debits=int(b["debits_minor"]), credit_limit=int(b["credit_limit_minor"]),
-                max_balance=None if b.get("max_balance_minor") is None else int(b["max_balance_minor"]),
+                max_balance=optional_int(b.get("max_balance_minor")),
             ) for b in raw["balances"]},
+            holds=[
+                OpenHold(h["hold"], h["asset"], int(h["amount_minor"]), h["expires_at"]) for h in raw["holds"]
+            ],
         ))
 
     def set_account(
@@ -360,7 +142,8 @@ class Wallet(Service):
         """Credits and debits by class of account, now or after the last entry at or before ``at``, a sequence or a time."""
         raw = self._read(f"/v1/assets/{segment(asset)}/trial-balance", {"at": at, "min_seq": min_seq}).json()
         return typed(lambda: TrialBalance(
-            asset=raw["asset"], supply=int(raw["supply_minor"]), credits=int(raw["credits_minor"]),
+            asset=raw["asset"], supply=int(raw["supply_minor"]), issued=optional_int(raw.get("issued_minor")),
+            burned=optional_int(raw.get("burned_minor")), credits=int(raw["credits_minor"]),
             debits=int(raw["debits_minor"]), seq=raw["seq"],
             classes={c.get("class"): ClassTotal(
                 c["accounts"], int(c["credits_minor"]), int(c["debits_minor"]), int(c["balance_minor"])
@@ -372,10 +155,12 @@ class Wallet(Service):
         return typed(lambda: _hold(raw))
 
     def transaction(self, txid: str) -> Transaction:
+        """A transaction, with what the caller may see of its private side, and what was reversed of it."""
         raw = self._read(f"/v1/tx/{segment(txid)}").json()
         return typed(lambda: Transaction(
             receipt=Receipt.read(raw["receipt"]), private=Private.read(raw.get("private") or {}),
-            reversed=int(raw["now"]["reversed_minor"]), reversals=raw["now"]["reversals"],
+            reversed=int(raw["now"]["reversed_minor"]) if raw.get("now") else None,
+            reversals=raw["now"]["reversals"] if raw.get("now") else [],
         ))
 
     def receipt(self, txid: str, *, wait: int = 5) -> bytes:
@@ -388,16 +173,19 @@ class Wallet(Service):
 
     def history(
         self, account: str, *, before: int | None = None, after: int | None = None, limit: int | None = None,
-        min_seq: int | None = None, **filters: str,
+        min_seq: int | None = None, since: str | None = None, until: str | None = None, asset: str | None = None,
+        kind: str | None = None, direction: Literal["in", "out"] | None = None, counterparty: str | None = None,
+        reference: str | None = None, batch: str | None = None, hold: str | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> HistoryPage:
-        """Entries of an account, newest first.
-
-        ``filters`` are those of the API: ``since`` and ``until`` (times), ``asset``, ``kind``, ``direction`` (``in`` or
-        ``out``), ``counterparty``, ``reference``, ``batch``, ``hold``, and ``metadata`` (``name=value``).
-        """
-        if "since" in filters:
-            filters["from"] = filters.pop("since")  # `from` is a keyword of Python
-        query = {"before": before, "after": after, "limit": limit, "min_seq": min_seq, **filters}
+        """Entries of an account, newest first: those from ``since`` to before ``until`` (times) that match everything
+        given. An entry matches ``metadata`` when it has all of these members."""
+        members = None if metadata is None else [f"{name}={value}" for name, value in metadata.items()]
+        query: dict[str, str | int | list[str] | None] = {
+            "before": before, "after": after, "limit": limit, "min_seq": min_seq, "from": since, "until": until,
+            "asset": asset, "kind": kind, "direction": direction, "counterparty": counterparty, "reference": reference,
+            "batch": batch, "hold": hold, "metadata": members,
+        }
         return _page(self._read(f"/v1/account/{segment(account)}/history", query).json())
 
     def find(
@@ -408,17 +196,21 @@ class Wallet(Service):
         query = {"reference": reference, "before": before, "after": after, "limit": limit, "min_seq": min_seq}
         return _page(self._read("/v1/tx", query).json())
 
-    def statement(self, account: str, asset: str, since: str, until: str, *, by: str = "entry") -> Statement:
+    def statement(
+        self, account: str, asset: str, since: str, until: str, *, by: str = "entry", min_seq: int | None = None
+    ) -> Statement:
         """Opening balance, entries and closing balance of a range; ``by`` is ``entry`` or ``effective``.
 
         It reads all pages.
         """
-        entries: list[dict[str, Any]] = []
+        entries: list[HistoryEntry] = []
         opening, after = None, None
         while True:
-            query = {"asset": asset, "from": since, "until": until, "by": by, "after": after}
+            query = {
+                "asset": asset, "from": since, "until": until, "by": by, "after": after, "min_seq": min_seq,
+            }
             raw = self._read(f"/v1/account/{segment(account)}/statement", query).json()
-            entries += typed(lambda: raw["entries"])  # noqa: B023
+            entries += typed(lambda: [HistoryEntry.read(entry) for entry in raw["entries"]])  # noqa: B023
             opening = typed(lambda: int(raw["opening_minor"])) if opening is None else opening  # noqa: B023
             after = raw.get("next")
             if after is None:
@@ -428,12 +220,32 @@ class Wallet(Service):
             debits=int(raw["debits_minor"]), closing=int(raw["closing_minor"]), entries=entries,
         ))
 
-    def accounts(self, prefix: str = "") -> dict[str, dict[str, int]]:
+    def statement_csv(
+        self, account: str, asset: str, since: str, until: str, *, by: str = "entry", min_seq: int | None = None
+    ) -> str:
+        """The same as comma-separated values: a line for the opening balance, each entry and the closing balance."""
+        query: dict[str, str | int | None] = {
+            "asset": asset, "from": since, "until": until, "by": by, "min_seq": min_seq, "format": "csv",
+        }
+        path = f"/v1/account/{segment(account)}/statement"
+        text = ""
+        while True:
+            answer = self._read(path, query)
+            page = typed(lambda: answer.body.decode())  # noqa: B023
+            # Every page begins with the headings.
+            text += page if not text else page.partition("\n")[2]
+            following = re.search(r"[?&]after=([0-9]+)[^>]*>; rel=\"next\"", answer.headers.get("link", ""))
+            if following is None:
+                return text
+            query["after"] = int(following[1])
+
+    def accounts(self, prefix: str = "", *, min_seq: int | None = None) -> dict[str, dict[str, int]]:
         """The accounts that ever moved money and that the caller may read: their balances, by account and asset."""
         found: dict[str, dict[str, int]] = {}
         after = None
         while True:
-            raw = self._read("/v1/accounts", {"prefix": prefix or None, "after": after, "limit": 500}).json()
+            query = {"prefix": prefix or None, "after": after, "limit": 500, "min_seq": min_seq}
+            raw = self._read("/v1/accounts", query).json()
             found |= typed(lambda: {  # noqa: B023
                 listed["account"]: {b["asset"]: _balance(b) for b in listed["balances"]}
                 for listed in raw["accounts"]  # noqa: B023
@@ -442,25 +254,51 @@ class Wallet(Service):
             if after is None:
                 return found
 
-    def holds(self, account: str, *, asset: str | None = None, state: str | None = None) -> list[HoldState]:
+    def holds(
+        self, account: str, *, asset: str | None = None, state: str | None = None, min_seq: int | None = None
+    ) -> list[HoldState]:
         """Holds of an account, newest first; ``state`` is ``open`` or ``ended``."""
         found: list[HoldState] = []
         before = None
         while True:
-            query = {"account": account, "asset": asset, "state": state, "before": before, "limit": 500}
+            query = {
+                "account": account, "asset": asset, "state": state, "before": before, "limit": 500, "min_seq": min_seq,
+            }
             raw = self._read("/v1/holds", query).json()
             found += typed(lambda: [_hold(hold) for hold in raw["holds"]])  # noqa: B023
             before = raw.get("older")
             if before is None:
                 return found
 
-    def events(self, account: str, after: int = 0, *, wait: int = 0) -> tuple[list[dict[str, Any]], int]:
+    def events(
+        self, account: str, after: int = 0, *, wait: int = 0, limit: int | None = None
+    ) -> tuple[list[HistoryEntry], int]:
         """What happened to an account after a sequence, oldest first and without gaps, and the next ``after``.
 
         The service waits up to ``wait`` seconds for something, 30 at most.
         """
-        raw = self._read("/v1/events", {"account": account, "after": after}, wait=wait).json()
-        return typed(lambda: (raw["events"], raw["next"]))
+        query: dict[str, str | int | None] = {"account": account, "after": after, "limit": limit}
+        raw = self._read("/v1/events", query, wait=wait).json()
+        return typed(lambda: ([HistoryEntry.read(event) for event in raw["events"]], raw["next"]))
+
+    def budget(self) -> Budget:
+        """What the caller's token may still spend: its caveats ``ceiling.total`` and ``ceiling.daily``."""
+        raw = self._read("/v1/budget").json()
+
+        def allowance(name: str) -> Allowance | None:
+            limit = raw.get(name)
+            return None if limit is None else Allowance(int(limit["limit_minor"]), int(limit["left_minor"]))
+
+        return typed(lambda: Budget(allowance("total"), allowance("daily")))
+
+    def webhooks(self) -> list[Webhook]:
+        """The webhook endpoints of the caller's tenant, in the order of the configuration."""
+        raw = self._read("/v1/webhooks").json()
+        return typed(lambda: [Webhook.read(webhook) for webhook in raw["webhooks"]])
+
+    def resume_webhook(self, name: str, *, after: int | None = None) -> Webhook:
+        """Sends to a disabled or failing endpoint again at once: from its cursor, or everything after a sequence."""
+        return Webhook.read(self._ask(f"/v1/webhooks/{segment(name)}/resume", present({"after": after})))
 
     def _set(self, method: str, path: str, body: dict[str, Any], key: str | None) -> Done:
         key = new_key() if key is None else key
@@ -491,12 +329,14 @@ def _balance(raw: Any) -> int:
 def _hold(raw: Any) -> HoldState:
     return HoldState(
         hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
-        remaining=int(raw["remaining_minor"]), expires_at=raw["expires_at"], state=raw["state"],
+        remaining=int(raw["remaining_minor"]), captured=optional_int(raw.get("captured_minor")), expires_at=raw["expires_at"], state=raw["state"],
     )
 
 
 def _page(raw: Any) -> HistoryPage:
-    return typed(lambda: HistoryPage(entries=raw["entries"], older=raw.get("older"), newer=raw["newer"]))
+    return typed(lambda: HistoryPage(
+        entries=[HistoryEntry.read(entry) for entry in raw["entries"]], older=raw.get("older"), newer=raw["newer"]
+    ))
 
 
 def _results(raw: Any) -> list[ItemResult]:
@@ -508,7 +348,7 @@ def _results(raw: Any) -> list[ItemResult]:
 def _outcome(raw: Any) -> Outcome:
     match raw:
         case {"outcome": "done", "receipt": receipt}:
-            return Outcome("done", Receipt.read(receipt), None, [])
+            return Outcome("done", Receipt.read(receipt), None, [], Private.read(raw.get("private") or {}))
         case {"outcome": "refused", "code": str(code)}:
             return Outcome("refused", None, code, [])
         case {"outcome": "batch"}:
