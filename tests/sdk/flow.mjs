@@ -135,6 +135,10 @@ assert.deepEqual(await wallet.asset(coin), { asset: coin, scale: 2, title: "Coin
 await wallet.setAccount(kept, { class: "ts-kept", limits: { asset: coin, creditLimit: 40n, maxBalance: 500n } });
 await wallet.submit({ op: "issue", to: kept, asset: coin, amount: 500n });
 await refused("max_balance", () => wallet.submit({ op: "issue", to: kept, asset: coin, amount: 1n }));
+await wallet.setAccount(kept, { requireNonce: true });
+await refused("nonce_conflict", () => wallet.submit({ op: "burn", from: kept, asset: coin, amount: 1n }));
+assert.equal((await wallet.account(kept)).requireNonce, true);
+await wallet.setAccount(kept, { requireNonce: false });
 await wallet.freeze(kept);
 await refused("account_frozen", () => wallet.submit({ op: "burn", from: kept, asset: coin, amount: 1n }));
 await wallet.freeze(kept, "credits", { memo: "case 9" });

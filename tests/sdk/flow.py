@@ -164,6 +164,10 @@ assert (wallet.asset(asset).scale, wallet.asset(asset).title) == (2, "Coin of th
 wallet.set_account(kept, label="py-kept", limits=Limits(asset, credit_limit=40, max_balance=500))
 wallet.submit(Issue(kept, asset, 500))
 refused("max_balance", lambda: wallet.submit(Issue(kept, asset, 1)))
+wallet.set_account(kept, require_nonce=True)
+refused("nonce_conflict", lambda: wallet.submit(Burn(kept, asset, 1)))
+assert wallet.account(kept).require_nonce
+wallet.set_account(kept, require_nonce=False)
 wallet.freeze(kept)
 refused("account_frozen", lambda: wallet.submit(Burn(kept, asset, 1)))
 wallet.freeze(kept, "credits", details=Details(memo="case 9"))

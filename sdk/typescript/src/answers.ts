@@ -110,7 +110,10 @@ export interface Account {
   readonly frozen: string;
   /** Label by which trial balances sum. */
   readonly class?: string;
+  /** The last nonce used. */
   readonly nonce: number;
+  /** Whether every debit has to carry the next nonce. */
+  readonly requireNonce: boolean;
   /** By asset. */
   readonly balances: ReadonlyMap<string, AccountBalance>;
   /** Oldest first, at most 1,000; `Wallet.holds` lists all. */
@@ -123,6 +126,8 @@ export interface AccountTerms extends Details {
   readonly frozen?: Sides | "none";
   /** Label by which trial balances sum; an empty one takes it away. */
   readonly class?: string;
+  /** Whether every debit has to carry the account's next nonce. */
+  readonly requireNonce?: boolean;
   /** Credit limit (0 when absent) and maximum in one asset, set together. */
   readonly limits?: { readonly asset: string; readonly creditLimit?: bigint; readonly maxBalance?: bigint };
 }

@@ -96,6 +96,7 @@ export class Wallet extends Service {
       frozen: raw.text("frozen"),
       ...(raw.has("class") ? { class: raw.text("class") } : {}),
       nonce: raw.number("nonce"),
+      requireNonce: raw.flag("require_nonce"),
       balances: new Map(raw.list("balances").map(balance)),
       holds: raw.list("holds").map((h) => ({
         hold: h.text("hold"),
@@ -106,11 +107,12 @@ export class Wallet extends Service {
     };
   }
 
-  /** Opens or closes an account, or sets frozen sides, class or limits. */
+  /** Opens or closes an account, or sets frozen sides, class, whether debits require a nonce, or limits. */
   async setAccount(account: string, terms: AccountTerms, key = newKey()): Promise<Done> {
-    const { limits, ...rest } = terms;
+    const { limits, requireNonce, ...rest } = terms;
     const body = {
       ...detailed(rest),
+      require_nonce: requireNonce,
       limits: limits && {
         asset: limits.asset,
         credit_limit_minor: minor(limits.creditLimit ?? 0n),

@@ -141,6 +141,7 @@ impl Line {
                 terms: AccountTerms {
                     closed: self.closed,
                     frozen: self.frozen,
+                    require_nonce: None,
                     class: self.class,
                     limits: limits(self.asset, self.credit_limit_minor, self.max_balance_minor)?,
                 },

@@ -174,7 +174,10 @@ class Account:
     frozen: str
     #: Label by which trial balances sum.
     label: str | None
+    #: The last nonce used.
     nonce: int
+    #: Whether every debit has to carry the next nonce.
+    require_nonce: bool
     balances: dict[str, AccountBalance]
     #: Oldest first, at most 1,000; :meth:`Wallet.holds` lists all.
     holds: list[OpenHold]

@@ -92,6 +92,7 @@ class Wallet(Service):
         raw = self._read(f"/v1/account/{segment(account)}", {"min_seq": min_seq}).json()
         return typed(lambda: Account(
             account=raw["account"], closed=raw["closed"], frozen=raw["frozen"], label=raw.get("class"), nonce=raw["nonce"],
+            require_nonce=raw["require_nonce"],
             balances={b["asset"]: AccountBalance(
                 amount=_balance(b), available=int(b["available_minor"]), credits=int(b["credits_minor"]),
                 debits=int(b["debits_minor"]), credit_limit=int(b["credit_limit_minor"]),
@@ -104,11 +105,14 @@ class Wallet(Service):
 
     def set_account(
         self, account: str, *, closed: bool | None = None, frozen: str | None = None, label: str | None = None,
-        limits: Limits | None = None, details: Details | None = None, key: str | None = None,
+        require_nonce: bool | None = None, limits: Limits | None = None, details: Details | None = None, key: str | None = None,
     ) -> Done:
-        """Opens or closes an account, or sets frozen sides, class (``label``) or limits; what is not given stays as it is."""
+        """Opens or closes an account, or sets frozen sides, class (``label``), whether debits require a nonce, or limits.
+
+        What is not given stays as it is.
+        """
         body = present({
-            "closed": closed, "frozen": frozen, "class": label,
+            "closed": closed, "frozen": frozen, "class": label, "require_nonce": require_nonce,
             "limits": None if limits is None else present({
                 "asset": limits.asset, "credit_limit_minor": amount_of(limits.credit_limit),
                 "max_balance_minor": None if limits.max_balance is None else amount_of(limits.max_balance),
