@@ -9,6 +9,7 @@ mod queries;
 mod recent;
 mod search;
 mod statement;
+mod supply;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -27,6 +28,8 @@ use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
 use recent::Recent;
 pub use statement::StatementRange;
+use supply::Supplies;
+pub use supply::Supply;
 
 use crate::engine::Shared;
 use crate::feed::wait_new_entries;
@@ -42,7 +45,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
 /// grow to the longest, because larger transactions cost less for each entry.
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
-const FORMAT: i64 = 5;
+const FORMAT: i64 = 6;
 const SCHEMA: &str = include_str!("projection/schema.sql");
 /// Pages of the writer's cache, in KiB. Each account's last rows are on a page of their own: with too
 /// few in memory, every entry reads and writes several.
@@ -240,6 +243,7 @@ struct Totals {
     balances: BTreeMap<(Account, Asset), Total>,
     /// By account, asset and day.
     shifts: BTreeMap<(Account, Asset, u64), Shift>,
+    supplies: Supplies,
 }
 
 impl Totals {
@@ -294,6 +298,7 @@ impl Totals {
         if !receipt.op.moves_money() {
             return Ok(());
         }
+        self.supplies.add(tx, event.seq, receipt)?;
         for (account, credited) in [(&receipt.to, true), (&receipt.from, false)] {
             let Some(account) = account else { continue };
             let total = self.of(tx, account, asset)?;
@@ -341,7 +346,7 @@ impl Totals {
         for ((account, asset, day), shift) in mem::take(&mut self.shifts) {
             shift.add(tx, (&account, &asset, day))?;
         }
-        Ok(())
+        self.supplies.write(tx)
     }
 }
 

@@ -71,8 +71,8 @@ impl Ledger {
         Some(TrialBalance {
             asset: row.name.clone(),
             supply_minor: Amount(row.circulating()),
-            issued_minor: Some(Amount(row.issued)),
-            burned_minor: Some(Amount(row.burned)),
+            issued_minor: Amount(row.issued),
+            burned_minor: Amount(row.burned),
             credits_minor: Amount(row.credits),
             debits_minor: Amount(row.debits),
             classes: classes.totals(),
@@ -92,7 +92,7 @@ impl Ledger {
     ) -> Result<TrialBalance, SearchError> {
         let mut classes = Classes::default();
         let class = |s: &State, account: &Account| s.account(account)?.class().cloned();
-        let ts = history.totals_at(asset, seq, min_seq, |account, credits, debits| {
+        let (supply, ts) = history.totals_at(asset, seq, min_seq, |account, credits, debits| {
             let class = self.shared.state(|s| class(s, account));
             classes.add(class.as_ref(), credits, debits);
             !deadline.expired()
@@ -101,8 +101,8 @@ impl Ledger {
         Ok(TrialBalance {
             asset: asset.clone(),
             supply_minor: Amount(credits.saturating_sub(debits)),
-            issued_minor: None,
-            burned_minor: None,
+            issued_minor: Amount(supply.issued),
+            burned_minor: Amount(supply.burned),
             credits_minor: Amount(credits),
             debits_minor: Amount(debits),
             classes: classes.totals(),

@@ -154,9 +154,9 @@ export interface TrialBalance {
   readonly asset: string;
   /** What was issued and not burned; the sum of all balances. */
   readonly supply: bigint;
-  /** All that was ever issued and burned; absent where the service does not tell it. */
-  readonly issued?: bigint;
-  readonly burned?: bigint;
+  /** All that was ever issued and burned. */
+  readonly issued: bigint;
+  readonly burned: bigint;
   readonly credits: bigint;
   readonly debits: bigint;
   readonly classes: readonly ClassTotal[];

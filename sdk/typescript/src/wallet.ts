@@ -153,8 +153,8 @@ export class Wallet extends Service {
     return {
       asset: raw.text("asset"),
       supply: raw.amount("supply_minor"),
-      ...(raw.has("issued_minor") ? { issued: raw.amount("issued_minor") } : {}),
-      ...(raw.has("burned_minor") ? { burned: raw.amount("burned_minor") } : {}),
+      issued: raw.amount("issued_minor"),
+      burned: raw.amount("burned_minor"),
       credits: raw.amount("credits_minor"),
       debits: raw.amount("debits_minor"),
       classes: raw.list("classes").map((c) => ({

@@ -139,9 +139,8 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
             let wallet = wallet.clone().knowing(fresh.min_seq);
             let doc = explain(wallet.trial_balance(&asset, at, deadline()))?;
             out.table(&doc, &of_trial_balance(&doc))?;
-            if let (Form::Text, Some(issued), Some(burned)) =
-                (out.form, doc.issued_minor, doc.burned_minor)
-            {
+            if matches!(out.form, Form::Text) {
+                let (issued, burned) = (doc.issued_minor, doc.burned_minor);
                 out.note(&format!("issued: {issued}, burned: {burned}"));
             }
             Ok(())

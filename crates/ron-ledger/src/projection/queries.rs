@@ -11,6 +11,7 @@ use ron_proto::ledger::{
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
+use super::supply::Supply;
 use super::{ProjectionError, Total, number};
 
 /// Maximum rows that one search looks at; few in tests, so that searches reach it.
@@ -119,14 +120,14 @@ impl ProjectionReader {
     }
 
     /// Calls `each` with what every account was ever credited and debited in the asset up to the entry
-    /// at `seq`, while it returns true. Returns the time of that entry.
+    /// at `seq`, while it returns true. Returns the supply then and the time of that entry.
     pub fn totals_at(
         &self,
         asset: &Asset,
         seq: u64,
         min_seq: u64,
         mut each: impl FnMut(&Account, u128, u128) -> bool,
-    ) -> Result<Timestamp, SearchError> {
+    ) -> Result<(Supply, Timestamp), SearchError> {
         let (db, _) = self.open_at(seq.max(min_seq))?;
         let mut q = db.prepare_cached(ALL_BALANCES)?;
         let mut rows = q.query([asset.as_str()])?;
@@ -142,7 +143,7 @@ impl ProjectionReader {
                 return Err(SearchError::Expired);
             }
         }
-        time_of(&db, seq)
+        Ok((Supply::at(&db, asset, seq)?, time_of(&db, seq)?))
     }
 
     /// Holds of an account, newest first.
@@ -401,6 +402,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::projection::Projection;
+    use crate::projection::supply::SUPPLY;
 
     /// The plan of a statement: it must search an index, and neither read a whole table nor sort.
     pub fn assert_indexed(db: &Connection, sql: &str, index: &str) {
@@ -434,6 +436,7 @@ pub(super) mod tests {
             (BALANCES, "PRIMARY KEY"),
             (TIME, "INTEGER PRIMARY KEY"),
             (BOOK, "sqlite_autoindex_accounts_1"),
+            (SUPPLY, "PRIMARY KEY"),
             (TOTAL.one_asset, "PRIMARY KEY"),
             (TOTAL.mixed, "history_asset"),
         ] {

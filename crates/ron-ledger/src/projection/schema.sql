@@ -58,6 +58,12 @@ CREATE TABLE IF NOT EXISTS balances (
   seq INTEGER NOT NULL,     -- the entry up to which they were added up
   PRIMARY KEY (account, asset)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS supply (
+  asset TEXT NOT NULL,
+  seq INTEGER NOT NULL,     -- of an issue or burn
+  issued TEXT NOT NULL, burned TEXT NOT NULL,  -- all that ever was, after the entry
+  PRIMARY KEY (asset, seq)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS holds (
   seq INTEGER PRIMARY KEY,  -- of the entry that made it
   hold TEXT NOT NULL, account TEXT NOT NULL, asset TEXT NOT NULL, amount TEXT NOT NULL,

@@ -84,12 +84,10 @@ pub struct TrialBalance {
     pub asset: Asset,
     /// What was issued and not burned, in minor units.
     pub supply_minor: Amount,
-    /// Sum of all issues, in minor units; absent in a trial balance of the past.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub issued_minor: Option<Amount>,
-    /// Sum of all burns, in minor units; absent in a trial balance of the past.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub burned_minor: Option<Amount>,
+    /// Sum of all issues, in minor units.
+    pub issued_minor: Amount,
+    /// Sum of all burns, in minor units.
+    pub burned_minor: Amount,
     /// Sum of all that accounts were credited, in minor units.
     pub credits_minor: Amount,
     /// Sum of all that accounts were debited, in minor units.

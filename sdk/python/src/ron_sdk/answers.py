@@ -217,9 +217,9 @@ class TrialBalance:
     asset: str
     #: What was issued and not burned; the sum of all balances.
     supply: int
-    #: All that was ever issued and burned; ``None`` where the service does not tell it.
-    issued: int | None
-    burned: int | None
+    #: All that was ever issued and burned.
+    issued: int
+    burned: int
     credits: int
     debits: int
     #: By class; ``None`` stands for accounts without one.

@@ -146,8 +146,8 @@ class Wallet(Service):
         """Credits and debits by class of account, now or after the last entry at or before ``at``, a sequence or a time."""
         raw = self._read(f"/v1/assets/{segment(asset)}/trial-balance", {"at": at, "min_seq": min_seq}).json()
         return typed(lambda: TrialBalance(
-            asset=raw["asset"], supply=int(raw["supply_minor"]), issued=optional_int(raw.get("issued_minor")),
-            burned=optional_int(raw.get("burned_minor")), credits=int(raw["credits_minor"]),
+            asset=raw["asset"], supply=int(raw["supply_minor"]), issued=int(raw["issued_minor"]),
+            burned=int(raw["burned_minor"]), credits=int(raw["credits_minor"]),
             debits=int(raw["debits_minor"]), seq=raw["seq"],
             classes={c.get("class"): ClassTotal(
                 c["accounts"], int(c["credits_minor"]), int(c["debits_minor"]), int(c["balance_minor"])
