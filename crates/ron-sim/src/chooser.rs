@@ -61,8 +61,6 @@ struct Seeded {
     faults: Rng,
     ranks: Rng,
     rank_of: Vec<u64>,
-    /// A thread that is passed over, and until which step.
-    starved: Option<(u32, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +73,8 @@ enum Source {
 #[derive(Clone, Debug)]
 pub struct Chooser {
     source: Source,
+    /// A thread that is passed over, and until which step.
+    starved: Option<(u32, u64)>,
     /// The decisions of this run so far.
     pub made: Schedule,
 }
@@ -87,16 +87,17 @@ impl Chooser {
             faults: Rng::new(seed, Stream::Faults),
             ranks: Rng::new(seed, Stream::Ranks),
             rank_of: Vec::new(),
-            starved: None,
         };
         Self {
             source: given.map_or_else(|| Source::Seeded(Box::new(seeded())), Source::Given),
+            starved: None,
             made: Schedule::default(),
         }
     }
 
     /// Whether another thread runs before the operation at `place`; by default none does.
     pub fn preempt(&mut self, place: Place, ready: &[Ready], step: u64) -> Option<u32> {
+        let starved = self.starve(place, ready, step);
         let longest = ready.first()?;
         if overdue(longest, step) {
             return Some(longest.thread); // part of the default, so no decision
@@ -105,7 +106,7 @@ impl Chooser {
             Source::Given(schedule) => given_thread(schedule, place, ready),
             Source::Seeded(seeded) => {
                 let yes = seeded.schedule.chance(seeded.plan.preempt_per_million);
-                yes.then(|| seeded.pick(ready, step))
+                yes.then(|| seeded.pick(ready, starved))
             }
         };
         if let Some(thread) = chosen {
@@ -114,22 +115,46 @@ impl Chooser {
         chosen
     }
 
-    /// The thread that runs after one that waits, yields or ends; by default the one that has been ready longest.
-    /// `ready` is not empty.
+    /// The thread that runs after one that waits, yields or ends; by default the one that has been ready longest and is
+    /// not passed over. `ready` is not empty.
     pub fn next(&mut self, place: Place, ready: &[Ready], step: u64) -> u32 {
-        let longest = &ready[0];
-        if overdue(longest, step) {
-            return longest.thread;
+        let starved = self.starve(place, ready, step);
+        if overdue(&ready[0], step) {
+            return ready[0].thread;
         }
+        let mut fed = ready.iter().filter(|r| Some(r.thread) != starved);
+        let default = fed.next().map_or(ready[0].thread, |r| r.thread);
         let chosen = match &mut self.source {
             Source::Given(schedule) => given_thread(schedule, place, ready),
-            Source::Seeded(seeded) => Some(seeded.pick(ready, step)),
+            Source::Seeded(seeded) => Some(seeded.pick(ready, starved)),
         };
-        let chosen = chosen.unwrap_or(longest.thread);
-        if chosen != longest.thread {
+        let chosen = chosen.unwrap_or(default);
+        if chosen != default {
             self.made.0.insert(place, u64::from(chosen));
         }
         chosen
+    }
+
+    /// The thread that is passed over now, after the decision at this place to pass one over.
+    fn starve(&mut self, place: Place, ready: &[Ready], step: u64) -> Option<u32> {
+        if self.starved.is_some_and(|(_, until)| step >= until) {
+            self.starved = None;
+        }
+        let kind = Kind::Starve;
+        let place = Place { kind, ..place };
+        let value = match &mut self.source {
+            Source::Given(schedule) => schedule.0.get(&place).copied(),
+            Source::Seeded(seeded) => {
+                let per_million = seeded.plan.starve_per_million;
+                let yes = !ready.is_empty() && seeded.schedule.chance(per_million);
+                yes.then(|| seeded.victim(ready))
+            }
+        };
+        if let Some(value) = value {
+            self.starved = Some(((value >> 32) as u32, step + (value & 0xffff_ffff)));
+            self.made.0.insert(place, value);
+        }
+        self.starved.map(|(thread, _)| thread)
     }
 
     /// Which of the waiting threads a notification wakes; by default the first. `waiting` is not empty.
@@ -200,9 +225,7 @@ fn given_thread(schedule: &Schedule, place: Place, ready: &[Ready]) -> Option<u3
 }
 
 impl Seeded {
-    fn pick(&mut self, ready: &[Ready], step: u64) -> u32 {
-        self.starve(ready, step);
-        let starved = self.starved.map(|(thread, _)| thread);
+    fn pick(&mut self, ready: &[Ready], starved: Option<u32>) -> u32 {
         let fed = |r: &&Ready| Some(r.thread) != starved;
         let number = ready.iter().filter(fed).count();
         if number == 0 {
@@ -217,16 +240,11 @@ impl Seeded {
         ready.iter().filter(fed).nth(at).map_or(0, |r| r.thread)
     }
 
-    /// Begins and ends the starvation of a thread.
-    fn starve(&mut self, ready: &[Ready], step: u64) {
-        if self.starved.is_some_and(|(_, until)| step >= until) {
-            self.starved = None;
-        }
-        if self.schedule.chance(self.plan.starve_per_million) {
-            let victim = self.schedule.below(ready.len() as u64) as usize;
-            let until = step + 50 + self.schedule.below(FAIR_STEPS);
-            self.starved = Some((ready[victim].thread, until));
-        }
+    /// A thread to pass over, and for how many steps, as a value of [`Kind::Starve`].
+    fn victim(&mut self, ready: &[Ready]) -> u64 {
+        let victim = self.schedule.below(ready.len() as u64) as usize;
+        let steps = 50 + self.schedule.below(FAIR_STEPS);
+        u64::from(ready[victim].thread) << 32 | steps
     }
 
     fn highest(&mut self, ready: &[Ready], starved: Option<u32>) -> u32 {

@@ -18,6 +18,8 @@ pub enum Kind {
     Choice,
     /// The group with this number is paused, for so many milliseconds (low 32 bits; the group in the high ones).
     Pause,
+    /// The thread with this number (high 32 bits) is passed over while others are ready, for so many steps (low 32 bits).
+    Starve,
 }
 
 /// Where a decision is made: in which operation of which thread. Both stay what they are when a decision of another
@@ -46,11 +48,12 @@ impl Schedule {
     }
 }
 
-const KINDS: [(&str, Kind); 4] = [
+const KINDS: [(&str, Kind); 5] = [
     ("run", Kind::Run),
     ("wake", Kind::Wake),
     ("choice", Kind::Choice),
     ("pause", Kind::Pause),
+    ("starve", Kind::Starve),
 ];
 
 impl fmt::Display for Schedule {
@@ -111,7 +114,10 @@ mod tests {
             schedule.0.insert(place, 3);
         }
         let text = schedule.to_string();
-        assert_eq!(text, "0.7:run=3 1.8:wake=3 2.9:choice=3 3.10:pause=3");
+        assert_eq!(
+            text,
+            "0.7:run=3 1.8:wake=3 2.9:choice=3 3.10:pause=3 4.11:starve=3"
+        );
         assert_eq!(text.parse(), Ok(schedule));
         assert!("0.7:run".parse::<Schedule>().is_err());
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::chooser::FAIR_STEPS;
 use crate::run::{Outcome, Sim};
-use crate::schedule::Schedule;
+use crate::schedule::{Kind, Place, Schedule};
 
 /// A program that can be run again.
 pub type Body = Arc<dyn Fn() + Send + Sync>;
@@ -57,6 +58,7 @@ impl Sim {
             best: first.clone(),
             runs: 0,
         };
+        shortening.by_one_starved_thread();
         shortening.by_halves();
         let schedule = shortening.best.schedule.clone();
         Finding {
@@ -93,7 +95,27 @@ struct Shortening<'a> {
     runs: u64,
 }
 
+/// Threads of which the shortening tries whether the run fails when that one alone does not run.
+const STARVED_MAX: u64 = 16;
+
 impl Shortening<'_> {
+    /// Many decisions often have one effect: a thread does not run for long.
+    fn by_one_starved_thread(&mut self) {
+        let threads = self.best.trace.threads.len() as u64;
+        for thread in 1..threads.min(STARVED_MAX) {
+            if self.best.schedule.len() < 2 {
+                return;
+            }
+            let place = Place {
+                thread: 0,
+                operation: 1,
+                kind: Kind::Starve,
+            };
+            let starved = [(place, thread << 32 | FAIR_STEPS)];
+            self.attempt(Schedule(starved.into()));
+        }
+    }
+
     fn by_halves(&mut self) {
         let mut parts = 1;
         while !self.best.schedule.is_empty() && self.runs < RUNS_MAX {
@@ -119,13 +141,17 @@ impl Shortening<'_> {
         let all = self.best.schedule.0.iter().enumerate();
         let rest = all.filter(|(at, _)| !(from..from + size).contains(at));
         let rest = rest.map(|(_, (place, value))| (*place, *value));
-        let schedule = Schedule(rest.collect());
+        self.attempt(Schedule(rest.collect()))
+    }
+
+    /// Runs a schedule; true when it fails for the same reason, with fewer decisions than the best one.
+    fn attempt(&mut self, schedule: Schedule) -> bool {
         self.runs += 1;
         let outcome = self.sim.again(Some(schedule), false, self.body);
         let wanted = self.best.failure.as_ref();
         let same = outcome.failure.as_ref().zip(wanted);
         // The decisions that took effect: others are not needed either.
-        let shorter = outcome.schedule.len() < number;
+        let shorter = outcome.schedule.len() < self.best.schedule.len();
         if same.is_some_and(|(a, b)| a.same(b)) && shorter {
             self.best = outcome;
             return true;

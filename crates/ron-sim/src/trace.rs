@@ -143,7 +143,7 @@ mod tests {
                 at: at as u64 * 1_000,
                 thread: 0,
                 op,
-                object: at as u32,
+                object: if *op == "spawns" { NOTHING } else { at as u32 },
                 other: if *op == "spawns" { 1 } else { NOTHING },
             });
         }
