@@ -13,7 +13,7 @@
 //! of a drain is reported as a straggler by name.
 
 pub(crate) mod slots;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests;
 
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::queue::{Expires, Receiver, Recv, SendError, Sender, queue};
 use crate::reply::{ReplyWaiter, WaitError, reply};
 use crate::shutdown::Shutdown;
 use crate::supervisor::{Exit, Start, Supervisor, ThreadCtx};
-use crate::sync::caught;
+use crate::sync::{caught, now};
 use crate::topology::{QueueSpec, ThreadSpec};
 
 /// Longest single wait of an idle worker.
@@ -338,7 +338,7 @@ impl<H: 'static> Inner<H> {
         job: Job<H>,
         handle: &mut Option<H>,
     ) -> bool {
-        let begun = Instant::now();
+        let begun = now();
         let until = job.deadline.at();
         if !self.slots.begin(seat, &job.ticket, job.op, until) {
             return true;
@@ -381,7 +381,7 @@ impl<H: 'static> Inner<H> {
 
     /// Sets aside the workers whose call is overdue but has no waiter any more.
     fn sweep(self: &Arc<Self>) {
-        while let Some(aside) = self.slots.sweep(Instant::now()) {
+        while let Some(aside) = self.slots.sweep(now()) {
             self.replace_hung(&aside);
         }
     }
@@ -417,7 +417,7 @@ impl<H: 'static> Inner<H> {
             event = "quarantined_call_returned",
             thread = %ctx.name,
             op,
-            took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+            took_ms = u64::try_from(now().saturating_duration_since(begun).as_millis()).unwrap_or(u64::MAX)
         );
         if let Some(seat) = refill {
             self.seat(seat, true);
