@@ -238,6 +238,10 @@ impl<T> Receiver<T> {
     #[cfg(not(any(loom, shuttle)))]
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         assert_no_locks("a receive");
+        #[cfg(mutant = "queue")] // loses an item when it sees shutdown
+        if crate::sync::mutant("queue") && shutdown.is_set() && self.rx.try_recv().is_ok() {
+            return Recv::Shutdown;
+        }
         // A waiting item does not need the cost of a select.
         if let Some(item) = self.try_recv() {
             return Recv::Item(item);

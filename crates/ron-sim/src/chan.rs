@@ -296,7 +296,7 @@ pub fn select(sources: &[&dyn Source], at: Option<Instant>) -> Option<usize> {
     let at = at.map(time::virtual_ns);
     let objects: Vec<&Object> = sources.iter().map(|source| source.object()).collect();
     if let Some(first) = objects.first() {
-        first.point("receives from");
+        first.point("polls");
     }
     let mut in_time = true;
     loop {

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Failure {
     /// A panic left the body of a thread: its message and place.
     Panic { thread: String, message: String },
+    /// A check did not hold ([`crate::ensure`]): its text and place.
+    Check { thread: String, message: String },
     /// Every thread waits and none has a deadline.
     Deadlock { threads: Vec<String> },
     /// The limit of steps or of virtual time was reached: threads that wait for each other in loops, or a limit that is
@@ -22,15 +24,12 @@ impl Failure {
     /// Whether two runs failed for the same reason, whatever the threads did elsewhere: for the search of a shorter
     /// schedule.
     pub fn same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (
-                Self::Panic { message, .. },
-                Self::Panic {
-                    message: theirs, ..
-                },
-            ) => place(message) == place(theirs),
-            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
-        }
+        let kind = std::mem::discriminant(self) == std::mem::discriminant(other);
+        let place = |failure: &Self| match failure {
+            Self::Panic { message, .. } | Self::Check { message, .. } => place(message).to_owned(),
+            _ => String::new(),
+        };
+        kind && place(self) == place(other)
     }
 }
 
@@ -49,6 +48,9 @@ impl fmt::Display for Failure {
         };
         match self {
             Self::Panic { thread, message } => writeln!(out, "`{thread}` panicked: {message}"),
+            Self::Check { thread, message } => {
+                writeln!(out, "a check in `{thread}` does not hold: {message}")
+            }
             Self::Deadlock { threads } => list("deadlock: every thread waits", threads),
             Self::Livelock { limit, threads } => list(&format!("no end: {limit}"), threads),
             Self::Stuck { thread, system } => writeln!(

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -433,6 +433,25 @@ pub fn wait_for(op: &'static str, objects: &[&Object], deadline: Option<u64>) ->
     };
     with_me(wait)
         .expect("a thread of the simulation waits; outside of a run no thread could wake it")
+}
+
+/// Ends the run as failed unless `holds`, also where a panic would be caught: in a thread that a supervisor restarts.
+///
+/// # Panics
+/// Outside of a run, unless `holds`.
+#[track_caller]
+pub fn ensure(holds: bool, what: &str) {
+    if holds {
+        return;
+    }
+    let message = format!("{what} at {}", Location::caller());
+    with_me(|me| {
+        let state = me.world.enter();
+        let thread = state.trace.threads[me.id as usize].clone();
+        let message = message.clone();
+        me.world.fail(state, Failure::Check { thread, message });
+    });
+    panic!("{message}");
 }
 
 /// Whether the current thread is a simulated one.

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! **Invariants**: a job is begun or canceled, never both, so `Expired` means that nothing was done;
-//! at most `size + aside_max` threads exist, hanging ones included; a thread that hangs at the end
-//! of a drain is reported as a straggler by name.
+//! at most `size + aside_max` calls run, hanging ones included (a thread whose call returned late
+//! ends beside its replacement); a thread that hangs at the end of a drain is reported as a
+//! straggler by name.
 
 pub(crate) mod slots;
 #[cfg(all(test, not(any(loom, shuttle, sim))))]

@@ -13,7 +13,7 @@
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
 //! | `console` | `publish`, `report`, `asked` |
-//! | `timed` (simulator alone) | `hang`, `drain`, `reply`, `wait` |
+//! | `timed` (simulator alone) | `hang`, `drain`, `wait` |
 #![cfg(test)]
 
 mod console;
@@ -133,7 +133,16 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 /// seed is printed with its shortened schedule; `RON_SIM_TRACE` prints the time line of one that holds.
 #[cfg(sim)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
-    explore_with(&ron_sim::Sim::new(0), model);
+    explore_with(&sim(), model);
+}
+
+/// A run may last half an hour of virtual time: a wait that ends by [`far`] is one that no event ended.
+#[cfg(sim)]
+fn sim() -> ron_sim::Sim {
+    ron_sim::Sim {
+        time_max: Duration::from_secs(1_800),
+        ..ron_sim::Sim::new(0)
+    }
 }
 
 #[cfg(sim)]

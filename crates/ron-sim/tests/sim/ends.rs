@@ -57,6 +57,23 @@ fn a_panic_that_is_caught_is_none_of_the_run() {
 }
 
 #[test]
+fn a_check_ends_the_run_where_a_panic_would_be_caught() {
+    let outcome = Sim::new(1).run(|| {
+        let caught = std::panic::catch_unwind(|| ron_sim::ensure(1 + 1 == 3, "arithmetic"));
+        drop(caught);
+    });
+    let text = outcome.to_string();
+    assert!(
+        matches!(outcome.failure, Some(Failure::Check { .. })),
+        "{text}"
+    );
+    for part in ["a check in `main`", "arithmetic at ", "tests/sim/ends.rs"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    passes(&Sim::new(1), || ron_sim::ensure(true, "nothing"));
+}
+
+#[test]
 fn a_deadlock_names_every_thread_and_what_it_waits_for() {
     let outcome = Sim::new(1).run(|| {
         let lock = Arc::new(Mutex::named("ledger", ()));
