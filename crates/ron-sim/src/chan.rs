@@ -115,7 +115,7 @@ impl<T> Sender<T> {
         self.send_ns(item, Some(time::virtual_ns(at)))
     }
 
-    /// Waits for room.
+    /// Waits for room as long as a receiver is left.
     pub fn send(&self, item: T) -> Result<(), SendError<T>> {
         self.send_ns(item, None).map_err(|error| match error {
             SendTimeoutError::Timeout(item) | SendTimeoutError::Disconnected(item) => {

@@ -139,9 +139,9 @@ pub struct Outcome {
     pub hash: u64,
     pub steps: u64,
     pub switches: u64,
-    /// In virtual time.
+    /// Virtual time from the start to the end.
     pub time: Duration,
-    /// On the machine.
+    /// The same on the machine.
     pub took: Duration,
     /// The threads that had not ended, with what they did.
     pub left: Vec<String>,

@@ -37,7 +37,6 @@ pub struct Place {
 pub struct Schedule(pub BTreeMap<Place, u64>);
 
 impl Schedule {
-    /// Number of decisions.
     pub fn len(&self) -> usize {
         self.0.len()
     }

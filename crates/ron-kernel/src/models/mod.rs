@@ -165,11 +165,14 @@ fn explore_with(sim: &ron_sim::Sim, model: impl Fn() + Send + Sync + 'static) {
         panic!("{finding}");
     }
     // Again: a run that differs from the first of its seed is a failure of its own.
+    let mut hash = 0_u64;
     for seed in seeds.clone().step_by(10) {
         let (first, again) = (run(sim, seed, &model), run(sim, seed, &model));
         let difference = first.trace.first_difference(&again.trace);
         assert_eq!(difference, None, "seed {seed} does not repeat");
+        hash = hash.rotate_left(7) ^ first.hash;
     }
+    note_hash(hash);
     if std::env::var("RON_SIM_TRACE").is_ok() {
         let outcome = run(sim, seeds.start, &model);
         println!("{outcome}{}", outcome.trace.text());
@@ -185,4 +188,20 @@ fn run(sim: &ron_sim::Sim, seed: u64, model: &ron_sim::Body) -> ron_sim::Outcome
     };
     let model = model.clone();
     sim.run(move || model())
+}
+
+/// Appends the hash of this test's traces to the file `RON_SIM_HASHES`, for a comparison with another process.
+#[cfg(sim)]
+fn note_hash(hash: u64) {
+    use std::io::Write as _;
+
+    let Ok(path) = std::env::var("RON_SIM_HASHES") else {
+        return;
+    };
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let test = std::thread::current();
+    let line = format!("{} {hash:016x}\n", test.name().unwrap_or(""));
+    // One write, because other tests append too.
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("the file of hashes can be written");
 }
