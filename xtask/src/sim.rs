@@ -1,6 +1,7 @@
 //! The kernel's models under the simulator: real threads, virtual time, many seeds. Each run is repeated in a second
 //! process, whose traces must be the same, and each mutant must be caught.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -42,7 +43,8 @@ pub fn sim(args: &Args) -> Outcome {
         )));
     }
     let seeds = args.text("seeds");
-    let (number, seconds) = (first.len(), start.elapsed().as_secs());
+    let models: BTreeSet<_> = first.iter().map(|line| line.split(' ').next()).collect();
+    let (number, seconds) = (models.len(), start.elapsed().as_secs());
     println!(
         "== sim: {number} models hold under {seeds} seeds, twice with equal traces, {seconds} s"
     );

@@ -19,7 +19,7 @@ fn run(name: &str, per: &str, count: impl Fn(&Outcome) -> u64, body: fn()) {
         };
         let outcome = sim.run(body);
         assert!(outcome.failure.is_none(), "{outcome}");
-        (count(&outcome) as f64 / outcome.took.as_secs_f64()) as u64
+        (u128::from(count(&outcome)) * 1_000_000_000 / outcome.took.as_nanos()) as u64
     });
     let mut rates: Vec<u64> = rates.collect();
     rates.sort_unstable();

@@ -94,12 +94,10 @@ fn main() {
     ] {
         println!("== {name}");
         let body: Body = Arc::new(body);
-        match Sim::new(0).search(seeds.clone(), &body) {
-            Some(finding) => println!("{finding}"),
-            None => {
-                println!("not found within {} seeds", seeds.end);
-                std::process::exit(1);
-            }
-        }
+        let Some(finding) = Sim::new(0).search(seeds.clone(), &body) else {
+            println!("not found within {} seeds", seeds.end);
+            std::process::exit(1);
+        };
+        println!("{finding}");
     }
 }

@@ -19,14 +19,13 @@ unsafe extern "C" fn getrandom(out: *mut u8, length: usize, _flags: u32) -> isiz
         std::ptr::write_bytes(out, 0, length);
         std::slice::from_raw_parts_mut(out, length)
     };
-    match hash_seed() {
-        Some(seed) => Rng::new(seed, Stream::HashSeeds).fill(out),
-        None => {
-            let filled = File::open("/dev/urandom").and_then(|mut file| file.read_exact(out));
-            if filled.is_err() {
-                std::process::abort(); // without entropy no caller may go on, and this function cannot fail
-            }
-        }
+    if let Some(seed) = hash_seed() {
+        Rng::new(seed, Stream::HashSeeds).fill(out);
+        return length as isize;
+    }
+    let filled = File::open("/dev/urandom").and_then(|mut file| file.read_exact(out));
+    if filled.is_err() {
+        std::process::abort(); // without entropy no caller may go on, and this function cannot fail
     }
     length as isize
 }

@@ -43,7 +43,10 @@ pub fn date() -> Duration {
 /// Time since the machine was booted, suspended time included. Nobody can set it.
 pub fn uptime() -> Duration {
     let boot = clock_gettime(ClockId::Boottime);
-    Duration::new(boot.tv_sec.unsigned_abs(), boot.tv_nsec as u32)
+    Duration::new(
+        boot.tv_sec.unsigned_abs(),
+        boot.tv_nsec.unsigned_abs() as u32,
+    )
 }
 
 /// Time since the first call in this process.

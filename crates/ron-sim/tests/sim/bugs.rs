@@ -9,6 +9,8 @@ use std::time::Duration;
 use ron_sim::sync::{AtomicBool, Condvar, Mutex};
 use ron_sim::{Body, Failure, Finding, Sim, chan, thread, time};
 
+use crate::join_all;
+
 /// Searches for the bug, and checks that the finding repeats and is short.
 fn found(within: u64, decisions: usize, body: impl Fn() + Send + Sync + 'static) -> Finding {
     let body: Body = Arc::new(body);
@@ -88,7 +90,7 @@ fn a_race_between_a_check_and_its_use() {
                 })
             })
             .collect();
-        buyers.into_iter().for_each(|t| t.join().unwrap());
+        join_all(buyers);
         assert!(*seats.lock() >= 0, "a seat was sold twice");
     });
 }
@@ -133,7 +135,7 @@ fn a_starved_thread() {
         let others: Vec<_> = (0..2)
             .map(|_| thread::spawn(|| (0..400).for_each(|_| thread::yield_now())))
             .collect();
-        others.into_iter().for_each(|t| t.join().unwrap());
+        join_all(others);
         assert!(beat.load(Ordering::SeqCst), "no heartbeat in 800 steps");
         heart.unwrap().join().unwrap();
     });
@@ -149,7 +151,7 @@ fn correct_programs_pass_all_seeds() {
                 thread::spawn(move || *sum.lock() += 1)
             })
             .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
+        join_all(threads);
         assert_eq!(*sum.lock(), 3);
     });
 }

@@ -143,6 +143,28 @@ fn a_schedule_alone_gives_the_trace_of_its_seed() {
     }
 }
 
+/// The order in which a hash map of the standard library is walked.
+#[test]
+fn hash_maps_have_the_order_of_the_seed() {
+    let order = |seed| {
+        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        crate::passes(&Sim::new(seed), move || {
+            let map: HashMap<u32, u32> = (0..40).map(|n| (n, n)).collect();
+            tx.send(map.into_keys().collect::<Vec<_>>()).unwrap();
+        });
+        rx.recv().unwrap()
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+    // Outside of a run the machine's entropy is left.
+    let outside = || {
+        let map: HashMap<u32, u32> = (0..40).map(|n| (n, n)).collect();
+        map.into_keys().collect::<Vec<_>>()
+    };
+    let other = std::thread::spawn(outside);
+    assert_ne!(other.join().unwrap(), outside());
+}
+
 #[test]
 fn seeds_differ() {
     let mut hashes: Vec<u64> = (0..100).map(|seed| sim(seed).run(program).hash).collect();
@@ -155,6 +177,7 @@ fn seeds_differ() {
 fn runs_beside_each_other_do_not_meet() {
     let alone: Vec<u64> = (0..8).map(|seed| sim(seed).run(program).hash).collect();
     let beside: Vec<u64> = std::thread::scope(|scope| {
+        #[allow(clippy::needless_collect)] // all are started before the first is joined
         let runs: Vec<_> = (0..8)
             .map(|seed| scope.spawn(move || sim(seed).run(program).hash))
             .collect();

@@ -13,6 +13,7 @@ mod groups;
 mod semantics;
 mod time;
 
+use ron_sim::thread::JoinHandle;
 use ron_sim::{Outcome, Sim};
 
 /// A run that must not fail; its outcome.
@@ -20,4 +21,10 @@ fn passes(sim: &Sim, body: impl FnOnce() + Send + 'static) -> Outcome {
     let outcome = sim.run(body);
     assert!(outcome.failure.is_none(), "{outcome}");
     outcome
+}
+
+/// The results of threads, which all end.
+fn join_all<T>(threads: Vec<JoinHandle<T>>) -> Vec<T> {
+    let join = |thread: JoinHandle<T>| thread.join().expect("no group is killed");
+    threads.into_iter().map(join).collect()
 }

@@ -10,7 +10,7 @@ use ron_sim::chan::{self, RecvTimeoutError, SendTimeoutError, TryRecvError, TryS
 use ron_sim::sync::{AtomicU64, Condvar, Gate, Mutex, RwLock, Swap};
 use ron_sim::{Sim, thread, time};
 
-use crate::passes;
+use crate::{join_all, passes};
 
 fn ms(ms: u64) -> std::time::Instant {
     time::now() + Duration::from_millis(ms)
@@ -120,8 +120,8 @@ proptest! {
                 })
                 .collect();
             drop((tx, rx));
-            sending.into_iter().for_each(|t| t.join().unwrap());
-            let parts: Vec<Vec<u64>> = receiving.into_iter().map(|t| t.join().unwrap()).collect();
+            join_all(sending);
+            let parts: Vec<Vec<u64>> = join_all(receiving);
             for part in &parts {
                 for s in 0..senders {
                     assert!(part.iter().filter(|i| **i / 100 == s).is_sorted(), "{part:?}");
@@ -172,7 +172,7 @@ fn a_mutex_excludes_and_its_guard_frees_it() {
                 })
             })
             .collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
+        join_all(threads);
         assert_eq!(value.try_lock().map(|v| *v), Some(4));
         assert_eq!(Arc::into_inner(value).unwrap().into_inner(), 4);
     });
@@ -205,7 +205,7 @@ fn readers_share_and_writers_exclude() {
                 }
             }));
         }
-        threads.into_iter().for_each(|t| t.join().unwrap());
+        join_all(threads);
         assert_eq!(*lock.read(), (2, 2));
     });
     assert!(readers_met.load(Ordering::SeqCst) > 0, "readers never met");
@@ -231,7 +231,7 @@ fn a_condition_wakes_one_or_all_and_times_out_at_its_moment() {
         pair.1.notify_one();
         *pair.0.lock() += 2;
         pair.1.notify_all();
-        waiting.into_iter().for_each(|t| t.join().unwrap());
+        join_all(waiting);
         let mut turns = pair.0.lock();
         let start = time::now();
         assert!(
@@ -268,7 +268,7 @@ fn every_waiting_thread_can_be_the_one_that_is_woken() {
             .collect();
         time::sleep(Duration::from_millis(100));
         pair.1.notify_one();
-        waits.into_iter().for_each(|t| t.join().unwrap());
+        join_all(waits);
     });
     let woken = *woken.lock();
     assert_eq!(woken.iter().sum::<u32>(), 300, "one each: {woken:?}");
@@ -289,7 +289,7 @@ fn a_gate_wakes_all_and_stays_open() {
             })
             .collect();
         gate.open();
-        waits.into_iter().for_each(|t| t.join().unwrap());
+        join_all(waits);
         gate.wait(ms(60_000));
         assert!(time::now() < start + Duration::from_secs(60));
     });
@@ -312,7 +312,7 @@ fn a_snapshot_is_replaced_only_by_a_writer_that_saw_it() {
                 })
             })
             .collect();
-        writers.into_iter().for_each(|t| t.join().unwrap());
+        join_all(writers);
         assert_eq!(value.with(|v| *v), 3);
         value.store(Arc::new(9));
         assert_eq!(*value.load(), 9);
