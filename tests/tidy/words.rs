@@ -112,7 +112,7 @@ const MACHINE: [Machine; 4] = [
             "crates/ron-kms/src/embedded.rs",
             "crates/ron-ledger/src/engine.rs",
             "crates/ron-service/src/chassis/parts.rs",
-            "crates/ron-sim/src/entropy.rs",
+            "crates/ron-sim/src/machine.rs",
             "crates/ron-tlog/src/append/log.rs",
         ],
         why: "a service receives randomness and the number of cores from outside (`Parts`), so that a run can be repeated; these are the \

@@ -35,10 +35,10 @@
 mod baton;
 pub mod chan;
 mod chooser;
-mod entropy;
 mod failure;
 pub mod fault;
 mod group;
+mod machine;
 mod panics;
 mod rng;
 mod run;

@@ -5,8 +5,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::chooser::Chooser;
-use crate::entropy;
 use crate::failure::Failure;
+use crate::machine;
 use crate::rng::{Rng, Stream};
 use crate::schedule::Schedule;
 use crate::state::{Limits, State};
@@ -52,7 +52,7 @@ impl Sim {
     /// Runs `body` as the first thread, named `main`, of a group of that name. The run ends with it; threads that still
     /// run then are parked for ever, as at the end of a process. The same seed, program and build give the same trace.
     pub fn run(&self, body: impl FnOnce() + Send + 'static) -> Outcome {
-        entropy::install();
+        machine::install();
         let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone());
         let program = Rng::new(self.seed, Stream::Program);
         let mut state = State::new(self.limits(), chooser, program, self.keep_trace);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::baton::Baton;
 use crate::failure::Failure;
+use crate::machine;
 use crate::panics;
 use crate::state::{Life, State};
 use crate::trace::{CHOSE, NOTHING};
@@ -36,7 +37,7 @@ pub struct Me {
 
 thread_local! {
     static ME: RefCell<Option<Me>> = const { RefCell::new(None) };
-    /// Reads of hash seeds by this thread, see `entropy.rs`.
+    /// Reads of hash seeds by this thread, see `machine.rs`.
     static SEEDS_READ: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -153,6 +154,9 @@ impl World {
 fn live(me: Me, body: Box<dyn FnOnce() + Send>) {
     let (world, id) = (me.world.clone(), me.id);
     me.baton.wait();
+    if id == 0 {
+        machine::share_one_core(); // the other threads are started by this one, and inherit it
+    }
     let system = std::fs::read_link("/proc/thread-self").unwrap_or_default();
     ME.set(Some(me));
     panics::quiet_here();
