@@ -59,7 +59,11 @@ impl Sim {
         let group = state.add_group("main".to_owned());
         let world = World::new(self.seed, state, self.stack_bytes);
         let started = Instant::now();
-        if let Err(error) = world.start(Some("main".to_owned()), group, Box::new(body)) {
+        let body = Box::new(|| {
+            machine::share_one_core(); // the other threads are started by this one, and inherit it
+            body();
+        });
+        if let Err(error) = world.start(Some("main".to_owned()), group, body) {
             let why = error.to_string();
             world.finish(world.state(), Err(Failure::NoThread { why }));
         }

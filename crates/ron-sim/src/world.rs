@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::baton::Baton;
 use crate::failure::Failure;
-use crate::machine;
 use crate::panics;
 use crate::state::{Life, State};
 use crate::trace::{CHOSE, NOTHING};
@@ -154,9 +153,6 @@ impl World {
 fn live(me: Me, body: Box<dyn FnOnce() + Send>) {
     let (world, id) = (me.world.clone(), me.id);
     me.baton.wait();
-    if id == 0 {
-        machine::share_one_core(); // the other threads are started by this one, and inherit it
-    }
     let system = std::fs::read_link("/proc/thread-self").unwrap_or_default();
     ME.set(Some(me));
     panics::quiet_here();
