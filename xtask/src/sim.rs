@@ -21,8 +21,10 @@ const TIMED: [(&str, &str); 3] = [
 ];
 
 pub fn sim(args: &Args) -> Outcome {
-    if args.is_set("trace") && !args.is_set("seed") {
-        return Err(Failure("a trace is of one seed: add --seed".to_owned()));
+    if (args.is_set("trace") || args.is_set("schedule")) && !args.is_set("seed") {
+        return Err(Failure(
+            "a trace or a schedule is of one seed: add --seed".to_owned(),
+        ));
     }
     let start = Instant::now();
     let names = KERNEL.names()?;

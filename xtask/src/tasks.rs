@@ -114,6 +114,7 @@ pub const TASKS: &[Task] = &[
         args: &[
             "--seeds=200 RON_SIM_SEEDS : seeds of each model",
             "--seed= RON_SIM_SEED : this seed alone, with its output and without mutants",
+            "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
             "--trace RON_SIM_TRACE : print the time line of that seed",
             "--models= : only models whose path contains this",
             "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",

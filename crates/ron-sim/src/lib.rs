@@ -39,6 +39,7 @@ mod failure;
 pub mod fault;
 mod group;
 mod machine;
+mod objects;
 mod panics;
 mod rng;
 mod run;

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use crate::baton::Baton;
 use crate::chooser::{Chooser, Ready};
 use crate::failure::Failure;
+use crate::objects::Objects;
 use crate::rng::Rng;
 use crate::schedule::{Kind, Place};
 use crate::trace::{Event, NOTHING, Trace};
@@ -76,10 +77,7 @@ pub struct State {
     /// In the order in which they became ready. The current thread is not among them.
     ready: Vec<Ready>,
     deadlines: BTreeSet<(u64, u32)>,
-    /// Waiting threads of each object, the longest first.
-    waiting: Vec<Vec<u32>>,
-    /// The thread that holds each object.
-    holders: Vec<Option<u32>>,
+    objects: Objects,
     pub groups: Vec<Group>,
     paused: u32,
     pub chooser: Chooser,
@@ -102,8 +100,7 @@ impl State {
             current: 0,
             ready: Vec::new(),
             deadlines: BTreeSet::new(),
-            waiting: Vec::new(),
-            holders: Vec::new(),
+            objects: Objects::default(),
             groups: Vec::new(),
             paused: 0,
             chooser,
@@ -118,10 +115,14 @@ impl State {
     }
 
     pub fn add_object(&mut self, kind: &'static str, name: Cow<'static, str>) -> u32 {
-        self.trace.objects.push((kind, name));
-        self.waiting.push(Vec::new());
-        self.holders.push(None);
-        self.waiting.len() as u32 - 1
+        if self.trace.keep {
+            self.trace.objects.push((kind, name.clone()));
+        }
+        self.objects.add(kind, name)
+    }
+
+    pub fn remove_object(&mut self, object: u32) {
+        self.objects.remove(object);
     }
 
     pub fn add_group(&mut self, name: String) -> u32 {
@@ -163,6 +164,10 @@ impl State {
     }
 
     pub fn record(&mut self, thread: u32, op: &'static str, object: u32, other: u32) {
+        let object = match object {
+            NOTHING => NOTHING,
+            place => self.objects.label(place),
+        };
         self.trace.record(Event {
             at: self.now,
             thread,
@@ -309,7 +314,7 @@ impl State {
     pub fn begin_wait(&mut self, me: u32, wait: (&'static str, Vec<u32>, Option<u64>)) {
         let (op, objects, deadline) = wait;
         for object in &objects {
-            self.waiting[*object as usize].push(me);
+            self.objects.begin_wait(*object, me);
         }
         if let Some(at) = deadline {
             self.deadlines.insert((at, me));
@@ -334,7 +339,7 @@ impl State {
             return false;
         };
         for object in wait.objects {
-            self.waiting[object as usize].retain(|t| *t != thread);
+            self.objects.end_wait(object, thread);
         }
         if let Some(at) = wait.deadline {
             self.deadlines.remove(&(at, thread));
@@ -343,7 +348,7 @@ impl State {
     }
 
     pub fn wake_all(&mut self, object: u32) {
-        while let Some(thread) = self.waiting[object as usize].first().copied() {
+        while let Some(thread) = self.objects.waiting(object).first().copied() {
             self.end_wait(thread, false);
         }
     }
@@ -351,7 +356,7 @@ impl State {
     /// Wakes one waiting thread, if there is one.
     pub fn wake_one(&mut self, me: u32, object: u32) {
         let place = self.place(me, Kind::Wake);
-        let waiting = &self.waiting[object as usize];
+        let waiting = self.objects.waiting(object);
         if !waiting.is_empty() {
             let thread = self.chooser.wake(place, waiting);
             self.end_wait(thread, false);
@@ -359,7 +364,7 @@ impl State {
     }
 
     pub fn set_holder(&mut self, object: u32, holder: Option<u32>) {
-        self.holders[object as usize] = holder;
+        self.objects.set_holder(object, holder);
     }
 
     /// A pause that the seed asks for at this operation of `me`; true when it concerns the group of `me`.
@@ -431,8 +436,8 @@ impl State {
 
     fn describe_wait(&self, wait: &Wait) -> String {
         let objects = wait.objects.iter().map(|object| {
-            let name = self.trace.object(*object);
-            match self.holders[*object as usize] {
+            let name = self.objects.describe(*object);
+            match self.objects.holder(*object) {
                 Some(holder) => {
                     let holder = &self.trace.threads[holder as usize];
                     format!("{name}, which `{holder}` holds")

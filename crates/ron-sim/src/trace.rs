@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::objects::describe;
 use crate::rng::mix;
 
 /// One line of the record.
@@ -13,7 +14,7 @@ pub struct Event {
     pub at: u64,
     pub thread: u32,
     pub op: &'static str,
-    /// Index in [`Trace::objects`]; [`NOTHING`] for none.
+    /// Its label, the index in [`Trace::objects`]; [`NOTHING`] for none.
     pub object: u32,
     /// Number of a thread, of a group or a value, as `op` has it; [`NOTHING`] for none.
     pub other: u32,
@@ -36,7 +37,7 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// Names of threads in the order of their start.
     pub threads: Vec<String>,
-    /// Kind and name of every object in the order of first use.
+    /// Kind and name of every object in the order of first use. Empty unless the run keeps events.
     pub objects: Vec<(&'static str, Cow<'static, str>)>,
     /// Names of groups in the order of their making.
     pub groups: Vec<String>,
@@ -60,15 +61,6 @@ impl Trace {
         }
     }
 
-    /// An object as reports name it.
-    pub fn object(&self, object: u32) -> String {
-        match self.objects.get(object as usize) {
-            None => String::new(),
-            Some((kind, name)) if name.is_empty() => format!("{kind} #{object}"),
-            Some((kind, name)) => format!("{kind} `{name}` #{object}"),
-        }
-    }
-
     fn line(&self, event: &Event) -> String {
         let thread = self
             .threads
@@ -80,7 +72,8 @@ impl Trace {
             event.op
         );
         if event.object != NOTHING {
-            let _ = write!(line, " {}", self.object(event.object));
+            let (kind, name) = &self.objects[event.object as usize];
+            let _ = write!(line, " {}", describe(kind, name, event.object));
         }
         if event.other != NOTHING {
             let names = if OF_THREADS.contains(&event.op) {

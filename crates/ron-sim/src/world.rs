@@ -374,8 +374,8 @@ impl Me {
 pub struct Object {
     kind: &'static str,
     name: &'static str,
-    /// The number of the run and, below it, its own in that run plus 1. Given at first use, so that `new` is `const` and
-    /// that the number depends on the schedule alone.
+    /// The number of the run, and below it its place among the objects of that run; 0 before its first use. Given then, so
+    /// that `new` is `const` and that the place depends on the schedule alone.
     id: AtomicU64,
 }
 
@@ -419,6 +419,19 @@ impl Object {
     /// For reports of deadlocks: the current thread holds this object, or no thread does.
     pub fn held(&self, held: bool) {
         with_me(|me| me.set_holder(self.id(me), held));
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let known = *self.id.get_mut();
+        if known > 0 {
+            with_me(|me| {
+                if known >> 32 == u64::from(me.world.run) {
+                    me.world.state().remove_object(known as u32);
+                }
+            });
+        }
     }
 }
 

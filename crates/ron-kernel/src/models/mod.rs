@@ -129,8 +129,9 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_pct(move || again(), iterations / 2, 3);
 }
 
-/// Runs a model under `RON_SIM_SEEDS` (default 200) seeds, or under `RON_SIM_SEED` alone. A failing
-/// seed is printed with its shortened schedule; `RON_SIM_TRACE` prints the time line of one that holds.
+/// Runs a model under `RON_SIM_SEEDS` (default 200) seeds, or under `RON_SIM_SEED` alone, with the decisions of
+/// `RON_SIM_SCHEDULE` if it is there. A failing seed is printed with its shortened schedule; `RON_SIM_TRACE` prints the
+/// time line of one that holds.
 #[cfg(sim)]
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     explore_with(&sim(), model);
@@ -159,6 +160,12 @@ fn explore_with(sim: &ron_sim::Sim, model: impl Fn() + Send + Sync + 'static) {
     let seeds = match number("RON_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("RON_SIM_SEEDS").unwrap_or(200),
+    };
+    let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
+    let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
+    let sim = &ron_sim::Sim {
+        schedule,
+        ..sim.clone()
     };
     let model: ron_sim::Body = std::sync::Arc::new(model);
     if let Some(finding) = sim.search(seeds.clone(), &model) {
