@@ -11,7 +11,7 @@ use crate::rng::{Rng, Stream};
 use crate::schedule::Schedule;
 use crate::state::{Limits, State};
 use crate::trace::Trace;
-use crate::world::World;
+use crate::world::{World, is_simulated};
 
 /// Virtual nanoseconds of an operation; a seed draws one, so that programs also meet a slow machine.
 const STEP_NS: [u64; 3] = [100, 1_000, 10_000];
@@ -51,7 +51,14 @@ impl Sim {
 
     /// Runs `body` as the first thread, named `main`, of a group of that name. The run ends with it; threads that still
     /// run then are parked for ever, as at the end of a process. The same seed, program and build give the same trace.
+    ///
+    /// # Panics
+    /// Inside of a run.
     pub fn run(&self, body: impl FnOnce() + Send + 'static) -> Outcome {
+        assert!(
+            !is_simulated(),
+            "a run inside of a run would block its threads"
+        );
         machine::install();
         let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone());
         let program = Rng::new(self.seed, Stream::Program);
