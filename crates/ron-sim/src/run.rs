@@ -73,6 +73,7 @@ impl Sim {
         if let Err(error) = world.start(Some("main".to_owned()), group, body) {
             let why = error.to_string();
             world.finish(world.state(), Err(Failure::NoThread { why }));
+            return self.outcome(&world, started.elapsed());
         }
         let main = world.begin();
         self.watch(&world);

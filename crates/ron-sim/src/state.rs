@@ -154,6 +154,12 @@ impl State {
         id
     }
 
+    /// Takes back a thread that the machine refused to start.
+    pub fn withdraw(&mut self, id: u32) {
+        self.thread(id).life = Life::Killed;
+        self.ready.retain(|r| r.thread != id);
+    }
+
     pub fn thread(&mut self, id: u32) -> &mut Thread {
         &mut self.threads[id as usize]
     }

@@ -131,11 +131,20 @@ impl World {
             id,
             baton: state.thread(id).baton.clone(),
         };
+        // Without the lock: a thread that the machine refuses drops its body here, whose destructors may use the simulator.
+        drop(state);
         let builder = std::thread::Builder::new().name(name);
-        let handle = builder
+        let spawned = builder
             .stack_size(self.stack_bytes)
-            .spawn(move || live(me, body))?;
-        state.thread(id).handle = Some(handle);
+            .spawn(move || live(me, body));
+        let mut state = self.state();
+        match spawned {
+            Ok(handle) => state.thread(id).handle = Some(handle),
+            Err(error) => {
+                state.withdraw(id);
+                return Err(error);
+            }
+        }
         Ok(id)
     }
 

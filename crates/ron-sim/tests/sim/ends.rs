@@ -149,3 +149,18 @@ fn a_thread_that_blocks_in_the_machine_is_named() {
     assert_eq!(thread, "blocked");
     assert!(system.contains("syscall"), "{system}");
 }
+
+/// The machine refuses a thread with a stack that no memory can hold.
+#[test]
+fn a_thread_that_the_machine_refuses_is_reported() {
+    let sim = Sim {
+        stack_bytes: 1 << 60,
+        ..Sim::new(1)
+    };
+    let lock = Mutex::new(0);
+    let outcome = sim.run(move || drop(lock.lock()));
+    assert!(
+        matches!(outcome.failure, Some(Failure::NoThread { .. })),
+        "{outcome}"
+    );
+}
