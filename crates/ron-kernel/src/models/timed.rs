@@ -10,9 +10,11 @@ use ron_sim::{Sim, ensure, fault};
 use super::{Count, REJECT, Tally, WAIT, explore, explore_with, far, thread};
 use crate::deadline::Deadline;
 use crate::exit;
+use crate::guarded_clock::GuardedClock;
 use crate::hang::{HangError, HangPool, HangSpec};
 use crate::metrics::{KernelMetrics, Registry};
 use crate::queue::{Expires, Receiver, Recv, SendError, Sender, queue};
+use crate::random::OsRandom;
 use crate::reply::{ReplySender, WaitError, reply};
 use crate::shutdown::Shutdown;
 use crate::supervisor::{BUDGET, Supervisor, ThreadCtx};
@@ -397,5 +399,31 @@ fn an_answer_at_the_deadline_is_in_time_or_late() {
     assert!(
         both > 0 || std::env::var("RON_SIM_SEED").is_ok(),
         "both ends are met"
+    );
+}
+
+/// Random numbers and dates are those of the seed, also of the types that a service uses.
+#[test]
+fn randomness_and_dates_repeat() {
+    let draw = |seed| {
+        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        let outcome = Sim::new(seed).run(move || {
+            let clock = GuardedClock::shared(Duration::from_hours(24));
+            ron_sim::time::sleep(ms(5_000));
+            let dates = (clock.unix_ms(), SystemClock.unix_ms());
+            let sent = tx.send((OsRandom.bytes::<32>(), dates));
+            ensure(sent.is_ok(), "the test waits");
+        });
+        assert!(outcome.failure.is_none(), "{outcome}");
+        rx.recv().unwrap()
+    };
+    let (bytes, (guarded, machine)) = draw(1);
+    assert_eq!(draw(1), (bytes, (guarded, machine)));
+    assert_ne!(draw(2).0, bytes);
+    assert!(machine.abs_diff(guarded) <= 1);
+    let start_of_2026 = 1_767_225_600_000;
+    assert!(
+        (5_000..5_010).contains(&(machine - start_of_2026)),
+        "{machine}"
     );
 }
