@@ -54,6 +54,9 @@ cargo xtask sdk check
 step "loom models"
 cargo xtask loom
 
+step "simulation"
+cargo xtask sim
+
 step "licences, bans, sources"
 cargo deny --offline check bans licenses sources
 # Needs a database, which is not part of the tree: ADVISORY_DB=PATH.

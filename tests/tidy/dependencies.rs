@@ -12,6 +12,7 @@ use crate::{report, root};
 /// Our crates and their layers.
 const LAYERS: &[(&str, u8)] = &[
     ("ron-proto", 0),
+    ("ron-sim", 0),
     ("ron-kernel", 0),
     ("ron-crypto", 1),
     ("ron-files", 2),
@@ -30,8 +31,8 @@ const LAYERS: &[(&str, u8)] = &[
     ("ron-services", 7),
 ];
 
-/// The one use within a layer: the operations use the keys.
-const WITHIN_A_LAYER: (&str, &str) = ("ron-kms", "ron-custody");
+/// The uses within a layer: the operations use the keys; the kernel uses the simulator, under `cfg(sim)` alone.
+const WITHIN_A_LAYER: [(&str, &str); 2] = [("ron-kms", "ron-custody"), ("ron-kernel", "ron-sim")];
 
 /// What `cargo metadata` says of the workspace, with all features.
 static METADATA: LazyLock<Value> = LazyLock::new(|| {
@@ -78,7 +79,7 @@ fn dependencies_point_down_only() {
             if let Some(other_layer) = layers.get(other)
                 && dependency["kind"] != "dev"
                 && other_layer >= layer
-                && (name, other) != WITHIN_A_LAYER
+                && !WITHIN_A_LAYER.contains(&(name, other))
             {
                 wrong.push(format!(
                     "{name} (layer {layer}) depends on {other} (layer {other_layer})"
@@ -92,6 +93,30 @@ fn dependencies_point_down_only() {
     report(
         "a crate depends only on lower layers, never on a crate of its own",
         "services speak HTTP through ron-client, so that each can be run, tested and replaced alone",
+        &wrong,
+    );
+}
+
+/// The simulator can be taken over by itself, and is in no program.
+#[test]
+fn the_simulator_stands_alone() {
+    let mut wrong = Vec::new();
+    for package in members() {
+        let name = package["name"].as_str().unwrap();
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let other = dependency["name"].as_str().unwrap();
+            let tests = dependency["kind"] == "dev";
+            if name == "ron-sim" && !tests {
+                wrong.push(format!("ron-sim depends on {other}"));
+            }
+            if other == "ron-sim" && !tests && dependency["target"] != "cfg(sim)" {
+                wrong.push(format!("{name} depends on ron-sim without `cfg(sim)`"));
+            }
+        }
+    }
+    report(
+        "the simulator has no dependencies, and programs do not have it",
+        "it replaces a function of the C library in what links it, and others should be able to use it alone",
         &wrong,
     );
 }
@@ -153,7 +178,7 @@ fn every_dependency_has_its_line_and_the_line_is_true() {
         for dependency in package["dependencies"].as_array().unwrap() {
             let name = dependency["name"].as_str().unwrap();
             // A model checker is in no program: it takes the place of the machine's primitives in models.
-            let checker = ["cfg(loom)", "cfg(shuttle)"]
+            let checker = ["cfg(loom)", "cfg(shuttle)", "cfg(sim)"]
                 .iter()
                 .any(|cfg| dependency["target"] == *cfg);
             let linked = dependency["kind"].is_null() && !for_tests && !checker;

@@ -39,7 +39,10 @@ fn only_the_kernel_touches_threads_and_time() {
         report(
             &format!("`{word}` stands outside ron-kernel"),
             "threads are named and drained, time is a value, locks have ranks, queues have bounds: in one place",
-            &places(&all, word, |s| s.krate() != "ron-kernel"),
+            // The simulator stands below the kernel, in the place of the machine.
+            &places(&all, word, |s| {
+                !["ron-kernel", "ron-sim"].contains(&s.krate())
+            }),
         );
     }
     report(
@@ -47,6 +50,36 @@ fn only_the_kernel_touches_threads_and_time() {
         "every queue is bounded and says what it does when it is full",
         &places(&all, "unbounded(", |_| true),
     );
+}
+
+/// In the kernel itself only `sync` and what waits in the operating system do: everything else runs on the simulator.
+#[test]
+fn the_kernel_takes_time_and_waits_from_sync() {
+    let all = sources(&["crates"]);
+    let kernel = |s: &Source| {
+        s.path.starts_with("crates/ron-kernel/src/")
+            && !s.path.starts_with("crates/ron-kernel/src/sync/")
+            && s.path != "crates/ron-kernel/src/net/os.rs"
+            && s.path != "crates/ron-kernel/src/signals.rs"
+    };
+    for word in [
+        "Instant::now",
+        "SystemTime::now",
+        ".elapsed()",
+        "crossbeam_channel",
+        "arc_swap",
+        "std::thread",
+    ] {
+        let found = places(&all, word, kernel);
+        // The virtual clock of tests has a method of that name.
+        let allowed = |line: &String| line.contains("self.elapsed()");
+        let found: Vec<_> = found.into_iter().filter(|line| !allowed(line)).collect();
+        report(
+            &format!("`{word}` in ron-kernel outside of `sync`"),
+            "the real code of the kernel runs on the simulator, whose clock is virtual and whose waits no machine ends",
+            &found,
+        );
+    }
 }
 
 /// What a simulated world must replace, beside threads and time: where it is taken from the machine.
@@ -75,9 +108,11 @@ const MACHINE: [Machine; 4] = [
             "crates/ron-http/src/client.rs",
             "crates/ron-kernel/src/lib.rs",
             "crates/ron-kernel/src/random.rs",
+            "crates/ron-kernel/src/sync/real.rs",
             "crates/ron-kms/src/embedded.rs",
             "crates/ron-ledger/src/engine.rs",
             "crates/ron-service/src/chassis/parts.rs",
+            "crates/ron-sim/src/machine.rs",
             "crates/ron-tlog/src/append/log.rs",
         ],
         why: "a service receives randomness and the number of cores from outside (`Parts`), so that a run can be repeated; these are the \

@@ -19,6 +19,7 @@ mod mutation;
 mod parsers;
 mod release;
 mod sdk;
+mod sim;
 mod task;
 mod tasks;
 mod ui;

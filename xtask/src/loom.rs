@@ -11,7 +11,7 @@ use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
 /// Models of one crate's protocols, and the mutants that its sources contain.
-struct Part {
+pub(crate) struct Part {
     name: &'static str,
     sources: &'static [&'static str],
     package: &'static str,
@@ -20,8 +20,11 @@ struct Part {
     /// What the names of all models begin with.
     prefix: &'static str,
     /// Mutant, and the models that must catch it. A mutant may have several rows.
-    mutants: &'static [(&'static str, &'static str)],
+    pub(crate) mutants: &'static [(&'static str, &'static str)],
 }
+
+/// The kernel's models, which also run under the simulator.
+pub(crate) const KERNEL: &Part = &PARTS[0];
 
 const PARTS: [Part; 4] = [
     Part {
@@ -92,8 +95,8 @@ const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 pub(crate) const TARGET: &str = "target/models";
 
 /// Longest run of all models of a part, and of one model with a mutant; `timeout` ends with 124 after it.
-const MODELS_SECONDS: &str = "3600";
-const MUTANT_SECONDS: &str = "120";
+pub(crate) const MODELS_SECONDS: &str = "3600";
+pub(crate) const MUTANT_SECONDS: &str = "120";
 const TIMED_OUT: i32 = 124;
 
 pub fn loom(args: &Args) -> Outcome {
@@ -105,7 +108,7 @@ pub fn loom(args: &Args) -> Outcome {
         let start = Instant::now();
         let mut built = Vec::new();
         for part in &PARTS {
-            built.push((part, part.build(args, checker, &names)?));
+            built.push((part, part.build(args, checker, &names, TARGET)?));
         }
         println!("== {checker}: built in {} s", start.elapsed().as_secs());
         let mut ran = 0;
@@ -133,7 +136,7 @@ fn flags(checker: &str, mutants: &BTreeSet<String>) -> String {
 
 impl Part {
     /// The mutants in the sources, of which each must have a row.
-    fn names(&self) -> Outcome<BTreeSet<String>> {
+    pub(crate) fn names(&self) -> Outcome<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for dir in self.sources {
             for file in files::below(&files::root().join(dir), ".rs")? {
@@ -151,9 +154,15 @@ impl Part {
     }
 
     /// Builds the models for a checker, with all mutants in them; the path of the program.
-    fn build(&self, args: &Args, checker: &str, names: &BTreeSet<String>) -> Outcome<PathBuf> {
+    pub(crate) fn build(
+        &self,
+        args: &Args,
+        checker: &str,
+        names: &BTreeSet<String>,
+        target: &str,
+    ) -> Outcome<PathBuf> {
         let build = Cmd::cargo(&format!(
-            "test --quiet --locked --profile {} --message-format json --target-dir {TARGET} -p {} {} --no-run",
+            "test --quiet --locked --profile {} --message-format json --target-dir {target} -p {} {} --no-run",
             args.text("profile"),
             self.package,
             self.target
@@ -187,30 +196,34 @@ impl Part {
     fn mutants(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
         let wanted = |model: &str| model.contains(args.text("models"));
         for (name, model) in self.mutants.iter().filter(|(_, model)| wanted(model)) {
-            let run = checked(args, program, MUTANT_SECONDS)
-                .args(["--test-threads", "1", model])
-                .env("MUTANT", name);
-            // A checker may also abort when it finds a deadlock.
-            match run.silent().status()?.code() {
-                Some(0) => {
-                    return Err(Failure(format!(
-                        "{checker}: {model} did not catch the mutant `{name}`"
-                    )));
-                }
-                Some(TIMED_OUT) => {
-                    return Err(Failure(format!(
-                        "{checker}: the mutant `{name}` did not end in {model}"
-                    )));
-                }
-                _ => println!("mutant caught by {checker}: {name} in {model}"),
-            }
+            catches(checker, checked(args, program, MUTANT_SECONDS), name, model)?;
         }
         Ok(())
     }
 }
 
+/// Fails unless the model, run by `program`, catches the mutant.
+pub(crate) fn catches(checker: &str, program: Cmd, mutant: &str, model: &str) -> Outcome {
+    let run = program
+        .args(["--test-threads", "1", model])
+        .env("MUTANT", mutant);
+    // A checker may also abort when it finds a deadlock.
+    match run.silent().status()?.code() {
+        Some(0) => Err(Failure(format!(
+            "{checker}: {model} did not catch the mutant `{mutant}`"
+        ))),
+        Some(TIMED_OUT) => Err(Failure(format!(
+            "{checker}: the mutant `{mutant}` did not end in {model}"
+        ))),
+        _ => {
+            println!("mutant caught by {checker}: {mutant} in {model}");
+            Ok(())
+        }
+    }
+}
+
 /// A program of models, with a bound on its time.
-fn checked(args: &Args, program: &Path, seconds: &str) -> Cmd {
+pub(crate) fn checked(args: &Args, program: &Path, seconds: &str) -> Cmd {
     Cmd::new("timeout")
         .arg(seconds)
         .arg(program)

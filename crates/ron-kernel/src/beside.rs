@@ -1,10 +1,8 @@
 //! One computation in two halves: a producer on a thread of its own beside its consumer.
 
 use std::io;
-use std::panic::resume_unwind;
-use std::thread;
 
-use crossbeam_channel::bounded;
+use crate::sync;
 
 /// Runs `make` on a thread of its own, at most `ahead` items before `take`, and returns the results
 /// of both. Its argument passes an item on, and returns false once nothing takes any more; `make`
@@ -18,20 +16,10 @@ pub fn beside<T: Send, A: Send, B>(
     make: impl FnOnce(&mut dyn FnMut(T) -> bool) -> A + Send,
     take: impl FnOnce(&mut dyn Iterator<Item = T>) -> B,
 ) -> io::Result<(A, B)> {
-    let (put, items) = bounded(ahead);
-    thread::scope(|scope| {
-        let body = move || make(&mut |item| put.send(item).is_ok());
-        let producer = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn_scoped(scope, body)?;
-        // The channel ends with the consumer, also when it panics, so the producer does not wait for ever.
-        let taken = take(&mut items.into_iter());
-        let made = producer.join().unwrap_or_else(|panic| resume_unwind(panic));
-        Ok((made, taken))
-    })
+    sync::beside(name, ahead, make, take)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use super::*;
 

@@ -83,7 +83,7 @@ impl Drop for Credit {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use std::time::Duration;
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::sync::now;
+
 /// The moment by which an operation must be done. A job carries its own; it only ever gets earlier,
 /// except where a long poll extends it by the wait that the caller asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +12,7 @@ pub struct Deadline(Instant);
 impl Deadline {
     /// `wait` from the machine's present.
     pub fn within(wait: Duration) -> Self {
-        Self(Instant::now() + wait)
+        Self(now() + wait)
     }
 
     /// At a given instant.
@@ -24,12 +26,12 @@ impl Deadline {
 
     /// Time left, zero when past (machine clock).
     pub fn remaining(self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+        self.0.saturating_duration_since(now())
     }
 
     /// True when past (machine clock).
     pub fn expired(self) -> bool {
-        Instant::now() >= self.0
+        now() >= self.0
     }
 
     /// The earlier of two.

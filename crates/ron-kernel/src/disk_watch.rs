@@ -147,7 +147,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use super::*;
     use crate::{ManualClock, Registry};

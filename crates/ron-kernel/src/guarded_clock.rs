@@ -14,11 +14,11 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::sync;
 use crate::time::{Clock, ClockAlarm, SharedClock};
 
 /// Difference that is followed at once, in milliseconds.
@@ -50,11 +50,10 @@ struct OsDates;
 
 impl DateSource for OsDates {
     fn dates(&self) -> Dates {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let boot = clock_gettime(ClockId::Boottime);
+        let ms = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
         Dates {
-            boot: boot.tv_sec * 1_000 + boot.tv_nsec / 1_000_000,
-            wall: since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX)),
+            boot: ms(sync::uptime()),
+            wall: ms(sync::date()),
         }
     }
 }
@@ -213,7 +212,7 @@ impl GuardedClock {
 
 impl Clock for GuardedClock {
     fn now(&self) -> Instant {
-        Instant::now()
+        sync::now()
     }
 
     fn unix_ms(&self) -> u64 {

@@ -17,7 +17,6 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this crate wraps them
 
 pub mod backoff;
-#[cfg(not(any(loom, shuttle)))]
 mod beside;
 pub mod breaker;
 pub mod credits;
@@ -31,7 +30,7 @@ pub mod loops;
 #[cfg(not(any(loom, shuttle)))]
 mod manual_clock;
 pub mod metrics;
-#[cfg(all(test, any(loom, shuttle)))]
+#[cfg(all(test, any(loom, shuttle, sim)))]
 mod models;
 pub mod net;
 pub mod published;
@@ -51,7 +50,6 @@ pub mod time;
 pub mod topology;
 
 pub use backoff::Backoff;
-#[cfg(not(any(loom, shuttle)))]
 pub use beside::beside;
 pub use breaker::{Breaker, BreakerLimits};
 pub use credits::{Credit, Credits};
@@ -80,7 +78,7 @@ pub use snapshot::Snapshot;
 pub use supervisor::{
     DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive, Verdict, os_thread_names,
 };
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, sim))]
 pub use sync::mutant;
 pub use ticker::{Tick, Ticker};
 pub use time::{Clock, ClockAlarm, SharedClock, SystemClock};
@@ -90,19 +88,10 @@ pub use topology::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topo
 /// is resumed on the caller. For data-parallel work that ends before the caller continues (offline
 /// verification, imports), not for service loops: these threads are in no topology table.
 pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|s| {
-        let f = &f;
-        // Collected first: a lazy iterator would join each thread before it spawns the next.
-        #[allow(clippy::needless_collect)]
-        let handles: Vec<_> = (0..n).map(|i| s.spawn(move || f(i))).collect();
-        handles
-            .into_iter()
-            .map(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-            .collect()
-    })
+    sync::scoped(n, f)
 }
 
 /// Number of cores this process may use, at least 1.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    sync::cores()
 }

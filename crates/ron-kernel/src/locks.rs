@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
-use crate::sync::{Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard, thread_local};
+use crate::sync::{self, Mutex, MutexGuard, ReadGuard, RwLock, WriteGuard, thread_local};
 use crate::topology::LockSpec;
 
 #[cfg(not(any(loom, shuttle)))]
@@ -80,7 +80,7 @@ impl<T> RankedMutex<T> {
     pub const fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: Mutex::new(value),
+            inner: sync::mutex(spec.name, value),
         }
     }
 
@@ -89,7 +89,7 @@ impl<T> RankedMutex<T> {
     pub fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: Mutex::new(value),
+            inner: sync::mutex(spec.name, value),
         }
     }
 
@@ -117,7 +117,7 @@ impl<T> RankedRwLock<T> {
     pub const fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: RwLock::new(value),
+            inner: sync::rw_lock(spec.name, value),
         }
     }
 
@@ -126,7 +126,7 @@ impl<T> RankedRwLock<T> {
     pub fn new(spec: &'static LockSpec, value: T) -> Self {
         Self {
             spec,
-            inner: RwLock::new(value),
+            inner: sync::rw_lock(spec.name, value),
         }
     }
 
@@ -168,7 +168,7 @@ impl<G: DerefMut> DerefMut for RankedGuard<G> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,6 +7,8 @@ use crate::locks::assert_no_locks;
 use crate::metrics::{Counter, KernelMetrics};
 use crate::rate::DrainMeter;
 use crate::shutdown::Shutdown;
+#[cfg(not(any(loom, shuttle)))]
+use crate::sync::Selected;
 use crate::sync::chan::{self, SendTimeoutError, TrySendError};
 use crate::topology::{Overflow, QueueSpec};
 
@@ -118,7 +120,7 @@ fn build<T>(
     capacity: usize,
     counters: Counters,
 ) -> (Sender<T>, Receiver<T>) {
-    let (tx, rx) = chan::bounded(capacity.max(1));
+    let (tx, rx) = chan::named(spec.name, capacity.max(1));
     let shared = Arc::new(Shared {
         spec,
         drained: DrainMeter::default(),
@@ -236,17 +238,22 @@ impl<T> Receiver<T> {
     #[cfg(not(any(loom, shuttle)))]
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         assert_no_locks("a receive");
+        #[cfg(mutant = "queue")] // loses an item when it sees shutdown
+        if crate::sync::mutant("queue") && shutdown.is_set() && self.rx.try_recv().is_ok() {
+            return Recv::Shutdown;
+        }
         // A waiting item does not need the cost of a select.
         if let Some(item) = self.try_recv() {
             return Recv::Item(item);
         }
-        crossbeam_channel::select! {
-            recv(self.rx) -> got => match got {
-                Ok(item) => { self.shared.drained.count(1); Recv::Item(item) }
-                Err(_) => Recv::Closed,
-            },
-            recv(shutdown.raw()) -> _ => Recv::Shutdown,
-            default(deadline.remaining()) => Recv::Timeout,
+        match chan::recv_or(&self.rx, shutdown.gate(), deadline.at()) {
+            Selected::First(item) => {
+                self.shared.drained.count(1);
+                Recv::Item(item)
+            }
+            Selected::Disconnected => Recv::Closed,
+            Selected::Opened | Selected::Second(()) => Recv::Shutdown,
+            Selected::TimedOut => Recv::Timeout,
         }
     }
 
@@ -281,17 +288,18 @@ impl<T> Receiver<T> {
         deadline: Deadline,
     ) -> RecvEither<T, U> {
         assert_no_locks("a receive");
-        crossbeam_channel::select! {
-            recv(self.rx) -> got => match got {
-                Ok(item) => { self.shared.drained.count(1); RecvEither::First(item) }
-                Err(_) => RecvEither::Closed,
-            },
-            recv(other.rx) -> got => match got {
-                Ok(item) => { other.shared.drained.count(1); RecvEither::Second(item) }
-                Err(_) => RecvEither::Closed,
-            },
-            recv(shutdown.raw()) -> _ => RecvEither::Shutdown,
-            default(deadline.remaining()) => RecvEither::Timeout,
+        match chan::recv_either_or(&self.rx, &other.rx, shutdown.gate(), deadline.at()) {
+            Selected::First(item) => {
+                self.shared.drained.count(1);
+                RecvEither::First(item)
+            }
+            Selected::Second(item) => {
+                other.shared.drained.count(1);
+                RecvEither::Second(item)
+            }
+            Selected::Disconnected => RecvEither::Closed,
+            Selected::Opened => RecvEither::Shutdown,
+            Selected::TimedOut => RecvEither::Timeout,
         }
     }
 
@@ -388,7 +396,7 @@ impl<T> Receiver<T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use std::time::{Duration, Instant};
 

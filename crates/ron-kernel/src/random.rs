@@ -47,6 +47,10 @@ impl OsRandom {
 
 impl Random for OsRandom {
     fn fill(&self, mut out: &mut [u8]) {
+        #[cfg(sim)]
+        if crate::sync::fill_random(out) {
+            return;
+        }
         while !out.is_empty() {
             match getrandom(&mut *out, GetRandomFlags::empty()) {
                 // Requests above 256 bytes may be cut short by a signal.

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::sync;
+
 const WINDOW_S: u64 = 5;
 /// More than the window, so that the slot of a new second is never one that still counts.
 const SLOTS: usize = 8;
@@ -68,9 +70,8 @@ impl DrainMeter {
 }
 
 fn now_s() -> u64 {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     // Offset by the window: slots that were never used hold second 0 and must look old.
-    START.get_or_init(Instant::now).elapsed().as_secs() + WINDOW_S
+    sync::uptime_of_process().as_secs() + WINDOW_S
 }
 
 #[derive(Debug)]

@@ -124,7 +124,7 @@ impl<T> Drop for ReplyWaiter<T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use std::time::Duration;
 

@@ -158,7 +158,7 @@ impl<T> Drop for Subscriber<T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use super::*;
     use crate::metrics::Registry;

@@ -71,10 +71,10 @@ impl Shutdown {
         self.is_set()
     }
 
-    /// For the waits of this crate: this receiver becomes ready (closed) when fired.
+    /// For the waits of this crate: opens when fired.
     #[cfg(not(any(loom, shuttle)))]
-    pub(crate) fn raw(&self) -> &crossbeam_channel::Receiver<crate::sync::Never> {
-        self.0.gate.raw()
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.0.gate
     }
 
     /// Runs `hook` when fired, on the firing thread, or at once when it already was: for threads
@@ -119,7 +119,7 @@ impl ShutdownTrigger {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -69,7 +69,7 @@ impl<T: Default> Default for Snapshot<T> {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use super::*;
 

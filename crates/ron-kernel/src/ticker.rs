@@ -71,7 +71,7 @@ impl Ticker {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests {
     use super::*;
     use crate::manual_clock::ManualClock;

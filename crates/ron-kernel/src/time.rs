@@ -2,11 +2,11 @@
 
 use std::fmt::{self, Debug};
 use std::sync::Arc;
-use std::time::SystemTime;
 pub use std::time::{Duration, Instant};
 
 use crate::deadline::Deadline;
 use crate::shutdown::Shutdown;
+use crate::sync;
 
 /// The source of time. Services receive it from outside, so that tests can drive it.
 pub trait Clock: Send + Sync + Debug + 'static {
@@ -82,13 +82,11 @@ impl SystemClock {
 
 impl Clock for SystemClock {
     fn now(&self) -> Instant {
-        Instant::now()
+        sync::now()
     }
 
     fn unix_ms(&self) -> u64 {
-        SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |d| d.as_millis() as u64)
+        sync::date().as_millis() as u64
     }
 }
 

@@ -9,11 +9,12 @@
 //! ```
 //!
 //! **Invariants**: a job is begun or canceled, never both, so `Expired` means that nothing was done;
-//! at most `size + aside_max` threads exist, hanging ones included; a thread that hangs at the end
-//! of a drain is reported as a straggler by name.
+//! at most `size + aside_max` calls run, hanging ones included (a thread whose call returned late
+//! ends beside its replacement); a thread that hangs at the end of a drain is reported as a
+//! straggler by name.
 
 pub(crate) mod slots;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests;
 
 use std::fmt;
@@ -27,7 +28,7 @@ use crate::queue::{Expires, Receiver, Recv, SendError, Sender, queue};
 use crate::reply::{ReplyWaiter, WaitError, reply};
 use crate::shutdown::Shutdown;
 use crate::supervisor::{Exit, Start, Supervisor, ThreadCtx};
-use crate::sync::caught;
+use crate::sync::{caught, now};
 use crate::topology::{QueueSpec, ThreadSpec};
 
 /// Longest single wait of an idle worker.
@@ -338,7 +339,7 @@ impl<H: 'static> Inner<H> {
         job: Job<H>,
         handle: &mut Option<H>,
     ) -> bool {
-        let begun = Instant::now();
+        let begun = now();
         let until = job.deadline.at();
         if !self.slots.begin(seat, &job.ticket, job.op, until) {
             return true;
@@ -381,7 +382,7 @@ impl<H: 'static> Inner<H> {
 
     /// Sets aside the workers whose call is overdue but has no waiter any more.
     fn sweep(self: &Arc<Self>) {
-        while let Some(aside) = self.slots.sweep(Instant::now()) {
+        while let Some(aside) = self.slots.sweep(now()) {
             self.replace_hung(&aside);
         }
     }
@@ -417,7 +418,7 @@ impl<H: 'static> Inner<H> {
             event = "quarantined_call_returned",
             thread = %ctx.name,
             op,
-            took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+            took_ms = u64::try_from(now().saturating_duration_since(begun).as_millis()).unwrap_or(u64::MAX)
         );
         if let Some(seat) = refill {
             self.seat(seat, true);

@@ -1,7 +1,8 @@
 //! Models of the real protocol code: loom runs each one over all interleavings of a few threads,
 //! and shuttle over sampled interleavings of more. `cargo xtask loom` runs them, and with each model
 //! the mutants named beside it: deliberately faulty versions (`cfg(mutant = "...")`) that the model
-//! must catch. A model that catches none of its mutants proves nothing.
+//! must catch. A model that catches none of its mutants proves nothing. `cargo xtask sim` runs the
+//! same models and mutants under the simulator, and those in `timed`, whose waits end by virtual time.
 //!
 //! | model | mutants |
 //! |---|---|
@@ -12,6 +13,7 @@
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
 //! | `console` | `publish`, `report`, `asked` |
+//! | `timed` (simulator alone) | `hang`, `drain`, `wait` |
 #![cfg(test)]
 
 mod console;
@@ -21,11 +23,15 @@ mod ring;
 mod slot;
 mod swap;
 mod threads;
+#[cfg(sim)]
+mod timed;
 
 use std::time::Duration;
 
 #[cfg(loom)]
 use loom::thread;
+#[cfg(sim)]
+use ron_sim::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
@@ -48,7 +54,7 @@ const fn spec(name: &'static str, overflow: Overflow) -> QueueSpec {
     }
 }
 
-/// A model size by checker: loom explores everything and needs small models.
+/// A model size by checker: loom explores everything and needs small models; the simulator samples, like shuttle.
 const fn size(loom: usize, shuttle: usize) -> usize {
     if cfg!(loom) { loom } else { shuttle }
 }
@@ -121,4 +127,88 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
     let again = model.clone();
     shuttle::check_random(move || model(), iterations / 2);
     shuttle::check_pct(move || again(), iterations / 2, 3);
+}
+
+/// Runs a model under `RON_SIM_SEEDS` (default 200) seeds, or under `RON_SIM_SEED` alone, with the decisions of
+/// `RON_SIM_SCHEDULE` if it is there. A failing seed is printed with its shortened schedule; `RON_SIM_TRACE` prints the
+/// time line of one that holds.
+#[cfg(sim)]
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    explore_with(&sim(), model);
+}
+
+/// A run may last half an hour of virtual time: a wait that ends by [`far`] is one that no event ended.
+#[cfg(sim)]
+fn sim() -> ron_sim::Sim {
+    ron_sim::Sim {
+        time_max: Duration::from_secs(1_800),
+        ..ron_sim::Sim::new(0)
+    }
+}
+
+#[cfg(sim)]
+fn explore_with(sim: &ron_sim::Sim, model: impl Fn() + Send + Sync + 'static) {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .filter(|text| !text.is_empty())
+            .map(|text| {
+                text.parse::<u64>()
+                    .unwrap_or_else(|_| panic!("{name} is a number"))
+            })
+    };
+    let seeds = match number("RON_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RON_SIM_SEEDS").unwrap_or(200),
+    };
+    let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
+    let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
+    let sim = &ron_sim::Sim {
+        schedule,
+        ..sim.clone()
+    };
+    let model: ron_sim::Body = std::sync::Arc::new(model);
+    if let Some(finding) = sim.search(seeds.clone(), &model) {
+        panic!("{finding}");
+    }
+    // Again: a run that differs from the first of its seed is a failure of its own.
+    let mut hash = 0_u64;
+    for seed in seeds.clone().step_by(10) {
+        let (first, again) = (run(sim, seed, &model), run(sim, seed, &model));
+        let difference = first.trace.first_difference(&again.trace);
+        assert_eq!(difference, None, "seed {seed} does not repeat");
+        hash = hash.rotate_left(7) ^ first.hash;
+    }
+    note_hash(hash);
+    if std::env::var("RON_SIM_TRACE").is_ok() {
+        let outcome = run(sim, seeds.start, &model);
+        println!("{outcome}{}", outcome.trace.text());
+    }
+}
+
+#[cfg(sim)]
+fn run(sim: &ron_sim::Sim, seed: u64, model: &ron_sim::Body) -> ron_sim::Outcome {
+    let sim = ron_sim::Sim {
+        seed,
+        keep_trace: true,
+        ..sim.clone()
+    };
+    let model = model.clone();
+    sim.run(move || model())
+}
+
+/// Appends the hash of this test's traces to the file `RON_SIM_HASHES`, for a comparison with another process.
+#[cfg(sim)]
+fn note_hash(hash: u64) {
+    use std::io::Write as _;
+
+    let Ok(path) = std::env::var("RON_SIM_HASHES") else {
+        return;
+    };
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let test = std::thread::current();
+    let line = format!("{} {hash:016x}\n", test.name().unwrap_or(""));
+    // One write, because other tests append too.
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("the file of hashes can be written");
 }

@@ -1,13 +1,14 @@
 //! The drain: each stage in turn is stopped and joined; threads that do not end are counted and
 //! named.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Entry, Supervisor};
 use crate::deadline::Deadline;
 use crate::exit;
 use crate::locks::assert_no_locks;
 use crate::metrics::{ClosedCounter, DRAINED};
+use crate::sync::now;
 use crate::topology::Stage;
 
 /// How a drain went.
@@ -35,7 +36,7 @@ impl Supervisor {
     /// `within`. Threads that have not ended by then are counted, named and left behind.
     pub fn drain(&self, within: Duration) -> DrainReport {
         assert_no_locks("a drain");
-        let start = Instant::now();
+        let start = now();
         let deadline = Deadline::at_instant(start + within);
         self.begin_drain();
         #[cfg(mutant = "drain")] // stops all stages at once
@@ -66,7 +67,7 @@ impl Supervisor {
         self.0.metrics.drains.with_label_values(&[result]).inc();
         DrainReport {
             stragglers,
-            took: start.elapsed(),
+            took: now() - start,
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{BUDGET, BUDGET_WINDOW, Body, Exit, Group, Supervisor, ThreadCtx};
 use crate::backoff::Backoff;
 use crate::deadline::Deadline;
-use crate::sync::{AtomicBool, Ordering, caught};
+use crate::sync::{AtomicBool, Ordering, caught, now};
 
 /// With its jitter of the same length, the first pause ends within 40 ms.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ impl Run {
     pub fn run_to_end(&self, body: &Body) {
         let mut backoff = self.backoff();
         loop {
-            let started = Instant::now();
+            let started = now();
             let outcome = caught(|| body(&self.ctx));
             // `set_aside` has subtracted a released thread from the live ones already.
             if matches!(outcome, Ok(Exit::Released)) {
@@ -35,7 +35,7 @@ impl Run {
             }
             self.group.live.fetch_sub(1, Ordering::SeqCst);
             // A body that ran well for a whole window starts again with short pauses.
-            if started.elapsed() > BUDGET_WINDOW {
+            if now() - started > BUDGET_WINDOW {
                 backoff.reset();
             }
             if !self.should_restart(outcome.map(|_| ()), &mut backoff) {
@@ -106,7 +106,7 @@ impl Run {
     }
 
     fn within_budget(&self) -> bool {
-        let now = Instant::now();
+        let now = now();
         let mut recent = self.group.recent.lock();
         let old = |t: &Instant| now.duration_since(*t) > BUDGET_WINDOW;
         while recent.front().is_some_and(old) {

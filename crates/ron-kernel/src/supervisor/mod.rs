@@ -6,7 +6,7 @@
 
 mod drain;
 mod life;
-#[cfg(all(test, not(any(loom, shuttle))))]
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
 mod tests;
 mod view;
 

@@ -10,6 +10,7 @@ use crate::exit;
 use crate::metrics::Registry;
 use crate::queue::{bare_queue, queue};
 use crate::ring::Ring;
+use crate::sync::{Selected, chan};
 use crate::time::SystemClock;
 use crate::topology::{Overflow, QueueSpec};
 
@@ -223,9 +224,9 @@ fn past_the_budget_threads_are_lost_for_good_and_the_verdict_gets_worse() {
     let (_registry, sup) = supervisor();
     let (poison, bitten) = bounded::<()>(8);
     sup.spawn_pool(&POOL, 2, move |ctx| {
-        crossbeam_channel::select! {
-            recv(bitten) -> _ => panic!("bitten"),
-            recv(ctx.shutdown.raw()) -> _ => {}
+        let hour = Deadline::within(Duration::from_hours(1));
+        if let Selected::First(()) = chan::recv_or(&bitten, ctx.shutdown.gate(), hour.at()) {
+            panic!("bitten");
         }
     });
     assert_eq!(sup.verdict(), Verdict::Whole);

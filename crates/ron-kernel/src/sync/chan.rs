@@ -62,6 +62,11 @@ pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     (Sender(shared.clone()), Receiver(shared))
 }
 
+/// The name is for the simulator.
+pub fn named<T>(_name: &'static str, capacity: usize) -> (Sender<T>, Receiver<T>) {
+    bounded(capacity)
+}
+
 impl<T> Sender<T> {
     pub fn try_send(&self, item: T) -> Result<(), TrySendError<T>> {
         match self.send_deadline(item, Instant::now()) {

@@ -1,22 +1,58 @@
 //! The one place that swaps the machine's primitives for a model checker's, so that the models run
 //! the real protocol code: `cfg(loom)` explores all interleavings of a few threads, `cfg(shuttle)`
-//! samples those of many. Shapes follow parking_lot (guards by reference, no poisoning).
+//! samples those of many. `cfg(sim)` runs whole programs under a seed, with virtual time (docs/SIMULATION.md). Shapes
+//! follow parking_lot (guards by reference, no poisoning).
 
 #[cfg(any(loom, shuttle))]
 pub mod chan;
 #[cfg(any(loom, shuttle))]
 mod model;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, sim)))]
 mod real;
+#[cfg(sim)]
+mod sim;
 
 #[cfg(any(loom, shuttle))]
 pub use model::*;
-#[cfg(not(any(loom, shuttle)))]
+#[cfg(not(any(loom, shuttle, sim)))]
 pub use real::*;
+#[cfg(sim)]
+pub use sim::*;
+
+/// What ended a wait for one of several events.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Debug)]
+pub enum Selected<T, U> {
+    First(T),
+    Second(U),
+    /// One of the channels is empty and has no sender left.
+    Disconnected,
+    /// The gate is open.
+    Opened,
+    TimedOut,
+}
+
+/// One half after the other: threads that no point can interrupt add no interleavings.
+#[cfg(any(loom, shuttle, sim))]
+// The same signature as the real one, which may fail.
+#[allow(clippy::unnecessary_wraps)]
+pub fn beside<T: Send, A: Send, B>(
+    _name: &str,
+    _ahead: usize,
+    make: impl FnOnce(&mut dyn FnMut(T) -> bool) -> A + Send,
+    take: impl FnOnce(&mut dyn Iterator<Item = T>) -> B,
+) -> std::io::Result<(A, B)> {
+    let mut items = Vec::new();
+    let made = make(&mut |item| {
+        items.push(item);
+        true
+    });
+    Ok((made, take(&mut items.into_iter())))
+}
 
 /// True when the environment asks this model run for the faulty version `MUTANT=name`. The faulty
 /// lines themselves are behind `cfg(mutant = "name")` and are in no other build.
-#[cfg(any(loom, shuttle))]
+#[cfg(any(loom, shuttle, sim))]
 pub fn mutant(name: &str) -> bool {
     static ASKED: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
     ASKED

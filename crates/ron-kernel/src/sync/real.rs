@@ -5,21 +5,134 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use std::thread_local;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender};
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard as ReadGuard,
     RwLockWriteGuard as WriteGuard,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// The item type of a channel that carries nothing: closing it wakes all receivers.
 #[derive(Debug)]
 pub enum Never {}
 
+/// The name is for the simulator.
+pub const fn mutex<T>(_name: &'static str, value: T) -> Mutex<T> {
+    Mutex::new(value)
+}
+
+/// As [`mutex`].
+pub const fn rw_lock<T>(_name: &'static str, value: T) -> RwLock<T> {
+    RwLock::new(value)
+}
+
+/// The present of the monotonic clock.
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The machine's date, since 1970-01-01 UTC; zero for an earlier one.
+pub fn date() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// Time since the machine was booted, suspended time included. Nobody can set it.
+pub fn uptime() -> Duration {
+    let boot = clock_gettime(ClockId::Boottime);
+    Duration::new(
+        boot.tv_sec.unsigned_abs(),
+        boot.tv_nsec.unsigned_abs() as u32,
+    )
+}
+
+/// Time since the first call in this process.
+pub fn uptime_of_process() -> Duration {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(now).elapsed()
+}
+
+/// Runs `f` on `n` scoped threads; see [`crate::scoped`].
+pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|s| {
+        let f = &f;
+        // Collected first: a lazy iterator would join each thread before it spawns the next.
+        #[allow(clippy::needless_collect)]
+        let handles: Vec<_> = (0..n).map(|i| s.spawn(move || f(i))).collect();
+        handles
+            .into_iter()
+            .map(|h| h.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
+            .collect()
+    })
+}
+
+/// See [`crate::beside`].
+pub fn beside<T: Send, A: Send, B>(
+    name: &str,
+    ahead: usize,
+    make: impl FnOnce(&mut dyn FnMut(T) -> bool) -> A + Send,
+    take: impl FnOnce(&mut dyn Iterator<Item = T>) -> B,
+) -> std::io::Result<(A, B)> {
+    let (put, items) = chan::bounded(ahead);
+    std::thread::scope(|scope| {
+        let body = move || make(&mut |item| put.send(item).is_ok());
+        let producer = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn_scoped(scope, body)?;
+        // The channel ends with the consumer, also when it panics, so the producer does not wait for ever.
+        let taken = take(&mut items.into_iter());
+        let made = producer.join();
+        Ok((made.unwrap_or_else(|p| std::panic::resume_unwind(p)), taken))
+    })
+}
+
+/// Number of cores this process may use, at least 1.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 pub mod chan {
     //! The bounded channel under every queue.
+    use std::time::Instant;
+
+    use crossbeam_channel::select;
     pub use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
+
+    use super::Gate;
+    use crate::sync::Selected;
+
+    /// The name is for the simulator.
+    pub fn named<T>(_name: &'static str, capacity: usize) -> (Sender<T>, Receiver<T>) {
+        bounded(capacity)
+    }
+
+    /// Waits for an item, the last sender's end, the opening of a gate, or the time `at`. When several are ready, any
+    /// of them may come first.
+    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, ()> {
+        select! {
+            recv(rx) -> got => got.map_or(Selected::Disconnected, Selected::First),
+            recv(gate.opened) -> _ => Selected::Opened,
+            default(at.saturating_duration_since(super::now())) => Selected::TimedOut,
+        }
+    }
+
+    /// As [`recv_or`], for an item of either of two channels.
+    pub fn recv_either_or<T, U>(
+        rx: &Receiver<T>,
+        other: &Receiver<U>,
+        gate: &Gate,
+        at: Instant,
+    ) -> Selected<T, U> {
+        select! {
+            recv(rx) -> got => got.map_or(Selected::Disconnected, Selected::First),
+            recv(other) -> got => got.map_or(Selected::Disconnected, Selected::Second),
+            recv(gate.opened) -> _ => Selected::Opened,
+            default(at.saturating_duration_since(super::now())) => Selected::TimedOut,
+        }
+    }
 }
 
 /// Runs `body` and returns its panic, if it panicked.
@@ -52,10 +165,6 @@ impl Gate {
 
     pub fn wait(&self, at: Instant) {
         let _ = self.opened.recv_deadline(at);
-    }
-
-    pub fn raw(&self) -> &Receiver<Never> {
-        &self.opened
     }
 }
 

@@ -1,0 +1,52 @@
+//! The virtual clock. It stands still while no operation is done, and jumps to the next deadline when every thread
+//! waits.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::world::{Me, wait_for, with_me};
+
+/// The date at which every run starts: 2026-01-01 00:00:00 UTC, in seconds since 1970.
+const START_S: u64 = 1_767_225_600;
+
+/// The instant that stands for the start of every run. Its value differs between processes, so it must not be printed.
+fn base() -> Instant {
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    *BASE.get_or_init(Instant::now)
+}
+
+/// The virtual present; outside of a run the machine's.
+pub fn now() -> Instant {
+    with_me(Me::now).map_or_else(Instant::now, |ns| base() + Duration::from_nanos(ns))
+}
+
+/// Virtual time since the start of the run; zero outside of one.
+pub fn elapsed() -> Duration {
+    Duration::from_nanos(with_me(Me::now).unwrap_or(0))
+}
+
+/// The virtual date, since 1970; outside of a run the machine's.
+pub fn date() -> Duration {
+    let start = Duration::from_secs(START_S);
+    match with_me(Me::now) {
+        Some(ns) => start + Duration::from_nanos(ns),
+        None => SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default(),
+    }
+}
+
+/// Virtual nanoseconds of an instant; 0 for one before the start.
+pub fn virtual_ns(at: Instant) -> u64 {
+    let since = at.saturating_duration_since(base());
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Waits in virtual time.
+///
+/// # Panics
+/// Outside of a run.
+pub fn sleep(time: Duration) {
+    let at = virtual_ns(now() + time);
+    wait_for("sleeps", &[], Some(at));
+}
