@@ -120,6 +120,7 @@ impl Client {
         let row = book.state.account(account);
         let total = row.map_or(0, |r| r.balance(0).level().amount().0);
         AccountDoc {
+            require_nonce: false,
             account: account.clone(),
             nonce: row.map_or(0, |r| r.nonce),
             frozen: ron_proto::ledger::Sides::None,
