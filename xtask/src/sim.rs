@@ -14,9 +14,8 @@ const TARGET: &str = "target/sim";
 /// Seeds within which a mutant must be found.
 const MUTANT_SEEDS: &str = "1000";
 /// Mutants that models in virtual time catch, beside the rows of the checkers.
-const TIMED: [(&str, &str); 3] = [
+const TIMED: [(&str, &str); 2] = [
     ("hang", "models::timed::calls_that"),
-    ("drain", "models::timed::every_request"),
     ("wait", "models::timed::a_sender"),
 ];
 

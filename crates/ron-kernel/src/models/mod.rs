@@ -13,7 +13,7 @@
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
 //! | `console` | `publish`, `report`, `asked` |
-//! | `timed` (simulator alone) | `hang`, `drain`, `wait` |
+//! | `timed` (simulator alone) | `hang`, `wait` |
 #![cfg(test)]
 
 mod console;
