@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_auth::{client_secret, service_token};
+use ron_crypto::sign::Ed25519Key;
 use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::issuer::{Rig, bare, claims, now_s, text};
@@ -141,8 +142,14 @@ fn a_secret_is_generated_kept_as_a_hash_and_rotated_without_a_gap() {
 #[test]
 fn a_used_assertion_stays_used_over_a_reload_and_after_the_issuer_was_killed() {
     let mut rig = Rig::start();
-    // Valid long enough for a restart on a busy machine.
-    let made = |rig: &Rig| rig.assertion(|said| said["exp"] = (now_s() + 590).into());
+    // Valid long enough for a restart on a busy machine, and for the issuer at whatever port.
+    let issuer = rig.fleet.bootstrap()["issuer"].clone();
+    let made = |rig: &Rig| {
+        rig.assertion(|said| {
+            said["aud"] = issuer.clone();
+            said["exp"] = (now_s() + 590).into();
+        })
+    };
     let (used, before_the_kill, unused) = (made(&rig), made(&rig), made(&rig));
     let refused = |rig: &Rig, assertion: &str, when: &str| {
         let said = json(&rig.robot_with(assertion, &ASK), 401);
@@ -151,7 +158,11 @@ fn a_used_assertion_stays_used_over_a_reload_and_after_the_issuer_was_killed() {
     };
     assert_eq!(rig.robot_with(&used, &ASK).status, 200);
     refused(&rig, &used, "at once");
-    reconfigure(&rig.fleet, "svc-passport", |text| text + "\n# read again\n");
+    let other = b64::url(&Ed25519Key::from_seed(&[43; 32]).public());
+    let other = format!(
+        "\n[[clients]]\nid = \"other\"\njwks = '{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{other}\"}}'\n"
+    );
+    reconfigure(&rig.fleet, "svc-passport", |text| text + &other);
     refused(&rig, &used, "after a reload");
     assert_eq!(rig.robot_token().status, 200);
     // Killed as soon as the answer is there: the use is durable before it is answered.
