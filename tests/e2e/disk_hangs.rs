@@ -23,8 +23,11 @@ use crate::disk_full::{dry_run, upload};
 
 /// How long the disk hangs; longer with `RON_HANG_S`.
 const HANG_S: u64 = 8;
-/// Readiness is off within a second; the rest is for a busy machine.
-const NOTICED: Duration = Duration::from_secs(4);
+/// What a busy machine may add to the documented times; that readiness looks early enough is tested in
+/// `crates/ron-kernel/src/disk_watch.rs`.
+const BUSY: Duration = Duration::from_secs(3);
+/// Readiness is off within a second.
+const NOTICED: Duration = Duration::from_secs(1).saturating_add(BUSY);
 
 fn hang() -> Duration {
     let asked = std::env::var("RON_HANG_S").ok();
@@ -185,6 +188,7 @@ fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value)
     for service in ["ron-kms", "ron-ledger"] {
         println!("{service}: not ready after {:?}", noticed(fleet, service));
     }
+    let deadline = Duration::from_secs(2); // `sign_deadline`
     let since = Instant::now();
     let (status, answer) = signs.send("load-999999", &sign("load-999999"));
     let took = since.elapsed();
@@ -192,10 +196,15 @@ fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value)
         (status, &answer["code"]),
         (504, &json!("deadline_exceeded"))
     );
-    // sign_deadline is 2 s and request_deadline 5 s.
-    assert!(took < Duration::from_secs(4), "{took:?}");
-    let counted = "ron_kms_io_timeouts_total{op=\"audit\"}";
-    assert!(fleet.metric("ron-kms", counted) >= 1.0);
+    // Below `request_deadline`, 5 s, however busy.
+    assert!(took < deadline + BUSY - Duration::from_secs(1), "{took:?}");
+    assert!(took + Duration::from_millis(100) > deadline, "{took:?}");
+    for counted in [
+        ("ron-kms", "ron_kms_io_timeouts_total{op=\"audit\"}"),
+        ("ron-ledger", "ron_ledger_io_timeouts_total{op=\"commit\"}"),
+    ] {
+        assert!(fleet.metric(counted.0, counted.1) >= 1.0, "{counted:?}");
+    }
     let token = fleet.operator_token();
     let read = format!("{}/v1/kms/keys", fleet.api_socket("ron-kms"));
     assert_eq!(fleet.get(&read, Some(&token)).status, 200, "reads go on");

@@ -15,8 +15,9 @@ use ron_proto::status::Readiness;
 use ron_proto::values::{Alg, Kid, OpId};
 use ron_service::Running;
 use ron_tests::in_process::{self, FailingClock};
+use ron_tests::issuer::claims;
 use ron_tests::processes::{Rig, code};
-use ron_tests::{base_port, http_client, json, ok, ron_on, socket_of, until};
+use ron_tests::{base_port, http_client, json, ok, read_json, ron_on, socket_of, until};
 use serde_json::json;
 
 /// Kills below the budget of ten restarts a minute.
@@ -205,6 +206,109 @@ fn killed_signers_are_back_at_once_and_no_signature_is_lost_or_made_twice() {
     }
     // No issuer runs here.
     assert_eq!(running.ready().degraded, ["passports"]);
+    ends_clean(running);
+}
+
+/// A client of the issuer.
+struct Asking {
+    url: String,
+    form: String,
+}
+
+impl Asking {
+    fn of(rig: &Rig) -> Self {
+        let client = read_json(&rig.dir.path().join("clients/operator.json"));
+        let secret = client["client_secret"].as_str().unwrap();
+        Self {
+            url: format!("http://127.0.0.1:{}", rig.port("svc-passport")),
+            form: format!(
+                "grant_type=client_credentials&audience=svc-wallet&client_id=operator&client_secret={secret}"
+            ),
+        }
+    }
+
+    /// Asks for tokens until told to stop. A request that met a killed worker is sent again.
+    fn run(
+        &self,
+        http: &HttpClient,
+        stop: &AtomicBool,
+        lost: &AtomicU64,
+        got: &Mutex<Vec<String>>,
+    ) {
+        let url = format!("{}/oauth2/token", self.url);
+        while !stop.load(Ordering::SeqCst) {
+            let call = Call {
+                content_type: Some("application/x-www-form-urlencoded"),
+                ..Call::post_json(
+                    &url,
+                    self.form.clone().into_bytes(),
+                    Deadline::within(Duration::from_secs(20)),
+                )
+            };
+            let reply = match http.call(call) {
+                Ok(reply) if reply.status != 500 => reply,
+                // Without an answer: the worker died while it sent it.
+                Ok(_) | Err(_) => {
+                    lost.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
+            };
+            let token = json(&reply, 200)["access_token"].clone();
+            got.lock().unwrap().push(token.as_str().unwrap().to_owned());
+        }
+    }
+}
+
+#[test]
+fn killed_issue_workers_leave_no_request_without_an_answer_and_no_place_to_two_tokens() {
+    const WORKERS: u32 = 2;
+    let mut rig = Rig::start();
+    rig.kill("svc-passport");
+    let clock = FailingClock::new();
+    let sets = [("issue.workers", "2"), ("kms.timeout", "4s")];
+    let running = in_process::start(rig.dir.path(), "svc-passport", clock.clone(), &sets);
+    rig.wait_ready("svc-passport");
+    let asking = Asking::of(&rig);
+    let (stop, lost, got) = (AtomicBool::new(false), AtomicU64::new(0), Mutex::default());
+    let degraded = std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for _ in 0..8 {
+            scope.spawn(|| asking.run(&rig.http, &stop, &lost, &got));
+        }
+        let watch = scope.spawn(|| stays_ready(&rig.http, &running.health_url(), &stop));
+        let more = |n: usize| {
+            let before = got.lock().unwrap().len();
+            until("tokens", || got.lock().unwrap().len() > before + n);
+        };
+        more(100);
+        kill_in_turn(&running, &clock, "pass-issue", WORKERS);
+        more(100);
+        stop.store(true, Ordering::SeqCst);
+        watch.join().unwrap()
+    });
+    let (tokens, lost) = (got.into_inner().unwrap(), lost.into_inner());
+    println!(
+        "{} tokens, {lost} requests met a killed worker; degraded: {degraded:?}",
+        tokens.len()
+    );
+    assert_eq!(plane(&running, "pass-issue").restarts, KILLS);
+    let (kills, clients) = (u64::from(KILLS), 8);
+    assert!(
+        (kills..=kills * clients).contains(&lost),
+        "each held a request: {lost}"
+    );
+    let said: Vec<serde_json::Value> = tokens.iter().map(|token| claims(token)).collect();
+    for member in ["jti", "status"] {
+        let each: BTreeSet<String> = said.iter().map(|said| said[member].to_string()).collect();
+        assert_eq!(each.len(), said.len(), "{member}");
+    }
+    for token in tokens.iter().rev().step_by(20) {
+        let body = json!({"token": token}).to_string().into_bytes();
+        let url = format!("{}/v1/passport/verify", asking.url);
+        let by = Deadline::within(Duration::from_secs(20));
+        let reply = rig.http.call(Call::post_json(&url, body, by)).unwrap();
+        assert_eq!(json(&reply, 200)["ok"], true);
+    }
     ends_clean(running);
 }
 

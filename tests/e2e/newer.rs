@@ -369,10 +369,19 @@ fn files_of_services_are_for_their_user_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = current();
     let (mut seen, mut open) = (0, Vec::new());
+    // What proves who somebody is, or signs in a service's name.
+    let mut secrets = BTreeMap::new();
     for path in files(dir.path()).keys() {
         let shown = path.strip_prefix(dir.path()).unwrap().display().to_string();
-        if !shown.contains("/data/") || is_public(&shown) {
+        let ends = |ending: &&str| shown.ends_with(ending);
+        let secret = ["/note.key", "/seal.key", ".token", "clients/operator.json"]
+            .into_iter()
+            .find(ends);
+        if secret.is_none() && (!shown.contains("/data/") || is_public(&shown)) {
             continue;
+        }
+        if let Some(ending) = secret {
+            *secrets.entry(ending).or_insert(0) += 1;
         }
         let mode = fs::metadata(path).unwrap().permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
@@ -381,7 +390,10 @@ fn files_of_services_are_for_their_user_alone() {
         seen += 1;
     }
     assert_eq!(open, [""; 0]);
-    assert!(seen > 15, "{seen}");
+    assert!(seen > 30, "{seen}");
+    assert_eq!(secrets["/note.key"], 2, "of the ledger and of the issuer");
+    assert!(secrets[".token"] >= 15, "{secrets:?}");
+    assert_eq!(secrets["/seal.key"] + secrets["clients/operator.json"], 2);
 }
 
 #[test]

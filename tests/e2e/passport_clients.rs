@@ -9,9 +9,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_auth::{client_secret, service_token};
+use ron_crypto::sign::Ed25519Key;
 use ron_http::Method;
 use ron_proto::b64;
-use ron_tests::issuer::{Rig, bare, claims, text};
+use ron_tests::issuer::{Rig, bare, claims, now_s, text};
 use ron_tests::tools::{Process, service, signal, wait_listening};
 use ron_tests::{Fleet, OwnPlace, json, ok, own_place, read_json, ron_binary, until};
 use serde_json::{Value, json};
@@ -136,6 +137,43 @@ fn a_secret_is_generated_kept_as_a_hash_and_rotated_without_a_gap() {
     change(&[&second_hash, &ended_hash], &[&second_hash, &chosen]);
     let (code, why) = status("correct horse battery staple");
     assert!(code == 401 && why.contains("ron_cs_"), "{code} {why}");
+}
+
+#[test]
+fn a_used_assertion_stays_used_over_a_reload_and_after_the_issuer_was_killed() {
+    let mut rig = Rig::start();
+    // Valid long enough for a restart on a busy machine, and for the issuer at whatever port.
+    let issuer = rig.fleet.bootstrap()["issuer"].clone();
+    let made = |rig: &Rig| {
+        rig.assertion(|said| {
+            said["aud"] = issuer.clone();
+            said["exp"] = (now_s() + 590).into();
+        })
+    };
+    let (used, before_the_kill, unused) = (made(&rig), made(&rig), made(&rig));
+    let refused = |rig: &Rig, assertion: &str, when: &str| {
+        let said = json(&rig.robot_with(assertion, &ASK), 401);
+        let why = said["error_description"].as_str().unwrap_or_default();
+        assert!(why.contains("used"), "{when}: {said}");
+    };
+    assert_eq!(rig.robot_with(&used, &ASK).status, 200);
+    refused(&rig, &used, "at once");
+    let other = b64::url(&Ed25519Key::from_seed(&[43; 32]).public());
+    let other = format!(
+        "\n[[clients]]\nid = \"other\"\njwks = '{{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"{other}\"}}'\n"
+    );
+    reconfigure(&rig.fleet, "svc-passport", |text| text + &other);
+    refused(&rig, &used, "after a reload");
+    assert_eq!(rig.robot_token().status, 200);
+    // Killed as soon as the answer is there: the use is durable before it is answered.
+    assert_eq!(rig.robot_with(&before_the_kill, &ASK).status, 200);
+    rig.fleet.kill();
+    let dir = rig.fleet.keep_dir();
+    rig.fleet = Fleet::start_in(dir);
+    refused(&rig, &used, "after a restart");
+    refused(&rig, &before_the_kill, "used just before the end");
+    assert_eq!(rig.robot_with(&unused, &ASK).status, 200, "only uses count");
+    refused(&rig, &unused, "after its use");
 }
 
 #[test]

@@ -188,6 +188,61 @@ fn a_revoked_key_ends(rig: &Rig, tokens: &[(&'static str, String)]) {
     assert!(!jwks.to_string().contains(kid), "{jwks}");
 }
 
+#[test]
+fn exchanged_tokens_spend_the_ceilings_of_those_before_them() {
+    let rig = Rig::start();
+    let asked =
+        |fields: &[(&str, &str)]| text(&rig.operator("/oauth2/token", fields), "access_token");
+    let exchanged = |token: &str, more: &[(&str, &str)]| {
+        let base = [
+            ("grant_type", EXCHANGE),
+            ("subject_token", token),
+            ("subject_token_type", ACCESS),
+        ];
+        asked(&[&base, more].concat())
+    };
+    let url = format!("{}/v1/issue", rig.fleet.api("svc-wallet"));
+    let mut number = 0;
+    let mut pays = |token: &str, amount: u32| {
+        number += 1;
+        let key = format!("family-{number}");
+        let body = json!({"to": "a", "asset": "ron", "amount_minor": amount.to_string()});
+        let headers = [("Idempotency-Key", key.as_str())];
+        let reply = rig
+            .fleet
+            .post(&url, Some(token), &body.to_string(), &headers);
+        let said: Value = serde_json::from_slice(&reply.body).unwrap();
+        (
+            reply.status,
+            said["code"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    let over = (403, "limits_exceeded".to_owned());
+    for ceiling in ["ceiling.total", "ceiling.daily"] {
+        let first = asked(&[
+            ("grant_type", "client_credentials"),
+            ("audience", "svc-wallet"),
+            ("caveat", &format!("{ceiling}=10")),
+        ]);
+        let second = exchanged(&first, &[]);
+        let third = exchanged(&second, &[("caveat", &format!("{ceiling}=5"))]);
+        assert_eq!(pays(&second, 4).0, 200);
+        assert_eq!(pays(&third, 6), over, "its own {ceiling}");
+        assert_eq!(pays(&third, 3).0, 200);
+        // 7 of 10 are spent, by two tokens that came of the first.
+        for token in [&first, &second] {
+            assert_eq!(pays(token, 4), over, "{ceiling}");
+        }
+        assert_eq!(pays(&exchanged(&first, &[]), 4), over, "a new one as well");
+        assert_eq!(pays(&first, 3).0, 200, "up to {ceiling} itself");
+        assert_eq!(
+            pays(&third, 1),
+            over,
+            "2 of its own 5 are left, none of the 10"
+        );
+    }
+}
+
 /// Makes a new version of the issuer's key in the KMS.
 fn rotate(fleet: &Fleet) {
     let bootstrap = fleet.bootstrap();

@@ -56,6 +56,11 @@ impl<'a> Thief<'a> {
 
     /// A token of the client robot, as its rule allows; `change` replaces claims.
     fn jwt(&self, typ: &str, change: &Value) -> Reply {
+        self.sign(&self.name("issuer_key"), &self.token(typ, change))
+    }
+
+    /// The signing input of that token.
+    fn token(&self, typ: &str, change: &Value) -> String {
         let now = now_s();
         let mut claims = json!({"iss": self.made["issuer"], "sub": "robot", "aud": "svc-wallet", "iat": now, "nbf": now,
             "exp": now + 900, "jti": "stolen", "client_id": "robot", "tenant": "default", "scope": "wallet:read", "ron_epoch": 1});
@@ -63,10 +68,21 @@ impl<'a> Thief<'a> {
             claims[name] = value.clone();
         }
         let header = json!({"alg": "EdDSA", "kid": self.kid, "typ": typ});
-        self.sign(
-            &self.name("issuer_key"),
-            &format!("{}.{}", part(&header), part(&claims)),
-        )
+        format!("{}.{}", part(&header), part(&claims))
+    }
+
+    /// The code of each item of a batch of messages.
+    fn batch(&self, key: &str, messages: &[String]) -> Vec<String> {
+        let items: Vec<Value> = messages
+            .iter()
+            .map(|message| json!({"message": b64::url(message.as_bytes())}))
+            .collect();
+        let body = json!({"key": key, "items": items});
+        let reply = json(&self.call(Method::POST, "sign_batch", &body), 200);
+        let results = reply["results"].as_array().unwrap().iter();
+        results
+            .map(|one| one["error"]["code"].as_str().unwrap_or("signed").to_owned())
+            .collect()
     }
 
     fn put(&self, policy: &Value, signature: &Value) -> Reply {
@@ -282,6 +298,141 @@ fn nothing_is_signed_beyond_the_policy_and_the_policy_is_not_changed() {
     let operator = rig.fleet.token("svc-wallet", None);
     assert_eq!(rig.balance(&operator).status, 200);
     ok(&rig.fleet.ron(&["audit", "verify"]));
+}
+
+/// The other routes of the KMS that sign decide as `/sign` does, and those of Vault's API show no key of the installation.
+#[test]
+fn batches_and_the_routes_of_vault_sign_nothing_more() {
+    let rig = Rig::start();
+    let thief = Thief::of(&rig);
+    let issuer = thief.name("issuer_key");
+    let seen = thief.leaves().len();
+    let batch = [
+        thief.token("at+jwt", &json!({})),
+        thief.token("at+jwt", &json!({"aud": "ron-kms"})),
+        thief.token("at+jwt", &json!({"scope": "wallet:read wallet:issue"})),
+        thief.token("at+jwt", &json!({"sub": "operator"})),
+        thief.token("JWT", &json!({})),
+        "x".to_owned(),
+    ];
+    let refused = "payload_refused";
+    let want = ["signed", refused, refused, refused, refused, refused];
+    assert_eq!(thief.batch(&issuer, &batch), want);
+    for key in ["policy_key", "manifest_key"] {
+        assert_eq!(
+            thief.batch(&thief.name(key), &batch[..1]),
+            ["forbidden"],
+            "{key}"
+        );
+    }
+    until("each item has its leaf", || {
+        let leaves = thief.leaves();
+        let ours = leaves[seen..]
+            .iter()
+            .filter(|leaf| leaf.actor == "svc-passport");
+        let refused = ours.filter(|leaf| leaf.result != "ok").count();
+        refused == want.len() - 1 + 2
+    });
+
+    // By the names that keys have in Vault's API, and by their own.
+    let input = b64::std(b"x");
+    let base = rig.fleet.api_socket("ron-kms");
+    let vault = |method, path: &str, body: &Value| {
+        let headers = [("X-Vault-Token", thief.token.as_str())];
+        let body = (!body.is_null()).then(|| body.to_string());
+        let url = format!("{base}/v1/transit/{path}");
+        let reply = rig
+            .fleet
+            .send(method, &url, None, body.as_deref(), &headers);
+        (reply.status, String::from_utf8(reply.body).unwrap())
+    };
+    for name in ["issuer", "note", "policy", "manifest"] {
+        let (status, said) = vault(Method::GET, &format!("keys/{name}"), &Value::Null);
+        assert_eq!(status, 404, "{name}: {said}");
+        for (path, body) in [
+            ("sign", json!({"input": input})),
+            ("hmac", json!({"input": input})),
+            ("encrypt", json!({"plaintext": input})),
+            ("decrypt", json!({"ciphertext": "vault:v1:AAAA"})),
+            ("rewrap", json!({"ciphertext": "vault:v1:AAAA"})),
+            ("datakey/plaintext", json!({})),
+            ("keys", json!({"type": "ed25519"})),
+        ] {
+            let (status, said) = vault(Method::POST, &format!("{path}/{name}"), &body);
+            assert!(
+                matches!(status, 400 | 403 | 404),
+                "{path}/{name}: {status} {said}"
+            );
+            assert!(!said.contains("vault:v"), "{path}/{name}: {said}");
+        }
+    }
+    let (status, said) = vault(Method::POST, "random", &json!({}));
+    assert_eq!(status, 403, "{said}");
+    for path in ["wrap", "unwrap", "rewrap", "datakey", "hmac", "random"] {
+        let reply = thief.call(Method::POST, path, &json!({"key": issuer}));
+        assert!(
+            matches!(reply.status, 400 | 403 | 404),
+            "{path}: {}",
+            reply.status
+        );
+    }
+    assert_eq!(rig.robot_token().status, 200);
+}
+
+/// Whoever answers at the issuer's address as well could otherwise have services believe another revocation log.
+#[test]
+fn the_note_keeps_its_revocation_log_and_does_not_go_back() {
+    let rig = Rig::start();
+    let thief = Thief::of(&rig);
+    ok(&rig
+        .fleet
+        .ron(&["token", "revoke", "--epoch", "2", "--reason", "a test"]));
+    let mut note = String::new();
+    until("the note states the epoch", || {
+        let served = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
+        note = String::from_utf8(served.body).unwrap();
+        note.contains("\nepoch 2\n")
+    });
+    let (text, _) = note.split_once("\n\n").unwrap();
+    let text = format!("{text}\n");
+    let key = thief.name("note_key");
+    assert_eq!(code(&thief.sign(&key, &text)), "200 ", "the true one");
+    let line = |word: &str| text.lines().find(|line| line.starts_with(word)).unwrap();
+    let log = line("revocations ");
+    let version = line("version ");
+    let number: u64 = version["version ".len()..].parse().unwrap();
+    let issuer = thief.name("issuer");
+    let mine = Ed25519Key::from_seed(&[66; 32]).public();
+    let mine = ron_tlog::note::VerifierKey::ed25519(&format!("{issuer}/revocations"), &mine);
+    let others = [
+        text.replace(log, &format!("revocations {}", mine.unwrap())),
+        text.replace(&format!("{log}\n"), ""),
+        text.replace(version, &format!("version {}", number - 1)),
+        text.replace(&format!("{version}\n"), ""),
+        text.replace(version, &format!("{version}\n{version}")),
+        text.replace("\nepoch 2\n", "\nepoch 1\n"),
+        text.replace("\nepoch 2\n", "\n"),
+    ];
+    for other in &others {
+        assert_ne!(*other, text);
+        assert_eq!(
+            code(&thief.sign(&key, other)),
+            "403 payload_refused",
+            "{other}"
+        );
+    }
+    let refused = vec!["payload_refused"; others.len()];
+    assert_eq!(thief.batch(&key, &others), refused);
+    // The issuer's next note is signed.
+    ok(&rig
+        .fleet
+        .ron(&["token", "revoke", "--epoch", "3", "--reason", "a test"]));
+    until("the note states it", || {
+        let served = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
+        String::from_utf8(served.body)
+            .unwrap()
+            .contains("\nepoch 3\n")
+    });
 }
 
 /// A policy signed by a key that is kept outside of the KMS, and pinned in both configurations.

@@ -178,6 +178,22 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_hangs_is_seen_within_a_second() {
+        let timeouts = Registry::new("t").counter("timeouts_total", "Calls that hung.");
+        let clock = ManualClock::at(1_000);
+        let watch = DiskWatch::new("append", clock.clone(), timeouts);
+        let after = |ms| {
+            watch.call(|| {
+                clock.advance(Duration::from_millis(ms));
+                watch.hung().is_some()
+            })
+        };
+        // The probe that asks takes its part of the second.
+        assert!(after(900));
+        assert!(!after(500), "a flush of a slow disk");
+    }
+
+    #[test]
     fn calls_that_overlap_are_watched_each() {
         let timeouts = Registry::new("t").counter("timeouts_total", "Calls that hung.");
         let clock = ManualClock::at(1_000);

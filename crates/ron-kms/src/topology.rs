@@ -207,6 +207,12 @@ pub const VERIFY_LOCK: LockSpec = LockSpec {
     rank: 14,
     guards: "how many batches each tenant verifies now",
 };
+/// Guards [`crate::work::notes::SignedNotes`].
+pub const NOTES_LOCK: LockSpec = LockSpec {
+    name: "notes",
+    rank: 16,
+    guards: "what the last policy note of each key stated",
+};
 
 /// The whole table, with the rows of the chassis.
 pub static TOPOLOGY: Topology = ron_service::topology! {
@@ -220,7 +226,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
         PKCS11_JOBS, TPM_JOBS, REMOTE_JOBS, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
     ],
-    locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK],
+    locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK, NOTES_LOCK],
 };
 
 #[cfg(test)]

@@ -62,16 +62,64 @@ pub fn listed_keys(text: &[u8]) -> impl Iterator<Item = &str> {
 /// Version and hash of the issuer policy that a policy note names, in its only line whose first word is `policy`.
 pub fn named_policy(text: &[u8]) -> Option<(u64, &str)> {
     let text = std::str::from_utf8(text).ok()?;
+    let (version, hash) = only_line(text, "policy").ok()??.split_once(' ')?;
+    Some((number(version)?, hash))
+}
+
+/// How far the issuer is, as a policy note states it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Number of the last event of the revocation feed.
+    version: u64,
+    /// Tokens of earlier epochs are revoked.
+    epoch: u64,
+    /// Verifier key of the revocation log.
+    log_key: Option<String>,
+}
+
+impl Progress {
+    /// What a policy note states; `None` when it has no version or states something twice.
+    pub fn of(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let epoch = only_line(text, "epoch").ok()?;
+        Some(Self {
+            version: number(only_line(text, "version").ok()??)?,
+            epoch: epoch.map_or(Some(0), number)?,
+            log_key: only_line(text, "revocations").ok()?.map(str::to_owned),
+        })
+    }
+
+    /// Whether a note that states `next` may be signed after one that states `self`; the error says what went back.
+    pub fn may_be_followed_by(&self, next: &Self) -> Result<(), &'static str> {
+        if next.version < self.version {
+            return Err("version");
+        }
+        if next.epoch < self.epoch {
+            return Err("epoch");
+        }
+        if self.log_key.is_some() && next.log_key != self.log_key {
+            return Err("key of the revocation log");
+        }
+        Ok(())
+    }
+}
+
+/// The rest of the only line with this first word; an error when there are several.
+fn only_line<'a>(text: &'a str, word: &str) -> Result<Option<&'a str>, ()> {
     let mut lines = text
         .split('\n')
         .filter_map(|line| match line.split_once(' ') {
-            Some(("policy", rest)) => Some(rest),
-            _ => None,
+            Some((first, rest)) => (first == word).then_some(rest),
+            None => None,
         });
-    let (version, hash) = lines.next()?.split_once(' ')?;
-    let plain = version.bytes().all(|b| b.is_ascii_digit());
-    let version = version.parse().ok().filter(|_| plain)?;
-    lines.next().is_none().then_some((version, hash))
+    let first = lines.next();
+    lines.next().map_or(Ok(first), |_| Err(()))
+}
+
+/// A number of plain decimal digits.
+fn number(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit());
+    text.parse().ok().filter(|_| plain)
 }
 
 fn looks_like_size(line: &str) -> bool {
@@ -181,6 +229,42 @@ mod tests {
             Some((7, "b3:aa ".to_owned())),
             "no known hash"
         );
+    }
+
+    #[test]
+    fn policy_notes_do_not_go_back() {
+        let progress = |lines: &str| Progress::of(format!("http://i/policy\n{lines}").as_bytes());
+        let at = |lines: &str| progress(lines).expect("a note");
+        let first = at("version 5\nepoch 2\nrevocations k\n");
+        for (next, went_back) in [
+            ("version 5\nepoch 2\nrevocations k\n", None),
+            ("version 6\nepoch 3\nrevocations k\n", None),
+            ("version 4\nepoch 2\nrevocations k\n", Some("version")),
+            ("version 6\nepoch 1\nrevocations k\n", Some("epoch")),
+            ("version 6\nrevocations k\n", Some("epoch")),
+            (
+                "version 6\nepoch 2\nrevocations j\n",
+                Some("key of the revocation log"),
+            ),
+            ("version 6\nepoch 2\n", Some("key of the revocation log")),
+        ] {
+            let got = first.may_be_followed_by(&at(next)).err();
+            assert_eq!(got, went_back, "{next}");
+        }
+        let next = at("version 1\nrevocations k\n");
+        assert_eq!(at("version 1\n").may_be_followed_by(&next), Ok(()));
+        for odd in [
+            "",
+            "version\n",
+            "version +1\n",
+            "version 18446744073709551616\n",
+            "version 1\nversion 1\n",
+            "version 1\nepoch x\n",
+            "version 1\nepoch 1\nepoch 1\n",
+            "version 1\nrevocations k\nrevocations k\n",
+        ] {
+            assert_eq!(progress(odd), None, "{odd}");
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::topology::{
 };
 use crate::work::fair::{FairQueue, Turn};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
+use crate::work::notes::SignedNotes;
 use crate::work::refresh::Refresher;
 use crate::work::{Kms, StoreJob, device_jobs, policy, schedule, signer};
 
@@ -374,6 +375,7 @@ fn assemble(
         replay,
         credits: Credits::new(settings.keys.audit_queue),
         batch_slots: Credits::new(Kms::batch_slots_max(settings.keys.audit_queue)),
+        notes: SignedNotes::new(),
         wrapping,
         health: AuditHealth::new(parts.ready.clone(), parts.room.clone(), &metrics),
         metrics,

@@ -133,7 +133,13 @@ fn what_is_wrapped_unwraps_through_every_version() {
         assert_eq!(hidden.plaintext, None);
         let mut pinned = wrap(&key, aad, b"x");
         pinned.version = Some(1);
-        assert_eq!(why(one(&rig, pinned)), Some(Cause::VersionNotHead));
+        let refused = one(&rig, pinned).err().expect("not the head");
+        assert_eq!(refused.cause, Cause::VersionNotHead);
+        assert!(
+            refused.detail.contains("signs and encrypts"),
+            "{}",
+            refused.detail
+        );
     }
     rig.stop();
 }

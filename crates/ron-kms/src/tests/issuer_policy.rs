@@ -11,7 +11,7 @@ use ron_proto::kms::{
     IssuerPolicyInForce, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, PutIssuerPolicy, SignRequest,
 };
 use ron_proto::policy::{PolicySig, policy_message};
-use ron_proto::values::Alg;
+use ron_proto::values::{Alg, Kid};
 use serde_json::{Value, json};
 
 use super::{Rig, TestReply, principal, settings};
@@ -383,5 +383,68 @@ fn a_policy_note_lists_only_the_issuers_keys_and_names_the_policy_in_force() {
     ] {
         assert_eq!(signs(&unchecked, &[]), 403, "{unchecked}");
     }
+    rig.stop();
+}
+
+#[test]
+fn a_policy_note_does_not_go_back_while_the_kms_runs() {
+    let dir = tempfile::tempdir().expect("dir");
+    let start = || Rig::start(on_disk(dir.path(), &offline()), None).expect("starts");
+    let rig = start();
+    let in_force = adopted(&rig, 1, &["read"]);
+    let line = format!("policy {} {}", in_force.version, in_force.hash);
+    let note = |origin: &str, number: u128, rig: &Rig| {
+        let origin = origin.to_owned();
+        let note = PayloadPolicy::Note(NotePolicy { origin });
+        rig.create("note", Alg::Ed25519, note, number).key
+    };
+    let (notes, other) = (
+        note("http://i/policy", 1, &rig),
+        note("http://j/policy", 2, &rig),
+    );
+    let signs = |rig: &Rig, key: &Kid, rest: &str| {
+        let issuer = if *key == notes {
+            "http://i"
+        } else {
+            "http://j"
+        };
+        let text = format!("{issuer}/policy\nissuer {issuer}\n{line}\n{rest}\n");
+        rig.sign(SignRequest::message(key.clone(), text.into_bytes()))
+    };
+    let good = "version 7\nepoch 2\nrevocations log+1+A";
+    let back = [
+        ("version 6\nepoch 2\nrevocations log+1+A", "version"),
+        ("version 8\nepoch 1\nrevocations log+1+A", "epoch"),
+        ("version 8\nepoch 2\nrevocations log+2+B", "revocation log"),
+        ("version 8\nepoch 2", "revocation log"),
+        (
+            "version 8\nversion 8\nepoch 2\nrevocations log+1+A",
+            "one line",
+        ),
+        ("epoch 2\nrevocations log+1+A", "one line"),
+    ];
+    assert_eq!(signs(&rig, &notes, good).status, 200);
+    for (rest, why) in back {
+        let reply = signs(&rig, &notes, rest);
+        assert_eq!(
+            (reply.status, reply.code().as_str()),
+            (403, "payload_refused"),
+            "{rest}"
+        );
+        let body = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(body.contains(why), "{rest}: {body}");
+        let last = leaf(&rig, rig.engine.kms.log_size() - 1);
+        assert_eq!(
+            (last.op, last.result.as_str()),
+            (Op::Sign, "payload_refused")
+        );
+    }
+    // What was refused is not remembered, and each key has its own notes.
+    assert_eq!(signs(&rig, &notes, good).status, 200);
+    assert_eq!(signs(&rig, &other, "version 1").status, 200);
+    rig.stop();
+    // An issuer that was restored is taken up with a restart.
+    let rig = start();
+    assert_eq!(signs(&rig, &notes, back[0].0).status, 200);
     rig.stop();
 }

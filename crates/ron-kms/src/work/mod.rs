@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod key_request;
 pub mod lifecycle;
 pub mod log_key;
+pub mod notes;
 pub mod operation;
 pub mod policy;
 pub mod refresh;
@@ -48,6 +49,7 @@ use crate::settings::{InForce, Settings};
 use fair::{FairQueue, PushError};
 use jobs::{DeviceJob, KeyMadeJob};
 use key_request::KeyRequest;
+use notes::SignedNotes;
 use operation::Work;
 use policy::BroughtPolicy;
 use uses::UsesJob;
@@ -73,6 +75,8 @@ pub struct Kms {
     pub batch_slots: Credits,
     /// Whether the audit log can be written.
     pub health: AuditHealth,
+    /// The policy notes that were signed.
+    pub notes: SignedNotes,
     /// The keys that imported keys are wrapped to.
     pub wrapping: WrappingKeys,
     pub metrics: Metrics,

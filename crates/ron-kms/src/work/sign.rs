@@ -2,20 +2,17 @@
 //! snapshot of the keys and blocks only on a device that holds the key.
 
 use ron_crypto::hash::sha256;
-use ron_custody::index::{Key, KeyIndex};
+use ron_custody::Refusal;
 use ron_custody::keys::Head;
-use ron_custody::keys::note;
 use ron_custody::keys::payload::{self, Allowed, Payload};
-use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_proto::jcs;
-use ron_proto::kms::{
-    Bytes, Digest, PayloadPolicy, SignAnswer, SignAttestation, SignRequest, Signature,
-};
+use ron_proto::kms::{Bytes, Digest, SignAnswer, SignAttestation, SignRequest, Signature};
 use ron_proto::values::{Kid, OpId};
 use serde::{Deserialize, Serialize};
 
 use super::fair::cost_of;
+use super::notes;
 use super::operation::{Operation, Run, Stop};
 use super::verify::signs_not;
 use crate::audit::entry::Logged;
@@ -140,11 +137,12 @@ impl Operation for SignTask {
             alg: key.kid.alg,
             thumbprint: head.thumbprint(),
         };
-        vouched(at.index, key, payload)?;
+        notes::vouched(at.index, key, payload)?;
         let rules = at.index.policy.as_ref().map(|p| &p.signed.policy);
         let now_s = at.kms.clock.unix_ms() / 1000;
         // The gate comes last before the signature: it changes the store, so everything that can refuse has run.
         let allowed = payload::check(&key.payload, rules, about, payload, now_s)?;
+        at.kms.notes.pass(key, payload)?;
         if let Allowed::Checkpoint(to) = allowed {
             draft.store_version_after = at.gate.pass(at.kms, key, &to, at.deadline)?;
         }
@@ -158,36 +156,6 @@ impl Operation for SignTask {
             attestation: at.index.gate.confirmed(key.backend, key.attestation),
         })
     }
-}
-
-/// Services trust the keys that a policy note lists, so a note may list only keys of this store that sign the tokens of
-/// the note's issuer that the issuer policy allows, and must name the policy in force here.
-fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Refusal> {
-    let (PayloadPolicy::Note(policy), Payload::Message(text)) = (&key.payload, payload) else {
-        return Ok(());
-    };
-    let Some(issuer) = note::issuer_of(policy) else {
-        return Ok(());
-    };
-    let refuse = |why: &str| Err(Refusal::new(Cause::PayloadRefused, why));
-    let ours = |kid: &str| index.issues(&key.kid.tenant, issuer, kid);
-    if !note::listed_keys(text).all(ours) {
-        return refuse(
-            "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same \
-             tenant whose payload policy is jwt with that iss and issuer_policy",
-        );
-    }
-    let in_force = |(version, hash): (u64, &str)| {
-        let policy = index.policy.as_ref().map(|policy| &policy.signed);
-        policy.is_some_and(|p| p.policy.version == version && p.hash.to_string() == hash)
-    };
-    if !note::named_policy(text).is_some_and(in_force) {
-        return refuse(
-            "the note names another issuer policy than the one in force here, whose signature was checked; its line must be \
-             `policy <version> <hash>` (`GET /v1/kms/issuer_policy`)",
-        );
-    }
-    Ok(())
 }
 
 /// Hex SHA-256 of the signatures, one after the other.

@@ -62,8 +62,12 @@ pub fn writer_fault(path: &Path) -> Option<String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => return Some(format!("{name} cannot be examined: {error}")),
     };
-    let (mode, owner) = (meta.mode() & 0o7777, meta.uid());
     let user = rustix::process::geteuid().as_raw();
+    fault(&name.to_string(), meta.mode() & 0o7777, meta.uid(), user)
+}
+
+/// Why another user than `user` could change what has this mode and owner, and what to do.
+fn fault(name: &str, mode: u32, owner: u32, user: u32) -> Option<String> {
     if owner != user && owner != 0 {
         return Some(format!(
             "{name} belongs to user {owner}, who could change it; run: chown {user} {name}"
@@ -94,6 +98,28 @@ mod tests {
         defaults: &[],
         keys: Own::GROUPS,
     };
+
+    #[test]
+    fn an_owner_other_than_the_service_and_root_is_refused_with_the_remedy() {
+        for (owner, user, refused) in [
+            (7, 7, false),
+            (0, 7, false),
+            (0, 0, false),
+            (8, 7, true),
+            (8, 0, true),
+        ] {
+            let remedy =
+                format!("x belongs to user {owner}, who could change it; run: chown {user} x");
+            let want = refused.then_some(remedy);
+            assert_eq!(fault("x", 0o700, owner, user), want, "{owner} {user}");
+        }
+        if rustix::process::geteuid().is_root() {
+            let dir = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(dir.path(), Some(8), None).unwrap();
+            let why = writer_fault(dir.path()).expect("another owner");
+            assert!(why.contains("belongs to user 8"), "{why}");
+        }
+    }
 
     #[test]
     fn what_another_user_could_change_is_refused_with_the_remedy() {

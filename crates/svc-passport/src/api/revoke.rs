@@ -137,17 +137,30 @@ mod tests {
         check(
             RevokeRequest {
                 jti: Some("a b".to_owned()),
-                ..base.clone()
-            },
-            false,
-        );
-        check(
-            RevokeRequest {
-                jti: Some("j".to_owned()),
-                reason: String::new(),
                 ..base
             },
             false,
         );
+    }
+
+    #[test]
+    fn a_reason_shows_what_it_holds() {
+        let check = |reason: &str, ok: bool| {
+            let body = RevokeRequest {
+                jti: Some("j".to_owned()),
+                reason: reason.to_owned(),
+                ..RevokeRequest::default()
+            };
+            assert_eq!(revoked(&body, 10).is_ok(), ok, "{reason:?}");
+        };
+        check("gestohlen: Gerät 7", true);
+        check(&"x".repeat(REASON_BYTES_MAX), true);
+        check(&"x".repeat(REASON_BYTES_MAX + 1), false);
+        check("", false);
+        for hidden in [
+            '\0', '\n', '\u{7f}', '\u{85}', '\u{200e}', '\u{202e}', '\u{2066}', '\u{2069}',
+        ] {
+            check(&format!("a{hidden}b"), false);
+        }
     }
 }
