@@ -77,9 +77,16 @@ fn narrows(data: &[u8]) {
     if let Ok(got) = narrow::apply(&presented, held.clone(), NOW) {
         assert!(got.exp <= held.exp);
         assert!(got.scopes.iter().all(|scope| held.scopes.contains(scope)));
-        assert!(held.caveats.iter().all(|caveat| got.caveats.contains(caveat)));
+        assert!(
+            held.caveats
+                .iter()
+                .all(|caveat| got.caveats.contains(caveat))
+        );
         assert!(got.caveats.len() <= MAX_CAVEATS && got.jkt.is_some());
-        assert_eq!((&got.sub, &got.tenant, &got.jti), (&held.sub, &held.tenant, &held.jti));
+        assert_eq!(
+            (&got.sub, &got.tenant, &got.jti),
+            (&held.sub, &held.tenant, &held.jti)
+        );
     }
 }
 
