@@ -171,7 +171,7 @@ fn a_jump_of_the_date_changes_no_stamp_and_no_schedule() {
             json(&fleet.post(&issue, Some(&wallet), &body, &headers), 200);
             for service in ron_tests::SERVICES {
                 let missing = causes(&fleet, service, "missing");
-                not_ready.extend((!missing.is_empty()).then(|| (jump, service, missing)));
+                not_ready.extend((!missing.is_empty()).then_some((jump, service, missing)));
             }
             std::thread::sleep(Duration::from_millis(100));
         }

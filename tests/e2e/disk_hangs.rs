@@ -197,7 +197,7 @@ fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value)
         (504, &json!("deadline_exceeded"))
     );
     // Below `request_deadline`, 5 s, however busy.
-    assert!(took < deadline + BUSY - Duration::from_secs(1), "{took:?}");
+    assert!(took < deadline * 2, "{took:?}");
     assert!(took + Duration::from_millis(100) > deadline, "{took:?}");
     for counted in [
         ("ron-kms", "ron_kms_io_timeouts_total{op=\"audit\"}"),

@@ -133,7 +133,7 @@ fn what_is_wrapped_unwraps_through_every_version() {
         assert_eq!(hidden.plaintext, None);
         let mut pinned = wrap(&key, aad, b"x");
         pinned.version = Some(1);
-        let refused = one(&rig, pinned).err().expect("not the head");
+        let refused = one(&rig, pinned).expect_err("not the head");
         assert_eq!(refused.cause, Cause::VersionNotHead);
         assert!(
             refused.detail.contains("signs and encrypts"),
