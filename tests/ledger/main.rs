@@ -1,8 +1,12 @@
 //! The ledger's stores in a running fleet: derived files are deleted and rebuilt identically, a
-//! backup taken under load is complete, a changed byte is named.
+//! backup taken under load is complete, a changed byte is named. And random sequences of operations in
+//! process, beside the reference model.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
+#[allow(dead_code)] // parts of the model that only the ledger's own tests use
+#[path = "../../fuzz/src/ledger.rs"]
+mod sequences;
 mod third_parties;
 
 use std::path::{Path, PathBuf};
@@ -11,6 +15,17 @@ use std::time::{Duration, Instant};
 
 use ron_tests::{CALL, Fleet, caught_up, copy_tree, json, ok, ron_on};
 use serde_json::{Value, json};
+
+/// What the fuzzer does with its inputs, with random ones.
+#[test]
+fn random_sequences_agree_with_the_model() {
+    let mut draws = ron_tests::Draws::seeded();
+    for _ in 0..ron_tests::number("RON_SEQUENCES", 3_000) {
+        let length = draws.below(400);
+        let bytes: Vec<u8> = (0..length).map(|_| draws.below(256) as u8).collect();
+        sequences::run(&bytes);
+    }
+}
 
 struct Bank {
     fleet: Fleet,
