@@ -72,7 +72,9 @@ pub fn run(data: &[u8]) {
         if linked {
             run.linked(&ops);
         } else {
-            ops.iter().for_each(|op| run.single(op));
+            for op in &ops {
+                run.single(op);
+            }
         }
         run.compare();
     }
@@ -231,7 +233,7 @@ impl Run {
         match outcome {
             // Found by its epoch or index: the model changes nothing either.
             Outcome::Known { .. } => {
-                assert_eq!((said, format!("{:?}", self.model)), (Ok(()), before))
+                assert_eq!((said, format!("{:?}", self.model)), (Ok(()), before));
             }
             fresh => assert_eq!(model_result(&fresh), Some(said), "{:?}", op.entry()),
         }
