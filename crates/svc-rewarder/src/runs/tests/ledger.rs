@@ -235,6 +235,7 @@ pub(super) fn close(books: &mut Books, entry: &Entry) -> EntryAnswer {
 impl Ledger for SimLedger {
     fn account(&self, account: &Account, _: Deadline) -> Result<AccountDoc, PortError> {
         self.guarded(|books| AccountDoc {
+            require_nonce: false,
             account: account.clone(),
             nonce: 0,
             frozen: ron_proto::ledger::Sides::None,
