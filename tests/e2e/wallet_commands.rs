@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
 use ron_tests::processes::Rig;
-use ron_tests::{json, ok, ron_on};
+use ron_tests::{json, ok, ron_on, until};
 use serde_json::{Value, json};
 
 use crate::wallet::Wallet;
@@ -217,11 +217,12 @@ fn lists_follow_their_pages_and_spreadsheets_get_no_formulas() {
     let sums = out("wallet trial-balance ron");
     assert!(sums.contains("issued: 10000, burned: 0"), "{sums}");
     ok(&run(&w, &format!("wallet reverse {txid} 50 --key back")));
-    let shown = ok(&run(&w, &format!("wallet tx {txid}")));
-    assert!(
-        shown.contains("reversed   50") && shown.contains("by         tx_"),
-        "{shown}"
-    );
+    // How much is reversed is known at once; by what, when the projection has it.
+    until("the reversal is listed", || {
+        let shown = ok(&run(&w, &format!("wallet tx {txid}")));
+        assert!(shown.contains("reversed   50"), "{shown}");
+        shown.contains("by         tx_")
+    });
     let shown = ok(&run(&w, &format!("wallet tx {txid} --csv")));
     let (heads, row) = shown.split_once('\n').unwrap();
     assert!(heads.ends_with(",metadata,effective_at,reversed_minor"));
