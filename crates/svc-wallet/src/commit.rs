@@ -253,6 +253,8 @@ impl Committer {
         for (job, finished) in self.finish(jobs) {
             self.audit.record(&job.key, job.op, why.code, None);
             for waiter in finished.leader.into_iter().chain(finished.followers) {
+                let reasons = &self.metrics.rejects;
+                reasons.with_label_values(&[why.code]).inc();
                 self.answer(waiter, why.clone());
             }
         }

@@ -8,6 +8,7 @@ pub mod note;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_auth::RevocationView;
@@ -100,6 +101,8 @@ pub struct Publisher {
     pub clock: SharedClock,
     pub metrics: Metrics,
     kept: RankedMutex<Cache>,
+    /// Whether the newest note could not be signed, which was reported.
+    unsigned: AtomicBool,
 }
 
 /// The parts of a [`Publisher`] except its cache.
@@ -149,6 +152,7 @@ impl Publisher {
             clock: parts.watch.0,
             metrics: parts.watch.1,
             kept: RankedMutex::new(&PUBLISHED, kept),
+            unsigned: AtomicBool::new(false),
         }
     }
 
@@ -319,6 +323,7 @@ impl Publisher {
         }
         match self.sign_note(&text, until) {
             Ok((note, verifiers)) => {
+                self.unsigned.store(false, Ordering::Relaxed);
                 self.keep(&note, &verifiers);
                 let signed = SignedDocument {
                     body: Arc::from(note.to_string().into_bytes()),
@@ -329,7 +334,13 @@ impl Publisher {
                 self.kept.lock().note = Some((signed.clone(), verifiers.clone()));
                 Ok((signed, verifiers))
             }
-            Err(problem) => kept.ok_or(problem),
+            Err(problem) => {
+                // Once, and not for each reader: the KMS may be away for long.
+                if !self.unsigned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(event = "note_not_signed", why = %problem.detail, kept = kept.is_some());
+                }
+                kept.ok_or(problem)
+            }
         }
     }
 
