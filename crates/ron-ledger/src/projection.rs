@@ -470,12 +470,7 @@ fn insert(
     };
     let key = e.entry.request_key();
     let receipt = e.answer.receipt();
-    // A committed entry shows what it moved, a refused one what it asked for.
-    let mut columns = e.entry.operands();
-    if let Some(r) = receipt {
-        (columns.from, columns.to) = (r.from.clone(), r.to.clone());
-        (columns.asset, columns.amount_minor) = (r.asset.clone(), r.amount_minor);
-    }
+    let columns = e.operands();
     let details = &columns.details;
     let metadata = details.metadata.as_ref().map(serde_json::to_string);
     let metadata = metadata

@@ -373,7 +373,7 @@ pub enum Operation {
 pub struct WalletPolicy {
     /// Increases with every change; an older version is rejected.
     pub version: u64,
-    /// Rules; the first that matches all that it names decides.
+    /// Rules, tried in this order; the first of which every member matches decides.
     pub rules: Vec<WalletRule>,
 }
 

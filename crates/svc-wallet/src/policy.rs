@@ -4,13 +4,19 @@
 use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
 use ron_proto::{Account, Amount, Asset, Problem, Tenant};
 
-/// The operation to decide on.
+/// The caller of an operation, as rules see it.
 #[derive(Debug, Clone, Copy)]
-pub struct PolicyRequest<'a> {
+pub struct Caller<'a> {
     pub tenant: &'a Tenant,
     pub principal: &'a str,
     /// The client of the caller's passport.
     pub client: Option<&'a str>,
+}
+
+/// The operation to decide on.
+#[derive(Debug, Clone, Copy)]
+pub struct PolicyRequest<'a> {
+    pub caller: Caller<'a>,
     pub action: WalletAction,
     /// The debited account; credited for an issue, read for a read; `None` for an operation on all
     /// accounts.
@@ -21,6 +27,20 @@ pub struct PolicyRequest<'a> {
     pub asset: Option<&'a Asset>,
     /// Minor units; `None` for reads, and for an amount that only the ledger knows.
     pub amount: Option<Amount>,
+}
+
+impl<'a> PolicyRequest<'a> {
+    /// An action on all accounts and assets.
+    pub const fn to(caller: Caller<'a>, action: WalletAction) -> Self {
+        Self {
+            caller,
+            action,
+            account: None,
+            payee: None,
+            asset: None,
+            amount: None,
+        }
+    }
 }
 
 /// The limits of the rule that matched.
@@ -60,29 +80,16 @@ pub fn limits_exceeded(detail: impl Into<String>) -> Problem {
 }
 
 fn applies(rule: &WalletRule, ask: &PolicyRequest<'_>) -> bool {
-    let caller = Caller {
-        tenant: ask.tenant,
-        principal: ask.principal,
-        client: ask.client,
-    };
-    let names = |patterns: &[String], name: Option<&Account>| {
-        let name = name.map(Account::as_str);
-        patterns.iter().any(|pattern| caller.covers(pattern, name))
+    let names = |patterns: &[String], account: Option<&Account>| {
+        let matches = |pattern: &str, name: &str| ask.caller.matches(pattern, name);
+        covers(patterns, account.map(Account::as_str), matches)
     };
     let payees = rule.payees.as_deref();
-    caller.is_of(rule)
+    ask.caller.is_of(rule)
         && rule.actions.contains(&ask.action)
         && names(&rule.accounts, ask.account)
-        && covers(&rule.assets, ask.asset.map(Asset::as_str))
+        && covers(&rule.assets, ask.asset.map(Asset::as_str), matches)
         && (ask.payee.is_none() || payees.is_none_or(|payees| names(payees, ask.payee)))
-}
-
-/// The caller of an operation, as rules see it.
-#[derive(Debug, Clone, Copy)]
-pub struct Caller<'a> {
-    pub tenant: &'a Tenant,
-    pub principal: &'a str,
-    pub client: Option<&'a str>,
 }
 
 const SUBJECT: &str = "{subject}";
@@ -100,15 +107,8 @@ impl Caller<'_> {
             && rule.clients.as_ref().is_none_or(named)
     }
 
-    /// Whether a pattern of accounts, filled for this caller, matches the name; without a name, whether
-    /// it matches all names.
-    fn covers(&self, pattern: &str, name: Option<&str>) -> bool {
-        let Some(name) = name else {
-            return pattern == "*";
-        };
-        if !pattern.contains('{') {
-            return matches(pattern, name);
-        }
+    /// Whether a pattern of accounts, filled for this caller, matches the name.
+    fn matches(&self, pattern: &str, name: &str) -> bool {
         let mut filled = pattern.to_owned();
         for (template, value) in [(SUBJECT, Some(self.principal)), (CLIENT, self.client)] {
             if !pattern.contains(template) {
@@ -128,7 +128,7 @@ impl Caller<'_> {
         policy.rules.iter().any(|rule| {
             self.is_of(rule)
                 && rule.actions.contains(&WalletAction::Read)
-                && covers(&rule.assets, Some(asset.as_str()))
+                && covers(&rule.assets, Some(asset.as_str()), matches)
         })
     }
 }
@@ -140,7 +140,7 @@ fn fills(value: &str) -> bool {
 }
 
 /// Whether one of the patterns matches the name; without a name, whether they match all names.
-fn covers(patterns: &[String], name: Option<&str>) -> bool {
+fn covers(patterns: &[String], name: Option<&str>, matches: impl Fn(&str, &str) -> bool) -> bool {
     patterns.iter().any(|pattern| match name {
         Some(name) => matches(pattern, name),
         None => pattern == "*",
@@ -226,10 +226,13 @@ mod tests {
                      want: Result<(), &str>| {
             let (account, asset) = (account.parse().unwrap(), asset.parse().unwrap());
             let (here, elsewhere) = (Tenant::default(), "elsewhere".parse().unwrap());
-            let ask = PolicyRequest {
+            let caller = Caller {
                 tenant: &here,
                 principal,
                 client: None,
+            };
+            let ask = PolicyRequest {
+                caller,
                 action,
                 account: Some(&account),
                 payee: None,
@@ -241,7 +244,10 @@ mod tests {
                 .map_err(|p| p.code);
             assert_eq!(got, want, "{ask:?}");
             let namesake = PolicyRequest {
-                tenant: &elsewhere,
+                caller: Caller {
+                    tenant: &elsewhere,
+                    ..caller
+                },
                 ..ask
             };
             let got = decide(&policy(), &namesake, Amount(1_000)).map_err(|p| p.code);
@@ -322,15 +328,15 @@ mod tests {
     fn an_amount_that_is_not_known_yet_gets_the_lower_maximum() {
         let (account, asset) = ("acct:alice".parse().unwrap(), "rpl".parse().unwrap());
         let tenant = Tenant::default();
-        let ask = PolicyRequest {
+        let alice = Caller {
             tenant: &tenant,
             principal: "alice",
             client: None,
-            action: WalletAction::Transfer,
+        };
+        let ask = PolicyRequest {
             account: Some(&account),
-            payee: None,
             asset: Some(&asset),
-            amount: None,
+            ..PolicyRequest::to(alice, WalletAction::Transfer)
         };
         for (configured, most) in [(1_000, 100), (50, 50)] {
             let allowed = decide(&policy(), &ask, Amount(configured)).unwrap();
@@ -351,15 +357,17 @@ mod tests {
         };
         let (account, payee) = (account.parse().unwrap(), payee.parse().unwrap());
         let (tenant, asset) = (Tenant::default(), "rpl".parse().unwrap());
-        let ask = PolicyRequest {
+        let caller = Caller {
             tenant: &tenant,
             principal: subject,
             client,
-            action: WalletAction::Transfer,
+        };
+        let ask = PolicyRequest {
             account: Some(&account),
             payee: Some(&payee),
             asset: Some(&asset),
             amount: Some(Amount(1)),
+            ..PolicyRequest::to(caller, WalletAction::Transfer)
         };
         decide(&policy, &ask, Amount(10)).is_ok()
     }

@@ -208,14 +208,8 @@ pub fn shown(event: Event, viewer: &Viewer, account: &Account) -> HistoryEntry {
 pub fn history_entry(event: Event, texts: Texts) -> HistoryEntry {
     let refused = code_of(&event.answer);
     let op = event.entry.kind();
-    let mut operands = event.entry.operands();
+    let operands = event.operands();
     let receipt = event.answer.receipt();
-    if let Some(r) = receipt {
-        // A receipt has the resolved accounts and amounts (a release names only its hold), so it
-        // wins.
-        (operands.from, operands.to) = (r.from.clone(), r.to.clone());
-        (operands.asset, operands.amount_minor) = (r.asset.clone(), r.amount_minor);
-    }
     let all = texts == Texts::All;
     let details = operands.details;
     HistoryEntry {

@@ -18,7 +18,8 @@ use super::{ProjectionError, Total, number};
 pub(super) const SCAN: u64 = if cfg!(test) { 40 } else { 1_000 };
 /// Maximum entries of a statement by effective day.
 pub(super) const EFFECTIVE_MAX: usize = 10_000;
-/// Longest wait for an entry that the caller knows of.
+/// Longest wait for an entry that the caller knows of: more than the longest pause of the projection
+/// and its next transaction, and less than the second that svc-wallet allows a read.
 const CATCH_UP: Duration = Duration::from_millis(800);
 /// Pause between two looks at how far the projection is.
 const CATCH_UP_POLL: Duration = Duration::from_millis(5);

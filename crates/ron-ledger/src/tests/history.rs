@@ -132,6 +132,7 @@ fn named(
     Option<Amount>,
 ) {
     let asked = event.entry.operands();
+    assert_eq!(event.entry.asset(), asked.asset.as_ref());
     match event.answer.receipt() {
         Some(r) => (
             r.from.clone(),

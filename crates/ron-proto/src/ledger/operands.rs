@@ -1,8 +1,45 @@
 //! What an entry names, whatever its kind.
 
-use super::{Entry, Operands};
+use super::{Entry, Event, Operands};
+use crate::Asset;
+
+impl Event {
+    /// What the entry moved, with the accounts that its receipt resolved (a release names only its hold);
+    /// of a refused entry what it asked for.
+    pub fn operands(&self) -> Operands {
+        let asked = self.entry.operands();
+        match self.answer.receipt() {
+            None => asked,
+            Some(moved) => Operands {
+                from: moved.from.clone(),
+                to: moved.to.clone(),
+                asset: moved.asset.clone(),
+                amount_minor: moved.amount_minor,
+                ..asked
+            },
+        }
+    }
+}
 
 impl Entry {
+    /// The asset that the request names.
+    pub const fn asset(&self) -> Option<&Asset> {
+        match self {
+            Self::Issue { asset, .. }
+            | Self::Transfer { asset, .. }
+            | Self::Burn { asset, .. }
+            | Self::Hold { asset, .. }
+            | Self::Asset { asset, .. }
+            | Self::EpochOpen { asset, .. }
+            | Self::Payout { asset, .. } => Some(asset),
+            Self::Reverse {
+                original: Some(original),
+                ..
+            } => Some(&original.asset),
+            _ => None,
+        }
+    }
+
     /// What the request names. The receipt of a committed entry says what it moved, which is more:
     /// a release names only its hold.
     pub fn operands(&self) -> Operands {

@@ -100,7 +100,7 @@ pub struct AccountTerms {
     /// The sides that are frozen from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<Sides>,
-    /// Whether every debit has to carry the account's next nonce; without it they may.
+    /// Whether every debit has to carry the account's next nonce; otherwise a debit may leave it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require_nonce: Option<bool>,
     /// Label by which the trial balance sums accounts; an empty one takes it away.

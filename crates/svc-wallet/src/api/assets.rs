@@ -10,8 +10,8 @@ use ron_proto::{Asset, Problem, scope};
 use super::history::{MIN_SEQ, given};
 use super::submit::{Accepted, write_by};
 use super::writes::tag;
-use super::{Access, Api, param, sequence};
-use crate::policy;
+use super::{Api, asks, param, rules_caller, sequence};
+use crate::policy::PolicyRequest;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let [a, b] = [api; 2].map(Arc::clone);
@@ -59,11 +59,7 @@ fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
     req.query_only(&[])?;
     let asset: Asset = param(req, "asset")?;
     api.check_asset(req, &asset)?;
-    let caller = policy::Caller {
-        tenant: &req.principal.tenant,
-        principal: &req.principal.name,
-        client: req.principal.client.as_deref(),
-    };
+    let caller = rules_caller(&req.principal);
     let reads = api.policy.with(|p| caller.reads_asset(&p.policy, &asset));
     if !reads {
         return Err(Problem::forbidden(
@@ -80,11 +76,11 @@ fn asset(api: &Api, req: &Request) -> Result<Response, Problem> {
 
 /// Checks that the caller administers all accounts.
 fn administers(api: &Api, req: &Request, asset: &Asset) -> Result<(), Problem> {
-    let access = Access {
+    let ask = PolicyRequest {
         asset: Some(asset),
-        ..Access::to(WalletAction::Admin)
+        ..asks(&req.principal, WalletAction::Admin)
     };
-    api.check(req, access)?;
+    api.check(req, &ask)?;
     Ok(())
 }
 

@@ -161,8 +161,7 @@ fn transactions(api: &Api, req: &Request) -> Result<Response, Problem> {
             return None;
         }
         let entry = &found.event.entry;
-        let asset = entry.operands().asset;
-        let reads = |payer: &Account| api.may_read(caller, payer, asset.as_ref());
+        let reads = |payer: &Account| api.may_read(caller, payer, entry.asset());
         let texts = texts(entry, &caller.tenant, Some(&caller.name), reads);
         let shown = history_entry(found.event, texts);
         // A reference that the caller does not see must not be found by guessing it either.

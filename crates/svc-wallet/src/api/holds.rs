@@ -13,7 +13,8 @@ use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 use super::submit::{Accepted, write};
 use super::tx;
 use super::writes::{Debit, Tag, WriteEntry, not_reserved, positive, tag};
-use super::{Access, Api, body_or_default, param};
+use super::{Api, asks, body_or_default, param};
+use crate::policy::PolicyRequest;
 use crate::topology::HOLDS;
 
 /// Holds per generation; at most twice as many are kept in the two generations together.
@@ -168,15 +169,15 @@ pub fn capture(
     body.amount_minor.map_or(Ok(()), positive)?;
     not_reserved(&body.to)?;
     let (hold, facts) = terms()?;
-    let access = Access {
+    let ask = PolicyRequest {
         account: Some(&facts.from),
         payee: Some(&body.to),
         asset: Some(&facts.asset),
         // All that is left is at most what the hold had at first.
         amount: Some(body.amount_minor.unwrap_or(facts.amount)),
-        ..Access::to(WalletAction::Hold)
+        ..asks(&req.principal, WalletAction::Hold)
     };
-    api.check(req, access)?;
+    api.check(req, &ask)?;
     let entry = Entry::Capture {
         tenant: tag.owned.tenant,
         principal: tag.owned.principal,

@@ -132,18 +132,18 @@ impl Api {
         asset: Option<&Asset>,
         amount: Option<Amount>,
     ) -> Result<Allowed, Problem> {
-        let access = Access {
+        let ask = PolicyRequest {
             account: Some(account),
             asset,
             amount,
-            ..Access::to(action)
+            ..asks(&req.principal, action)
         };
-        self.check(req, access)
+        self.check(req, &ask)
     }
 
     /// The same for any operation.
-    fn check(&self, req: &Request, access: Access<'_>) -> Result<Allowed, Problem> {
-        self.judge(&req.principal, access)
+    fn check(&self, req: &Request, ask: &PolicyRequest<'_>) -> Result<Allowed, Problem> {
+        self.judge(&req.principal, ask)
             .map_err(|(reason, problem)| self.refused(req, reason, problem))
     }
 
@@ -151,33 +151,16 @@ impl Api {
     fn judge(
         &self,
         caller: &Principal,
-        access: Access<'_>,
+        ask: &PolicyRequest<'_>,
     ) -> Result<Allowed, (&'static str, Problem)> {
-        let Access {
-            action,
-            account,
-            payee,
-            asset,
-            amount,
-        } = access;
-        let ask = PolicyRequest {
-            tenant: &caller.tenant,
-            principal: &caller.name,
-            client: caller.client.as_deref(),
-            action,
-            account,
-            payee,
-            asset,
-            amount,
-        };
         let word = |problem: &Problem| match problem.code {
             "limits_exceeded" => "wallet_limits",
             _ => "wallet_policy",
         };
-        caveats::check_operation(&caller.caveats, account, asset, amount)
+        caveats::check_operation(&caller.caveats, ask.account, ask.asset, ask.amount)
             .map_err(|reject| (reject.reason(), Problem::from(reject)))?;
         self.policy
-            .with(|p| policy::decide(&p.policy, &ask, self.per_op_max))
+            .with(|p| policy::decide(&p.policy, ask, self.per_op_max))
             .map_err(|problem| (word(&problem), problem))
     }
 
@@ -225,27 +208,18 @@ impl Api {
     }
 }
 
-/// What a caller wants to do, as [`PolicyRequest`] has it.
-#[derive(Clone, Copy)]
-struct Access<'a> {
-    action: WalletAction,
-    account: Option<&'a Account>,
-    payee: Option<&'a Account>,
-    asset: Option<&'a Asset>,
-    amount: Option<Amount>,
+/// The caller, as rules see it.
+fn rules_caller(principal: &Principal) -> policy::Caller<'_> {
+    policy::Caller {
+        tenant: &principal.tenant,
+        principal: &principal.name,
+        client: principal.client.as_deref(),
+    }
 }
 
-impl Access<'_> {
-    /// An action on all accounts and assets.
-    const fn to(action: WalletAction) -> Self {
-        Self {
-            action,
-            account: None,
-            payee: None,
-            asset: None,
-            amount: None,
-        }
-    }
+/// A caller's action on all accounts and assets, before it is narrowed.
+fn asks(principal: &Principal, action: WalletAction) -> PolicyRequest<'_> {
+    PolicyRequest::to(rules_caller(principal), action)
 }
 
 /// Whether the caller made the entry.

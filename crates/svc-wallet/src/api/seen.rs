@@ -1,46 +1,27 @@
 //! What a caller sees of accounts and entries: as far as the policy and the caveats of its token allow it.
 
 use ron_http::{Principal, Request};
-use ron_proto::ledger::{Event, ListedAccount};
+use ron_proto::ledger::{Event, ListedAccount, Operands};
 use ron_proto::wallet::WalletAction;
 use ron_proto::{Account, Asset, Caveat, Problem};
 
-use super::{Access, Api, is_own};
+use super::{Api, asks, is_own};
+use crate::policy::PolicyRequest;
 
-/// What an entry concerns: what it moved, or what a refused one asked for.
-struct Concerns {
-    accounts: [Option<Account>; 2],
-    asset: Option<Asset>,
+/// Whether an entry with these operands is about the account and asset that the caller's token is limited to, if it is.
+fn is_for(caller: &Principal, concerned: &Operands) -> bool {
+    caller.caveats.iter().all(|caveat| match caveat {
+        Caveat::Account(only) => [&concerned.from, &concerned.to]
+            .into_iter()
+            .any(|account| account.as_ref() == Some(only)),
+        Caveat::Asset(only) => concerned.asset.as_ref() == Some(only),
+        _ => true,
+    })
 }
 
-impl Concerns {
-    fn of(event: &Event) -> Self {
-        // A receipt has the resolved accounts (a release names only its hold).
-        if let Some(moved) = event.answer.receipt() {
-            return Self {
-                accounts: [moved.from.clone(), moved.to.clone()],
-                asset: moved.asset.clone(),
-            };
-        }
-        let named = event.entry.operands();
-        Self {
-            accounts: [named.from, named.to],
-            asset: named.asset,
-        }
-    }
-
-    fn within(&self, caller: &Principal) -> bool {
-        caller.caveats.iter().all(|caveat| match caveat {
-            Caveat::Account(only) => self.accounts.iter().flatten().any(|name| name == only),
-            Caveat::Asset(only) => self.asset.as_ref() == Some(only),
-            _ => true,
-        })
-    }
-}
-
-/// Whether the entry concerns the accounts and assets that the caller's token is limited to, if it is.
+/// Whether the entry is about the account and asset that the caller's token is limited to, if it is.
 pub fn within(caller: &Principal, event: &Event) -> bool {
-    Concerns::of(event).within(caller)
+    is_for(caller, &event.operands())
 }
 
 /// Whether the caller's token is limited to an account or an asset.
@@ -57,20 +38,20 @@ impl Api {
         account: &Account,
         asset: Option<&Asset>,
     ) -> bool {
-        let access = Access {
+        let ask = PolicyRequest {
             account: Some(account),
             asset,
-            ..Access::to(WalletAction::Read)
+            ..asks(caller, WalletAction::Read)
         };
-        self.judge(caller, access).is_ok()
+        self.judge(caller, &ask).is_ok()
     }
 
     /// Whether the caller may see an entry: its own, or one that concerns an account that it may read.
     pub(super) fn may_see(&self, caller: &Principal, event: &Event) -> bool {
-        let concerns = Concerns::of(event);
-        let reads = |account| self.may_read(caller, account, concerns.asset.as_ref());
-        concerns.within(caller)
-            && (is_own(caller, &event.entry) || concerns.accounts.iter().flatten().any(reads))
+        let concerned = event.operands();
+        let reads = |account| self.may_read(caller, account, concerned.asset.as_ref());
+        let mut accounts = [&concerned.from, &concerned.to].into_iter().flatten();
+        is_for(caller, &concerned) && (is_own(caller, &event.entry) || accounts.any(reads))
     }
 
     /// What the caller may read of a listed account; `None` when that is nothing.

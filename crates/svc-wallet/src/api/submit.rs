@@ -99,11 +99,11 @@ fn submit(api: &Api, req: &Request, responder: Responder, op: &'static str, acce
         return responder.send(Problem::internal("an accepted write without a key"));
     };
     let entries: Arc<[Entry]> = entries.into();
-    let asset = entries[0].operands().asset;
+    let asset = entries[0].asset();
     let waiter = Waiter {
         responder,
         since: api.clock.now(),
-        reads_account: api.may_read(&req.principal, &account, asset.as_ref()),
+        reads_account: api.may_read(&req.principal, &account, asset),
         op,
     };
     // A repeated request joins an in-flight one even during a drain or an outage.

@@ -9,7 +9,8 @@ use ron_proto::{Problem, scope};
 
 use super::submit::{Accepted, write};
 use super::writes::{Tag, WriteEntry, daily, positive, tag};
-use super::{Access, Api, body_or_default, is_own, param};
+use super::{Api, asks, body_or_default, is_own, param};
+use crate::policy::PolicyRequest;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let receipt_api = api.clone();
@@ -100,19 +101,19 @@ pub fn reverse(
     // All that is left is at most what it moved.
     let amount = body.amount_minor.or(moved.amount_minor);
     // An administrator may have the right to reverse too, which is the narrower of the two.
-    let access = |action| Access {
+    let asked = |action| PolicyRequest {
         account: Some(payer),
         asset: Some(asset),
         amount,
-        ..Access::to(action)
+        ..asks(caller, action)
     };
-    let reverses = || api.judge(caller, access(WalletAction::Reverse)).is_ok();
+    let reverses = || api.judge(caller, &asked(WalletAction::Reverse)).is_ok();
     let action = if transfer && (!admin || reverses()) {
         WalletAction::Reverse
     } else {
         WalletAction::Admin
     };
-    let allowed = api.check(req, access(action))?;
+    let allowed = api.check(req, &asked(action))?;
     let entry = Entry::Reverse {
         tenant: tag.owned.tenant,
         principal: tag.owned.principal,

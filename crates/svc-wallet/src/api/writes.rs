@@ -9,8 +9,8 @@ use ron_proto::wallet::{Burn, IssueMoney, Transaction, Transfer, WalletAction};
 use ron_proto::{Account, Amount, Asset, DebitAmount, Problem, scope};
 
 use super::submit::{Accepted, write};
-use super::{Access, Api, request_key};
-use crate::policy::limits_exceeded;
+use super::{Api, asks, request_key};
+use crate::policy::{PolicyRequest, limits_exceeded};
 
 pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     let scoped = |path, scope, op, read| write(api, path, Need::Scope(scope), op, read);
@@ -183,14 +183,14 @@ impl Debit<'_> {
             ));
         }
         not_reserved(self.from)?;
-        let access = Access {
+        let ask = PolicyRequest {
             account: Some(self.from),
             payee: self.to,
             asset: Some(self.asset),
             amount,
-            ..Access::to(self.action)
+            ..asks(&req.principal, self.action)
         };
-        let allowed = api.check(req, access)?;
+        let allowed = api.check(req, &ask)?;
         let of_token = caveats::per_op(&req.principal.caveats);
         let most = of_token.map_or(allowed.per_op, |most| most.min(allowed.per_op));
         // The ledger refuses a whole commit for an entry that may move nothing, and with it the entries of others.
