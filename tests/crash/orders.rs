@@ -234,15 +234,11 @@ const TROUBLES: [Trouble; 4] = [
 /// The disk of the money has no room for a moment.
 fn fill_disk(fleet: &Fleet, for_ms: u64) {
     const WRITERS: [&str; 2] = ["ron-ledger", "svc-wallet"];
-    fleet.reserve_disk(&WRITERS, "1024TiB");
-    for service in WRITERS {
-        fleet.wait_disk_full(service, true);
-    }
+    fleet.fill_disks(&WRITERS, true);
+    fleet.wait_disk_full(&WRITERS, true);
     std::thread::sleep(Duration::from_millis(for_ms));
-    fleet.reserve_disk(&WRITERS, "64MiB");
-    for service in WRITERS {
-        fleet.wait_disk_full(service, false);
-    }
+    fleet.fill_disks(&WRITERS, false);
+    fleet.wait_disk_full(&WRITERS, false);
 }
 
 #[test]

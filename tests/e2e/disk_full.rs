@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::Arc;
 
 use ron_proto::ContentId;
-use ron_tests::tools::signal;
 use ron_tests::{Fleet, json, ok, until};
 use serde_json::{Value, json};
 
@@ -117,15 +116,6 @@ const WRITERS: [&str; 5] = [
     "svc-rewarder",
 ];
 
-fn is_full(fleet: &Fleet, service: &str) -> bool {
-    let reply = fleet.get(&format!("{}/readyz", fleet.health(service)), None);
-    let body: Value = serde_json::from_slice(&reply.body).unwrap();
-    body["missing"]
-        .as_array()
-        .unwrap()
-        .contains(&json!("disk_full"))
-}
-
 fn names_the_reserve((status, doc): &(u16, Value)) {
     assert_eq!((*status, &doc["retryable"]), (503, &json!(true)), "{doc}");
     let detail = doc["detail"].as_str().unwrap();
@@ -139,9 +129,7 @@ fn refused_until_there_is_room(
     cid: &Value,
     make_room: impl FnOnce(),
 ) {
-    for service in WRITERS {
-        until("it reports a full disk", || is_full(fleet, service));
-    }
+    fleet.wait_disk_full(&WRITERS, true);
     names_the_reserve(&users.sign(fleet));
     names_the_reserve(&users.revoke(fleet));
     names_the_reserve(&users.compute(fleet, cid, "refused"));
@@ -151,9 +139,7 @@ fn refused_until_there_is_room(
         doc["details"]["cause"] == "disk_full"
     });
     make_room();
-    for service in WRITERS {
-        until("it is ready by itself", || !is_full(fleet, service));
-    }
+    fleet.wait_disk_full(&WRITERS, false);
     assert_eq!(users.sign(fleet).0, 200);
     assert_eq!(users.revoke(fleet).0, 200);
     let (status, run) = users.compute(fleet, cid, "refused");
@@ -161,24 +147,6 @@ fn refused_until_there_is_room(
     until("the wallet goes on", || {
         users.issue(fleet, "refused").0 == 200
     });
-}
-
-/// More than is free on any machine: the same as a disk that others fill.
-const FULL: &str = "1024TiB";
-
-/// Makes these services of a running fleet keep so much free.
-fn reserve(fleet: &Fleet, services: &[&str], bytes: &str) {
-    for service in services {
-        let config = fleet.dir().join(service).join("config.toml");
-        let text = std::fs::read_to_string(&config).unwrap();
-        let rest = text
-            .lines()
-            .filter(|l| !l.starts_with("limits.disk_reserve"));
-        let line = format!("limits.disk_reserve = \"{bytes}\"");
-        let text: Vec<&str> = std::iter::once(line.as_str()).chain(rest).collect();
-        std::fs::write(&config, text.join("\n")).unwrap();
-    }
-    signal(fleet.pid(), "-HUP");
 }
 
 #[test]
@@ -190,10 +158,8 @@ fn a_wallet_and_a_rewarder_without_room_begin_nothing_and_go_on() {
     assert_eq!(before.0, 200);
     assert_eq!(users.compute(&fleet, &cid, "before").0, 200);
     let services = ["svc-wallet", "svc-rewarder"];
-    reserve(&fleet, &services, FULL);
-    for service in services {
-        until("it reports a full disk", || is_full(&fleet, service));
-    }
+    fleet.fill_disks(&services, true);
+    fleet.wait_disk_full(&services, true);
     // The disks of the others have room, so it is these two that refuse.
     assert_eq!(users.sign(&fleet).0, 200);
     names_the_reserve(&users.issue(&fleet, "refused"));
@@ -202,10 +168,8 @@ fn a_wallet_and_a_rewarder_without_room_begin_nothing_and_go_on() {
     let epochs = format!("{}/rewarder/epochs", fleet.api("svc-rewarder"));
     let epochs = json(&fleet.get(&epochs, Some(&users.rewarder)), 200);
     assert_eq!(epochs["epochs"].as_array().unwrap().len(), 1, "{epochs}");
-    reserve(&fleet, &services, "64MiB");
-    for service in services {
-        until("it is ready by itself", || !is_full(&fleet, service));
-    }
+    fleet.fill_disks(&services, false);
+    fleet.wait_disk_full(&services, false);
     assert_eq!(users.issue(&fleet, "refused").0, 200);
     assert_eq!(users.compute(&fleet, &cid, "refused").0, 200);
     let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
@@ -219,8 +183,8 @@ fn writes_stop_above_the_reserve_and_go_on_without_a_restart() {
     let users = Users::of(&fleet);
     let cid = upload(&fleet, &users.rewarder);
     assert_eq!(users.issue(&fleet, "before").0, 200);
-    reserve(&fleet, &WRITERS, FULL);
-    let make_room = || reserve(&fleet, &WRITERS, "64MiB");
+    fleet.fill_disks(&WRITERS, true);
+    let make_room = || fleet.fill_disks(&WRITERS, false);
     refused_until_there_is_room(&fleet, &users, &cid, make_room);
     let url = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
     let balance = json(&fleet.get(&url, Some(&users.wallet)), 200);

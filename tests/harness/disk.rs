@@ -1,34 +1,42 @@
 //! Disks that fill up.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::{Fleet, until};
+use crate::{Fleet, signal, until};
+
+/// More than is free on any machine: the same to a service as a disk that others fill.
+const FULL: &str = "1024TiB";
+/// The default of `limits.disk_reserve`.
+const DEFAULT: &str = "64MiB";
 
 impl Fleet {
-    /// Sets how much room must stay free for services, while they run: more than the disk has is the
-    /// same to them as a disk that others fill.
-    pub fn reserve_disk(&self, services: &[&str], bytes: &str) {
+    /// Leaves these services no room on their disks, while they run, or gives it back. They notice it with the
+    /// reload, and [`Fleet::wait_disk_full`] waits for that.
+    pub fn fill_disks(&self, services: &[&str], full: bool) {
+        let bytes = if full { FULL } else { DEFAULT };
         for service in services {
             let config = self.dir().join(service).join("config.toml");
             let text = std::fs::read_to_string(&config).expect("init wrote it");
-            let mut lines = vec![format!("limits.disk_reserve = \"{bytes}\"")];
             let rest = text
                 .lines()
                 .filter(|l| !l.starts_with("limits.disk_reserve"));
-            lines.extend(rest.map(str::to_owned));
-            std::fs::write(&config, lines.join("\n")).expect("it is written");
+            let line = format!("limits.disk_reserve = \"{bytes}\"");
+            let text: Vec<&str> = std::iter::once(line.as_str()).chain(rest).collect();
+            std::fs::write(&config, text.join("\n")).expect("it is written");
         }
-        crate::signal(self.pid(), "-HUP");
+        signal(self.pid(), "-HUP");
     }
 
-    /// Waits until a service reports a full disk, or none.
-    pub fn wait_disk_full(&self, service: &str, full: bool) {
-        let url = format!("{}/readyz", self.health(service));
-        until("its disk", || {
-            let body: serde_json::Value =
-                serde_json::from_slice(&self.get(&url, None).body).expect("JSON");
-            let missing = body["missing"].as_array().expect("a list");
-            missing.contains(&json!("disk_full")) == full
-        });
+    /// Waits until these services report a full disk, or none.
+    pub fn wait_disk_full(&self, services: &[&str], full: bool) {
+        for service in services {
+            let url = format!("{}/readyz", self.health(service));
+            until("its disk", || {
+                let reply = self.get(&url, None);
+                let body: Value = serde_json::from_slice(&reply.body).expect("JSON");
+                let missing = body["missing"].as_array().expect("a list");
+                missing.contains(&json!("disk_full")) == full
+            });
+        }
     }
 }
