@@ -9,10 +9,12 @@ use ron_proto::ledger::{
     Direction, EntryKind, HoldPage, HoldState, ListedBalance, MetadataMember, Reference,
     StatementTime, TxId,
 };
-use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, Statement};
+use ron_proto::wallet::{
+    FoundTransactions, HistoryEntry, HistoryPage, STATEMENT_COLUMNS, Statement,
+};
 use ron_proto::{Account, Asset, SignedAmount, Timestamp};
 
-use super::show::{ENTRY_COLUMNS, Stream, cell, change, entry_cells, of_entries};
+use super::show::{ENTRY_COLUMNS, Stream, entry_cells, of_entries};
 use super::table::{Out, Table};
 use super::{Fresh, deadline, explain};
 
@@ -478,7 +480,7 @@ fn as_text(statement: &Statement) -> Table {
     table.row(sum("opening", statement.from, statement.opening_minor));
     for entry in &statement.entries {
         let mut cells = entry_cells(entry);
-        cells[4] = change(entry, &statement.account);
+        cells[4] = entry.change(&statement.account);
         table.row(cells);
     }
     table.row(sum("closing", statement.until, statement.closing_minor));
@@ -487,39 +489,7 @@ fn as_text(statement: &Statement) -> Table {
 
 /// The lines of `GET /v1/account/{a}/statement?format=csv`.
 fn as_csv(statement: &Statement) -> Table {
-    let mut table = Table::new(&[
-        "seq",
-        "time",
-        "effective_at",
-        "op",
-        "txid",
-        "counterparty",
-        "change_minor",
-        "balance_minor",
-        "reference",
-        "memo",
-    ]);
-    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
-        let (at, balance) = (at.to_string(), balance.to_string());
-        ["", &at, "", name, "", "", "", &balance, "", ""].map(str::to_owned)
-    };
-    table.row(sum("opening", statement.from, statement.opening_minor));
-    for e in &statement.entries {
-        let credited = e.to.as_ref() == Some(&statement.account);
-        let other = if credited { &e.from } else { &e.to };
-        table.row([
-            e.seq.to_string(),
-            e.ts.to_string(),
-            cell(e.effective_at),
-            e.op.to_string(),
-            cell(e.txid),
-            cell(other.as_ref()),
-            change(e, &statement.account),
-            cell(e.balance_minor),
-            cell(e.reference.as_ref()),
-            cell(e.memo.as_ref()),
-        ]);
-    }
-    table.row(sum("closing", statement.until, statement.closing_minor));
+    let mut table = Table::new(&STATEMENT_COLUMNS);
+    statement.lines(true).for_each(|cells| table.row(cells));
     table
 }

@@ -259,7 +259,7 @@ fn entry_csv(e: &HistoryEntry, account: Option<&Account>) -> [String; ENTRY_CSV.
         cell(e.to.as_ref()),
         cell(e.asset.as_ref()),
         cell(e.amount_minor),
-        cell(account.map(|account| change(e, account))),
+        cell(account.map(|account| e.change(account))),
         cell(e.balance_minor),
         cell(e.hold),
         cell(e.batch),
@@ -269,19 +269,6 @@ fn entry_csv(e: &HistoryEntry, account: Option<&Account>) -> [String; ENTRY_CSV.
         cell(metadata.and_then(Result::ok)),
         cell(e.effective_at),
     ]
-}
-
-/// What an entry changed in the balance of an account, with its sign.
-pub fn change(e: &HistoryEntry, account: &Account) -> String {
-    let amount = cell(e.amount_minor);
-    let credited = e.to.as_ref() == Some(account);
-    let debited = e.from.as_ref() == Some(account);
-    match (credited, debited) {
-        _ if e.refused.is_some() || !e.op.moves_money() => "0".to_owned(),
-        (true, false) => amount,
-        (false, true) => format!("-{amount}"),
-        _ => "0".to_owned(),
-    }
 }
 
 /// Entries as text and as comma-separated values; `account` is the one whose balance they change.
