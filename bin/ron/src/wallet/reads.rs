@@ -317,19 +317,20 @@ fn fill_upwards<P: EntryPage>(
     read: &impl Fn(Cursors) -> Result<P, String>,
 ) -> Result<(), String> {
     let (entries, _, newer) = all.parts();
-    let mut end = None;
-    while let left @ 1.. = limit.saturating_sub(entries.len() as u64) {
-        // The end moves with the ledger: entries after the one that is newest now are not waited for.
-        let newest = Cursors {
-            before: None,
-            after: None,
-            limit: 1,
-        };
-        let last = end.map_or_else(|| read(newest).map(|mut page| *page.parts().2), Ok)?;
-        end = Some(last);
-        if *newer >= last {
-            break;
-        }
+    let left = |entries: &[HistoryEntry]| limit.saturating_sub(entries.len() as u64);
+    if left(entries) == 0 {
+        return Ok(());
+    }
+    // The end moves with the ledger: entries after the one that is newest now are not waited for.
+    let newest = Cursors {
+        before: None,
+        after: None,
+        limit: 1,
+    };
+    let last = *read(newest)?.parts().2;
+    while *newer < last
+        && let left @ 1.. = left(entries)
+    {
         let mut page = read(Cursors {
             before: None,
             after: Some(*newer),
