@@ -4,7 +4,7 @@ use ron_proto::Account;
 use ron_proto::ledger::{Metadata, PrivateFacts, Receipt};
 use ron_proto::wallet::{HistoryEntry, ItemOutcome, Operation, Transaction};
 
-use super::table::{Column, Form, Out, Table, column, sparse};
+use super::table::{Column, Form, Out, Table, column, csv_lines, sparse};
 
 /// A value as the cell of a table.
 pub fn cell<T: ToString>(value: Option<T>) -> String {
@@ -305,11 +305,10 @@ impl Stream {
                 serde_json::to_string(entry).map_err(|e| e.to_string())?
             ),
             Form::Text => println!("{}", text.lines()[1]),
-            Form::Csv => {
-                let lines = csv.csv()?;
-                let row = lines.split_once('\n').map_or("", |(_, row)| row);
-                print!("{}", if self.begun { row } else { &lines });
+            Form::Csv if self.begun => {
+                print!("{}", csv_lines(csv.rows.iter().map(Vec::as_slice))?);
             }
+            Form::Csv => print!("{}", csv.csv()?),
         }
         self.begun = true;
         Ok(())
