@@ -195,7 +195,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             cursors,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let filters = filters.query();
             let page: HistoryPage = filled(cursors, |cursors| {
                 let query = [filters.clone(), cursors.query()].concat();
@@ -213,12 +213,12 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             by,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let statement = whole(&wallet, &account, (asset, from, until, by))?;
             out.tables(&statement, &as_text(&statement), &as_csv(&statement))?;
         }
         ReadCommand::Accounts { prefix, fresh } => {
-            accounts(&wallet.clone().knowing(fresh.min_seq), prefix, out)?;
+            accounts(&wallet.knowing(fresh.min_seq), prefix, out)?;
         }
         ReadCommand::Holds {
             account,
@@ -226,7 +226,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             state,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let holds = holds(&wallet, &account, asset.as_ref(), state)?;
             out.table(&holds, &of_holds(&holds))?;
         }
@@ -235,7 +235,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             cursors,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let page: FoundTransactions = filled(cursors, |cursors| {
                 let mut query = cursors.query();
                 query.push(("reference", reference.as_str().to_owned()));

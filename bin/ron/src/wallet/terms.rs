@@ -118,7 +118,7 @@ impl FreezeArgs {
 pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
     match command {
         TermsCommand::Account { account, fresh } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let doc = explain(wallet.account(&account, deadline()))?;
             out.table(&doc, &of_account(&doc))?;
             out.note(&state(&doc));
@@ -136,7 +136,7 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
             out.fields(&doc, &fields)
         }
         TermsCommand::TrialBalance { asset, at, fresh } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let doc = explain(wallet.trial_balance(&asset, at, deadline()))?;
             out.table(&doc, &of_trial_balance(&doc))?;
             if matches!(out.form, Form::Text) {
