@@ -10,7 +10,7 @@ use ron_kernel::Deadline;
 use ron_proto::ledger::{PointInTime, TxId};
 use ron_proto::{Account, Asset, IdemKey, SignedAmount};
 
-use self::notify::NotifyCommand;
+use self::caller::CallerCommand;
 use self::reads::ReadCommand;
 use self::table::{Form, Out};
 use self::terms::TermsCommand;
@@ -19,7 +19,7 @@ use crate::layout::Layout;
 use crate::{fleet, token};
 
 mod batch;
-mod notify;
+mod caller;
 mod reads;
 mod show;
 mod table;
@@ -100,7 +100,7 @@ enum Command {
     #[command(flatten)]
     Read(ReadCommand),
     #[command(flatten)]
-    Notify(NotifyCommand),
+    Caller(CallerCommand),
     /// Show a transaction: its receipt, and what you may see of its private side.
     Tx {
         /// Id of the transaction.
@@ -157,7 +157,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
         Command::Show { hold } => show_hold(&wallet, hold, out),
         Command::Read(command) => reads::run(&wallet, command, out),
         Command::Terms(command) => terms::run(&wallet, command, out),
-        Command::Notify(command) => notify::run(&wallet, command, out),
+        Command::Caller(command) => caller::run(&wallet, command, out),
         Command::Write(command) => show::transaction(out, &writes::send(&wallet, command)?),
         Command::Tx { txid } => show::transaction(out, &explain(wallet.tx(txid, deadline()))?),
         Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),

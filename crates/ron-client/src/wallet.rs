@@ -37,10 +37,13 @@ impl WalletClient {
         }
     }
 
-    /// A client whose reads of accounts, assets, entries and holds know this sequence of the ledger, or are refused.
+    /// The same client, whose reads that take `min_seq` know this sequence of the ledger, or are refused.
     #[must_use]
-    pub fn knowing(self, min_seq: Option<u64>) -> Self {
-        Self { min_seq, ..self }
+    pub fn knowing(&self, min_seq: Option<u64>) -> Self {
+        Self {
+            min_seq,
+            ..self.clone()
+        }
     }
 
     pub fn issue(

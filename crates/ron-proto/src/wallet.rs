@@ -2,9 +2,11 @@
 //!
 //! Every POST requires an `Idempotency-Key` header; amounts are decimal strings of minor units.
 
+mod lines;
 mod reads;
 mod terms;
 
+pub use lines::{STATEMENT_COLUMNS, STATEMENT_TEXTS, spreadsheet_text};
 pub use reads::{
     AccountEvents, FoundTransactions, HistoryEntry, HistoryPage, ResumeWebhook, Statement,
     WebhookDoc, WebhookMessage, WebhookState, Webhooks,

@@ -92,10 +92,10 @@ fn limits(
     max_balance_minor: Option<Amount>,
 ) -> Result<Option<AssetLimits>, String> {
     let Some(asset) = asset else {
-        let none = credit_limit.is_none() && max_balance_minor.is_none();
-        return none
-            .then_some(None)
-            .ok_or_else(|| "its limits need asset".to_owned());
+        if credit_limit.is_some() || max_balance_minor.is_some() {
+            return Err("its limits need asset".to_owned());
+        }
+        return Ok(None);
     };
     Ok(Some(AssetLimits {
         asset,
@@ -212,14 +212,12 @@ fn members<'a>(cells: impl Iterator<Item = (&'a str, &'a str)>) -> Map<String, V
             metadata.insert(member.to_owned(), cell.into());
             continue;
         }
-        let number = cell.parse::<u8>().ok().filter(|_| name == "scale");
-        let flag = cell.parse::<bool>().ok().filter(|_| name == "closed");
-        let value = match (number, flag) {
-            (Some(scale), _) => scale.into(),
-            (None, Some(closed)) => closed.into(),
-            (None, None) => cell.into(),
+        let value = match name {
+            "scale" => cell.parse::<u8>().ok().map(Value::from),
+            "closed" => cell.parse::<bool>().ok().map(Value::from),
+            _ => None,
         };
-        line.insert(name.to_owned(), value);
+        line.insert(name.to_owned(), value.unwrap_or_else(|| cell.into()));
     }
     if !metadata.is_empty() {
         line.insert("metadata".to_owned(), metadata.into());

@@ -9,10 +9,12 @@ use ron_proto::ledger::{
     Direction, EntryKind, HoldPage, HoldState, ListedBalance, MetadataMember, Reference,
     StatementTime, TxId,
 };
-use ron_proto::wallet::{FoundTransactions, HistoryEntry, HistoryPage, Statement};
+use ron_proto::wallet::{
+    FoundTransactions, HistoryEntry, HistoryPage, STATEMENT_COLUMNS, Statement,
+};
 use ron_proto::{Account, Asset, SignedAmount, Timestamp};
 
-use super::show::{ENTRY_COLUMNS, Stream, cell, change, entry_cells, of_entries};
+use super::show::{ENTRY_COLUMNS, Stream, entry_cells, of_entries};
 use super::table::{Out, Table};
 use super::{Fresh, deadline, explain};
 
@@ -193,7 +195,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             cursors,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let filters = filters.query();
             let page: HistoryPage = filled(cursors, |cursors| {
                 let query = [filters.clone(), cursors.query()].concat();
@@ -211,12 +213,12 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             by,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let statement = whole(&wallet, &account, (asset, from, until, by))?;
             out.tables(&statement, &as_text(&statement), &as_csv(&statement))?;
         }
         ReadCommand::Accounts { prefix, fresh } => {
-            accounts(&wallet.clone().knowing(fresh.min_seq), prefix, out)?;
+            accounts(&wallet.knowing(fresh.min_seq), prefix, out)?;
         }
         ReadCommand::Holds {
             account,
@@ -224,7 +226,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             state,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let holds = holds(&wallet, &account, asset.as_ref(), state)?;
             out.table(&holds, &of_holds(&holds))?;
         }
@@ -233,7 +235,7 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             cursors,
             fresh,
         } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let page: FoundTransactions = filled(cursors, |cursors| {
                 let mut query = cursors.query();
                 query.push(("reference", reference.as_str().to_owned()));
@@ -315,19 +317,20 @@ fn fill_upwards<P: EntryPage>(
     read: &impl Fn(Cursors) -> Result<P, String>,
 ) -> Result<(), String> {
     let (entries, _, newer) = all.parts();
-    let mut end = None;
-    while let left @ 1.. = limit.saturating_sub(entries.len() as u64) {
-        // The end moves with the ledger: entries after the one that is newest now are not waited for.
-        let newest = Cursors {
-            before: None,
-            after: None,
-            limit: 1,
-        };
-        let last = end.map_or_else(|| read(newest).map(|mut page| *page.parts().2), Ok)?;
-        end = Some(last);
-        if *newer >= last {
-            break;
-        }
+    let left = |entries: &[HistoryEntry]| limit.saturating_sub(entries.len() as u64);
+    if left(entries) == 0 {
+        return Ok(());
+    }
+    // The end moves with the ledger: entries after the one that is newest now are not waited for.
+    let newest = Cursors {
+        before: None,
+        after: None,
+        limit: 1,
+    };
+    let last = *read(newest)?.parts().2;
+    while *newer < last
+        && let left @ 1.. = left(entries)
+    {
         let mut page = read(Cursors {
             before: None,
             after: Some(*newer),
@@ -478,7 +481,7 @@ fn as_text(statement: &Statement) -> Table {
     table.row(sum("opening", statement.from, statement.opening_minor));
     for entry in &statement.entries {
         let mut cells = entry_cells(entry);
-        cells[4] = change(entry, &statement.account);
+        cells[4] = entry.change(&statement.account);
         table.row(cells);
     }
     table.row(sum("closing", statement.until, statement.closing_minor));
@@ -487,39 +490,7 @@ fn as_text(statement: &Statement) -> Table {
 
 /// The lines of `GET /v1/account/{a}/statement?format=csv`.
 fn as_csv(statement: &Statement) -> Table {
-    let mut table = Table::new(&[
-        "seq",
-        "time",
-        "effective_at",
-        "op",
-        "txid",
-        "counterparty",
-        "change_minor",
-        "balance_minor",
-        "reference",
-        "memo",
-    ]);
-    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
-        let (at, balance) = (at.to_string(), balance.to_string());
-        ["", &at, "", name, "", "", "", &balance, "", ""].map(str::to_owned)
-    };
-    table.row(sum("opening", statement.from, statement.opening_minor));
-    for e in &statement.entries {
-        let credited = e.to.as_ref() == Some(&statement.account);
-        let other = if credited { &e.from } else { &e.to };
-        table.row([
-            e.seq.to_string(),
-            e.ts.to_string(),
-            cell(e.effective_at),
-            e.op.to_string(),
-            cell(e.txid),
-            cell(other.as_ref()),
-            change(e, &statement.account),
-            cell(e.balance_minor),
-            cell(e.reference.as_ref()),
-            cell(e.memo.as_ref()),
-        ]);
-    }
-    table.row(sum("closing", statement.until, statement.closing_minor));
+    let mut table = Table::new(&STATEMENT_COLUMNS);
+    statement.lines(true).for_each(|cells| table.row(cells));
     table
 }

@@ -4,7 +4,7 @@ use ron_proto::Account;
 use ron_proto::ledger::{Metadata, PrivateFacts, Receipt};
 use ron_proto::wallet::{HistoryEntry, ItemOutcome, Operation, Transaction};
 
-use super::table::{Column, Form, Out, Table, column, sparse};
+use super::table::{Column, Form, Out, Table, column, csv_lines, sparse};
 
 /// A value as the cell of a table.
 pub fn cell<T: ToString>(value: Option<T>) -> String {
@@ -259,7 +259,7 @@ fn entry_csv(e: &HistoryEntry, account: Option<&Account>) -> [String; ENTRY_CSV.
         cell(e.to.as_ref()),
         cell(e.asset.as_ref()),
         cell(e.amount_minor),
-        cell(account.map(|account| change(e, account))),
+        cell(account.map(|account| e.change(account))),
         cell(e.balance_minor),
         cell(e.hold),
         cell(e.batch),
@@ -269,19 +269,6 @@ fn entry_csv(e: &HistoryEntry, account: Option<&Account>) -> [String; ENTRY_CSV.
         cell(metadata.and_then(Result::ok)),
         cell(e.effective_at),
     ]
-}
-
-/// What an entry changed in the balance of an account, with its sign.
-pub fn change(e: &HistoryEntry, account: &Account) -> String {
-    let amount = cell(e.amount_minor);
-    let credited = e.to.as_ref() == Some(account);
-    let debited = e.from.as_ref() == Some(account);
-    match (credited, debited) {
-        _ if e.refused.is_some() || !e.op.moves_money() => "0".to_owned(),
-        (true, false) => amount,
-        (false, true) => format!("-{amount}"),
-        _ => "0".to_owned(),
-    }
 }
 
 /// Entries as text and as comma-separated values; `account` is the one whose balance they change.
@@ -318,11 +305,10 @@ impl Stream {
                 serde_json::to_string(entry).map_err(|e| e.to_string())?
             ),
             Form::Text => println!("{}", text.lines()[1]),
-            Form::Csv => {
-                let lines = csv.csv()?;
-                let row = lines.split_once('\n').map_or("", |(_, row)| row);
-                print!("{}", if self.begun { row } else { &lines });
+            Form::Csv if self.begun => {
+                print!("{}", csv_lines(csv.rows.iter().map(Vec::as_slice))?);
             }
+            Form::Csv => print!("{}", csv.csv()?),
         }
         self.begun = true;
         Ok(())

@@ -1,5 +1,6 @@
 //! How `ron wallet` prints: aligned text, comma-separated values, or JSON.
 
+use ron_proto::wallet::spreadsheet_text;
 use serde::Serialize;
 
 /// The form of what is printed.
@@ -91,7 +92,14 @@ impl Table {
 pub fn csv_lines<'a>(rows: impl IntoIterator<Item = &'a [String]>) -> Result<String, String> {
     let mut csv = csv::Writer::from_writer(Vec::new());
     for row in rows {
-        let cells = row.iter().map(|cell| guarded(cell));
+        // A payer chooses the reference that a payee reads.
+        let cells = row.iter().map(|cell| {
+            if is_number(cell) {
+                cell.clone()
+            } else {
+                spreadsheet_text(cell)
+            }
+        });
         csv.write_record(cells).map_err(|e| e.to_string())?;
     }
     let bytes = csv.into_inner().map_err(|e| e.to_string())?;
@@ -102,15 +110,6 @@ pub fn csv_lines<'a>(rows: impl IntoIterator<Item = &'a [String]>) -> Result<Str
 fn is_number(cell: &str) -> bool {
     let digits = cell.strip_prefix('-').unwrap_or(cell);
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-}
-
-/// A cell as a spreadsheet may have it. Spreadsheets run what begins like a formula, and a payer chooses the reference
-/// that a payee reads.
-fn guarded(cell: &str) -> String {
-    match cell.bytes().next() {
-        Some(b'=' | b'+' | b'-' | b'@') if !is_number(cell) => format!("'{cell}"),
-        _ => cell.to_owned(),
-    }
 }
 
 fn aligned(cells: &[String], widths: &[usize]) -> String {

@@ -11,7 +11,7 @@ use ron_proto::{Account, Amount, Asset, SignedAmount};
 
 use super::show::{cell, transaction};
 use super::table::{Form, Out, Table};
-use super::writes::{Key, Once, Remark};
+use super::writes::{Once, Remark};
 use super::{Fresh, deadline, explain};
 
 #[derive(Subcommand)]
@@ -106,19 +106,19 @@ pub struct FreezeArgs {
 }
 
 impl FreezeArgs {
-    fn request(self) -> Result<(Key, Account, FreezeAccount), String> {
+    fn request(self) -> Result<(Once, Account, FreezeAccount), String> {
         let request = FreezeAccount {
             sides: self.sides,
             details: self.remark.details()?,
         };
-        Ok((self.once.key()?, self.account, request))
+        Ok((self.once, self.account, request))
     }
 }
 
 pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
     match command {
         TermsCommand::Account { account, fresh } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let doc = explain(wallet.account(&account, deadline()))?;
             out.table(&doc, &of_account(&doc))?;
             out.note(&state(&doc));
@@ -136,7 +136,7 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
             out.fields(&doc, &fields)
         }
         TermsCommand::TrialBalance { asset, at, fresh } => {
-            let wallet = wallet.clone().knowing(fresh.min_seq);
+            let wallet = wallet.knowing(fresh.min_seq);
             let doc = explain(wallet.trial_balance(&asset, at, deadline()))?;
             out.table(&doc, &of_trial_balance(&doc))?;
             if matches!(out.form, Form::Text) {
@@ -176,25 +176,19 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
                 }),
                 details: remark.details()?,
             };
-            let key = once.key()?;
-            key.explain(
-                wallet,
-                wallet.set_account(key.idem(), &account, &request, deadline()),
-            )
+            once.send(wallet, |key, by| {
+                wallet.set_account(key, &account, &request, by)
+            })
         }
         TermsCommand::Freeze(args) => {
-            let (key, account, request) = args.request()?;
-            key.explain(
-                wallet,
-                wallet.freeze(key.idem(), &account, &request, deadline()),
-            )
+            let (once, account, request) = args.request()?;
+            once.send(wallet, |key, by| wallet.freeze(key, &account, &request, by))
         }
         TermsCommand::Unfreeze(args) => {
-            let (key, account, request) = args.request()?;
-            key.explain(
-                wallet,
-                wallet.unfreeze(key.idem(), &account, &request, deadline()),
-            )
+            let (once, account, request) = args.request()?;
+            once.send(wallet, |key, by| {
+                wallet.unfreeze(key, &account, &request, by)
+            })
         }
         TermsCommand::SetAsset {
             asset,
@@ -208,11 +202,9 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
                 title,
                 details: remark.details()?,
             };
-            let key = once.key()?;
-            key.explain(
-                wallet,
-                wallet.set_asset(key.idem(), &asset, &request, deadline()),
-            )
+            once.send(wallet, |key, by| {
+                wallet.set_asset(key, &asset, &request, by)
+            })
         }
         TermsCommand::Account { .. }
         | TermsCommand::Asset { .. }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, WalletClient};
-use ron_kernel::{Clock as _, OsRandom, Random as _, SystemClock};
+use ron_kernel::{Clock as _, Deadline, OsRandom, Random as _, SystemClock};
 use ron_proto::ledger::{Details, EntryKind, Memo, Metadata, MetadataMember, Reference, TxId};
 use ron_proto::wallet::{
     Burn, Capture, HoldMoney, IssueMoney, Operation, Remarks, Reverse, Transaction, Transfer,
@@ -55,6 +55,13 @@ pub enum WriteCommand {
         #[command(flatten)]
         end: HoldEnd,
     },
+    #[command(flatten)]
+    FollowUp(FollowUp),
+}
+
+/// What concerns an earlier entry.
+#[derive(Subcommand)]
+pub enum FollowUp {
     /// Pay out of a hold.
     Capture {
         /// Id of the hold.
@@ -200,6 +207,16 @@ impl Once {
         let key = self.key.map_or_else(random, Ok);
         key.map(Key).map_err(|e| format!("{e}"))
     }
+
+    /// Sends a write under the key.
+    pub fn send(
+        self,
+        wallet: &WalletClient,
+        write: impl FnOnce(&IdemKey, Deadline) -> Result<Transaction, ClientError>,
+    ) -> Result<Transaction, String> {
+        let key = self.key()?;
+        key.explain(wallet, write(key.idem(), deadline()))
+    }
 }
 
 /// The key under which a write is sent.
@@ -256,8 +273,9 @@ pub fn send(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction,
                 amount_minor: money.amount,
                 details: money.remark.details()?,
             };
-            let key = money.once.key()?;
-            key.explain(wallet, wallet.issue(key.idem(), &request, deadline()))
+            money
+                .once
+                .send(wallet, |key, by| wallet.issue(key, &request, by))
         }
         WriteCommand::Transfer { from, to, debit } => {
             let request = Transfer {
@@ -268,8 +286,9 @@ pub fn send(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction,
                 amount_minor: debit.amount,
                 details: debit.remark.details()?,
             };
-            let key = debit.once.key()?;
-            key.explain(wallet, wallet.transfer(key.idem(), &request, deadline()))
+            debit
+                .once
+                .send(wallet, |key, by| wallet.transfer(key, &request, by))
         }
         WriteCommand::Burn { from, debit } => {
             let request = Burn {
@@ -279,18 +298,18 @@ pub fn send(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction,
                 amount_minor: debit.amount,
                 details: debit.remark.details()?,
             };
-            let key = debit.once.key()?;
-            key.explain(wallet, wallet.burn(key.idem(), &request, deadline()))
+            debit
+                .once
+                .send(wallet, |key, by| wallet.burn(key, &request, by))
         }
         WriteCommand::Hold { from, debit, end } => hold(wallet, from, debit, &end),
-        of_earlier => follow_up(wallet, of_earlier),
+        WriteCommand::FollowUp(command) => follow_up(wallet, command),
     }
 }
 
-/// Sends what concerns an earlier entry.
-fn follow_up(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction, String> {
+fn follow_up(wallet: &WalletClient, command: FollowUp) -> Result<Transaction, String> {
     match command {
-        WriteCommand::Capture {
+        FollowUp::Capture {
             hold,
             to,
             amount,
@@ -304,13 +323,9 @@ fn follow_up(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction
                 ends_hold,
                 details: remark.details()?,
             };
-            let key = once.key()?;
-            key.explain(
-                wallet,
-                wallet.capture(key.idem(), hold, &request, deadline()),
-            )
+            once.send(wallet, |key, by| wallet.capture(key, hold, &request, by))
         }
-        WriteCommand::Reverse {
+        FollowUp::Reverse {
             tx,
             amount,
             remark,
@@ -320,23 +335,14 @@ fn follow_up(wallet: &WalletClient, command: WriteCommand) -> Result<Transaction
                 amount_minor: amount,
                 details: remark.details()?,
             };
-            let key = once.key()?;
-            key.explain(wallet, wallet.reverse(key.idem(), tx, &request, deadline()))
+            once.send(wallet, |key, by| wallet.reverse(key, tx, &request, by))
         }
-        WriteCommand::Release { hold, remark, once } => {
+        FollowUp::Release { hold, remark, once } => {
             let request = Remarks {
                 details: remark.details()?,
             };
-            let key = once.key()?;
-            key.explain(
-                wallet,
-                wallet.release(key.idem(), hold, &request, deadline()),
-            )
+            once.send(wallet, |key, by| wallet.release(key, hold, &request, by))
         }
-        WriteCommand::Issue { .. }
-        | WriteCommand::Transfer { .. }
-        | WriteCommand::Burn { .. }
-        | WriteCommand::Hold { .. } => Err("this command concerns no earlier entry".to_owned()),
     }
 }
 

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::ledger::{FoundEntry, StatementTime};
-use ron_proto::wallet::{HistoryEntry, Statement, WalletAction};
-use ron_proto::{Asset, Problem, SignedAmount, Timestamp, scope};
+use ron_proto::wallet::{
+    HistoryEntry, STATEMENT_COLUMNS, STATEMENT_TEXTS, Statement, WalletAction, spreadsheet_text,
+};
+use ron_proto::{Asset, Problem, Timestamp, scope};
 
 use super::history::{MIN_SEQ, given};
 use super::{Api, PAGE, page_limit, param, sequence, viewer};
@@ -121,66 +123,18 @@ fn link(doc: &Statement, next: u64, limit: u64) -> String {
     )
 }
 
-/// Lines of a statement. The first page begins with the opening balance, the last one ends with the
-/// closing balance.
+/// The page as comma-separated values.
 fn to_csv(doc: &Statement, first: bool) -> Result<Vec<u8>, csv::Error> {
     let mut out = csv::Writer::from_writer(Vec::new());
-    out.write_record([
-        "seq",
-        "time",
-        "effective_at",
-        "op",
-        "txid",
-        "counterparty",
-        "change_minor",
-        "balance_minor",
-        "reference",
-        "memo",
-    ])?;
-    let sum = |name: &str, at: Timestamp, balance: SignedAmount| {
-        let (at, balance) = (at.to_string(), balance.to_string());
-        ["", &at, "", name, "", "", "", &balance, "", ""].map(str::to_owned)
-    };
-    if first {
-        out.write_record(sum("opening", doc.from, doc.opening_minor))?;
-    }
-    for e in &doc.entries {
-        let credited = e.to.as_ref() == Some(&doc.account);
-        let own = credited && e.from.as_ref() == Some(&doc.account);
-        let other = if credited { &e.from } else { &e.to };
-        let amount = e.amount_minor.map(|a| a.to_string()).unwrap_or_default();
-        let change = match (own, credited) {
-            (true, _) => "0".to_owned(),
-            (false, true) => amount,
-            (false, false) => format!("-{amount}"),
-        };
-        let text = |value: Option<String>| value.unwrap_or_default();
-        out.write_record([
-            e.seq.to_string(),
-            e.ts.to_string(),
-            text(e.effective_at.map(|at| at.to_string())),
-            e.op.to_string(),
-            text(e.txid.map(|id| id.to_string())),
-            text(other.as_ref().map(ToString::to_string)),
-            change,
-            text(e.balance_minor.map(|b| b.to_string())),
-            text(e.reference.as_ref().map(|r| cell(r.as_str()))),
-            text(e.memo.as_ref().map(|m| cell(m.as_str()))),
-        ])?;
-    }
-    if doc.next.is_none() {
-        out.write_record(sum("closing", doc.until, doc.closing_minor))?;
+    out.write_record(STATEMENT_COLUMNS)?;
+    for mut cells in doc.lines(first) {
+        for text in &mut cells[STATEMENT_TEXTS] {
+            *text = spreadsheet_text(text);
+        }
+        out.write_record(cells)?;
     }
     out.into_inner()
         .map_err(|e| csv::Error::from(e.into_error()))
-}
-
-/// A text of a caller as a cell. Spreadsheets run what begins like a formula.
-fn cell(text: &str) -> String {
-    match text.bytes().next() {
-        Some(b'=' | b'+' | b'-' | b'@') => format!("'{text}"),
-        _ => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

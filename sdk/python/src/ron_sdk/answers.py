@@ -37,15 +37,12 @@ class Receipt:
 
     @classmethod
     def read(cls, raw: Any) -> "Receipt":
-        try:
-            return cls(
-                txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
-                source=raw.get("from"), to=raw.get("to"), asset=raw.get("asset"),
-                amount=optional_int(raw.get("amount_minor")), hold=raw.get("hold"), batch=raw.get("batch"),
-                reverses=raw.get("reverses"), raw=raw,
-            )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UnexpectedAnswer(f"not a receipt: {error!r}") from error
+        return typed(lambda: cls(
+            txid=raw["txid"], op=raw["op"], seq=raw["seq"], ts=raw["ts"], receipt_hash=raw["receipt_hash"],
+            source=raw.get("from"), to=raw.get("to"), asset=raw.get("asset"),
+            amount=optional_int(raw.get("amount_minor")), hold=raw.get("hold"), batch=raw.get("batch"),
+            reverses=raw.get("reverses"), raw=raw,
+        ), "not a receipt")
 
 
 @dataclass(frozen=True)

@@ -153,9 +153,9 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def typed(read: Callable[[], T]) -> T:
-    """The typed form of an answer."""
+def typed(read: Callable[[], T], fault: str = "an answer without what was expected") -> T:
+    """The typed form of an answer; ``fault`` is what an answer of another form is called."""
     try:
         return read()
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UnexpectedAnswer(f"an answer without what was expected: {error!r}") from error
+        raise UnexpectedAnswer(f"{fault}: {error!r}") from error

@@ -9,7 +9,7 @@ use super::table::{Form, Out, Table, column, sparse};
 use super::{deadline, explain};
 
 #[derive(Subcommand)]
-pub enum NotifyCommand {
+pub enum CallerCommand {
     /// Show what the token may still spend: its caveats ceiling.total and ceiling.daily.
     Budget,
     /// List the webhook endpoints of the tenant, and how far each is.
@@ -24,14 +24,14 @@ pub enum NotifyCommand {
     },
 }
 
-pub fn run(wallet: &WalletClient, command: NotifyCommand, out: Out) -> Result<(), String> {
+pub fn run(wallet: &WalletClient, command: CallerCommand, out: Out) -> Result<(), String> {
     match command {
-        NotifyCommand::Budget => budget(wallet, out),
-        NotifyCommand::Webhooks => {
+        CallerCommand::Budget => budget(wallet, out),
+        CallerCommand::Webhooks => {
             let doc = explain(wallet.webhooks(deadline()))?;
             out.table(&doc, &of_webhooks(&doc.webhooks))
         }
-        NotifyCommand::ResumeWebhook { name, after } => {
+        CallerCommand::ResumeWebhook { name, after } => {
             let request = ResumeWebhook { after };
             let doc = explain(wallet.resume_webhook(&name, &request, deadline()))?;
             out.table(&doc, &of_webhooks(std::slice::from_ref(&doc)))
