@@ -66,6 +66,7 @@ pub fn cores() -> usize {
 
 pub mod chan {
     //! The bounded channel under every queue.
+    use std::convert::Infallible;
     use std::time::Instant;
 
     use crossbeam_channel::select;
@@ -81,7 +82,7 @@ pub mod chan {
 
     /// Waits for an item, the last sender's end, the opening of a gate, or the time `at`. When several are ready, any
     /// of them may come first.
-    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, ()> {
+    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, Infallible> {
         select! {
             recv(rx) -> got => got.map_or(Selected::Disconnected, Selected::First),
             recv(gate.opened) -> _ => Selected::Opened,

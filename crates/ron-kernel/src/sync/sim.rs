@@ -46,6 +46,7 @@ pub fn fill_random(out: &mut [u8]) -> bool {
 
 pub mod chan {
     //! The bounded channel under every queue.
+    use std::convert::Infallible;
     use std::time::Instant;
 
     use ron_sim::chan::select;
@@ -55,7 +56,7 @@ pub mod chan {
     use crate::sync::Selected;
 
     /// See `recv_or` in `real.rs`.
-    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, ()> {
+    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, Infallible> {
         match select(&[rx, gate], Some(at)) {
             None => Selected::TimedOut,
             Some(0) => rx.take().map_or(Selected::Disconnected, Selected::First),
