@@ -24,34 +24,34 @@ pub(crate) struct Part {
 }
 
 /// The kernel's models, which also run under the simulator.
-pub(crate) const KERNEL: &Part = &PARTS[0];
+pub(crate) const KERNEL: Part = Part {
+    name: "kernel",
+    sources: &["crates/ron-kernel/src"],
+    package: "ron-kernel",
+    target: "--lib",
+    prefix: "models::",
+    mutants: &[
+        ("queue", "models::queue::after_intake"),
+        ("hook", "models::queue::hooks"),
+        ("wait", "models::queue::waiting"),
+        ("ring", "models::ring::what_is"),
+        ("snapshot", "models::swap"),
+        ("snapshot", "models::ring::no_subscription"),
+        ("reply", "models::slot::a_reply"),
+        ("credits", "models::slot::credits"),
+        ("restart", "models::threads::restart"),
+        ("drain", "models::threads::a_drain"),
+        ("late", "models::threads::no_thread"),
+        ("hang", "models::hanging::every_seat"),
+        ("hang", "models::hanging::callers"),
+        ("publish", "models::console::requests"),
+        ("report", "models::console::no_report"),
+        ("asked", "models::console::requests"),
+    ],
+};
 
 const PARTS: [Part; 4] = [
-    Part {
-        name: "kernel",
-        sources: &["crates/ron-kernel/src"],
-        package: "ron-kernel",
-        target: "--lib",
-        prefix: "models::",
-        mutants: &[
-            ("queue", "models::queue::after_intake"),
-            ("hook", "models::queue::hooks"),
-            ("wait", "models::queue::waiting"),
-            ("ring", "models::ring::what_is"),
-            ("snapshot", "models::swap"),
-            ("snapshot", "models::ring::no_subscription"),
-            ("reply", "models::slot::a_reply"),
-            ("credits", "models::slot::credits"),
-            ("restart", "models::threads::restart"),
-            ("drain", "models::threads::a_drain"),
-            ("late", "models::threads::no_thread"),
-            ("hang", "models::hanging::every_seat"),
-            ("hang", "models::hanging::callers"),
-            ("publish", "models::console::requests"),
-            ("report", "models::console::no_report"),
-            ("asked", "models::console::requests"),
-        ],
-    },
+    KERNEL,
     Part {
         name: "wallet",
         sources: &["crates/svc-wallet/src"],

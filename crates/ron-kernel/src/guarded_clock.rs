@@ -66,8 +66,10 @@ pub struct GuardedClock {
     gap_max: i64,
     /// The believed date minus the time since boot.
     offset: AtomicI64,
-    /// What `offset` was, and the time since boot, when the present day's steps began to count.
-    day: (AtomicI64, AtomicI64),
+    /// What `offset` was when the present day's steps began to count.
+    day_offset: AtomicI64,
+    /// When they began to count, as time since boot.
+    day_since: AtomicI64,
     /// Whether `doubt` has a value, so that most calls take no lock.
     doubted: AtomicBool,
     doubt: Mutex<Option<Doubt>>,
@@ -100,15 +102,13 @@ impl GuardedClock {
 
     /// Believes the source's first date.
     pub fn over(source: impl DateSource, gap_max: Duration) -> Self {
-        let dates = source.dates();
+        let Dates { boot, wall } = source.dates();
         Self {
             source: Box::new(source),
             gap_max: i64::try_from(gap_max.as_millis()).unwrap_or(i64::MAX),
-            offset: AtomicI64::new(dates.wall - dates.boot),
-            day: (
-                AtomicI64::new(dates.wall - dates.boot),
-                AtomicI64::new(dates.boot),
-            ),
+            offset: AtomicI64::new(wall - boot),
+            day_offset: AtomicI64::new(wall - boot),
+            day_since: AtomicI64::new(boot),
             doubted: AtomicBool::new(false),
             doubt: Mutex::new(None),
         }
@@ -121,7 +121,7 @@ impl GuardedClock {
         let believed = self.offset.load(Ordering::Relaxed);
         if !self.doubted.load(Ordering::Relaxed)
             && (offset - believed).abs() <= FOLLOWED_MS
-            && (offset - self.day.0.load(Ordering::Relaxed)).abs() <= STEP_MS
+            && (offset - self.day_offset.load(Ordering::Relaxed)).abs() <= STEP_MS
         {
             if offset != believed {
                 self.offset.store(offset, Ordering::Relaxed);
@@ -149,22 +149,23 @@ impl GuardedClock {
     /// Believes a date from now on, whatever was moved before.
     fn anchor(&self, boot: i64, offset: i64) {
         self.offset.store(offset, Ordering::Relaxed);
-        self.day.0.store(offset, Ordering::Relaxed);
-        self.day.1.store(boot, Ordering::Relaxed);
+        self.day_offset.store(offset, Ordering::Relaxed);
+        self.day_since.store(boot, Ordering::Relaxed);
     }
 
     /// Whether following the offset moves the date by at most an hour within a day. Called with the
     /// lock of `doubt`.
     fn in_budget(&self, boot: i64, offset: i64) -> bool {
-        let moved = |from: &AtomicI64| (offset - from.load(Ordering::Relaxed)).abs();
-        if moved(&self.day.0) <= STEP_MS {
+        if (offset - self.day_offset.load(Ordering::Relaxed)).abs() <= STEP_MS {
             return true;
         }
-        if boot - self.day.1.load(Ordering::Relaxed) < BUDGET_MS {
+        if boot - self.day_since.load(Ordering::Relaxed) < BUDGET_MS {
             return false;
         }
-        self.anchor(boot, self.offset.load(Ordering::Relaxed));
-        moved(&self.day.0) <= STEP_MS
+        // The day is over: the next one begins at the believed date.
+        let believed = self.offset.load(Ordering::Relaxed);
+        self.anchor(boot, believed);
+        (offset - believed).abs() <= STEP_MS
     }
 
     fn judge(&self, doubt: &mut Option<Doubt>, Dates { boot, wall }: Dates) -> Change {
@@ -175,18 +176,17 @@ impl GuardedClock {
             .as_ref()
             .filter(|doubt| (offset - doubt.offset).abs() <= FOLLOWED_MS);
         let stayed = known.is_some_and(|doubt| boot - doubt.since >= STAYS_MS);
-        let small = by.abs() <= FOLLOWED_MS || (by.abs() <= STEP_MS && stayed);
+        let back = start.is_none() && by.abs() <= FOLLOWED_MS;
+        let step = stayed && by.abs() <= STEP_MS;
         let followed = if start.is_some_and(|(from, to)| (from..=to).contains(&wall)) {
             self.anchor(boot, offset);
             Some("it is not before the newest entry any more, nor too far after it")
-        } else if !small || !self.in_budget(boot, offset) {
+        } else if !(back || step) || !self.in_budget(boot, offset) {
             None
-        } else if start.is_none() && by.abs() <= FOLLOWED_MS {
+        } else if back {
             Some("it came back")
-        } else if stayed {
-            Some("a step of at most one hour has stayed for a minute")
         } else {
-            None
+            Some("a step of at most one hour has stayed for a minute")
         };
         if let Some(why) = followed {
             self.offset.store(offset, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Clock for GuardedClock {
         let newest = i64::try_from(newest_ms).unwrap_or(i64::MAX);
         let (from, to) = (newest, newest.saturating_add(self.gap_max));
         let mut doubt = self.doubt.lock();
-        // What was told before is newer: that is compared with.
+        // Of several records the newest counts; an earlier call has given a newer one.
         let known = doubt.as_ref().and_then(|doubt| doubt.start);
         if known.is_some_and(|(from, _)| from >= newest) {
             return;
@@ -384,7 +384,7 @@ mod tests {
                 let days = passed / DAY + 1;
                 assert!(moved <= (days + 1) * STEP_MS, "{moved} ms in {passed} ms");
                 if clock.alarm().is_some() {
-                    // The one who moves it starts again from the service's own date.
+                    // The steps begin again at the service's own date.
                     ahead = moved;
                     set.pass(STAYS_MS);
                     passed += STAYS_MS;

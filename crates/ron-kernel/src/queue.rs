@@ -252,7 +252,7 @@ impl<T> Receiver<T> {
                 Recv::Item(item)
             }
             Selected::Disconnected => Recv::Closed,
-            Selected::Opened | Selected::Second(()) => Recv::Shutdown,
+            Selected::Opened => Recv::Shutdown,
             Selected::TimedOut => Recv::Timeout,
         }
     }

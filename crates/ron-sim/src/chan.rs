@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::fault;
 use crate::time;
-use crate::world::{Object, is_simulated, wait_for};
+use crate::world::{Object, wait_for};
 
 #[derive(Debug)]
 struct State<T> {
@@ -232,12 +232,12 @@ impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.senders -= 1;
-        let last = state.senders == 0;
-        drop(state);
-        if last {
-            self.0.items.point("was the last to send to");
-            self.0.items.wake_all();
+        if state.senders > 0 {
+            return;
         }
+        drop(state);
+        self.0.items.point("was the last to send to");
+        self.0.items.wake_all();
     }
 }
 
@@ -245,19 +245,15 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.receivers -= 1;
-        // As in crossbeam: the last receiver drops the items that are left.
-        let left = if state.receivers == 0 {
-            std::mem::take(&mut state.items)
-        } else {
-            VecDeque::new()
-        };
-        let last = state.receivers == 0;
-        drop(state);
-        if last {
-            self.0.room.point("was the last to receive from");
-            self.0.room.wake_all();
+        if state.receivers > 0 {
+            return;
         }
-        drop(left);
+        // As in crossbeam: the last receiver drops the items that are left.
+        let left = std::mem::take(&mut state.items);
+        drop(state);
+        self.0.room.point("was the last to receive from");
+        self.0.room.wake_all();
+        drop(left); // outside of the lock: their destructors may use the simulator
     }
 }
 
@@ -306,8 +302,7 @@ pub fn select(sources: &[&dyn Source], at: Option<Instant>) -> Option<usize> {
             0 if !in_time => return None,
             0 => {}
             1 => return Some(ready[0]),
-            n if is_simulated() => return Some(ready[fault::choose(n as u64) as usize]),
-            _ => return Some(ready[0]),
+            n => return Some(ready[fault::choose(n as u64) as usize]), // the first, outside of a run
         }
         in_time = wait_for("waits for", &objects, at);
     }

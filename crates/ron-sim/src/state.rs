@@ -25,10 +25,10 @@ pub enum Life {
 /// What a thread waits for.
 #[derive(Debug)]
 pub struct Wait {
-    op: &'static str,
+    pub op: &'static str,
     /// Any of them ends the wait.
-    objects: Vec<u32>,
-    deadline: Option<u64>,
+    pub objects: Vec<u32>,
+    pub deadline: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -317,19 +317,14 @@ impl State {
     }
 
     /// Begins a wait of the current thread.
-    pub fn begin_wait(&mut self, me: u32, wait: (&'static str, Vec<u32>, Option<u64>)) {
-        let (op, objects, deadline) = wait;
-        for object in &objects {
+    pub fn begin_wait(&mut self, me: u32, wait: Wait) {
+        for object in &wait.objects {
             self.objects.begin_wait(*object, me);
         }
-        if let Some(at) = deadline {
+        if let Some(at) = wait.deadline {
             self.deadlines.insert((at, me));
         }
-        self.thread(me).wait = Some(Wait {
-            op,
-            objects,
-            deadline,
-        });
+        self.thread(me).wait = Some(wait);
     }
 
     fn end_wait(&mut self, thread: u32, timed_out: bool) {

@@ -76,14 +76,12 @@ impl Trace {
             let _ = write!(line, " {}", describe(kind, name, event.object));
         }
         if event.other != NOTHING {
-            let names = if OF_THREADS.contains(&event.op) {
-                &self.threads
-            } else {
-                &self.groups
+            let names: &[String] = match event.op {
+                CHOSE => &[], // its number is a value
+                op if OF_THREADS.contains(&op) => &self.threads,
+                _ => &self.groups,
             };
-            let name = names.get(event.other as usize);
-            let name = name.filter(|_| event.op != CHOSE);
-            let _ = match name {
+            let _ = match names.get(event.other as usize) {
                 Some(name) => write!(line, " {name}"),
                 None => write!(line, " {}", event.other),
             };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::baton::Baton;
 use crate::failure::Failure;
 use crate::panics;
-use crate::state::{Life, State};
+use crate::state::{Life, State, Wait};
 use crate::trace::{CHOSE, NOTHING};
 
 /// Numbers the runs of a process, so that an object knows which run its number is of. Never part of a trace.
@@ -111,7 +111,7 @@ impl World {
         park_for_ever()
     }
 
-    /// The group that the running thread is in.
+    /// The group that a thread is in.
     pub fn group_of(&self, thread: u32) -> u32 {
         self.state().thread(thread).group
     }
@@ -180,6 +180,15 @@ fn live(me: Me, body: Box<dyn FnOnce() + Send>) {
     world.end(id);
 }
 
+/// Passes the turn to another thread.
+fn hand_over(mut state: MutexGuard<'_, State>, next: u32) {
+    state.run(next);
+    state.switches += 1;
+    let baton = state.thread(next).baton.clone();
+    drop(state);
+    baton.pass();
+}
+
 impl World {
     fn end(&self, me: u32) {
         let mut state = self.enter();
@@ -198,13 +207,7 @@ impl World {
         state.wake_all(end);
         match state.next(me) {
             Err(failure) => self.fail(state, failure),
-            Ok(next) => {
-                state.run(next);
-                state.switches += 1;
-                let baton = state.thread(next).baton.clone();
-                drop(state);
-                baton.pass();
-            }
+            Ok(next) => hand_over(state, next),
         }
     }
 
@@ -225,14 +228,11 @@ impl World {
 impl Me {
     /// Lets `next` run and waits for the turn.
     fn switch(&self, mut state: MutexGuard<'_, State>, next: u32) -> bool {
-        state.run(next);
         if next == self.id {
+            state.run(next);
             drop(state);
         } else {
-            state.switches += 1;
-            let baton = state.thread(next).baton.clone();
-            drop(state);
-            baton.pass();
+            hand_over(state, next);
             self.baton.wait();
         }
         self.world.resumed(self.id)
@@ -286,7 +286,12 @@ impl Me {
         if deadline.is_some_and(|at| at <= state.now) {
             return false;
         }
-        state.begin_wait(self.id, (op, objects, deadline));
+        let wait = Wait {
+            op,
+            objects,
+            deadline,
+        };
+        state.begin_wait(self.id, wait);
         !self.dispatch(state)
     }
 

@@ -5,6 +5,8 @@
 
 #[cfg(any(loom, shuttle))]
 pub mod chan;
+#[cfg(not(sim))]
+mod clock;
 #[cfg(any(loom, shuttle))]
 mod model;
 #[cfg(not(any(loom, shuttle, sim)))]
@@ -12,6 +14,8 @@ mod real;
 #[cfg(sim)]
 mod sim;
 
+#[cfg(not(sim))]
+pub use clock::*;
 #[cfg(any(loom, shuttle))]
 pub use model::*;
 #[cfg(not(any(loom, shuttle, sim)))]
@@ -32,7 +36,27 @@ pub enum Selected<T, U> {
     TimedOut,
 }
 
-/// One half after the other: threads that no point can interrupt add no interleavings.
+/// Runs `body` and returns its panic, if it panicked.
+#[cfg(not(any(loom, shuttle)))]
+pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn std::any::Any + Send>> {
+    // Unwind-safe by use: after a panic the supervisor runs the body again from its start, and the
+    // hang pool drops the handle that the call used.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
+}
+
+/// Cores of the machine that a model or a simulation stands for.
+#[cfg(any(loom, shuttle, sim))]
+pub fn cores() -> usize {
+    2
+}
+
+/// One call after the other on the caller's thread: neither checkers nor the simulator have scoped threads.
+#[cfg(any(loom, shuttle, sim))]
+pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    (0..n).map(f).collect()
+}
+
+/// One half after the other on the caller's thread, as in [`scoped`]; the items between them are all kept.
 #[cfg(any(loom, shuttle, sim))]
 // The same signature as the real one, which may fail.
 #[allow(clippy::unnecessary_wraps)]

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 #[cfg(loom)]
 use loom as checker;
@@ -35,38 +35,6 @@ pub fn mutex<T>(_name: &'static str, value: T) -> Mutex<T> {
 
 pub fn rw_lock<T>(_name: &'static str, value: T) -> RwLock<T> {
     RwLock::new(value)
-}
-
-/// A model has the machine's time; its waits do not end by it.
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// As [`now`].
-pub fn date() -> Duration {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-}
-
-/// As [`now`].
-pub fn uptime() -> Duration {
-    date()
-}
-
-/// As [`now`].
-pub fn uptime_of_process() -> Duration {
-    date()
-}
-
-/// No model has scoped threads.
-pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    (0..n).map(f).collect()
-}
-
-/// Cores of a model.
-pub fn cores() -> usize {
-    2
 }
 
 impl<T> fmt::Debug for Mutex<T> {

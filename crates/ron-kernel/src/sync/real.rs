@@ -1,18 +1,15 @@
 //! The machine's primitives: parking_lot, crossbeam-channel, arc-swap, `std::thread`.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use std::sync::Arc;
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub use std::thread_local;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard as ReadGuard,
     RwLockWriteGuard as WriteGuard,
 };
-use rustix::time::{ClockId, clock_gettime};
 
 /// The item type of a channel that carries nothing: closing it wakes all receivers.
 #[derive(Debug)]
@@ -26,33 +23,6 @@ pub const fn mutex<T>(_name: &'static str, value: T) -> Mutex<T> {
 /// As [`mutex`].
 pub const fn rw_lock<T>(_name: &'static str, value: T) -> RwLock<T> {
     RwLock::new(value)
-}
-
-/// The present of the monotonic clock.
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// The machine's date, since 1970-01-01 UTC; zero for an earlier one.
-pub fn date() -> Duration {
-    SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default()
-}
-
-/// Time since the machine was booted, suspended time included. Nobody can set it.
-pub fn uptime() -> Duration {
-    let boot = clock_gettime(ClockId::Boottime);
-    Duration::new(
-        boot.tv_sec.unsigned_abs(),
-        boot.tv_nsec.unsigned_abs() as u32,
-    )
-}
-
-/// Time since the first call in this process.
-pub fn uptime_of_process() -> Duration {
-    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    START.get_or_init(now).elapsed()
 }
 
 /// Runs `f` on `n` scoped threads; see [`crate::scoped`].
@@ -96,13 +66,14 @@ pub fn cores() -> usize {
 
 pub mod chan {
     //! The bounded channel under every queue.
+    use std::convert::Infallible;
     use std::time::Instant;
 
     use crossbeam_channel::select;
     pub use crossbeam_channel::{Receiver, SendTimeoutError, Sender, TrySendError, bounded};
 
     use super::Gate;
-    use crate::sync::Selected;
+    use crate::sync::{Selected, now};
 
     /// The name is for the simulator.
     pub fn named<T>(_name: &'static str, capacity: usize) -> (Sender<T>, Receiver<T>) {
@@ -111,11 +82,11 @@ pub mod chan {
 
     /// Waits for an item, the last sender's end, the opening of a gate, or the time `at`. When several are ready, any
     /// of them may come first.
-    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, ()> {
+    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, Infallible> {
         select! {
             recv(rx) -> got => got.map_or(Selected::Disconnected, Selected::First),
             recv(gate.opened) -> _ => Selected::Opened,
-            default(at.saturating_duration_since(super::now())) => Selected::TimedOut,
+            default(at.saturating_duration_since(now())) => Selected::TimedOut,
         }
     }
 
@@ -130,16 +101,9 @@ pub mod chan {
             recv(rx) -> got => got.map_or(Selected::Disconnected, Selected::First),
             recv(other) -> got => got.map_or(Selected::Disconnected, Selected::Second),
             recv(gate.opened) -> _ => Selected::Opened,
-            default(at.saturating_duration_since(super::now())) => Selected::TimedOut,
+            default(at.saturating_duration_since(now())) => Selected::TimedOut,
         }
     }
-}
-
-/// Runs `body` and returns its panic, if it panicked.
-pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
-    // Unwind-safe by use: after a panic the supervisor runs the body again from its start, and the
-    // hang pool drops the handle that the call used.
-    catch_unwind(AssertUnwindSafe(body))
 }
 
 /// Closed until it is opened once; opening wakes every waiting thread.

@@ -1,8 +1,6 @@
 //! The same interfaces over the simulator: real threads, one at a time, under a seed and on a virtual clock. Unlike in a
 //! model waits end at their deadlines, and the clock jumps to the next one when all threads wait.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use std::sync::Arc;
 pub use std::sync::atomic::Ordering;
 pub use std::thread_local;
@@ -21,7 +19,7 @@ pub const fn rw_lock<T>(name: &'static str, value: T) -> RwLock<T> {
     RwLock::named(name, value)
 }
 
-/// See `now` in `real.rs`.
+/// See `now` in `clock.rs`.
 pub fn now() -> Instant {
     ron_sim::time::now()
 }
@@ -36,7 +34,7 @@ pub fn uptime() -> Duration {
     ron_sim::time::elapsed()
 }
 
-/// See `uptime_of_process` in `real.rs`.
+/// See `uptime_of_process` in `clock.rs`.
 pub fn uptime_of_process() -> Duration {
     ron_sim::time::elapsed()
 }
@@ -46,24 +44,9 @@ pub fn fill_random(out: &mut [u8]) -> bool {
     ron_sim::fault::fill_random(out)
 }
 
-/// Cores of the simulated machine.
-pub fn cores() -> usize {
-    2
-}
-
-/// Runs `f` for each number, one after the other: threads that no point can interrupt add no interleavings.
-pub fn scoped<R: Send>(n: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    (0..n).map(f).collect()
-}
-
-/// Runs `body` and returns its panic, if it panicked.
-pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
-    // As in `real.rs`.
-    catch_unwind(AssertUnwindSafe(body))
-}
-
 pub mod chan {
     //! The bounded channel under every queue.
+    use std::convert::Infallible;
     use std::time::Instant;
 
     use ron_sim::chan::select;
@@ -73,7 +56,7 @@ pub mod chan {
     use crate::sync::Selected;
 
     /// See `recv_or` in `real.rs`.
-    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, ()> {
+    pub fn recv_or<T>(rx: &Receiver<T>, gate: &Gate, at: Instant) -> Selected<T, Infallible> {
         match select(&[rx, gate], Some(at)) {
             None => Selected::TimedOut,
             Some(0) => rx.take().map_or(Selected::Disconnected, Selected::First),

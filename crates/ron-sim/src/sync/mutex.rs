@@ -1,8 +1,9 @@
 //! A mutex without poisoning.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 
+use super::unless_taken;
 use crate::world::{Object, is_simulated, wait_for};
 
 #[derive(Debug)]
@@ -44,7 +45,7 @@ impl<T> Mutex<T> {
     /// The lock, if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.object.point("tries to lock");
-        let value = self.try_value()?;
+        let value = unless_taken(self.value.try_lock())?;
         self.object.held(true);
         Some(MutexGuard {
             mutex: self,
@@ -56,14 +57,6 @@ impl<T> Mutex<T> {
         self.value
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn try_value(&self) -> Option<std::sync::MutexGuard<'_, T>> {
-        match self.value.try_lock() {
-            Ok(value) => Some(value),
-            Err(TryLockError::Poisoned(value)) => Some(value.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 }
 
@@ -82,7 +75,7 @@ impl<T> MutexGuard<'_, T> {
             return;
         }
         loop {
-            if let Some(value) = self.mutex.try_value() {
+            if let Some(value) = unless_taken(self.mutex.value.try_lock()) {
                 self.value = Some(value);
                 self.mutex.object.held(true);
                 return;

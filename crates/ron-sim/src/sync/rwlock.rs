@@ -2,8 +2,9 @@
 //! readers nor writers are preferred.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{PoisonError, TryLockError, TryLockResult};
+use std::sync::PoisonError;
 
+use super::unless_taken;
 use crate::world::{Object, is_simulated, wait_for};
 
 #[derive(Debug)]
@@ -22,14 +23,6 @@ pub struct ReadGuard<'a, T> {
 pub struct WriteGuard<'a, T> {
     lock: &'a RwLock<T>,
     value: Option<std::sync::RwLockWriteGuard<'a, T>>,
-}
-
-fn unless_taken<G>(tried: TryLockResult<G>) -> Option<G> {
-    match tried {
-        Ok(value) => Some(value),
-        Err(TryLockError::Poisoned(value)) => Some(value.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 impl<T> RwLock<T> {
