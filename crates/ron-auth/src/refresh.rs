@@ -33,12 +33,15 @@ pub(crate) const FETCH_DEADLINE: Duration = Duration::from_secs(3);
 const DEGRADED_AFTER_FAILURES: u32 = 3;
 
 /// Why a read failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
+    #[error("no answer in time")]
     Timeout,
     /// The server wants another credential: 401 or 403.
+    #[error("status {0}")]
     Denied(u16),
     /// What happened, without secrets.
+    #[error("{0}")]
     Failed(String),
 }
 
@@ -213,8 +216,8 @@ impl Refresher {
 
     /// Reads a public document.
     pub fn get(&self, url: &str, within: Duration) -> Result<Vec<u8>, String> {
-        self.get_as(&Credential::none(), url, within)
-            .map_err(|(why, _)| why)
+        let read = self.fetch(&Credential::none(), url, within);
+        read.map_err(|error| error.to_string())
     }
 
     /// Reads a page of the feed, with the service token that the issuer knows this service by.
@@ -231,14 +234,10 @@ impl Refresher {
             }
             None => Credential::none(),
         };
-        let read = self.get_as(&credential, url, within);
-        let denied = match &read {
-            Err((_, denied)) => *denied,
-            Ok(_) => None,
-        };
-        let Some(status) = denied else {
+        let read = self.fetch(&credential, url, within);
+        let Err(FetchError::Denied(status)) = read else {
             self.denied.store(false, Ordering::Relaxed);
-            return read.map_err(|(why, _)| why);
+            return read.map_err(|error| error.to_string());
         };
         let why = denied_because(status, issuer.token_file.is_some());
         // Unlike an outage, this does not end by itself.
@@ -248,28 +247,26 @@ impl Refresher {
         Err(why)
     }
 
-    /// The document, or why not, and the status if the credential was refused.
-    fn get_as(
+    /// Reads a document, and counts a failure.
+    fn fetch(
         &self,
         credential: &Credential,
         url: &str,
         within: Duration,
-    ) -> Result<Vec<u8>, (String, Option<u16>)> {
+    ) -> Result<Vec<u8>, FetchError> {
         let read = self.fetch.get(url, credential, Deadline::within(within));
-        read.map_err(|error| {
-            if error == FetchError::Timeout {
+        match &read {
+            Ok(_) => {}
+            Err(FetchError::Timeout) => {
                 let timeouts = &self.metrics.io_timeouts;
                 timeouts.with_label_values(&["auth_refresh"]).inc();
-            } else {
+            }
+            Err(FetchError::Denied(_) | FetchError::Failed(_)) => {
                 let failures = &self.metrics.upstream_fail;
                 failures.with_label_values(&["svc-passport"]).inc();
             }
-            match error {
-                FetchError::Timeout => ("no answer in time".to_owned(), None),
-                FetchError::Denied(status) => (format!("status {status}"), Some(status)),
-                FetchError::Failed(why) => (why, None),
-            }
-        })
+        }
+        read
     }
 
     /// Counts the ignored keys. A key that the note does not list is a failed read, which is
