@@ -339,7 +339,7 @@ impl RonAuthorizer {
         if keys.is_empty() {
             return Err(AuthReject::NoKeys);
         }
-        if self.clock.alarm().is_some_and(|alarm| alarm.at_start) {
+        if self.clock.date_unknown().is_some() {
             return Err(AuthReject::NoDate);
         }
         let now_s = self.now_s();

@@ -17,6 +17,10 @@ pub trait Clock: Send + Sync + Debug + 'static {
     fn alarm(&self) -> Option<ClockAlarm> {
         None
     }
+    /// The alarm, if the date was wrong at the start: then nothing may be written, and no passport accepted.
+    fn date_unknown(&self) -> Option<ClockAlarm> {
+        self.alarm().filter(|alarm| alarm.at_start)
+    }
     /// Believes the machine's date from now on, on an operator's word.
     fn accept_date(&self) {}
     /// Tells the clock at a start when the newest stored entry was made; 0 when there is none. A date before it, or too far
@@ -36,7 +40,7 @@ pub struct ClockAlarm {
     /// The machine's date minus the date that the clock keeps, in milliseconds.
     pub ahead_ms: i64,
     /// Whether the date was wrong when the service started. Then the clock's date is not known
-    /// either, and nothing may be written.
+    /// either: [`Clock::date_unknown`].
     pub at_start: bool,
 }
 

@@ -90,7 +90,7 @@ impl Gate {
                 ClosedCause::Broken,
                 "an invariant of its books did not hold".to_owned(),
             ),
-            OPEN if !log.poisoned() => match self.clock.alarm().filter(|alarm| alarm.at_start) {
+            OPEN if !log.poisoned() => match self.clock.date_unknown() {
                 Some(alarm) => (ClosedCause::DateUnknown, alarm.to_string()),
                 None => (ClosedCause::DiskFull, self.room.check().err()?.to_string()),
             },

@@ -319,7 +319,7 @@ impl Kms {
     fn may_begin(&self, call: &CallContext) -> Result<(), Refusal> {
         call.in_time()?;
         self.health.check()?;
-        match self.clock.alarm().filter(|alarm| alarm.at_start) {
+        match self.clock.date_unknown() {
             Some(alarm) => Err(Refusal::date_unknown(&alarm)),
             None => Ok(()),
         }

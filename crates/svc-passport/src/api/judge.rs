@@ -36,7 +36,7 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken
     if token.len() > PQ_NARROWED_BYTES_MAX {
         return Err(refused(AuthReject::Oversize, None));
     }
-    if api.clock.alarm().is_some_and(|alarm| alarm.at_start) {
+    if api.clock.date_unknown().is_some() {
         return Err(refused(AuthReject::NoDate, None));
     }
     let (published, now_s) = (api.keys.published(), api.now_s());

@@ -46,16 +46,13 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     });
 }
 
-/// The present in Unix seconds; while the date is in doubt since the start, not earlier than it: the
-/// service's own date goes on from one that it kept at most [`DATE_KEPT_EVERY`] before it stopped.
+/// The present in Unix seconds, or a time after it. While the date is in doubt since the start, the service's own date is
+/// behind: it goes on from one that was kept at most [`DATE_KEPT_EVERY`] before the service stopped.
 fn at_latest(clock: &dyn Clock) -> u64 {
-    let doubted = clock.alarm().is_some_and(|alarm| alarm.at_start);
-    clock.unix_ms() / 1000
-        + if doubted {
-            DATE_KEPT_EVERY.as_secs()
-        } else {
-            0
-        }
+    let behind_s = clock
+        .date_unknown()
+        .map_or(0, |_| DATE_KEPT_EVERY.as_secs());
+    clock.unix_ms() / 1000 + behind_s
 }
 
 fn revoked(body: &RevokeRequest, now_s: u64) -> Result<Revoked, Problem> {
