@@ -11,13 +11,14 @@ use ron_crypto::sign::Ed25519Key;
 use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::b64;
+use ron_tests::consumers::passports_degraded;
 use ron_tests::issuer::{now_s, part};
 use ron_tests::tools::{Process, service, signal, wait_listening};
-use ron_tests::{CALL, Fleet, OwnPlace, http_client, json, metric, ok, own_place, until};
+use ron_tests::{CALL, Fleet, OwnPlace, http_client, metric, ok, own_place, until};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::Ed25519NoteSigner;
 use ron_tlog::tree::Frontier;
-use serde_json::{Value, json};
+use serde_json::json;
 use tempfile::TempDir;
 
 const KEYS: &str = "/.well-known/jwks.json";
@@ -177,16 +178,6 @@ impl Beside {
         fleet.get(&url, Some(token)).status
     }
 
-    /// Why it is degraded: the reason of the cause `passports`.
-    fn degraded_reason(&self, fleet: &Fleet) -> String {
-        let url = format!("http://127.0.0.1:{}/api/v1/status", self.health);
-        let status: Value = json(&fleet.get(&url, None), 200);
-        let planes = status["planes"].as_array().unwrap();
-        let plane = planes.iter().find(|plane| plane["name"] == "passports");
-        let reason = plane.and_then(|plane| plane["reason"].as_str());
-        reason.unwrap_or_default().to_owned()
-    }
-
     /// Reads of the keys so far, good and failed.
     fn reads(&self) -> u64 {
         let line = |result: &str| {
@@ -201,8 +192,9 @@ impl Beside {
 
     /// Waits until it has read the keys served from now on and reports this about them.
     fn says(&self, fleet: &Fleet, why: &str) {
+        let health = format!("http://127.0.0.1:{}", self.health);
         until(&format!("{} says: {why}", self.name), || {
-            self.degraded_reason(fleet).contains(why)
+            passports_degraded(fleet, &health).contains(why)
         });
     }
 }
@@ -340,12 +332,7 @@ fn an_older_note_is_refused_after_a_restart_too_and_a_feed_that_ends_before_it()
 
 /// Why a service of the fleet is degraded.
 fn degraded(fleet: &Fleet, service: &str) -> String {
-    let url = format!("{}/api/v1/status", fleet.health(service));
-    let status = json(&fleet.get(&url, None), 200);
-    let planes = status["planes"].as_array().unwrap().iter();
-    let mut passports = planes.filter(|plane| plane["name"] == "passports");
-    let reason = passports.next().map(|plane| plane["reason"].clone());
-    reason.unwrap_or_default().as_str().unwrap_or("").to_owned()
+    passports_degraded(fleet, &fleet.health(service))
 }
 
 fn trust(fleet: &Fleet, more: &[&str]) -> (bool, String) {

@@ -49,21 +49,19 @@ fn raw(url: &str, method: &str, headers: &[(&str, &str)], body: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Changes a service's configuration and makes the fleet read it again.
-fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> String) {
+/// Changes a service's configuration; returns when the service has it in force.
+pub fn reconfigure(fleet: &Fleet, service: &str, change: impl FnOnce(String) -> String) {
     let path = fleet.dir().join(service).join("config.toml");
     let before = std::fs::read_to_string(&path).unwrap();
     let after = change(before.clone());
     assert_ne!(before, after);
     std::fs::write(&path, after).unwrap();
-    let count = || {
-        let name = format!("{}_config_reloads_total", service.replace('-', "_"));
-        let of = |result: &str| fleet.metric(service, &format!("{name}{{result=\"{result}\"}}"));
-        of("ok")
-    };
-    let reloads = count();
+    let prefix = service.replace('-', "_");
+    let line = format!("{prefix}_config_reloads_total{{result=\"ok\"}} ");
+    let reloads = || fleet.metric(service, &line);
+    let before = reloads();
     signal(fleet.pid(), "-HUP");
-    until("the configuration is read again", || count() > reloads);
+    until("the configuration is read again", || reloads() > before);
 }
 
 #[test]

@@ -6,27 +6,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use ron_auth::service_token;
-use ron_tests::consumers::{CONSUMERS, Source};
+use ron_tests::consumers::{CONSUMERS, Source, passports_degraded};
 use ron_tests::issuer::claims;
-use ron_tests::tools::{Process, service, signal, wait_listening};
+use ron_tests::tools::{Process, service, wait_listening};
 use ron_tests::{Fleet, OwnPlace, SERVICES, json, ok, own_place, ron_on, until};
 use serde_json::{Value, json};
 
-const FEED: &str = "/v1/passport/events";
+use crate::passport_clients::reconfigure;
 
-/// Changes the issuer's configuration; it counts when this returns.
-fn reconfigure(fleet: &Fleet, change: impl FnOnce(String) -> String) {
-    let file = fleet.dir().join("svc-passport/config.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, change(text)).unwrap();
-    let reloads = || {
-        let line = "svc_passport_config_reloads_total{result=\"ok\"} ";
-        fleet.metric("svc-passport", line)
-    };
-    let before = reloads();
-    signal(fleet.pid(), "-HUP");
-    until("the issuer has reloaded", || reloads() > before);
-}
+const FEED: &str = "/v1/passport/events";
 
 /// Revokes by the id of a token, or by a name that no token has.
 fn revoke(fleet: &Fleet, admin: &str, jti: &Value) {
@@ -67,12 +55,12 @@ fn the_feed_is_shown_to_listed_services_and_introspecting_passports_alone() {
     let hash = service_token::hash(&listed);
     let block =
         format!("[[auth.principals]]\nname = \"gateway\"\ntenant = \"ron\"\nsha256 = \"{hash}\"\n");
-    reconfigure(&fleet, |text| {
+    reconfigure(&fleet, "svc-passport", |text| {
         text + &block + "scopes = [\"passport:issue\"]\n"
     });
     assert_eq!(status(&socket, Some(&listed)), 403);
     assert_eq!(status(&socket, Some(&unknown)), 401);
-    reconfigure(&fleet, |text| {
+    reconfigure(&fleet, "svc-passport", |text| {
         text.replace("[\"passport:issue\"]\n", "[\"passport:introspect\"]\n")
     });
     assert_eq!(status(&socket, Some(&listed)), 200);
@@ -90,7 +78,6 @@ fn the_feed_is_shown_to_listed_services_and_introspecting_passports_alone() {
 
 /// A second instance of a service that has a token file of its own.
 struct Follower {
-    name: &'static str,
     read: String,
     health: String,
     token_file: PathBuf,
@@ -100,7 +87,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn start(fleet: &Fleet, name: &'static str, token: &str, more: &[String]) -> Self {
+    fn start(fleet: &Fleet, name: &str, token: &str, more: &[String]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let OwnPlace {
             api,
@@ -121,7 +108,6 @@ impl Follower {
         wait_listening(("127.0.0.1", api));
         let (_, path) = CONSUMERS.iter().find(|(of, _)| *of == name).unwrap();
         Self {
-            name,
             read: format!("http://127.0.0.1:{api}{path}"),
             health: format!("http://127.0.0.1:{health}"),
             token_file,
@@ -137,7 +123,7 @@ impl Follower {
 
     /// Why it is degraded by the cause `passports`; empty when it is not.
     fn degraded(&self, fleet: &Fleet) -> String {
-        degraded(fleet, &self.health)
+        passports_degraded(fleet, &self.health)
     }
 
     fn log(&self) -> String {
@@ -148,16 +134,6 @@ impl Follower {
 fn write_token(path: &Path, token: &str) {
     fs::write(path, format!("{token}\n")).unwrap();
     fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
-}
-
-fn degraded(fleet: &Fleet, health: &str) -> String {
-    let status = json(&fleet.get(&format!("{health}/api/v1/status"), None), 200);
-    let mut planes = status["planes"].as_array().unwrap().iter();
-    let plane = planes.find(|plane| plane["name"] == "passports");
-    let reason = plane
-        .map(|plane| plane["reason"].clone())
-        .unwrap_or_default();
-    reason.as_str().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -219,11 +195,6 @@ fn a_follower_that_is_refused_keeps_its_revocations_and_says_what_to_do() {
         until("it catches up", || follower.status(&fleet, &second) == 401);
         until("it is sound again", || follower.degraded(&fleet).is_empty());
         assert_eq!(follower.status(&fleet, &kept), 200);
-        println!(
-            "{}: {} lines of log",
-            follower.name,
-            follower.log().lines().count()
-        );
     }
 }
 
@@ -267,18 +238,20 @@ fn an_issuer_that_does_not_list_the_scope_is_named_by_its_follower() {
     let fleet = Fleet::start();
     let admin = fleet.token("svc-passport", Some("passport:admin"));
     let health = fleet.health("svc-rewarder");
-    assert_eq!(degraded(&fleet, &health), "");
+    assert_eq!(passports_degraded(&fleet, &health), "");
     let hash = service_token::hash(&fleet.service_token("svc-rewarder", "svc-passport"));
     let (with, without) = (
         format!("scopes = [\"passport:introspect\"]\nsha256 = \"{hash}\""),
         format!("scopes = [\"passport:issue\"]\nsha256 = \"{hash}\""),
     );
-    reconfigure(&fleet, |text| text.replace(&with, &without));
+    reconfigure(&fleet, "svc-passport", |text| text.replace(&with, &without));
     revoke(&fleet, &admin, &json!("wakes"));
     until("it says which scope", || {
-        let why = degraded(&fleet, &health);
+        let why = passports_degraded(&fleet, &health);
         why.contains("status 403") && why.contains("scope passport:introspect")
     });
-    reconfigure(&fleet, |text| text.replace(&without, &with));
-    until("it is sound again", || degraded(&fleet, &health).is_empty());
+    reconfigure(&fleet, "svc-passport", |text| text.replace(&without, &with));
+    until("it is sound again", || {
+        passports_degraded(&fleet, &health).is_empty()
+    });
 }

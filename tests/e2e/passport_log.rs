@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use ron_tests::consumers::passports_degraded;
 use ron_tests::issuer::Rig;
 use ron_tests::tools::{service, signal};
 use ron_tests::{Fleet, copy_tree, json, ok, read_json, ron_on, sqlite, until};
-use serde_json::Value;
 
 /// What the issuer says when it does not start.
 fn refusal(fleet_dir: &Path) -> String {
@@ -152,12 +152,7 @@ fn durably_seen(fleet: &Fleet, service: &str) -> u64 {
 }
 
 fn degraded(fleet: &Fleet, service: &str) -> String {
-    let url = format!("{}/api/v1/status", fleet.health(service));
-    let status: Value = json(&fleet.get(&url, None), 200);
-    let planes = status["planes"].as_array().unwrap().iter();
-    let mut passports = planes.filter(|plane| plane["name"] == "passports");
-    let reason = passports.next().map(|plane| plane["reason"].clone());
-    reason.unwrap_or_default().as_str().unwrap_or("").to_owned()
+    passports_degraded(fleet, &fleet.health(service))
 }
 
 fn balance(fleet: &Fleet, token: &str) -> u16 {

@@ -56,6 +56,15 @@ pub fn reason(reply: &Reply) -> (u16, String) {
     (reply.status, word.to_owned())
 }
 
+/// Why the service with this health address is degraded by the cause `passports`; empty when it is not.
+pub fn passports_degraded(fleet: &Fleet, health: &str) -> String {
+    let status = json(&fleet.get(&format!("{health}/api/v1/status"), None), 200);
+    let planes = status["planes"].as_array().unwrap();
+    let plane = planes.iter().find(|plane| plane["name"] == "passports");
+    let reason = plane.and_then(|plane| plane["reason"].as_str());
+    reason.unwrap_or_default().to_owned()
+}
+
 /// Issues tokens for the operator, without a process for each token.
 pub struct Source {
     url: String,
