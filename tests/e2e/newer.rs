@@ -369,7 +369,7 @@ fn files_of_services_are_for_their_user_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = current();
     let (mut seen, mut open) = (0, Vec::new());
-    // What proves who somebody is, or signs in a service's name.
+    // How many files with a credential or a private key there are, by the end of their names.
     let mut secrets = BTreeMap::new();
     for path in files(dir.path()).keys() {
         let shown = path.strip_prefix(dir.path()).unwrap().display().to_string();

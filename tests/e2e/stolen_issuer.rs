@@ -379,7 +379,7 @@ fn batches_and_the_routes_of_vault_sign_nothing_more() {
     assert_eq!(rig.robot_token().status, 200);
 }
 
-/// Whoever answers at the issuer's address as well could otherwise have services believe another revocation log.
+/// A thief that also answers at the issuer's address could otherwise make services believe another revocation log.
 #[test]
 fn the_note_keeps_its_revocation_log_and_does_not_go_back() {
     let rig = Rig::start();
@@ -387,10 +387,13 @@ fn the_note_keeps_its_revocation_log_and_does_not_go_back() {
     ok(&rig
         .fleet
         .ron(&["token", "revoke", "--epoch", "2", "--reason", "a test"]));
+    let served = || {
+        let reply = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
+        String::from_utf8(reply.body).unwrap()
+    };
     let mut note = String::new();
     until("the note states the epoch", || {
-        let served = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
-        note = String::from_utf8(served.body).unwrap();
+        note = served();
         note.contains("\nepoch 2\n")
     });
     let (text, _) = note.split_once("\n\n").unwrap();
@@ -427,12 +430,7 @@ fn the_note_keeps_its_revocation_log_and_does_not_go_back() {
     ok(&rig
         .fleet
         .ron(&["token", "revoke", "--epoch", "3", "--reason", "a test"]));
-    until("the note states it", || {
-        let served = rig.fleet.get(&rig.url("/v1/passport/policy"), None);
-        String::from_utf8(served.body)
-            .unwrap()
-            .contains("\nepoch 3\n")
-    });
+    until("the note states it", || served().contains("\nepoch 3\n"));
 }
 
 /// A policy signed by a key that is kept outside of the KMS, and pinned in both configurations.
