@@ -1,6 +1,6 @@
 //! Tokens, statements that narrow them, and proofs of possession. Text that the issuer has not signed is never accepted.
-//! Claims that it has signed, however odd, are accepted only within the limits that services rely on. The same for what a
-//! holder signs: a statement only takes away, and a proof is one of its key, for its time.
+//! Claims that it has signed, however odd, are accepted only within the limits that services rely on. The same holds
+//! for what a holder signs: a statement only takes rights away, and a proof counts for its key, request and time alone.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -53,8 +53,8 @@ fn signed(key: &Ed25519Key, header: &str, payload: &[u8]) -> String {
     format!("{input}.{}", b64::url(&key.sign(input.as_bytes())))
 }
 
-/// What the holder signs, with the header of its own key. `data` begins with a brace, or is signed as it is: the members
-/// that no fuzzer finds come before its own.
+/// What the holder signs, with the header of its own key. Where `data` begins as an object, it gets `members` first, which
+/// no fuzzer would find: hashes. Other `data` is signed as it is.
 fn by_holder(typ: &str, members: &str, data: &[u8]) -> String {
     let key = &HOLDER.0;
     let x = b64::url(&key.public());
