@@ -76,8 +76,8 @@ impl SignedNotes {
         let last = signed.get(&key.kid);
         if let Err(what) = last.map_or(Ok(()), |last| last.may_be_followed_by(&next)) {
             return refuse(format!(
-                "the {what} of the note is not that of the last one that this key has signed, or a later one. If the issuer was \
-                 restored from a backup or has a new revocation log, restart ron-kms; otherwise its credential is in other hands"
+                "the {what} of the note does not follow that of the last note that this key has signed. If the issuer was restored \
+                 from a backup or has a new revocation log, restart ron-kms; otherwise another program uses its credential"
             ));
         }
         signed.insert(key.kid.clone(), next);
