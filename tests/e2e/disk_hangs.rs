@@ -196,7 +196,7 @@ fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value)
         (status, &answer["code"]),
         (504, &json!("deadline_exceeded"))
     );
-    // Below `request_deadline`, 5 s, however busy.
+    // Below `request_deadline`, 5 s: an end at that deadline must not pass, however busy the machine is.
     assert!(took < deadline + Duration::from_secs(2), "{took:?}");
     assert!(took + Duration::from_millis(100) > deadline, "{took:?}");
     for counted in [
@@ -350,7 +350,8 @@ impl Wallet {
             mut sets,
         } = own_place(place, "svc-wallet");
         sets.push(format!("ledger.url={}", ledger.url));
-        // One attempt, so that its outcome is unknown within a second; and patience with a busy machine.
+        // One attempt, so that its outcome is unknown within a second. The ledger's silence is borne for longer than by
+        // default, so that a busy machine is not taken for a ledger that hangs.
         let patience = ["tries=1", "silent_after=2s", "hangs_after=5s"];
         sets.extend(patience.map(|set| format!("ledger.{set}")));
         let config = fleet.dir().join("svc-wallet/config.toml");

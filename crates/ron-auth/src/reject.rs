@@ -184,8 +184,8 @@ impl AuthReject {
     }
 
     /// 401 when the identity is missing or invalid, 403 when the request is not allowed, 429 when
-    /// the token's own rate is used up, 503 while the issuer's keys have not been
-    /// read, or the date is not known.
+    /// the token's own rate is used up, 503 while the issuer's keys have not been read
+    /// or the date is not known.
     pub const fn status(self) -> u16 {
         match self {
             Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => 403,
