@@ -65,7 +65,9 @@ impl Service for SvcRewarder {
         } = boot;
         let home = Home::open(data_dir, &*chassis.random)?;
         let disk = chassis.sup.watch_disk("store");
-        let store = watched(home.store(MIGRATIONS)?, &disk);
+        let db = home.root().join("rewarder.db");
+        let store = Store::open(&db, MIGRATIONS).map_err(StartError::failed)?;
+        let store = watched(store, &disk);
         let runs = store
             .read(|db| Ok::<_, StoreError>(db::load(db)?))
             .map_err(StartError::failed)?;

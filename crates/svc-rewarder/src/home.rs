@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ron_kernel::Random;
-use ron_service::{DataDir, Migration, StartError, Store};
+use ron_service::{DataDir, StartError};
 
 /// A tmpfs that every Linux mounts.
 const RAM: &str = "/dev/shm";
@@ -36,16 +36,6 @@ impl Home {
 
     pub fn root(&self) -> &Path {
         &self.root
-    }
-
-    /// Opens the database of the runs; with amnesia on it is an in-memory SQLite database.
-    pub fn store(&self, migrations: &[Migration]) -> Result<Store, StartError> {
-        let store = if self.volatile.is_some() {
-            Store::memory(migrations)
-        } else {
-            Store::open(&self.root.join("rewarder.db"), migrations)
-        };
-        store.map_err(StartError::failed)
     }
 }
 

@@ -27,6 +27,7 @@ mod boot;
 pub mod calculus;
 mod errors;
 mod home;
+mod inline;
 pub mod inputs;
 mod intake;
 mod library;

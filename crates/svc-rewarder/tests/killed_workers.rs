@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 use ron_client::ClientError;
 use ron_kernel::net::{Address, SharedConnection, SharedListener, SharedPoller};
-use ron_kernel::{Net, OsNet, PlaneState, SharedNet};
+use ron_kernel::{Clock, Net, OsNet, PlaneState, SharedClock, SharedNet};
 use ron_proto::rewarder::{ComputeRequest, EpochRun, RunState};
 use ron_proto::values::ContentId;
 use ron_service::Running;
 use serde_json::{Value, json};
-use support::{Caller, by, end, policy, start_on};
+use support::{Caller, by, end, policy, start_on, start_with};
 
 const WORKERS: u32 = 4;
 /// Restarts of a row in a minute.
@@ -183,5 +183,52 @@ fn runs_go_on_while_one_worker_lives_and_readiness_says_how_it_stands() {
     // The artifact writer may be among them: without workers its queue has no sender left.
     let missing = body["missing"].as_array().expect("a list");
     assert!(missing.contains(&json!("rew-work")), "{body}");
+    end(running);
+}
+
+/// The clock of a service, which makes the scheduler panic once when it is told to.
+#[derive(Debug)]
+struct FailingClock(SharedClock, Arc<AtomicBool>);
+
+impl Clock for FailingClock {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn unix_ms(&self) -> u64 {
+        let thread = std::thread::current();
+        let killed = thread.name() == Some("rew-sched") && self.1.swap(false, Ordering::SeqCst);
+        assert!(!killed, "killed by the test");
+        self.0.unix_ms()
+    }
+}
+
+#[test]
+fn a_scheduler_that_panics_keeps_its_runs_in_amnesia_too() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let trigger = armed.clone();
+    let (running, caller) = start_with("amnesia = true", |parts| {
+        parts.clock = Arc::new(FailingClock(parts.clock.clone(), trigger));
+    });
+    let good = caller.inputs(&policy(&json!({})), "acct:a,m,1\nacct:b,m,3\n");
+    let before = compute(&caller, "kept", &good).expect("computed");
+    armed.store(true, Ordering::SeqCst);
+    // Its answer is lost with the scheduler.
+    let _ = compute(&caller, "lethal", &good);
+    until("the scheduler was killed and is back", || {
+        let planes = running.supervisor().planes();
+        let row = planes.iter().find(|plane| plane.name == "rew-sched");
+        row.is_some_and(|row| (row.restarts, row.live) == (1, 1))
+    });
+    let after = compute(&caller, "kept", &good).expect("known");
+    assert_eq!(
+        (after.state, after.commitment),
+        (RunState::Sealed, before.commitment)
+    );
+    let next = compute(&caller, "next", &good).expect("computed");
+    assert_eq!(next.state, RunState::Sealed);
+    end(running);
+    let (running, caller) = start_with("amnesia = true", |_| {});
+    caller.get("/rewarder/epochs/kept", 404);
     end(running);
 }

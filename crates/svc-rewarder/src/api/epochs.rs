@@ -15,6 +15,7 @@ use ron_proto::values::{Account, EpochId};
 use super::{Api, param};
 use crate::calculus::Rules;
 use crate::errors;
+use crate::inline;
 use crate::library::LibraryError;
 use crate::manifest::reader::{ProveError, Reader, prove};
 use crate::manifest::verify::{self, VerifyError};
@@ -272,6 +273,7 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
             "limit must be 1 to {PAYOUT_PAGE_MAX}"
         )));
     }
+    inline::here();
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     if manifest.payouts.is_none() {
@@ -297,6 +299,7 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
 fn proof(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let account: Account = param(request, "account")?;
+    inline::here();
     match prove(&sealed(api, request)?, &account) {
         Ok(proof) => Ok(Response::json(200, &proof)),
         Err(ProveError::NotPaid) => Err(Problem::not_found(

@@ -21,6 +21,7 @@ use ron_proto::rewarder::{ImportKind, UsagePeriod};
 use ron_proto::values::{ContentId, Tenant};
 
 use crate::errors;
+use crate::inline;
 use crate::inputs::import::{Cancel, Format, ImportError, Input, Options, Spill, import_inputs};
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{Positioned, Target};
@@ -94,13 +95,7 @@ impl Intake {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
         // Sorting and hashing stay on this thread: the rew-calc pool is for epochs.
-        let inline = rayon::ThreadPoolBuilder::new()
-            .num_threads(1)
-            .use_current_thread()
-            .build();
-        if let Err(error) = &inline {
-            tracing::warn!(event = "intake_pool", reason = %error, "sorting uses the shared pool");
-        }
+        inline::here();
         loop {
             match self.tasks.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(task) => self.tick(task, &ctx.shutdown),

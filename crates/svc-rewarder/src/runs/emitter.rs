@@ -23,6 +23,7 @@ use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
 use super::{Intent, RunEvent, Update, reason};
 use crate::errors::usage_paid_detail as usage_paid;
+use crate::inline;
 use crate::manifest::reader::Reader;
 use crate::manifest::{dir, source, verify};
 use crate::metrics::Metrics;
@@ -72,6 +73,7 @@ type Step<T> = Result<T, Pause>;
 impl Emitter {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
+        inline::here();
         loop {
             match self.intents.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(intent) => self.tick(&intent, &ctx.shutdown),

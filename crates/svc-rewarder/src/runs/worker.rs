@@ -13,6 +13,7 @@ use ron_proto::rewarder::RunReason;
 use super::progress::Counting;
 use super::{Job, Run, RunEvent, Update, reason};
 use crate::calculus::Usage;
+use crate::inline;
 use crate::inputs::import::Cancel;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
@@ -58,6 +59,7 @@ pub struct Worker {
 impl Worker {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
+        inline::here();
         loop {
             match self.work.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(job) => self.tick(job, &ctx.shutdown),

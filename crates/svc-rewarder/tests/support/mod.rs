@@ -10,7 +10,7 @@ use ron_auth::service_token;
 use ron_client::{Credential, RewarderClient};
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::{Deadline, OsNet, SharedNet};
+use ron_kernel::{Deadline, SharedNet};
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ComputeRequest, POLICY_KIND, SignedPolicy, SnapshotInfo};
 use ron_proto::{b64, jcs};
@@ -32,11 +32,16 @@ pub fn by() -> Deadline {
 
 /// A ready service with these lines at the top of its configuration, and a caller of it.
 pub fn start(top: &str) -> (Running, Caller) {
-    start_on(top, OsNet::shared())
+    start_with(top, |_| {})
 }
 
 /// The same, with these sockets.
 pub fn start_on(top: &str, net: SharedNet) -> (Running, Caller) {
+    start_with(top, |parts| parts.net = net)
+}
+
+/// The same, with other parts.
+pub fn start_with(top: &str, change: impl FnOnce(&mut Parts)) -> (Running, Caller) {
     let token = service_token::generate("tester", &SEED);
     // On a RAM disk: the socket is a file.
     let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -51,7 +56,7 @@ pub fn start_on(top: &str, net: SharedNet) -> (Running, Caller) {
     let file = Some((Path::new("test.toml"), text.as_str()));
     let config = Config::load(&TABLE, file, &|_| None, &[]).expect("a good configuration");
     let mut parts = Parts::ephemeral("svc-rewarder").expect("parts");
-    parts.net = net;
+    change(&mut parts);
     let running = ron_service::start::<SvcRewarder>(config, parts).expect("it starts");
     running.wait_ready(by()).expect("it gets ready");
     let caller = Caller {
@@ -108,6 +113,10 @@ impl Caller {
             Credential::bearer(&self.token),
             self.http.clone(),
         )
+    }
+
+    pub fn token(&self) -> &str {
+        &self.token
     }
 
     /// One call; returns any status.
