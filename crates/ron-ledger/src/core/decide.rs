@@ -101,6 +101,11 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// Prepares for these entries, if there are several.
+    pub fn expect<'b>(&self, ops: impl Iterator<Item = &'b Op>) {
+        self.overlay.state.warm(ops);
+    }
+
     /// Sets the limits for the entries that follow. By default only the limits of the format apply.
     pub const fn set_limits(&mut self, limits: Limits) {
         self.overlay.limits = limits;

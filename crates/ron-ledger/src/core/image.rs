@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ron_proto::ledger::BudgetId;
 use ron_proto::{Asset, ContentId, Timestamp};
+use smallvec::SmallVec;
 
 use super::codec::{DecodeError, In, Out};
 use super::state::{
@@ -234,7 +235,7 @@ fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
     let frozen = terms::sides(i)?;
     let terms = i.option(row_terms)?;
     let n = i.varint()?;
-    let mut balances = Vec::with_capacity(usize::try_from(n).unwrap_or(0).min(16));
+    let mut balances = SmallVec::with_capacity(usize::try_from(n).unwrap_or(0).min(16));
     for _ in 0..n {
         let asset = row_number(i)?;
         balances.push(Balance {

@@ -89,7 +89,12 @@ impl Overlay<'_> {
 
     /// The row of an account, created when it is new; callers have checked the limit with `room`.
     pub(super) fn intern(&mut self, name: &Account) -> u32 {
-        if let Some(ix) = self.find(name) {
+        self.or_new(self.find(name), name)
+    }
+
+    /// The same for a name that was looked up.
+    pub(super) fn or_new(&mut self, found: Option<u32>, name: &Account) -> u32 {
+        if let Some(ix) = found {
             return ix;
         }
         let ix = u32::try_from(self.account_count()).expect("there is room, so fewer than 2^32");

@@ -125,12 +125,12 @@ impl Overlay<'_> {
     }
 
     /// Refuses a new account above the limit of accounts.
-    pub(super) fn room(&self, name: &Account) -> Rule<()> {
-        self.room_among(name, self.limits.accounts.min(ACCOUNTS_MAX))
+    pub(super) fn room(&self, account: Option<u32>) -> Rule<()> {
+        self.room_among(account, self.limits.accounts.min(ACCOUNTS_MAX))
     }
 
-    pub(super) fn room_among(&self, name: &Account, most: u32) -> Rule<()> {
-        if self.account_count() < u64::from(most) || self.find(name).is_some() {
+    pub(super) fn room_among(&self, account: Option<u32>, most: u32) -> Rule<()> {
+        if account.is_some() || self.account_count() < u64::from(most) {
             Ok(())
         } else {
             no(Refusal::Limit(Limit::Accounts(most)))
@@ -150,8 +150,8 @@ impl Overlay<'_> {
     }
 
     /// Refuses to credit an account that is closed or frozen.
-    pub(super) fn may_credit(&self, name: &Account) -> Rule<()> {
-        match self.find(name).map(|ix| self.row(ix)) {
+    pub(super) fn may_credit(&self, account: Option<u32>) -> Rule<()> {
+        match account.map(|ix| self.row(ix)) {
             Some(row) if row.is_closed() => no(Refusal::AccountClosed),
             Some(row) if row.frozen.credits() => no(Refusal::AccountFrozen),
             _ => Ok(()),
@@ -162,13 +162,12 @@ impl Overlay<'_> {
     /// operator's. Money that the account itself pays does not raise its balance.
     fn check_credit(
         &self,
-        name: &Account,
+        to: Option<u32>,
         asset: Option<u32>,
         amount: u128,
         payer: Option<u32>,
     ) -> Rule<()> {
-        self.may_credit(name)?;
-        let to = self.find(name);
+        self.may_credit(to)?;
         if to.is_none() || to != payer {
             let (there, own) = match (to, asset) {
                 (Some(ix), Some(asset)) => {
@@ -187,7 +186,7 @@ impl Overlay<'_> {
                 return no(Refusal::Limit(Limit::AccountTotal(most)));
             }
         }
-        self.room(name)
+        self.room(to)
     }
 
     /// Refuses an amount that an asset's sums of all credits and debits cannot take.
@@ -308,12 +307,13 @@ impl Overlay<'_> {
         if issued > ISSUED_MAX {
             return no(Refusal::LimitsExceeded);
         }
-        self.check_credit(to, known, amount, None)?;
+        let payee = self.find(to);
+        self.check_credit(payee, known, amount, None)?;
         self.turnover(known, amount)?;
         let ix = known.unwrap_or_else(|| self.add_asset(asset));
         self.asset_mut(ix).issued = issued;
-        let to = self.intern(to);
-        self.credit(to, ix, amount);
+        let payee = self.or_new(payee, to);
+        self.credit(payee, ix, amount);
         self.count_budgets(budgets, amount);
         Ok(())
     }
@@ -379,12 +379,13 @@ impl Overlay<'_> {
     fn transfer(&mut self, d: &Debit, header: &Header, to: &Account) -> Rule<()> {
         reserved(to)?;
         let (from, asset) = self.check_debit(d, header)?;
-        self.check_credit(to, Some(asset), d.amount.0, None)?;
+        let payee = self.find(to);
+        self.check_credit(payee, Some(asset), d.amount.0, None)?;
         self.turnover(Some(asset), d.amount.0)?;
         self.note_debit(d, header, (from, asset));
         self.debit(from, asset, d.amount.0);
-        let to = self.intern(to);
-        self.credit(to, asset, d.amount.0);
+        let payee = self.or_new(payee, to);
+        self.credit(payee, asset, d.amount.0);
         Ok(())
     }
 
@@ -448,14 +449,15 @@ impl Overlay<'_> {
         let Some(remaining) = hold.remaining.checked_sub(amount) else {
             return no(Refusal::HoldTooSmall);
         };
-        self.check_credit(to, Some(hold.asset), amount, Some(hold.account))?;
+        let payee = self.find(to);
+        self.check_credit(payee, Some(hold.asset), amount, Some(hold.account))?;
         self.turnover(Some(hold.asset), amount)?;
         let effect = self.effect(&hold, amount);
         self.touch(hold.account).row.balance_mut(hold.asset).held -= amount;
         self.debit(hold.account, hold.asset, amount);
         self.count_budgets(others(), amount);
-        let to = self.intern(to);
-        self.credit(to, hold.asset, amount);
+        let payee = self.or_new(payee, to);
+        self.credit(payee, hold.asset, amount);
         let left = (remaining > 0).then(|| HoldRow {
             remaining,
             ..hold.clone()
@@ -495,12 +497,13 @@ impl Overlay<'_> {
         if self.available(payer, asset) < amount {
             return no(Refusal::InsufficientFunds);
         }
-        self.check_credit(to, Some(asset), amount, Some(payer))?;
+        let payee = self.find(to);
+        self.check_credit(payee, Some(asset), amount, Some(payer))?;
         self.turnover(Some(asset), amount)?;
         self.count_day(payer, asset, amount, header.daily_ceiling);
         self.count_budgets(&header.budgets, amount);
         self.debit(payer, asset, amount);
-        let payee = self.intern(to);
+        let payee = self.or_new(payee, to);
         self.credit(payee, asset, amount);
         self.top().reversed.insert(tx.seq(), done + amount);
         Ok(Effect {

@@ -32,7 +32,7 @@ impl Overlay<'_> {
         self.check_source(tenant, open.source, open.adjusts.as_ref())?;
         let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
         let escrow = escrow_account(tenant, &open.epoch);
-        self.room_among(&escrow, ACCOUNTS_MAX)?;
+        self.room_among(self.find(&escrow), ACCOUNTS_MAX)?;
         self.turnover(Some(asset), open.amount.0)?;
         self.debit(pool, asset, open.amount.0);
         let escrow = self.intern(&escrow);
@@ -130,8 +130,9 @@ impl Overlay<'_> {
         match (e.total - e.paid).checked_sub(payout.amount.0) {
             Some(rest) if rest >= u128::from(left) && (left > 0 || rest == 0) => {
                 // No maximum of the payee holds up the epoch, but a payee that may not be credited does.
-                self.may_credit(&payout.to)?;
-                self.room_among(&payout.to, ACCOUNTS_MAX)?;
+                let payee = self.find(&payout.to);
+                self.may_credit(payee)?;
+                self.room_among(payee, ACCOUNTS_MAX)?;
                 self.turnover(Some(e.asset), payout.amount.0)
             }
             _ => no(Refusal::EpochConflict),

@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ron_proto::ledger::{AccountClass, AssetTerms, BudgetId, PrincipalName, Sides, TxId};
 use ron_proto::{Account, Asset, ContentId, EpochId, SignedAmount, Tenant, Timestamp};
+use smallvec::SmallVec;
 
+use super::op::Op;
 use crate::table::{Rows, Table};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub struct AccountRow {
     /// What else was set for the account; most have none.
     pub terms: Option<Box<RowTerms>>,
     /// One per asset ever used, in the order of first use.
-    pub balances: Vec<Balance>,
+    pub balances: SmallVec<[Balance; 1]>,
 }
 
 /// What an operator set for an account.
@@ -106,7 +108,7 @@ impl AccountRow {
             nonce: 0,
             frozen: Sides::None,
             terms: None,
-            balances: Vec::new(),
+            balances: SmallVec::new(),
         }
     }
 
@@ -408,6 +410,22 @@ impl State {
 
     pub fn assets(&self) -> &[AssetRow] {
         &self.assets
+    }
+
+    /// Reads the rows of these entries' accounts. They lie scattered in memory: here the processor waits for many of them
+    /// at once, in the rules it would wait for one after the other.
+    pub(super) fn warm<'b>(&self, ops: impl Iterator<Item = &'b Op>) {
+        let names = ops.flat_map(|op| op.entry().body.accounts());
+        let rows: Vec<u32> = names
+            .flatten()
+            .filter_map(|name| self.names.get(name).copied())
+            .collect();
+        let nonces = rows
+            .iter()
+            .filter_map(|ix| self.account_at(*ix))
+            .map(|row| row.nonce);
+        // Otherwise the compiler leaves the reads out.
+        std::hint::black_box(nonces.fold(0, u64::wrapping_add));
     }
 
     /// All accounts in the order of first use.

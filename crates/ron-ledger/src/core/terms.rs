@@ -12,8 +12,9 @@ use super::verdict::Refusal;
 impl Overlay<'_> {
     pub(super) fn freeze(&mut self, account: &Account, sides: Sides) -> Rule<()> {
         reserved(account)?;
-        self.room(account)?;
-        let ix = self.intern(account);
+        let known = self.find(account);
+        self.room(known)?;
+        let ix = self.or_new(known, account);
         self.touch(ix).row.frozen = sides;
         Ok(())
     }
@@ -37,8 +38,8 @@ impl Overlay<'_> {
             None => None,
             Some(limits) => Some((self.check_limits(account, limits)?, limits)),
         };
-        self.room(account)?;
-        let ix = self.intern(account);
+        self.room(known)?;
+        let ix = self.or_new(known, account);
         if let Some((asset, limits)) = limited {
             let asset = asset.unwrap_or_else(|| self.add_asset(&limits.asset));
             let set = BalanceLimits {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use smol_str::SmolStr;
 
 use super::{MAX_MEMO_BYTES, MAX_METADATA_BYTES, MAX_METADATA_MEMBERS, MAX_REFERENCE_BYTES};
 use crate::values::{ValueError, is_control, string_value};
@@ -19,7 +20,7 @@ macro_rules! text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $check:expr, $schema:tt) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
+        pub struct $name(SmolStr);
 
         impl $name {
             /// The text itself.
@@ -32,7 +33,7 @@ macro_rules! text {
             type Err = ValueError;
             fn from_str(s: &str) -> Result<Self, ValueError> {
                 let good: fn(&str) -> bool = $check;
-                if good(s) { Ok(Self(Arc::from(s))) } else { Err(ValueError::new($what, concat!("it must be ", $rule))) }
+                if good(s) { Ok(Self(SmolStr::new(s))) } else { Err(ValueError::new($what, concat!("it must be ", $rule))) }
             }
         }
 

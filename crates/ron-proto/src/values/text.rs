@@ -1,7 +1,8 @@
 //! Names with a closed alphabet: accounts, assets, tenants, purposes, epochs, keys and ids.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr};
 
+use smol_str::{SmolStr, StrExt as _};
 use uuid::Uuid;
 
 use super::{ValueError, string_value};
@@ -56,7 +57,7 @@ macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal, $max:literal, $alphabet:literal, $allowed:expr) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type(Arc<str>);
+        pub struct $type(SmolStr);
 
         impl $type {
             /// Maximum length of the text, in bytes.
@@ -72,7 +73,7 @@ macro_rules! name {
             type Err = ValueError;
             fn from_str(text: &str) -> Result<Self, ValueError> {
                 check($what, text, $max, $alphabet, $allowed)?;
-                Ok(Self(Arc::from(text)))
+                Ok(Self(SmolStr::new(text)))
             }
         }
 
@@ -166,7 +167,7 @@ impl Asset {
     #[must_use]
     pub fn folded(&self) -> Self {
         if self.0.bytes().any(|byte| byte.is_ascii_uppercase()) {
-            Self(Arc::from(self.0.to_ascii_lowercase()))
+            Self(self.0.to_ascii_lowercase_smolstr())
         } else {
             self.clone()
         }
@@ -176,14 +177,14 @@ impl Asset {
 impl Default for Tenant {
     /// The tenant of a caller whose credential names none.
     fn default() -> Self {
-        Self(Arc::from("default"))
+        Self(SmolStr::new_static("default"))
     }
 }
 
 impl Tenant {
     /// The system's own tenant, `ron`.
     pub fn system() -> Self {
-        Self(Arc::from("ron"))
+        Self(SmolStr::new_static("ron"))
     }
 }
 
@@ -191,7 +192,9 @@ impl RequestId {
     /// A time-ordered id (UUIDv7) from the clock and ten random bytes given by the caller.
     pub fn from_parts(unix_ms: u64, random: &[u8; 10]) -> Self {
         let id = uuid::Builder::from_unix_timestamp_millis(unix_ms, random).into_uuid();
-        Self(Arc::from(id.hyphenated().to_string()))
+        Self(SmolStr::new(
+            id.hyphenated().encode_lower(&mut Uuid::encode_buffer()),
+        ))
     }
 }
 
