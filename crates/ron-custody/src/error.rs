@@ -74,7 +74,7 @@ causes! {
     AuditTampered = "audit_tampered",
     /// The key store cannot be written, or the device that holds the key is unavailable.
     StoreUnavailable = "store_unavailable",
-    /// The stored record of the version is damaged.
+    /// The stored record of the version, or the metadata of the key, is damaged.
     Quarantined = "quarantined",
     /// The device that holds the key no longer has it.
     KeyMissing = "key_missing",
@@ -132,6 +132,14 @@ impl Refusal {
         let detail = format!(
             "the stored record of {key}#v{version} is damaged: the version verifies, and does nothing else until the key store \
              is restored from a backup; a rotation makes a new version"
+        );
+        Self::new(Cause::Quarantined, detail)
+    }
+
+    /// The stored metadata of the key is damaged.
+    pub fn quarantined_key(key: &impl std::fmt::Display) -> Self {
+        let detail = format!(
+            "the stored metadata of {key} is damaged: the key is out of use until the key store is restored from a backup"
         );
         Self::new(Cause::Quarantined, detail)
     }

@@ -37,7 +37,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::AuditUnavailable => unavailable("The audit log is not available"),
         Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
         Cause::StoreUnavailable => unavailable("The key store is not available"),
-        Cause::Quarantined => own(503, "The version's record is damaged").retryable(false),
+        Cause::Quarantined => own(503, "The stored record is damaged").retryable(false),
         Cause::KeyMissing => own(503, "The device no longer has the key").retryable(false),
         Cause::AttestationMissing => unavailable("The key has no recent attestation"),
         Cause::DeadlineExceeded => Problem::deadline_exceeded(detail),

@@ -225,7 +225,7 @@ fn refuse_lost_store(settings: &Settings, parts: &EngineParts) -> Result<(), Eng
     Ok(())
 }
 
-/// Reports versions whose records are damaged. The others work, so the service is only degraded.
+/// Reports keys and versions whose records are damaged. The others work, so the service is only degraded.
 fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
     ready.declare(&["keys"]);
     let damaged = store.damaged();
@@ -233,10 +233,10 @@ fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
         return;
     }
     let why = format!(
-        "the stored records of {} are damaged: these versions verify only; restore keys.db from a backup, or rotate their keys",
+        "the stored records of {} are damaged: a key is out of use, and a version (`#v`) verifies only; restore keys.db from a backup, or rotate the keys of such versions",
         damaged.join(", ")
     );
-    tracing::error!(event = "key_records_damaged", versions = damaged.join(","));
+    tracing::error!(event = "key_records_damaged", records = damaged.join(","));
     ready.degrade("keys", why);
 }
 
