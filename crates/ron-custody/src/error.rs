@@ -66,6 +66,8 @@ causes! {
     OpIdMismatch = "idempotency_mismatch",
     /// The operation with this op_id is still running.
     InFlight = "in_flight",
+    /// Remembered answers are damaged or missing, so no new op_id is taken.
+    AnswersLost = "answers_lost",
     /// A bounded queue is full.
     Busy = "busy",
     /// The audit log cannot take leaves, so nothing may be signed or changed.

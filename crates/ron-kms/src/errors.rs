@@ -33,6 +33,7 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::WrappedRefused => own(400, "The wrapped key does not open"),
         Cause::OpIdMismatch => Problem::idempotency_mismatch(detail),
         Cause::InFlight => Problem::in_flight(detail),
+        Cause::AnswersLost => own(503, "Remembered answers are lost").retryable(false),
         Cause::Busy => Problem::busy(retry_after_s),
         Cause::AuditUnavailable => unavailable("The audit log is not available"),
         Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
@@ -75,7 +76,10 @@ mod tests {
                 problem.retryable,
                 match cause {
                     Cause::InFlight => true,
-                    Cause::AuditTampered | Cause::Quarantined | Cause::KeyMissing => false,
+                    Cause::AnswersLost
+                    | Cause::AuditTampered
+                    | Cause::Quarantined
+                    | Cause::KeyMissing => false,
                     _ => matches!(problem.status, 429 | 503 | 504),
                 }
             );

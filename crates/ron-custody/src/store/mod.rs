@@ -346,6 +346,11 @@ impl KeyStore {
         Secret32::new(self.sealer.mac("replay journal", b""))
     }
 
+    /// The MAC key of the counters beside the audit log, derived from the seal key.
+    pub fn counters_key(&self) -> Secret32 {
+        Secret32::new(self.sealer.mac("audit counters", b""))
+    }
+
     /// The stored value of the TPM counter; `None` if starts were never counted.
     pub fn tpm_counter(&self) -> Option<u64> {
         self.tpm_counter
