@@ -205,7 +205,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-wallet",
         "svc-wallet/data/issuer-notes.json",
         |f| fs::write(f, "{\"format\":99,\"issuers\":{}}").unwrap(),
-        ["issuer-notes.json", "99", "1", "newer program"],
+        ["issuer-notes.json", "99", "knows 2", "newer program"],
     ),
     (
         "svc-rewarder",

@@ -19,6 +19,7 @@ mod datadir;
 mod error;
 mod kept_date;
 pub mod kept_policy;
+mod kept_sum;
 pub mod lag;
 pub mod log_host;
 pub mod logging;
