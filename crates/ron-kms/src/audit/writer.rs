@@ -40,7 +40,7 @@ pub struct Counters {
 /// The counters as their file holds them. The MAC keeps a program without the seal key from hiding leaves from the start.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct CountersRecord {
     counters: Counters,
     mac: String,
 }
@@ -56,13 +56,13 @@ impl StateFile {
     /// The counters; `None` without a file that this service has written.
     pub fn read(&self) -> Option<Counters> {
         let text = std::fs::read(self.dir.join(self.name)).ok()?;
-        let kept: Kept = strict::from_slice(&text).ok()?;
+        let kept: CountersRecord = strict::from_slice(&text).ok()?;
         let found = hex::decode(&kept.mac).ok()?;
         ct::eq(&self.mac(&kept.counters), &found).then_some(kept.counters)
     }
 
     fn write(&self, counters: &Counters) -> std::io::Result<()> {
-        let kept = Kept {
+        let kept = CountersRecord {
             counters: counters.clone(),
             mac: hex::encode(self.mac(counters)),
         };

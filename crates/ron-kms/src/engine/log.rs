@@ -125,15 +125,8 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         name: COUNTERS,
         key: store.counters_key(),
     });
-    let counters = recount(&reader, state.as_ref())?;
+    let counters = recount(&reader, state.as_ref(), store.version())?;
     let answered = counters.answered.clone();
-    if counters.store_version > store.version() {
-        return Err(tampered(format!(
-            "the key store is at version {}, but the audit log records version {}: the store was replaced by an older copy",
-            store.version(),
-            counters.store_version
-        )));
-    }
     let checkpointer = log
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
@@ -237,8 +230,13 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     }
 }
 
-/// The counters at the end of the log: from the state file beside it and the leaves since.
-fn recount(reader: &LogReader, kept: Option<&StateFile>) -> Result<Counters, Distrust> {
+/// The counters at the end of the log: from the state file beside it and the leaves since. Refuses a log that records a
+/// later version of the store than it has.
+fn recount(
+    reader: &LogReader,
+    kept: Option<&StateFile>,
+    store_version: u64,
+) -> Result<Counters, Distrust> {
     let size = reader.size_durable();
     let mut counters = kept.and_then(StateFile::read).unwrap_or_default();
     if counters.log_size > size {
@@ -251,6 +249,12 @@ fn recount(reader: &LogReader, kept: Option<&StateFile>) -> Result<Counters, Dis
     scan(reader, from, size, |leaf| {
         counters.follow(leaf).map(|()| false)
     })?;
+    if counters.store_version > store_version {
+        return Err(tampered(format!(
+            "the key store is at version {store_version}, but the audit log records version {}: the store was replaced by an older copy",
+            counters.store_version
+        )));
+    }
     Ok(counters)
 }
 

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ron_kernel::{Deadline, Shutdown};
 use ron_proto::kms::{PayloadPolicy, RotateRequest, SignRequest};
 use ron_proto::values::{Alg, Kid};
 
@@ -24,10 +26,11 @@ fn segment(dir: &Path) -> PathBuf {
 /// Signs under five operation ids, each in a batch of its own; the key and the length of the journal after each.
 fn five(rig: &Rig, dir: &Path) -> (Kid, Vec<u64>) {
     let kid = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1).key;
+    let (_never_set, never) = Shutdown::pair();
     let length = |op| {
         signed(&rig.sign(request(&kid, op)));
         // Stamps of leaves are in milliseconds, and leaves of one time count as one batch.
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        never.wait(Deadline::within(Duration::from_millis(2)));
         fs::metadata(segment(dir)).expect("there").len()
     };
     let lengths = (10..15).map(length).collect();

@@ -127,7 +127,7 @@ fn a_changed_byte_of_metadata_public_keys_and_sums_is_named_and_takes_nothing_el
             drop(store);
             flip(copied.path(), place, at);
         }
-        assert!(open(copied.path()).expect("mended").damaged().is_empty());
+        assert!(open(copied.path()).expect("as before").damaged().is_empty());
     };
     let key = format!("kid = '{kid}'");
     check("keys", "meta", &key, &kid.to_string());

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ron_files::{Disk as _, OsDisk};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -42,6 +43,7 @@ pub fn flip_bytes(
     assert!(!whole.is_empty(), "there is nothing to change");
     let bytes = fs::read(path).expect("reads");
     let name = path.file_name().expect("a file").to_string_lossy();
+    let file = OsDisk.open_write(path).expect("opens");
     let (mut refused, mut harmless) = (0, 0);
     for at in (0..bytes.len()).step_by(step) {
         let mut flipped = bytes.clone();
@@ -49,7 +51,7 @@ pub fn flip_bytes(
         for ending in ["-wal", "-shm"] {
             let _ = fs::remove_file(path.with_file_name(format!("{name}{ending}"))); // mostly there is none
         }
-        fs::write(path, &flipped).expect("writes");
+        file.write_at(0, &flipped).expect("writes");
         match open(path).and_then(|store| rows(&store)) {
             Ok(found) => {
                 assert_eq!(found, whole, "byte {at} of {name}");
