@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use ron_crypto::hash::sha256;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::Call;
 use ron_kernel::Deadline;
@@ -379,7 +380,9 @@ fn an_operator_accepts_a_lost_note_key_and_a_restored_issuer() {
     // The issuer is older than what the wallet has seen, as after a restore.
     let seen = fleet.dir().join("svc-wallet/data/issuer-notes.json");
     let issuer = fleet.bootstrap()["issuer"].as_str().unwrap().to_owned();
-    let text = json!({"format": 1, "issuers": {issuer: {"note": 1_000_000}}}).to_string();
+    let issuers = json!({issuer: {"note": 1_000_000}});
+    let sum = b64::url(&sha256(issuers.to_string().as_bytes()));
+    let text = json!({"format": 2, "issuers": issuers, "sum": sum}).to_string();
     std::fs::write(&seen, text).unwrap();
     signal(fleet.pid(), "-HUP");
     until("the wallet refuses the note", || {

@@ -126,6 +126,16 @@ fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
+/// Sealed records as a newer program would write them, with their hashes.
+fn newer_record(store: &Path) {
+    let program = "import hashlib, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); \
+        db.create_function('sha256', 1, lambda b: hashlib.sha256(b).digest()); \
+        db.execute(\"UPDATE versions SET sealed = CAST(x'524b4d5363' || substr(sealed, 6) AS BLOB)\"); \
+        db.execute('UPDATE versions SET sealed_sha256 = sha256(sealed)'); db.commit()";
+    let args = ["-c", program, store.to_str().unwrap()];
+    ok(&Command::new("python3").args(args).output().unwrap());
+}
+
 type Raise = fn(&Path);
 
 /// Service, file below the data directory, what a newer program would have done to it, and the
@@ -140,12 +150,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
     (
         "ron-kms",
         "ron-kms/data/keys.db",
-        |f| {
-            sqlite(
-                f,
-                "UPDATE versions SET sealed = CAST(x'524b4d5363' || substr(sealed, 6) AS BLOB)",
-            );
-        },
+        newer_record,
         ["keys.db", "format 99", "up to 1", "newer program"],
     ),
     (
@@ -200,7 +205,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-wallet",
         "svc-wallet/data/issuer-notes.json",
         |f| fs::write(f, "{\"format\":99,\"issuers\":{}}").unwrap(),
-        ["issuer-notes.json", "99", "1", "newer program"],
+        ["issuer-notes.json", "99", "knows 2", "newer program"],
     ),
     (
         "svc-rewarder",

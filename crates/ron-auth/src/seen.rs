@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ron_crypto::hash::sha256;
 use ron_files::{OsDisk, read_small, write_atomic};
 use ron_kernel::{Deadline, LockSpec, RankedMutex, Shutdown};
-use ron_proto::strict;
+use ron_proto::{b64, strict};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use serde::{Deserialize, Serialize};
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Name of the file in a data directory.
 pub const SEEN_FILE: &str = "issuer-notes.json";
 /// Format version of the file.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Maximum issuers in the file; a service has one at a time.
 const ISSUERS_MAX: usize = 64;
 /// Maximum size of the file, in bytes.
@@ -74,6 +75,12 @@ pub type AllSeen = BTreeMap<String, IssuerRecord>;
 struct Document {
     format: u32,
     issuers: AllSeen,
+    /// SHA-256 of `issuers` as they are written, so that a changed byte is damage and no other version.
+    sum: String,
+}
+
+fn sum_of(issuers: &AllSeen) -> Result<String, serde_json::Error> {
+    serde_json::to_vec(issuers).map(|text| b64::url(&sha256(&text)))
 }
 
 /// Only the format, so that a newer file is distinguished from a damaged one.
@@ -206,6 +213,9 @@ pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
         )));
     }
     let document: Document = strict::from_slice(&bytes).map_err(|e| damaged(&e))?;
+    if sum_of(&document.issuers).map_err(|e| damaged(&e))? != document.sum {
+        return Err(damaged(&"its sum is another"));
+    }
     if !document.issuers.values().all(IssuerRecord::is_readable) {
         return Err(damaged(&"a key or checkpoint cannot be parsed"));
     }
@@ -217,6 +227,7 @@ pub fn write_seen(dir: &Path, all: &AllSeen) -> Result<(), String> {
     let document = Document {
         format: FORMAT,
         issuers: all.clone(),
+        sum: sum_of(all).map_err(|e| e.to_string())?,
     };
     let mut bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
     bytes.push(b'\n');
@@ -298,14 +309,41 @@ mod tests {
         };
         refused("", "damaged");
         refused(
-            "{\"format\":1,\"issuers\":{\"a\":{\"note\":-1}}}",
+            "{\"format\":2,\"issuers\":{\"a\":{\"note\":-1}},\"sum\":\"\"}",
             "damaged",
         );
-        refused("{\"format\":1,\"issuers\":{},\"more\":1}", "damaged");
-        let bad = "{\"format\":1,\"issuers\":{\"a\":{\"note\":1,\"checkpoint\":\"x\"}}}";
-        refused(bad, "cannot be parsed");
-        refused("{\"format\":2,\"issuers\":[]}", "format 2");
+        refused("{\"format\":2,\"issuers\":{},\"more\":1}", "damaged");
+        let unreadable = IssuerRecord {
+            checkpoint: Some("x".to_owned()),
+            ..IssuerRecord::default()
+        };
+        let all = AllSeen::from([("a".to_owned(), unreadable)]);
+        write_seen(dir.path(), &all).unwrap();
+        let error = read_seen(dir.path()).expect_err("unreadable");
+        assert!(error.contains("cannot be parsed"), "{error}");
+        refused("{\"format\":3,\"issuers\":[]}", "format 3");
         refused(&" ".repeat(FILE_BYTES_MAX as usize + 1), "longer");
+    }
+
+    #[test]
+    fn a_flipped_byte_is_no_other_version() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(SEEN_FILE);
+        SeenIssuers::open(Some(dir.path()))
+            .unwrap()
+            .record("https://issuer", note(7_113))
+            .unwrap();
+        let good = std::fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut flipped = good.clone();
+            flipped[at] ^= 1;
+            std::fs::write(&path, &flipped).unwrap();
+            match read_seen(dir.path()) {
+                Err(error) => assert!(error.contains(SEEN_FILE), "{error}"),
+                // The line feed at the end.
+                Ok(all) => assert_eq!((all["https://issuer"].note, at), (7_113, good.len() - 1)),
+            }
+        }
     }
 
     #[test]

@@ -66,6 +66,8 @@ causes! {
     OpIdMismatch = "idempotency_mismatch",
     /// The operation with this op_id is still running.
     InFlight = "in_flight",
+    /// Remembered answers are damaged or missing, so no new op_id is taken.
+    AnswersLost = "answers_lost",
     /// A bounded queue is full.
     Busy = "busy",
     /// The audit log cannot take leaves, so nothing may be signed or changed.
@@ -74,7 +76,7 @@ causes! {
     AuditTampered = "audit_tampered",
     /// The key store cannot be written, or the device that holds the key is unavailable.
     StoreUnavailable = "store_unavailable",
-    /// The stored record of the version is damaged.
+    /// The stored record of the version, or the metadata of the key, is damaged.
     Quarantined = "quarantined",
     /// The device that holds the key no longer has it.
     KeyMissing = "key_missing",
@@ -132,6 +134,14 @@ impl Refusal {
         let detail = format!(
             "the stored record of {key}#v{version} is damaged: the version verifies, and does nothing else until the key store \
              is restored from a backup; a rotation makes a new version"
+        );
+        Self::new(Cause::Quarantined, detail)
+    }
+
+    /// The stored metadata of the key is damaged.
+    pub fn quarantined_key(key: &impl std::fmt::Display) -> Self {
+        let detail = format!(
+            "the stored metadata of {key} is damaged: the key is out of use until the key store is restored from a backup"
         );
         Self::new(Cause::Quarantined, detail)
     }

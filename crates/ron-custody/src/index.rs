@@ -1,7 +1,7 @@
 //! The snapshot of all keys. A reader loads it once per operation and takes everything from it, so a signature
 //! never combines one version's number with another version's key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use ron_http::{Principal, PrincipalKind};
@@ -243,6 +243,8 @@ pub struct KeyIndex {
     /// Refuses signatures without a recent attestation, where the configuration requires one.
     pub gate: Arc<AttestGate>,
     pub keys: BTreeMap<Kid, Arc<Key>>,
+    /// Keys whose stored metadata is damaged: none of them is in `keys`.
+    pub damaged: Arc<BTreeSet<Kid>>,
     /// The issuer policy in force, which keys of payload policy `jwt` may follow.
     pub policy: Option<Arc<PolicyInForce>>,
     /// The whole-store version of this snapshot.
@@ -257,9 +259,12 @@ impl KeyIndex {
     /// which keys others have.
     pub fn find(&self, caller: &Principal, kid: &Kid) -> Result<&Arc<Key>, Refusal> {
         may_use(caller, kid)?;
-        self.keys
-            .get(kid)
-            .ok_or_else(|| Refusal::new(Cause::NotFound, NO_SUCH_KEY))
+        self.keys.get(kid).ok_or_else(|| {
+            if self.damaged.contains(kid) {
+                return Refusal::quarantined_key(kid);
+            }
+            Refusal::new(Cause::NotFound, NO_SUCH_KEY)
+        })
     }
 
     /// Whether a key of this tenant that signs only tokens of `issuer`, and only those that the issuer policy allows, has a
@@ -280,6 +285,7 @@ impl KeyIndex {
         Self {
             gate: self.gate.clone(),
             keys,
+            damaged: self.damaged.clone(),
             policy: self.policy.clone(),
             store_version,
         }

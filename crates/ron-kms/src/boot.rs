@@ -20,12 +20,13 @@ use crate::settings::{Settings, TABLE};
 use crate::topology::TOPOLOGY;
 
 /// Names of the readiness causes that this crate reports, besides those of threads and backends.
-pub(crate) const CAUSES: [&str; 7] = [
+pub(crate) const CAUSES: [&str; 8] = [
     "anchor",
     "attestation",
     "audit",
     "checkpoint",
     "log_keys",
+    "replay",
     "store",
     "witness",
 ];

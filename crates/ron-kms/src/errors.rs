@@ -33,11 +33,12 @@ pub fn problem(refusal: Refusal) -> Problem {
         Cause::WrappedRefused => own(400, "The wrapped key does not open"),
         Cause::OpIdMismatch => Problem::idempotency_mismatch(detail),
         Cause::InFlight => Problem::in_flight(detail),
+        Cause::AnswersLost => own(503, "Remembered answers are lost").retryable(false),
         Cause::Busy => Problem::busy(retry_after_s),
         Cause::AuditUnavailable => unavailable("The audit log is not available"),
         Cause::AuditTampered => own(503, "The audit log was changed").retryable(false),
         Cause::StoreUnavailable => unavailable("The key store is not available"),
-        Cause::Quarantined => own(503, "The version's record is damaged").retryable(false),
+        Cause::Quarantined => own(503, "The stored record is damaged").retryable(false),
         Cause::KeyMissing => own(503, "The device no longer has the key").retryable(false),
         Cause::AttestationMissing => unavailable("The key has no recent attestation"),
         Cause::DeadlineExceeded => Problem::deadline_exceeded(detail),
@@ -75,7 +76,10 @@ mod tests {
                 problem.retryable,
                 match cause {
                     Cause::InFlight => true,
-                    Cause::AuditTampered | Cause::Quarantined | Cause::KeyMissing => false,
+                    Cause::AnswersLost
+                    | Cause::AuditTampered
+                    | Cause::Quarantined
+                    | Cause::KeyMissing => false,
                     _ => matches!(problem.status, 429 | 503 | 504),
                 }
             );

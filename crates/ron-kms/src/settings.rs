@@ -97,6 +97,9 @@ ron_service::settings! {
         /// Maximum bytes of the remembered answers on disk; beyond that the oldest are forgotten
         /// early.
         "replay.bytes_max" => replay_bytes: ByteSize = "64MiB", range("1MiB", "16GiB"), restart(Memory);
+        /// Accepts that remembered answers are damaged or missing: the name of the loss from `replay`
+        /// in /readyz. Operation ids among them are forgotten, so a repeated request is performed again.
+        "replay.accept_loss" => replay_accept_loss: String = "", restart(Files);
         /// Ed25519 keys that the issuer policy must be signed with: base64url, or NAME=base64url; as
         /// in svc-passport. Keys with payload policy jwt and issuer_policy sign only the tokens that
         /// this policy allows. The private key may be one of this KMS or be kept offline.

@@ -8,12 +8,13 @@ use ron_files::{OsDisk, read_small, write_atomic};
 use ron_kernel::{SharedClock, ThreadCtx, ticker::Ticker};
 
 use crate::error::StartError;
+use crate::kept_sum::{with_sum, without_sum};
 
 /// Name of the file.
 const NAME: &str = "date";
-/// First word of the file; the date in milliseconds since 1970 follows.
-const FORMAT: &str = "ron-kept-date/v1";
-const BYTES_MAX: u64 = 64;
+/// First word of the file; the date in milliseconds since 1970 follows, and a line with their sum.
+const FORMAT: &str = "ron-kept-date/v2";
+const BYTES_MAX: u64 = 160;
 /// Time between two writes: a date that is wrong by less may pass unnoticed.
 pub const DATE_KEPT_EVERY: Duration = Duration::from_mins(10);
 
@@ -60,15 +61,16 @@ impl KeptDate {
         if self.clock.alarm().is_some() {
             return;
         }
-        let text = format!("{FORMAT} {}\n", self.clock.unix_ms());
-        if let Err(e) = write_atomic(&OsDisk, &self.dir, NAME, text.as_bytes()) {
+        let text = format!("{FORMAT} {}", self.clock.unix_ms());
+        let bytes = with_sum(text.as_bytes());
+        if let Err(e) = write_atomic(&OsDisk, &self.dir, NAME, &bytes) {
             tracing::warn!(event = "date_not_kept", error = %e);
         }
     }
 }
 
 fn parse(bytes: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let text = std::str::from_utf8(without_sum(bytes)?).ok()?;
     text.strip_prefix(FORMAT)?.strip_prefix(' ')?.parse().ok()
 }
 
@@ -88,12 +90,14 @@ mod tests {
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(parse(&bytes), Some(clock.unix_ms()));
         KeptDate::resume(dir.path(), clock.clone()).unwrap();
-        for damaged in [
-            &bytes[1..],
-            &bytes[..bytes.len() - 1],
-            b"",
-            b"ron-kept-date/v2 1\n",
-        ] {
+        let flipped = (0..bytes.len()).map(|at| {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            flipped
+        });
+        let cut = (0..bytes.len()).map(|len| bytes[..len].to_vec());
+        let newer = with_sum(b"ron-kept-date/v3 1");
+        for damaged in flipped.chain(cut).chain([newer]) {
             std::fs::write(&path, damaged).unwrap();
             let refused = KeptDate::resume(dir.path(), clock.clone()).unwrap_err();
             assert!(refused.to_string().contains("damaged"), "{refused}");

@@ -10,14 +10,15 @@ use ron_proto::passport::IssuerPolicy;
 use ron_proto::wallet::WalletPolicy;
 use serde::de::DeserializeOwned;
 
+use crate::kept_sum::{with_sum, without_sum};
 use crate::pinned::KeyRing;
 use crate::signed_policy::{
     POLICY_BYTES_MAX, PolicyError, SignedPolicy, check, parse_signature, signature_bytes,
 };
 
-/// First word of the file. The version of the policy, a line with its signature, and its bytes
-/// follow.
-const FORMAT: &str = "ron-kept-policy/v1";
+/// First word of the file. The version of the policy, a line with its signature, its bytes, and a
+/// line with the sum of all that follow.
+const FORMAT: &str = "ron-kept-policy/v2";
 
 /// A policy with a version that only grows.
 pub trait Versioned: DeserializeOwned {
@@ -105,7 +106,8 @@ impl<T: Versioned> KeptPolicy<T> {
                        the present policy file is accepted whatever its version";
             self.refuse(why)
         };
-        let (head, rest) = split_line(&bytes).ok_or_else(damaged)?;
+        let bytes = without_sum(&bytes).ok_or_else(damaged)?;
+        let (head, rest) = split_line(bytes).ok_or_else(damaged)?;
         let (sig, policy) = split_line(rest).ok_or_else(damaged)?;
         let head = std::str::from_utf8(head).map_err(|_| damaged())?;
         let version = head
@@ -124,7 +126,7 @@ impl<T: Versioned> KeptPolicy<T> {
         };
         let sig = signature_bytes(&policy.sig).map_err(|e| self.refuse(e))?;
         let head = format!("{FORMAT} {}\n", policy.policy.version());
-        let bytes = [head.as_bytes(), &sig, &policy.bytes].concat();
+        let bytes = with_sum(&[head.as_bytes(), &sig, &policy.bytes].concat());
         write_atomic(&OsDisk, dir, name, &bytes)
             .map_err(|e: io::Error| self.refuse(format!("cannot be written: {e}")))
     }
@@ -256,8 +258,17 @@ mod tests {
         let kept = KeptPolicy::<WalletPolicy>::new(Some(dir.path()));
         kept.write(&signed(&key, 3, "a")).unwrap();
         let path = dir.path().join("wallet.accepted");
-        let good = std::fs::read_to_string(&path).unwrap();
-        for bad in ["", "x", &good[..30], &good.replace("/v1 ", "/v2 ")] {
+        let good = std::fs::read(&path).unwrap();
+        // The digits of the version are not under the policy's signature.
+        let flipped = (0..good.len()).map(|at| {
+            let mut flipped = good.clone();
+            flipped[at] ^= 1;
+            flipped
+        });
+        let cut = (0..good.len()).map(|len| good[..len].to_vec());
+        let newer = String::from_utf8(without_sum(&good).unwrap().to_vec()).unwrap();
+        let newer = with_sum(newer.replace("/v2 ", "/v3 ").as_bytes());
+        for bad in flipped.chain(cut).chain([newer]) {
             std::fs::write(&path, bad).unwrap();
             let why = kept.read(&ring(&key)).unwrap_err();
             assert!(why.file.ends_with("wallet.accepted"), "{why}");

@@ -345,6 +345,28 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_byte_changes_a_line_or_a_head() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("admin.db");
+        let (audit, rx, _) = audit(Some(path.clone()));
+        let store = open(Some(&path)).expect("opens");
+        for n in 0..20 {
+            audit.note(line("reload", Some("a"), &Caller::local("r-1")));
+            audit.keep_head(SeenHead {
+                id: format!("log-{n}"),
+                size: n,
+                root: "r".into(),
+            });
+        }
+        while let Some(event) = rx.try_recv() {
+            audit.take(&store, event, &|why| assert_eq!(why, None));
+        }
+        drop(store);
+        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, |_| open(Some(&path)));
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
     fn a_line_of_a_later_version_keeps_its_number() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("admin.db");

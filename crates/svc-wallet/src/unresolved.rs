@@ -221,6 +221,21 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_byte_changes_a_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(Some(dir.path())).unwrap();
+        let keys = (0..50).map(|n| request(&format!("key-{n}")));
+        let notes: Vec<Change> = keys.map(|key| Change::Add(key, Vec::new())).collect();
+        write(&store, &notes).unwrap();
+        drop(store);
+        let path = dir.path().join(FILE);
+        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 13, |_| {
+            open(Some(dir.path())).map(|(store, _)| store)
+        });
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
     fn keys_outlive_the_process_until_they_are_released() {
         let dir = tempfile::tempdir().unwrap();
         let key = request;

@@ -115,8 +115,11 @@ impl KeyStore {
         self.generate(kid, meta.backend(self.backends.local()), next, now)
     }
 
-    /// The metadata of a key, or the refusal `not_found`.
+    /// The metadata of a key, or the refusal `not_found` or, for damaged metadata, `quarantined`.
     pub fn known(&self, kid: &Kid) -> Result<&Meta, Refusal> {
+        if self.damaged.contains_key(kid) {
+            return Err(Refusal::quarantined_key(kid));
+        }
         self.meta(kid)
             .ok_or_else(|| Refusal::new(Cause::NotFound, "there is no such key"))
     }

@@ -46,7 +46,7 @@ use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
 use log_key::record_name as log_key_name;
 use policy::StoredPolicy;
-use record::{Record, load_records};
+use record::{Record, Trust, load_records};
 use seal::Sealer;
 
 pub use change::{Change, Order, PlanError};
@@ -181,6 +181,8 @@ pub struct KeyStore {
     backends: Backends,
     random: SharedRandom,
     records: BTreeMap<Kid, Record>,
+    /// Keys whose stored metadata is damaged, with their digests: they are out of use and stay in the set.
+    damaged: BTreeMap<Kid, [u8; 32]>,
     version: u64,
     log: LogIdentity,
     log_key_sha256: [u8; 32],
@@ -200,8 +202,8 @@ impl KeyStore {
     }
 
     /// Opens the store, or makes a new one. Every sealed record is compared with its hash and every
-    /// MAC is checked before anything is served; records are opened when they are first used. A damaged record takes only its own version out of use; anything else
-    /// that does not match refuses the store.
+    /// MAC is checked before anything is served; records are opened when they are first used. A damaged record takes only its own key or version out of use; a
+    /// set of records that is not the one written refuses the store.
     pub fn open(
         settings: &StoreSettings,
         backends: Backends,
@@ -209,7 +211,8 @@ impl KeyStore {
         now: Timestamp,
     ) -> Result<Self, StoreError> {
         let db = match &settings.data_dir {
-            Some(dir) => Store::open(&dir.join(FILE_NAME), MIGRATIONS),
+            // Rows carry a hash or a MAC each, and a destroyed key must be gone from one place.
+            Some(dir) => Store::open_without_copies(&dir.join(FILE_NAME), MIGRATIONS),
             None => Store::memory(MIGRATIONS),
         };
         let db = Db(db?);
@@ -249,6 +252,7 @@ impl KeyStore {
             backends,
             random,
             records: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             version: 0,
             log_key_sha256: sha256(&sealed),
             log,
@@ -256,10 +260,7 @@ impl KeyStore {
             tpm_counter: None,
             policy: None,
         };
-        let (mac, check) = (
-            store.store_mac(0, &store.records),
-            seal_check(&store.sealer, &salt),
-        );
+        let (mac, check) = (store.store_mac(0), seal_check(&store.sealer, &salt));
         let origin = store.log.origin.clone();
         store.db.write(|tx| {
             tx.execute(
@@ -302,14 +303,15 @@ impl KeyStore {
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
         let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
         log_key::load(&db, &sealer, &mut log)?;
-        let records = load_records(&db, &sealer, &backends)?;
+        let loaded = load_records(&db, &sealer, &backends, Trust::Sums)?;
         let policy = policy::load(&db)?;
-        let store = Self {
+        let mut store = Self {
             db,
             sealer,
             backends,
             random,
-            records,
+            records: loaded.records,
+            damaged: loaded.damaged,
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
             log,
@@ -321,7 +323,13 @@ impl KeyStore {
             // The interrupted change may be a destruction that crashed before the rewrite.
             erase::rewrite(&store.db)?;
         }
-        if !ct::eq(&store.store_mac(store.version, &store.records), &row.mac) {
+        let mut matches = ct::eq(&store.store_mac(store.version), &row.mac);
+        if !matches && loaded.differs {
+            let loaded = load_records(&store.db, &store.sealer, &store.backends, Trust::Records)?;
+            (store.records, store.damaged) = (loaded.records, loaded.damaged);
+            matches = ct::eq(&store.store_mac(store.version), &row.mac);
+        }
+        if !matches {
             return Err(StoreError::Tampered(
                 "its keys do not match the store version it states (rows were added, removed or rolled back)".into(),
             ));
@@ -339,6 +347,11 @@ impl KeyStore {
         Secret32::new(self.sealer.mac("replay journal", b""))
     }
 
+    /// The MAC key of the counters beside the audit log, derived from the seal key.
+    pub fn counters_key(&self) -> Secret32 {
+        Secret32::new(self.sealer.mac("audit counters", b""))
+    }
+
     /// The stored value of the TPM counter; `None` if starts were never counted.
     pub fn tpm_counter(&self) -> Option<u64> {
         self.tpm_counter
@@ -348,7 +361,7 @@ impl KeyStore {
     pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
         // In memory first, because the MAC covers it; restored if the write fails.
         let before = self.tpm_counter.replace(counter);
-        let mac = self.store_mac(self.version, &self.records);
+        let mac = self.store_mac(self.version);
         let written = self.db.write(|tx| {
             tx.execute(
                 "UPDATE store SET tpm_counter = ?1, mac = ?2",
@@ -378,6 +391,7 @@ impl KeyStore {
         KeyIndex {
             gate: self.backends.gate().clone(),
             keys: keys.collect(),
+            damaged: Arc::new(self.damaged.keys().cloned().collect()),
             policy: None,
             store_version: self.version,
         }
@@ -404,29 +418,35 @@ impl KeyStore {
         })
     }
 
-    /// The versions whose sealed records are damaged. Their public keys are known and they verify; nothing is signed or
-    /// decrypted with them.
+    /// The keys whose metadata is damaged, as `key`, and the versions whose records are, as `key#vN`. Such a key is out of
+    /// use. The public key of such a version is known, so it verifies; nothing is signed or decrypted with it.
     pub fn damaged(&self) -> Vec<String> {
-        let damaged = |(kid, record): (&Kid, &Record)| {
+        let versions = |(kid, record): (&Kid, &Record)| {
             let versions = record.versions.iter().map(|row| &row.version);
             let of = versions.filter(|version| version.damaged);
             of.map(|version| format!("{kid}#v{}", version.number))
                 .collect::<Vec<_>>()
         };
-        self.records.iter().flat_map(damaged).collect()
+        let keys = self.damaged.keys().map(ToString::to_string);
+        keys.chain(self.records.iter().flat_map(versions)).collect()
     }
 
     /// Covers every key's MAC, the hash of every sealed record, every public key, the issuer policy and the version, so that neither a row nor the store version can be
     /// changed without the seal key. (A rollback of the whole file is detected by the audit log.)
-    fn store_mac(&self, version: u64, records: &BTreeMap<Kid, Record>) -> [u8; 32] {
-        let mut all = Vec::with_capacity(64 + records.len() * 96);
+    fn store_mac(&self, version: u64) -> [u8; 32] {
+        let records = self
+            .records
+            .iter()
+            .map(|(kid, record)| (kid, &record.digest));
+        let keys: BTreeMap<_, _> = records.chain(&self.damaged).collect();
+        let mut all = Vec::with_capacity(64 + keys.len() * 96);
         all.extend_from_slice(&version.to_be_bytes());
         all.extend_from_slice(&self.log_key_sha256);
         all.extend_from_slice(self.log.origin.as_bytes());
         all.extend_from_slice(self.log.digest());
-        for (kid, record) in records {
+        for (kid, digest) in keys {
             all.extend_from_slice(kid.to_string().as_bytes());
-            all.extend_from_slice(&record.digest);
+            all.extend_from_slice(digest);
         }
         if let Some(policy) = &self.policy {
             all.extend_from_slice(b"issuer policy");

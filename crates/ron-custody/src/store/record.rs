@@ -236,11 +236,95 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
     if kid.alg.signs() { head } else { 1 }
 }
 
+/// Which of two is right where a record and the sum beside it (its MAC or its hash) differ. The MAC of the store decides:
+/// it covers the sums, so only one of both readings of a damaged store can match it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The record was damaged.
+    Sums,
+    /// The sum was damaged.
+    Records,
+}
+
+/// What the tables hold. The store's MAC is still to be checked.
+pub(super) struct Loaded {
+    pub(super) records: BTreeMap<Kid, Record>,
+    /// Digests of the keys whose metadata is damaged.
+    pub(super) damaged: BTreeMap<Kid, [u8; 32]>,
+    /// Whether any record differs from its sum, or from what the sealed record states.
+    pub(super) differs: bool,
+}
+
 pub(super) fn load_records(
     db: &Db,
     sealer: &Arc<Sealer>,
     backends: &Backends,
-) -> Result<BTreeMap<Kid, Record>, StoreError> {
+    trust: Trust,
+) -> Result<Loaded, StoreError> {
+    let mut differing = Vec::new();
+    let mut keys = load_keys(db, sealer, backends, trust, &mut differing)?;
+    db.read(|c| {
+        let mut query = c.prepare(
+            "SELECT kid, number, created, birth, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
+        )?;
+        let mut rows = query.query([])?;
+        let mut loader = Loader { sealer, backends, trust, differing: &mut differing };
+        let mut left = keys.iter_mut().peekable();
+        while let Some(row) = rows.next()? {
+            let name = row.get_ref(0)?.as_str()?;
+            // Both are sorted by name, so a version belongs to this key or to a later one.
+            while left.next_if(|key| key.name.as_str() < name).is_some() {}
+            let added = match left.peek_mut() {
+                Some(key) if key.name == name => loader.add(&key.kid, &mut key.record, row)?,
+                _ => Err(StoreError::Tampered("a version belongs to no key".into())),
+            };
+            if added.is_err() {
+                return Ok(added);
+            }
+        }
+        Ok(Ok(()))
+    })??;
+    refuse_moved(db, &differing)?;
+    let mut loaded = Loaded {
+        records: BTreeMap::new(),
+        damaged: BTreeMap::new(),
+        differs: !differing.is_empty(),
+    };
+    for KeyRow {
+        name,
+        kid,
+        mut record,
+        damaged,
+    } in keys
+    {
+        record.set_mac(record.mac);
+        if damaged {
+            loaded.damaged.insert(kid, record.digest);
+        } else if record.versions.len() == record.meta.versions() as usize {
+            loaded.records.insert(kid, record);
+        } else {
+            return Err(StoreError::Tampered(format!("metadata of key {name}")));
+        }
+    }
+    Ok(loaded)
+}
+
+/// A row of `keys`, to which its versions are added.
+struct KeyRow {
+    name: String,
+    kid: Kid,
+    record: Record,
+    /// Whether metadata and MAC differ: nothing is known of the key but its versions.
+    damaged: bool,
+}
+
+fn load_keys(
+    db: &Db,
+    sealer: &Arc<Sealer>,
+    backends: &Backends,
+    trust: Trust,
+    differing: &mut Vec<Differing>,
+) -> Result<Vec<KeyRow>, StoreError> {
     let rows = db.read(|c| {
         let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
         let rows = query.query_map([], |r| {
@@ -259,70 +343,66 @@ pub(super) fn load_records(
             .parse()
             .map_err(|_| StoreError::Tampered("a key's name".into()))?;
         let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
-        if !ct::eq(&sealer.mac(&name, &meta), &mac) {
-            return Err(tampered());
-        }
-        // Parsed only after its MAC is right, so only bytes that this store has written.
-        let meta: Meta = strict::from_slice(&meta).map_err(|_| tampered())?;
-        keys.push((
+        let found = sealer.mac(&name, &meta);
+        let damaged = !ct::eq(&found, &mac);
+        let parsed = if damaged {
+            differing.push(Differing {
+                name: format!("key {name}"),
+                place: Place::Meta,
+                found: meta,
+            });
+            // Stands in for metadata of which nothing is known; as destroyed, no secret is loaded for it.
+            Meta {
+                destroyed: true,
+                ..Meta::new(Timestamp(0), backends.local(), PayloadPolicy::Any)
+            }
+        } else {
+            // Parsed only after its MAC is right, so only bytes that this store has written.
+            strict::from_slice(&meta).map_err(|_| tampered())?
+        };
+        let mut record = Record::new(parsed);
+        record.mac = match trust {
+            Trust::Sums => mac,
+            Trust::Records => found,
+        };
+        keys.push(KeyRow {
             name,
             kid,
-            Record {
-                mac,
-                ..Record::new(meta)
-            },
-        ));
+            record,
+            damaged,
+        });
     }
-    let mut damaged = Vec::new();
-    db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT kid, number, created, birth, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
-        )?;
-        let mut rows = query.query([])?;
-        let mut loader = Loader { sealer, backends, damaged: &mut damaged };
-        let mut left = keys.iter_mut().peekable();
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str()?;
-            // Both are sorted by name, so a version belongs to this key or to a later one.
-            while left.next_if(|(known, ..)| known.as_str() < name).is_some() {}
-            let added = match left.peek_mut() {
-                Some((known, kid, record)) if known.as_str() == name => loader.add(kid, record, row)?,
-                _ => Err(StoreError::Tampered("a version belongs to no key".into())),
-            };
-            if added.is_err() {
-                return Ok(added);
-            }
-        }
-        Ok(Ok(()))
-    })??;
-    refuse_moved(db, &damaged)?;
-    let mut records = BTreeMap::new();
-    for (name, kid, mut record) in keys {
-        if record.versions.len() != record.meta.versions() as usize {
-            return Err(StoreError::Tampered(format!("metadata of key {name}")));
-        }
-        record.set_mac(record.mac);
-        records.insert(kid, record);
-    }
-    Ok(records)
+    Ok(keys)
 }
 
-/// A version whose stored record is another one than was written.
-struct Damaged {
+/// Where a value was found that differs from its sum.
+#[derive(Clone, Copy)]
+enum Place {
+    Meta,
+    Public,
+    /// The hash of the sealed record.
+    Sealed,
+}
+
+/// A value that is another one than was written.
+struct Differing {
     name: String,
-    /// Hash of the stored record.
-    found_sha256: [u8; 32],
+    place: Place,
+    found: Vec<u8>,
 }
 
-/// Refuses a store in which the record of one version stands in the place of another: no damage does that.
-fn refuse_moved(db: &Db, damaged: &[Damaged]) -> Result<(), StoreError> {
-    for one in damaged {
-        let written = db.read(|c| {
-            let sql = "SELECT EXISTS (SELECT 1 FROM versions WHERE sealed_sha256 = ?1)";
-            c.query_row(sql, [&one.found_sha256[..]], |r| r.get::<_, bool>(0))
-        })?;
-        if written {
-            let why = format!("{} holds the record of another version", one.name);
+/// Refuses a store in which a value of one row stands in the place of another's: no damage does that.
+fn refuse_moved(db: &Db, differing: &[Differing]) -> Result<(), StoreError> {
+    for one in differing {
+        // A sealed record is looked for by the hash that is stored for it; the other two are found at their own place too.
+        let (sql, own) = match one.place {
+            Place::Meta => ("SELECT count(*) FROM keys WHERE meta = ?1", 1),
+            Place::Public => ("SELECT count(*) FROM versions WHERE public = ?1", 1),
+            Place::Sealed => ("SELECT count(*) FROM versions WHERE sealed_sha256 = ?1", 0),
+        };
+        let places = db.read(|c| c.query_row(sql, [&one.found], |r| r.get::<_, i64>(0)))?;
+        if places > own {
+            let why = format!("{} holds the record of another one", one.name);
             return Err(StoreError::Tampered(why));
         }
     }
@@ -376,7 +456,8 @@ impl SealedVersion {
 struct Loader<'a> {
     sealer: &'a Arc<Sealer>,
     backends: &'a Backends,
-    damaged: &'a mut Vec<Damaged>,
+    trust: Trust,
+    differing: &'a mut Vec<Differing>,
 }
 
 impl Loader<'_> {
@@ -393,24 +474,41 @@ impl Loader<'_> {
             let why = format!("versions of key {kid}");
             return Ok(Err(StoreError::Tampered(why)));
         }
-        let created = Timestamp(row.get::<_, i64>(2)?.cast_unsigned());
         let birth = row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-        let sealed_sha256: [u8; 32] = row.get(4)?;
-        let Some(public) = PublicKey::from_raw(kid.alg, row.get_ref(5)?.as_blob()?) else {
+        let sum: [u8; 32] = row.get(4)?;
+        let sealed = row.get_ref(6)?.as_blob()?;
+        let found_sha256 = sha256(sealed);
+        let whole = found_sha256 == sum;
+        if whole && let Err(newer) = Sealer::refuse_newer((kid, number), sealed) {
+            return Ok(Err(newer.into()));
+        }
+        let created = Timestamp(row.get::<_, i64>(2)?.cast_unsigned());
+        let public = row.get_ref(5)?.as_blob()?;
+        let mut differs = |place, found: &[u8]| {
+            self.differing.push(Differing {
+                name: format!("{kid}#v{number}"),
+                place,
+                found: found.to_vec(),
+            });
+        };
+        let mut version = Stated::of(kid, public, created);
+        let header = Sealer::stated(kid, sealed);
+        let header = header.and_then(|(created, public)| Stated::of(kid, public, created));
+        if !whole {
+            differs(Place::Sealed, &found_sha256);
+            version = version.or(header);
+        } else if header.is_some() && version != header {
+            // The record is the one that was written, and states again what stands beside it.
+            differs(Place::Public, public);
+            version = header;
+        }
+        let damaged = !whole || version.as_ref().is_none_or(|v| !v.is(public, created));
+        let Some(Stated { created, public }) = version else {
             let why = format!("public key of {kid}#v{number}");
             return Ok(Err(StoreError::Tampered(why)));
         };
-        let sealed = row.get_ref(6)?.as_blob()?;
-        if let Err(newer) = Sealer::refuse_newer((kid, number), sealed) {
-            return Ok(Err(newer.into()));
-        }
-        let found_sha256 = sha256(sealed);
         let mut version = Version::new(number, created, public, birth.unwrap_or(0));
-        version.damaged = found_sha256 != sealed_sha256;
-        if version.damaged {
-            let name = format!("{kid}#v{number}");
-            self.damaged.push(Damaged { name, found_sha256 });
-        }
+        version.damaged = damaged;
         let meta = &record.meta;
         // The version below the head too: while the head's leaf is missing, that version still signs.
         let needed = number >= oldest_needed(kid, meta.head.saturating_sub(1));
@@ -428,8 +526,30 @@ impl Loader<'_> {
         record.versions.push(VersionRow {
             version: Arc::new(version),
             born: birth.is_some(),
-            sealed_sha256,
+            sealed_sha256: match self.trust {
+                Trust::Sums => sum,
+                Trust::Records => found_sha256,
+            },
         });
         Ok(Ok(()))
+    }
+}
+
+/// What a row and the header of its sealed record both state.
+#[derive(PartialEq)]
+struct Stated {
+    created: Timestamp,
+    public: PublicKey,
+}
+
+impl Stated {
+    /// `None` when the bytes are no public key of the algorithm.
+    fn of(kid: &Kid, public: &[u8], created: Timestamp) -> Option<Self> {
+        let public = PublicKey::from_raw(kid.alg, public)?;
+        Some(Self { created, public })
+    }
+
+    fn is(&self, public: &[u8], created: Timestamp) -> bool {
+        self.public.raw() == public && self.created == created
     }
 }

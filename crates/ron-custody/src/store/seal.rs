@@ -186,6 +186,17 @@ impl Sealer {
         }
     }
 
+    /// What the header of a record of `kid` states, without a check of its seal: when the version was made, and its public
+    /// key.
+    pub fn stated<'a>(kid: &Kid, record: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
+        // Magic, format, algorithm, store id, length of the name, name, version.
+        let at = MAGIC.len() + 2 + 16 + 2 + kid.to_string().len() + 4;
+        let (created, rest) = record.get(at..)?.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let public = rest.get(..usize::from(u16::from_be_bytes(*len)))?;
+        Some((Timestamp(u64::from_be_bytes(*created)), public))
+    }
+
     /// The length of the header of `record` (the nonce follows), and the public key in it.
     fn split<'a>(
         &self,

@@ -248,7 +248,7 @@ impl KeyStore {
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> Result<(), StoreError> {
         let version = self.version + 1;
-        let mac = self.store_mac(version, &self.records);
+        let mac = self.store_mac(version);
         self.db.write(|tx| {
             change(tx)?;
             tx.execute(

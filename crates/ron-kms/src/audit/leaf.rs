@@ -4,6 +4,7 @@ use ron_proto::strict;
 use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
 
+use crate::replay::Answered;
 pub use ron_custody::{NO_MATCH, OK};
 
 /// Longest leaf, in bytes.
@@ -53,6 +54,8 @@ operations! {
     Reload = "reload" false,
     /// An operator had the service believe the machine's date; `context` says how far it was from the service's own.
     AcceptDate = "accept_date" false,
+    /// An operator accepted that answers to operation ids are lost; `context` says which.
+    ForgetAnswers = "forget_answers" false,
     /// A key was made.
     Create = "create" true,
     /// A key was imported.
@@ -107,6 +110,21 @@ impl std::str::FromStr for Op {
 }
 
 impl Op {
+    /// Whether the answer is kept in the journal under the caller's operation id.
+    pub const fn is_remembered(self) -> bool {
+        matches!(
+            self,
+            Self::Sign
+                | Self::Wrap
+                | Self::Unwrap
+                | Self::Rewrap
+                | Self::Datakey
+                | Self::Hmac
+                | Self::HmacVerify
+                | Self::Random
+        )
+    }
+
     /// Whether the operation may make a version of a key. A rotation makes none when a published version waits.
     pub const fn makes_version(self) -> bool {
         matches!(
@@ -290,6 +308,20 @@ impl Leaf {
             return Err("the leaf is not in canonical form".into());
         }
         Ok(leaf)
+    }
+
+    /// The operation, when the journal keeps its answer.
+    pub fn answered(&self) -> Option<Answered> {
+        let done = self.result == OK || self.result == NO_MATCH;
+        let op_id = self
+            .op_id
+            .as_ref()
+            .filter(|_| self.op.is_remembered() && done)?;
+        Some(Answered {
+            tenant: self.tenant.clone(),
+            op_id: op_id.parse().ok()?,
+            ts: self.ts,
+        })
     }
 
     /// Whether the leaf records a change of the store: the store version after it is one higher.

@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use ron_crypto::ct;
+use ron_crypto::hash::hmac_sha256;
+use ron_crypto::secret::Secret32;
 use ron_files::{OsDisk, write_atomic};
 use ron_kernel::SharedClock;
+use ron_proto::strict;
 use ron_tlog::append::{AppendError, Log};
 use serde::{Deserialize, Serialize};
 
-use super::leaf::{Draft, Leaf, Place};
+use super::leaf::{Draft, Leaf, Op, Place};
 use crate::metrics::Metrics;
+use crate::replay::Answered;
 
 /// New leaves after which the counters are written beside the log.
 const STATE_EVERY: u64 = 10_000;
@@ -24,6 +29,51 @@ pub struct Counters {
     /// Store version that the last of them states.
     pub store_version: u64,
     pub keys: BTreeMap<String, u64>,
+    /// The newest operation whose answer is in the journal, whatever happened since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Answered>,
+    /// The newest one of the last append. A crash may have come before its answer was in the journal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unsure: Option<Answered>,
+}
+
+/// The counters as their file holds them. The MAC keeps a program without the seal key from hiding leaves from the start.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CountersRecord {
+    counters: Counters,
+    mac: String,
+}
+
+/// The file that keeps the counters between starts.
+pub struct StateFile {
+    pub dir: PathBuf,
+    pub name: &'static str,
+    pub key: Secret32,
+}
+
+impl StateFile {
+    /// The counters; `None` without a file that this service has written.
+    pub fn read(&self) -> Option<Counters> {
+        let text = std::fs::read(self.dir.join(self.name)).ok()?;
+        let kept: CountersRecord = strict::from_slice(&text).ok()?;
+        let found = hex::decode(&kept.mac).ok()?;
+        ct::eq(&self.mac(&kept.counters), &found).then_some(kept.counters)
+    }
+
+    fn write(&self, counters: &Counters) -> std::io::Result<()> {
+        let kept = CountersRecord {
+            counters: counters.clone(),
+            mac: hex::encode(self.mac(counters)),
+        };
+        let text = serde_json::to_vec(&kept).expect("counters are strings and integers");
+        write_atomic(&OsDisk, &self.dir, self.name, &text)
+    }
+
+    fn mac(&self, counters: &Counters) -> [u8; 32] {
+        let text = serde_json::to_vec(counters).expect("counters are strings and integers");
+        hmac_sha256(self.key.expose(), &text)
+    }
 }
 
 impl Counters {
@@ -49,10 +99,27 @@ impl Counters {
             (None, Some(_)) => return Err("it has a key_op_counter but no key".into()),
             (_, None) => {}
         }
+        self.note_answer(leaf);
         self.last_ts = leaf.ts;
         self.store_version = leaf.prev_store_version + u64::from(leaf.changed_store());
         self.log_size += 1;
         Ok(())
+    }
+
+    /// Follows which answers are in the journal. A batch is appended after the answers of the one before it are durable, so
+    /// a leaf with a later time shows that they are; all leaves of a batch have one time.
+    fn note_answer(&mut self, leaf: &Leaf) {
+        match leaf.op {
+            // The run before may have ended between an append and its answers.
+            Op::Start => self.unsure = None,
+            Op::ForgetAnswers => (self.answered, self.unsure) = (None, None),
+            _ => {}
+        }
+        let durable = |unsure: &mut Answered| unsure.ts < leaf.ts || leaf.op == Op::Stop;
+        if let Some(sure) = self.unsure.take_if(durable) {
+            self.answered = Some(sure);
+        }
+        self.unsure = leaf.answered().or(self.unsure.take());
     }
 }
 
@@ -61,17 +128,17 @@ pub struct AuditWriter {
     log: Log,
     counters: Counters,
     state_at: u64,
-    state_path: Option<(PathBuf, &'static str)>,
+    state: Option<StateFile>,
     clock: SharedClock,
     metrics: Metrics,
 }
 
 impl AuditWriter {
-    /// Continues after `counters`. `state_path` names the directory and the file that keep them between starts.
+    /// Continues after `counters`. `state` keeps them between starts.
     pub fn new(
         log: Log,
         counters: Counters,
-        state_path: Option<(PathBuf, &'static str)>,
+        state: Option<StateFile>,
         clock: SharedClock,
         metrics: Metrics,
     ) -> Self {
@@ -81,7 +148,7 @@ impl AuditWriter {
             log,
             counters,
             state_at,
-            state_path,
+            state,
             clock,
             metrics,
         }
@@ -128,7 +195,9 @@ impl AuditWriter {
         if let Some(after) = draft.store_version_after {
             counters.store_version = after;
         }
-        draft.at(place).to_bytes()
+        let leaf = draft.at(place);
+        counters.note_answer(&leaf);
+        leaf.to_bytes()
     }
 
     /// Sets the store version that the next leaf states; only before the first append.
@@ -140,18 +209,15 @@ impl AuditWriter {
     /// A failure costs only a longer scan at the next start.
     pub fn keep_state(&mut self, now: bool) {
         let new = self.counters.log_size - self.state_at;
-        let Some(path) = self
-            .state_path
+        let Some(file) = self
+            .state
             .as_ref()
             .filter(|_| new >= STATE_EVERY || (now && new > 0))
         else {
             return;
         };
-        let text = serde_json::to_vec(&self.counters).expect("counters are strings and integers");
         // After the append: the file is never ahead of the log, whose leaves are durable by now.
-        let (dir, name) = path;
-        let done = write_atomic(&OsDisk, dir, name, &text);
-        match done {
+        match file.write(&self.counters) {
             Ok(()) => self.state_at = self.counters.log_size,
             Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),
         }

@@ -8,7 +8,6 @@ use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Disk;
 use ron_kernel::{SharedClock, SharedRandom};
 use ron_proto::receipt::LogReceipt;
-use ron_proto::strict;
 use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::{Checkpointer, Log, LogOptions, LogReader, OpenError, ReadError};
@@ -17,8 +16,9 @@ use ron_tlog::checkpoint::Checkpoint;
 use crate::audit::health::Fault;
 use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
-use crate::audit::writer::{AuditWriter, Counters};
+use crate::audit::writer::{AuditWriter, Counters, StateFile};
 use crate::metrics::Metrics;
+use crate::replay::Answered;
 use crate::settings::Settings;
 use crate::work::lifecycle::complete::complete_change;
 use crate::work::log_key::complete_log_key;
@@ -28,6 +28,8 @@ pub struct OpenedLog {
     pub writer: AuditWriter,
     pub checkpointer: Checkpointer,
     pub reader: LogReader,
+    /// The newest operation whose answer the journal must have.
+    pub answered: Option<Answered>,
 }
 
 /// Why the log cannot be trusted or used.
@@ -118,19 +120,17 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         compare(witnesses, &reader).map_err(tampered)?;
     }
     let on_disk = settings.data_dir.is_some();
-    let state_path = on_disk.then(|| (dir.to_owned(), COUNTERS));
-    let counters = recount(&reader, on_disk.then(|| dir.join(COUNTERS)).as_deref())?;
-    if counters.store_version > store.version() {
-        return Err(tampered(format!(
-            "the key store is at version {}, but the audit log records version {}: the store was replaced by an older copy",
-            store.version(),
-            counters.store_version
-        )));
-    }
+    let state = on_disk.then(|| StateFile {
+        dir: dir.to_owned(),
+        name: COUNTERS,
+        key: store.counters_key(),
+    });
+    let counters = recount(&reader, state.as_ref(), store.version())?;
+    let answered = counters.answered.clone();
     let checkpointer = log
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
-    let mut writer = AuditWriter::new(log, counters, state_path, clock, metrics);
+    let mut writer = AuditWriter::new(log, counters, state, clock, metrics);
     // After all comparisons, which must see the log as it was found, and before the start leaf.
     complete_interrupted(&mut writer, &reader, store)?;
     ring.replace(store.log()).map_err(failure)?;
@@ -150,6 +150,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         writer,
         checkpointer,
         reader,
+        answered,
     };
     opened
         .checkpointer
@@ -229,13 +230,15 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     }
 }
 
-/// The counters at the end of the log: from the state file beside it and the leaves since.
-fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust> {
+/// The counters at the end of the log: from the state file beside it and the leaves since. Refuses a log that records a
+/// later version of the store than it has.
+fn recount(
+    reader: &LogReader,
+    kept: Option<&StateFile>,
+    store_version: u64,
+) -> Result<Counters, Distrust> {
     let size = reader.size_durable();
-    let kept = kept
-        .and_then(|path| std::fs::read(path).ok())
-        .and_then(|text| strict::from_slice::<Counters>(&text).ok());
-    let mut counters = kept.unwrap_or_default();
+    let mut counters = kept.and_then(StateFile::read).unwrap_or_default();
     if counters.log_size > size {
         return Err(tampered(format!(
             "the audit log has {size} leaves, but it had {} at the last stop: leaves were removed",
@@ -246,6 +249,12 @@ fn recount(reader: &LogReader, kept: Option<&Path>) -> Result<Counters, Distrust
     scan(reader, from, size, |leaf| {
         counters.follow(leaf).map(|()| false)
     })?;
+    if counters.store_version > store_version {
+        return Err(tampered(format!(
+            "the key store is at version {store_version}, but the audit log records version {}: the store was replaced by an older copy",
+            counters.store_version
+        )));
+    }
     Ok(counters)
 }
 

@@ -2,6 +2,7 @@
 
 pub mod counter;
 pub mod log;
+mod replay_check;
 pub mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use ron_custody::backend::{self, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
 use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
-use ron_files::{Disk, DiskRoom, MemoryDisk, OsDisk};
+use ron_files::{Disk, DiskRoom, FileError, MemoryDisk, OsDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
     Credits, KernelMetrics, Receiver, Registry, SharedClock, SharedRandom, Snapshot, Supervisor,
@@ -32,7 +33,7 @@ use crate::audit::proofs::ProofJob;
 use crate::audit::scrub::Scrub;
 use crate::audit::{self, AuditHealth, LogRing};
 use crate::metrics::Metrics;
-use crate::replay::{Bounds, Journal, JournalError, Replay};
+use crate::replay::{Bounds, Journal, Replay};
 use crate::settings::{InForce, Settings};
 use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
@@ -77,9 +78,9 @@ pub enum EngineError {
         "{} is missing beside an audit log: restore it from a backup; a new store must not continue the log of another", .0.display()
     )]
     StoreMissing(PathBuf),
-    /// The journal of answers cannot be opened.
-    #[error(transparent)]
-    Replay(#[from] JournalError),
+    /// The journal of answers cannot be read, or a newer program has written it.
+    #[error("the journal of answers: {0}")]
+    Replay(#[from] FileError),
     /// The keys of the audit log cannot sign under its origin.
     #[error("{0}")]
     LogKey(String),
@@ -148,10 +149,13 @@ impl Engine {
         };
         // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
         // program has written must be refused unchanged.
-        let (replay, journal) = replay(&settings, &metrics, &store, &disk)?;
+        let (replay, mut journal) = replay(&settings, &metrics, &store, &disk)?;
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
-        let opened = counted.and_then(|()| log::open(with, &mut store));
+        let mut opened = counted.and_then(|()| log::open(with, &mut store));
+        if let Ok(opened) = &mut opened {
+            replay_check::settle(&mut journal, &replay, opened, (&settings, &parts.ready));
+        }
         // Any other distrust starts a service that verifies. On the data of a newer program nothing is started.
         if let Err(distrust) = &opened
             && distrust.fault == Fault::Newer
@@ -225,7 +229,7 @@ fn refuse_lost_store(settings: &Settings, parts: &EngineParts) -> Result<(), Eng
     Ok(())
 }
 
-/// Reports versions whose records are damaged. The others work, so the service is only degraded.
+/// Reports keys and versions whose records are damaged. The others work, so the service is only degraded.
 fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
     ready.declare(&["keys"]);
     let damaged = store.damaged();
@@ -233,10 +237,10 @@ fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
         return;
     }
     let why = format!(
-        "the stored records of {} are damaged: these versions verify only; restore keys.db from a backup, or rotate their keys",
+        "the stored records of {} are damaged: a key is out of use, and a version (`#v`) verifies only; restore keys.db from a backup, or rotate the keys of such versions",
         damaged.join(", ")
     );
-    tracing::error!(event = "key_records_damaged", versions = damaged.join(","));
+    tracing::error!(event = "key_records_damaged", records = damaged.join(","));
     ready.degrade("keys", why);
 }
 

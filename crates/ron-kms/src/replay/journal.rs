@@ -5,21 +5,27 @@
 //! replay/0000000000000001     at most an eighth of the bounds each; a start continues the last one
 //!   record file of kind JRNL, its id the number in its name, its MACs with a key of the store
 //!   body of a record: time 8 | op 16 | body 32 | answer
+//!   or, before segments are removed: time 8 | zeros 48 | number of the last of them 8
+//! replay/0000000000000001.lost    set aside when an operator accepted its loss; never read
 //! ```
 //!
 //! Integers are big-endian. `op` is the first half of SHA-256 over tenant, zero byte and id; `body`
 //! the hash of the request; the answer is JSON. A batch that a crash interrupted, before any of its
-//! answers left, is cut from the last segment. A start refuses a segment with any other damage, and a
-//! number that is missing between two others.
+//! answers left, is cut from the last segment. A start notices a segment with any other damage, one
+//! that is missing though no record says that it was removed, and, from the audit log, that the
+//! newest answers are missing. It then leaves the journal as it is and takes no new operation id,
+//! until an operator accepts the loss.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ron_crypto::hash::sha256;
 use ron_custody::store::OP_ID_MS;
 use ron_files::{Check, Disk, FileError, Kind, Place, RecordFile, Tail};
 
-use super::{Bounds, Entry, JournalRecord, OpKey, Replay};
+use super::{Answered, Bounds, Entry, JournalRecord, OpKey, Replay};
 
 const KIND: Kind = Kind {
     name: b"JRNL",
@@ -29,20 +35,8 @@ const KIND: Kind = Kind {
 const HEAD: usize = 8 + 16 + 32;
 /// Number of segments that share the bounds; whole segments are forgotten.
 const SEGMENTS: u64 = 8;
-
-/// Why the journal cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    #[error(
-        "the journal of answers: {0}. Restore the file from a backup, or move it and all files with lower numbers away: the service then forgets the operation ids in them, and performs a repeated request again"
-    )]
-    File(#[from] FileError),
-    #[error(
-        "the journal of answers: {} is missing. Restore the file from a backup, or move all files with lower numbers away: the service then forgets the operation ids in them, and performs a repeated request again",
-        .0.display()
-    )]
-    Missing(PathBuf),
-}
+/// In place of an operation and of its body: the record says which segments were removed.
+const REMOVED: OpKey = [0; 16];
 
 /// Reads the answer of the record at `place`.
 pub(super) fn answer(place: &Place) -> Result<Vec<u8>, FileError> {
@@ -74,6 +68,12 @@ pub struct Journal {
     /// Oldest first. Each keeps its file open, so a start continues the last one instead of adding one.
     segments: VecDeque<Segment>,
     next: u64,
+    /// Segments up to this number were removed, by a record.
+    removed: u64,
+    /// What is damaged or missing. Nothing is written while there is any.
+    losses: Vec<String>,
+    /// Number of the last segment that is damaged or missing.
+    lost: u64,
 }
 
 impl Journal {
@@ -83,7 +83,7 @@ impl Journal {
         check: Check,
         replay: Arc<Replay>,
         bounds: Bounds,
-    ) -> Result<Self, JournalError> {
+    ) -> Result<Self, FileError> {
         disk.create_dir_all(dir).map_err(FileError::io(dir))?;
         let names = disk.list(dir).map_err(FileError::io(dir))?;
         // Other files in the directory are not the journal's.
@@ -98,11 +98,11 @@ impl Journal {
             bounds,
             segments: VecDeque::new(),
             next: numbers.last().map_or(1, |last| last + 1),
+            removed: 0,
+            losses: Vec::new(),
+            lost: 0,
         };
-        // Only the oldest segments are ever removed, in order, so the numbers have no gap.
-        if let Some(two) = numbers.windows(2).find(|two| two[1] != two[0] + 1) {
-            return Err(JournalError::Missing(journal.path(two[0] + 1)));
-        }
+        let mut damaged = Vec::new();
         for (number, left) in numbers.iter().zip((0..numbers.len()).rev()) {
             // A segment is begun only after the one before it was durable.
             let tail = if left == 0 {
@@ -110,12 +110,86 @@ impl Journal {
             } else {
                 Tail::Whole
             };
-            journal.load(*number, tail)?;
+            match journal.load(*number, tail) {
+                Err(error @ FileError::Damaged { .. }) => damaged.push((*number, error)),
+                loaded => loaded?,
+            }
         }
-        // Nothing is removed for its age yet: at a start the machine's date may be wrong. Old answers are
-        // not given all the same, and the next write removes them.
-        journal.prune(0, 0)?;
+        let gone = numbers.iter().filter(|number| **number <= journal.removed);
+        // A crash came between the record and the removal.
+        journal.remove(&gone.copied().collect::<Vec<_>>())?;
+        damaged.retain(|(number, _)| *number > journal.removed);
+        journal.find_losses(&numbers, damaged);
+        if journal.losses.is_empty() {
+            // Nothing is removed for its age yet: at a start the machine's date may be wrong. Old answers are
+            // not given all the same, and the next write removes them.
+            journal.prune(0)?;
+        }
         Ok(journal)
+    }
+
+    /// Only the oldest segments are ever removed, in order and by a record, so the other numbers have no gap.
+    fn find_losses(&mut self, numbers: &[u64], damaged: Vec<(u64, FileError)>) {
+        let mut before = self.removed;
+        for number in numbers.iter().filter(|number| **number > self.removed) {
+            if *number != before + 1 {
+                let (first, last) = (self.path(before + 1), number - 1);
+                let why = format!("{} to number {last:x} are missing", first.display());
+                self.losses.push(why);
+                self.lost = last;
+            }
+            before = *number;
+        }
+        for (number, error) in damaged {
+            self.losses.push(error.to_string());
+            self.lost = self.lost.max(number);
+        }
+    }
+
+    /// What is damaged or missing.
+    pub fn losses(&self) -> &[String] {
+        &self.losses
+    }
+
+    /// Checks that the journal has the answer to an operation of which the audit log says that it has.
+    pub fn expect(&mut self, newest: &Answered) {
+        if !self.replay.has(&newest.key()) {
+            let Answered { op_id, tenant, .. } = newest;
+            let (dir, why) = (self.dir.display(), "and those after the last one kept");
+            let why = format!(
+                "{dir} has no answer to operation {op_id} of tenant {tenant}, {why}, are missing"
+            );
+            self.losses.push(why);
+        }
+    }
+
+    /// Names the losses, for the operator who accepts them: other losses have another name.
+    pub fn loss_id(&self) -> String {
+        hex::encode(&sha256(self.losses.join("\n").as_bytes())[..8])
+    }
+
+    /// Goes on without what is damaged or missing: sets the damaged segments aside, with those before them.
+    pub fn accept_losses(&mut self) -> Result<(), FileError> {
+        if self.lost > 0 {
+            let aside: Vec<u64> = (self.removed + 1..=self.lost).collect();
+            let stays = |last: &Segment| last.file.id() > self.lost;
+            if !self.segments.back().is_some_and(stays) {
+                self.begin_segment()?;
+            }
+            self.note_removed(self.lost)?;
+            self.drop_segments(&aside);
+            for path in aside.iter().map(|number| self.path(*number)) {
+                match self.disk.rename(&path, &path.with_extension("lost")) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    done => done.map_err(FileError::io(&path))?,
+                }
+            }
+            self.disk
+                .sync_dir(&self.dir)
+                .map_err(FileError::io(&self.dir))?;
+        }
+        self.losses.clear();
+        Ok(())
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -126,7 +200,7 @@ impl Journal {
     fn load(&mut self, number: u64, tail: Tail) -> Result<(), FileError> {
         let (path, check) = (self.path(number), self.check.clone());
         let mut found = Vec::new();
-        let mut short = None;
+        let (mut short, mut removed) = (None, 0);
         let opened = RecordFile::open(
             &*self.disk,
             &path,
@@ -134,7 +208,11 @@ impl Journal {
             number,
             check,
             tail,
-            |place, body| match Self::parse(body) {
+            |place, record| match Self::parse(record) {
+                Some((REMOVED, ..)) => match record[HEAD..].try_into() {
+                    Ok(number) => removed = u64::from_be_bytes(number),
+                    Err(_) => short = Some(place),
+                },
                 Some((key, body, made_ms)) => found.push((
                     key,
                     Entry {
@@ -147,8 +225,9 @@ impl Journal {
             },
         )?;
         if let Some(place) = short {
-            return Err(place.damaged("a record is shorter than any answer's"));
+            return Err(place.damaged("a record has another length than any"));
         }
+        self.removed = self.removed.max(removed);
         let Some(opened) = opened else {
             tracing::warn!(event = "replay_segment_removed", segment = number);
             self.disk.remove(&path).map_err(FileError::io(&path))?;
@@ -221,8 +300,7 @@ impl Journal {
         for (key, entry) in entries {
             self.replay.record(key, entry);
         }
-        // The last segment is being written.
-        self.prune(now_ms, 1)
+        self.prune(now_ms)
     }
 
     fn commit(&mut self) -> Result<(), FileError> {
@@ -255,34 +333,66 @@ impl Journal {
         Ok(())
     }
 
-    /// Removes segments whose newest record is a day old, and the oldest ones while a bound is exceeded. Never removes
-    /// the last `least` segments.
-    fn prune(&mut self, now_ms: u64, least: usize) -> Result<(), FileError> {
-        loop {
-            let bytes: u64 = self.segments.iter().map(|s| s.file.len()).sum();
-            let count: usize = self.segments.iter().map(|s| s.keys.len()).sum();
-            self.bounds.remembered.set(count as i64);
-            let Some(oldest) = self.segments.front() else {
-                return Ok(());
-            };
+    /// Removes segments whose newest record is a day old, and the oldest ones while a bound is exceeded; never the last,
+    /// which is being written.
+    fn prune(&mut self, now_ms: u64) -> Result<(), FileError> {
+        let mut bytes: u64 = self.segments.iter().map(|s| s.file.len()).sum();
+        let mut count: usize = self.segments.iter().map(|s| s.keys.len()).sum();
+        let mut numbers = Vec::new();
+        for oldest in self.segments.range(..self.segments.len().saturating_sub(1)) {
             let old = oldest.newest_ms.saturating_add(OP_ID_MS) <= now_ms;
-            let too_much = bytes > self.bounds.bytes_max || count > self.bounds.capacity;
-            if self.segments.len() <= least || !(old || too_much) {
-                return Ok(());
+            if !old && bytes <= self.bounds.bytes_max && count <= self.bounds.capacity {
+                break;
             }
-            let oldest = self.segments.pop_front().expect("there is a front segment");
-            // Out of the table before the file is removed, so that no repetition finds a place that is gone.
-            let forgotten = self.replay.forget(&oldest.keys, oldest.file.id());
+            bytes -= oldest.file.len();
+            count -= oldest.keys.len();
+            numbers.push(oldest.file.id());
             if !old {
-                self.bounds.forgotten.inc_by(forgotten);
-                tracing::warn!(event = "replay_forgotten_early", operations = forgotten);
+                let operations = oldest.keys.len() as u64;
+                self.bounds.forgotten.inc_by(operations);
+                tracing::warn!(event = "replay_forgotten_early", operations);
             }
-            let path = oldest.file.path();
-            self.disk.remove(path).map_err(FileError::io(path))?;
-            // Before the next removal: in another order a power failure could leave a gap.
-            self.disk
-                .sync_dir(&self.dir)
-                .map_err(FileError::io(&self.dir))?;
         }
+        self.bounds.remembered.set(count as i64);
+        let Some(last) = numbers.last() else {
+            return Ok(());
+        };
+        self.note_removed(*last)?;
+        self.remove(&numbers)
+    }
+
+    /// Records, durably and in the last segment, that the segments up to this number are no longer there.
+    fn note_removed(&mut self, number: u64) -> Result<(), FileError> {
+        let last = self.segments.back_mut().expect("the last segment stays");
+        last.file
+            .add(&[&[0; 8], &REMOVED, &[0; 32], &number.to_be_bytes()]);
+        self.removed = number;
+        self.commit()
+    }
+
+    /// Removes these segments, whose removal is recorded.
+    fn remove(&mut self, numbers: &[u64]) -> Result<(), FileError> {
+        // Out of the table before the file is removed, so that no repetition finds a place that is gone.
+        self.drop_segments(numbers);
+        for path in numbers.iter().map(|number| self.path(*number)) {
+            self.disk.remove(&path).map_err(FileError::io(&path))?;
+        }
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        self.disk
+            .sync_dir(&self.dir)
+            .map_err(FileError::io(&self.dir))
+    }
+
+    fn drop_segments(&mut self, numbers: &[u64]) {
+        let replay = &self.replay;
+        self.segments.retain(|segment| {
+            let stays = !numbers.contains(&segment.file.id());
+            if !stays {
+                replay.forget(&segment.keys, segment.file.id());
+            }
+            stays
+        });
     }
 }

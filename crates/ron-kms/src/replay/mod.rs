@@ -14,30 +14,48 @@
 //!
 //! **Invariants.** An answer to an operation with an `op_id` leaves after its leaf, and then its
 //! journal record, are durable. A crash between the two leaves an operation whose answer was never
-//! sent; a retry performs it again. No plaintext is ever in the journal.
+//! sent; a retry performs it again. No plaintext is ever in the journal. While answers are known to be
+//! lost, no new operation id is taken.
 
 mod journal;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
 use ron_custody::store::OP_ID_MS;
 use ron_custody::{Cause, Refusal};
-use ron_files::{Check, Disk, Place};
+use ron_files::{Check, Disk, FileError, Place};
 use ron_kernel::{Counter, Gauge, RankedMutex};
 use ron_proto::values::{OpId, Tenant};
+use serde::{Deserialize, Serialize};
 
 use crate::topology::REPLAY_LOCK;
-pub use journal::{Journal, JournalError};
+pub use journal::Journal;
 
 /// First half of SHA-256 over the tenant, a zero byte and the id.
 type OpKey = [u8; 16];
 
-fn op_key(tenant: &Tenant, op_id: OpId) -> OpKey {
-    let framed = [tenant.as_str().as_bytes(), b"\0", op_id.0.as_bytes()].concat();
+fn op_key(tenant: &str, op_id: OpId) -> OpKey {
+    let framed = [tenant.as_bytes(), b"\0", op_id.0.as_bytes()].concat();
     *sha256(&framed).first_chunk().expect("16 of 32 bytes")
+}
+
+/// An operation whose leaf says that it was done under an operation id.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Answered {
+    pub tenant: String,
+    pub op_id: OpId,
+    /// Time of its leaf, Unix milliseconds.
+    pub ts: u64,
+}
+
+impl Answered {
+    fn key(&self) -> OpKey {
+        op_key(&self.tenant, self.op_id)
+    }
 }
 
 struct Entry {
@@ -67,6 +85,8 @@ pub struct Bounds {
 /// The table of operation ids, shared by all threads.
 pub struct Replay {
     table: RankedMutex<HashMap<OpKey, Entry>>,
+    /// Set once, before the first operation, when answers are lost.
+    closed: OnceLock<()>,
 }
 
 /// The table's answer to [`Replay::begin`].
@@ -105,13 +125,25 @@ impl Replay {
         dir: &std::path::Path,
         key: Secret32,
         bounds: Bounds,
-    ) -> Result<(Arc<Self>, Journal), JournalError> {
+    ) -> Result<(Arc<Self>, Journal), FileError> {
         let replay = Arc::new(Self {
             table: RankedMutex::new(&REPLAY_LOCK, HashMap::new()),
+            closed: OnceLock::new(),
         });
         let (disk, check) = (disk.clone(), Check::Mac(key));
         let journal = Journal::open(disk, dir, check, replay.clone(), bounds)?;
         Ok((replay, journal))
+    }
+
+    /// Takes no new operation id from now on: with answers lost, it could be one that was used before.
+    pub fn close(&self) {
+        let _ = self.closed.set(()); // set already means closed already
+    }
+
+    /// Whether the answer to this operation is kept.
+    fn has(&self, key: &OpKey) -> bool {
+        let table = self.table.lock();
+        table.get(key).is_some_and(|entry| entry.place.is_some())
     }
 
     /// Looks `op_id` up and, when it is new, marks it as in flight.
@@ -122,7 +154,7 @@ impl Replay {
         body: [u8; 32],
         now_ms: u64,
     ) -> Result<Lookup, Refusal> {
-        let key = op_key(tenant, op_id);
+        let key = op_key(tenant.as_str(), op_id);
         // The lock ends with this block: reading the answer below is I/O, and no lock is held over I/O.
         let place = {
             let mut table = self.table.lock();
@@ -136,6 +168,13 @@ impl Replay {
                 Some(entry) => entry.place.clone().ok_or_else(|| {
                     Refusal::new(Cause::InFlight, "the operation with this op_id is running")
                 })?,
+                None if self.closed.get().is_some() => {
+                    return Err(Refusal::new(
+                        Cause::AnswersLost,
+                        "answers to earlier operations are damaged or missing, so this op_id may have been used before: send the request \
+                         without op_id, or wait until an operator has restored the answers or accepted their loss (see `replay` in /readyz)",
+                    ));
+                }
                 None => {
                     let entry = Entry {
                         body,

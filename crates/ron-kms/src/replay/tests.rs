@@ -19,7 +19,7 @@ fn try_open(
     key: u8,
     capacity: usize,
     bytes_max: u64,
-) -> Result<Bench, JournalError> {
+) -> Result<Bench, FileError> {
     let registry = Registry::new("t");
     let bounds = Bounds {
         capacity,
@@ -38,13 +38,15 @@ fn try_open(
 }
 
 fn open(disk: &Arc<dyn Disk>, key: u8, capacity: usize, bytes_max: u64) -> Bench {
-    try_open(disk, key, capacity, bytes_max).expect("opens")
+    let bench = try_open(disk, key, capacity, bytes_max).expect("opens");
+    assert_eq!(bench.journal.losses(), [""; 0]);
+    bench
 }
 
-/// Why the journal does not open.
-fn refused(disk: &Arc<dyn Disk>, key: u8) -> String {
-    let opened = try_open(disk, key, 80, 1 << 20).map(drop);
-    opened.expect_err("refused").to_string()
+/// What the journal finds damaged or missing.
+fn lost(disk: &Arc<dyn Disk>, key: u8) -> String {
+    let opened = try_open(disk, key, 80, 1 << 20).expect("opens");
+    opened.journal.losses().join("; ")
 }
 
 fn memory() -> Arc<dyn Disk> {
@@ -183,11 +185,16 @@ fn a_torn_tail_is_cut_and_a_foreign_or_changed_record_is_refused() {
     assert_eq!(bench.why(0, 1, 20), Some(Cause::Internal));
     file.write_at(at, &byte).expect("writes");
     assert!(
-        refused(&disk, 2).contains("its start does not verify"),
+        lost(&disk, 2).contains("its start does not verify"),
         "another seal key"
     );
     file.write_at(7, &[2]).expect("writes");
-    assert!(refused(&disk, 1).contains("format 2, this program knows up to 1"));
+    let newer = try_open(&disk, 1, 80, 1 << 20).err().expect("refused");
+    assert!(
+        newer
+            .to_string()
+            .contains("format 2, this program knows up to 1")
+    );
 }
 
 #[test]
@@ -214,20 +221,17 @@ fn a_flipped_byte_forgets_nothing_silently() {
             let mut byte = [0];
             file.read_at(at, &mut byte).expect("reads");
             file.write_at(at, &[byte[0] ^ 1]).expect("writes");
-            let why = refused(&disk, 1);
+            let why = lost(&disk, 1);
             file.write_at(at, &byte).expect("writes");
             let place = format!("{} is damaged at byte {offset}:", path.display());
-            assert!(
-                why.contains(&place) && why.contains("Restore"),
-                "{at}: {why}"
-            );
+            assert!(why.contains(&place), "{at}: {why}");
         }
     }
     assert_eq!(open(&disk, 1, 80, 1 << 20).count("t_remembered "), 25);
 }
 
 #[test]
-fn a_segment_that_is_missing_between_others_is_refused() {
+fn a_missing_segment_is_noticed_unless_the_journal_removed_it() {
     let disk = memory();
     let mut bench = open(&disk, 1, 80, 1 << 20);
     for n in 0..25 {
@@ -235,17 +239,66 @@ fn a_segment_that_is_missing_between_others_is_refused() {
     }
     let files = bench.files();
     drop(bench);
-    let middle = Path::new("/replay").join(&files[1]);
-    disk.remove(&middle).expect("removed");
-    let why = refused(&disk, 1);
-    assert!(
-        why.contains(&format!("{} is missing", middle.display())) && why.contains("Restore"),
-        "{why}"
-    );
-    // Of the oldest ones the journal forgets by itself.
-    disk.remove(&Path::new("/replay").join(&files[0]))
-        .expect("removed");
-    assert_eq!(open(&disk, 1, 80, 1 << 20).count("t_remembered "), 5);
+    for (missing, words) in [(0, "0001 to number 1 are"), (1, "0002 to number 2 are")] {
+        let path = Path::new("/replay").join(&files[missing]);
+        disk.rename(&path, Path::new("/elsewhere")).expect("moved");
+        assert!(lost(&disk, 1).contains(words), "{}", lost(&disk, 1));
+        disk.rename(Path::new("/elsewhere"), &path).expect("back");
+    }
+    // A day later the journal removes them by itself.
+    let mut bench = open(&disk, 1, 80, 1 << 20);
+    bench.done(30, 1, b"an answer", 10 + OP_ID_MS);
+    assert_eq!(bench.files(), files[2..]);
+    drop(bench);
+    assert_eq!(open(&disk, 1, 80, 1 << 20).count("t_remembered "), 6);
+}
+
+#[test]
+fn an_accepted_loss_sets_the_damaged_segments_aside_and_keeps_the_others() {
+    for (damaged, stay) in [(0, 15), (1, 5), (2, 0)] {
+        let disk = memory();
+        let mut bench = open(&disk, 1, 80, 1 << 20);
+        for n in 0..25 {
+            bench.done(n, 1, b"an answer", 10);
+        }
+        let files = bench.files();
+        drop(bench);
+        let path = Path::new("/replay").join(&files[damaged]);
+        let file = disk.open_write(&path).expect("there");
+        file.write_at(40, &[0xff; 4]).expect("writes");
+        let before = lost(&disk, 1);
+        let bench = try_open(&disk, 1, 80, 1 << 20).expect("opens");
+        assert_eq!(bench.files(), files, "nothing is moved before");
+        bench.replay.close();
+        assert_eq!(bench.why(77, 1, 20), Some(Cause::AnswersLost));
+        let kept = if damaged == 2 { 0 } else { 24 };
+        assert!(
+            bench.answer(kept, 1, 20).is_some(),
+            "what is there is given"
+        );
+        drop(bench);
+
+        let mut bench = try_open(&disk, 1, 80, 1 << 20).expect("opens");
+        let name = bench.journal.loss_id();
+        bench.journal.accept_losses().expect("accepted");
+        bench.done(99, 1, b"after", 20);
+        drop(bench);
+        let mut bench = open(&disk, 1, 80, 1 << 20);
+        assert_eq!(bench.count("t_remembered "), stay + 1);
+        assert!(bench.answer(99, 1, 20).is_some());
+        let aside = bench.files();
+        let aside: Vec<_> = aside.iter().filter(|n| n.ends_with(".lost")).collect();
+        assert_eq!(aside.len(), damaged + 1, "{before}");
+        let last = Answered {
+            tenant: "t".into(),
+            op_id: OpId(uuid::Uuid::from_u128(24)),
+            ts: 10,
+        };
+        // The last answer is gone only with the last segment, and that is another loss.
+        bench.journal.expect(&last);
+        assert_eq!(bench.journal.losses().is_empty(), damaged != 2);
+        assert_ne!(bench.journal.loss_id(), name);
+    }
 }
 
 #[test]
@@ -323,6 +376,7 @@ fn memory_and_disk_are_bounded_and_the_oldest_go_first() {
         let kept = usize::try_from(bench.count("t_remembered ")).expect("a count");
         assert!(kept <= capacity && kept > 8, "{kept}");
         assert_eq!(bench.count("t_forgotten_total "), 400 - kept as i64);
+        drop(open(&bench.disk, 1, capacity, bytes_max));
         let dir = Path::new("/replay");
         let size = |name: &String| bench.disk.open_read(&dir.join(name)).expect("there").len();
         let bytes: u64 = bench.files().iter().map(|f| size(f).expect("length")).sum();

@@ -14,6 +14,7 @@ mod log_key;
 mod pipeline;
 mod race;
 mod reload;
+mod replay;
 mod store;
 mod transfer;
 

@@ -339,6 +339,28 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_byte_changes_a_list_an_assertion_or_the_key_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("passport.db");
+        let store = RevocationStore::open(&path).unwrap();
+        let used = (0..20).map(|n| UsedAssertion {
+            client: "robot".to_owned(),
+            jti: format!("assertion-{n}"),
+            until_s: 1_000 + n,
+        });
+        let used: Vec<UsedAssertion> = used.collect();
+        store.keep_assertions(&used, 5).unwrap();
+        for epoch in 0..20 {
+            store.open_list("k", epoch, 1_000).unwrap();
+        }
+        store.keep_jwks(&Jwks::default()).unwrap();
+        drop(store);
+        let open = |path: &Path| RevocationStore::open(path).map(|store| store.0);
+        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, open);
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
     fn the_key_set_is_kept() {
         let store = RevocationStore::memory().unwrap();
         assert_eq!(store.kept_jwks().unwrap(), Jwks::default());

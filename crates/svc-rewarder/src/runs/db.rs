@@ -194,6 +194,27 @@ mod tests {
     }
 
     #[test]
+    fn no_flipped_byte_changes_a_run() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("rewarder.db");
+        let schema = [ron_service::Migration {
+            version: 1,
+            name: "runs",
+            sql: SCHEMA_1,
+        }];
+        let open = |path: &std::path::Path| ron_service::Store::open(path, &schema);
+        let store = open(&path).expect("opens");
+        for n in 0..20 {
+            let run = run(&format!("epoch-{n}"));
+            let written = store.write(|tx| put(tx, &run).map_err(ron_service::StoreError::from));
+            written.expect("written");
+        }
+        drop(store);
+        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, open);
+        assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
     fn rows_come_back_as_they_were() {
         let db = Connection::open_in_memory().expect("memory");
         db.execute_batch(SCHEMA_1).expect("the schema");

@@ -1,6 +1,14 @@
 //! One SQLite file per service, for its user alone: WAL, `synchronous=FULL`, numbered forward-only
 //! migrations. A failed commit poisons the store: writes are refused from then on, reads continue,
 //! and only a restart helps.
+//!
+//! Each table has an index over all its columns, `<table>_copy`, which SQLite keeps in every
+//! transaction. `PRAGMA integrity_check` compares rows and copies at each start, and the schema is
+//! compared with that of the migrations, so that a byte that changed on the disk is an error and no
+//! other value.
+
+mod copies;
+pub mod trial;
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
@@ -15,6 +23,8 @@ use percent_encoding::{AsciiSet, percent_encode};
 use ron_files::{DiskRoom, NoRoom};
 use ron_kernel::DiskWatch;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+
+use copies::{copy_rows, schema};
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +45,16 @@ pub enum StoreError {
         found: u32,
         known: u32,
     },
+    #[error("the store {path} cannot be opened: {error}")]
+    Open {
+        path: String,
+        error: rusqlite::Error,
+    },
     #[error("the store {path} is not intact: {why}; restore it from a backup")]
     Damaged { path: String, why: String },
-    #[error("migration {version} ({name}) failed and was rolled back: {source}")]
+    #[error("migration {version} ({name}) of {path} failed and was rolled back: {source}")]
     Migration {
+        path: String,
         version: u32,
         name: &'static str,
         source: rusqlite::Error,
@@ -58,22 +74,20 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Names the file in which SQLite met damage: its own messages do not.
+    /// Names the file that does not open: SQLite's own messages do not.
     #[must_use]
     fn in_file(self, path: &Path) -> Self {
-        let damage = match &self {
-            Self::Sqlite(error) => error.sqlite_error().filter(|error| {
-                use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-                matches!(error.code, DatabaseCorrupt | NotADatabase)
-            }),
-            _ => None,
+        let Self::Sqlite(error) = self else {
+            return self;
         };
-        match damage {
-            Some(error) => Self::Damaged {
-                path: path.display().to_string(),
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
+        let path = path.display().to_string();
+        match error.sqlite_error_code() {
+            Some(DatabaseCorrupt | NotADatabase) => Self::Damaged {
+                path,
                 why: error.to_string(),
             },
-            None => self,
+            _ => Self::Open { path, error },
         }
     }
 }
@@ -103,10 +117,21 @@ impl Store {
     /// Opens or creates the file and migrates its schema. The caller must hold the lock of the
     /// directory.
     pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
-        Self::open_unnamed(path, migrations).map_err(|error| error.in_file(path))
+        let opened = Self::open_unnamed(path, migrations, copy_rows);
+        opened.map_err(|error| error.in_file(path))
     }
 
-    fn open_unnamed(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
+    /// Opens a store whose rows carry sums of their own, or must not be on the disk twice.
+    pub fn open_without_copies(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
+        let opened = Self::open_unnamed(path, migrations, |_| Ok(()));
+        opened.map_err(|error| error.in_file(path))
+    }
+
+    fn open_unnamed(
+        path: &Path,
+        migrations: &[Migration],
+        copy: fn(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<Self, StoreError> {
         let conn = open_private(path)?;
         // WAL commits are durable only with FULL; NORMAL may lose the last ones in a power cut.
         let mode: String =
@@ -118,7 +143,20 @@ impl Store {
                 why: format!("journal mode is {mode}, not wal"),
             });
         }
-        Self::prepare(conn, &shown, migrations)
+        let store = Self::prepare(conn, &shown, migrations)?;
+        copy(&store.conn)?;
+        let expected = Connection::open_in_memory()?;
+        for step in migrations {
+            expected.execute_batch(step.sql)?;
+        }
+        copy(&expected)?;
+        if schema(&store.conn)? != schema(&expected)? {
+            return Err(StoreError::Damaged {
+                path: shown,
+                why: "its schema is not the one of this program".to_owned(),
+            });
+        }
+        Ok(store)
     }
 
     /// The same schema in memory, for `amnesia = true` and tests.
@@ -135,7 +173,7 @@ impl Store {
         conn.pragma_update(None, "foreign_keys", "ON")?;
         conn.pragma_update(None, "trusted_schema", "OFF")?;
         conn.busy_timeout(Duration::from_secs(2))?;
-        let check: String = conn.pragma_query_value(None, "quick_check", |row| row.get(0))?;
+        let check: String = conn.pragma_query_value(None, "integrity_check", |row| row.get(0))?;
         if check != "ok" {
             return Err(StoreError::Damaged {
                 path: shown.to_owned(),
@@ -324,6 +362,7 @@ fn migrate(conn: &Connection, shown: &str, migrations: &[Migration]) -> Result<(
             continue;
         }
         let failed = |source| StoreError::Migration {
+            path: shown.to_owned(),
             version: step.version,
             name: step.name,
             source,
@@ -509,6 +548,42 @@ mod tests {
         let second = Store::open(&path, &[ONE]).unwrap();
         second.backup_to(&dir.path().join("copy.db")).unwrap();
         assert_eq!(modes(), 4);
+    }
+
+    /// A file without copies, as an earlier version has left it, and a table that gets a column.
+    #[test]
+    fn every_table_gets_its_copy_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        put(&Store::open_without_copies(&path, &[ONE]).unwrap(), 1).unwrap();
+        let indexes = |store: &Store| -> Vec<String> {
+            let read = store.read(|c| Ok::<_, StoreError>(schema(c)?)).unwrap();
+            let indexes = read
+                .into_iter()
+                .filter(|[kind, ..]| kind.as_deref() == Some("index"));
+            indexes.filter_map(|[.., sql]| sql).collect()
+        };
+        let store = Store::open(&path, &[ONE]).unwrap();
+        assert_eq!(indexes(&store), ["CREATE INDEX t_copy ON t (k, v)"]);
+        put(&store, 2).unwrap();
+        drop(store);
+        for _ in 0..2 {
+            let store = Store::open(&path, &[ONE, TWO]).unwrap();
+            assert_eq!(indexes(&store), ["CREATE INDEX t_copy ON t (k, v, w)"]);
+            assert_eq!(store.read(|c| Ok::<_, StoreError>(count(c))).unwrap(), 2);
+        }
+    }
+
+    #[test]
+    fn no_flipped_byte_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.db");
+        let store = Store::open(&path, &[ONE, TWO]).unwrap();
+        (0..40).for_each(|k| put(&store, k).unwrap());
+        drop(store);
+        let (refused, harmless) =
+            trial::flip_bytes(&path, 3, |path| Store::open(path, &[ONE, TWO]));
+        assert!(refused > 300 && harmless > 300, "{refused} {harmless}");
     }
 
     #[test]
