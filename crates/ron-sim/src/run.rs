@@ -30,6 +30,8 @@ pub struct Sim {
     pub pauses: bool,
     /// Whether the events are kept. The hash covers them in any case.
     pub keep_trace: bool,
+    /// Whether the decisions are kept, to run a schedule again: about 50 bytes for each.
+    pub record: bool,
     /// Decisions to take instead of those of the seed.
     pub schedule: Option<Schedule>,
     pub stack_bytes: usize,
@@ -44,6 +46,7 @@ impl Sim {
             stuck_after: Duration::from_secs(10),
             pauses: false,
             keep_trace: false,
+            record: true,
             schedule: None,
             stack_bytes: 1 << 20,
         }
@@ -60,7 +63,7 @@ impl Sim {
             "a run inside of a run would block its threads"
         );
         machine::install();
-        let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone());
+        let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone(), self.record);
         let program = Rng::new(self.seed, Stream::Program);
         let mut state = State::new(self.limits(), chooser, program, self.keep_trace);
         let group = state.add_group("main".to_owned());
@@ -145,7 +148,7 @@ fn where_it_is(dir: &str) -> String {
 pub struct Outcome {
     pub seed: u64,
     pub failure: Option<Failure>,
-    /// The decisions that differed from the default. A run with them has the same trace.
+    /// The decisions that differed from the default, where they are recorded. A run with them has the same trace.
     pub schedule: Schedule,
     /// Covers every operation with thread, object and virtual time.
     pub hash: u64,
