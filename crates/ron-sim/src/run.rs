@@ -13,13 +13,16 @@ use crate::state::{Limits, State};
 use crate::trace::Trace;
 use crate::world::{World, is_simulated};
 
-/// Virtual nanoseconds of an operation; a seed draws one, so that programs also meet a slow machine.
+/// Virtual nanoseconds of an operation, of which a seed draws one.
 const STEP_NS: [u64; 3] = [100, 1_000, 10_000];
 
 /// How a program is run.
 #[derive(Clone, Debug)]
 pub struct Sim {
     pub seed: u64,
+    /// Virtual time of an operation. By default a seed draws 0.1, 1 or 10 microseconds, so that programs also meet a
+    /// slow machine.
+    pub step: Option<Duration>,
     /// Operations of all threads, after which the run counts as one without end.
     pub steps_max: u64,
     /// Virtual time after which the run counts as one without end.
@@ -41,6 +44,7 @@ impl Sim {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
+            step: None,
             steps_max: 1_000_000,
             time_max: Duration::from_secs(7 * 86_400),
             stuck_after: Duration::from_secs(10),
@@ -89,10 +93,11 @@ impl Sim {
 
     fn limits(&self) -> Limits {
         let mut plan = Rng::new(self.seed ^ 1, Stream::Plan);
+        let drawn = STEP_NS[plan.below(3) as usize];
         Limits {
             steps: self.steps_max,
             time: u64::try_from(self.time_max.as_nanos()).unwrap_or(u64::MAX),
-            step_ns: STEP_NS[plan.below(3) as usize],
+            step_ns: self.step.map_or(drawn, |step| step.as_nanos() as u64),
             pauses: self.pauses,
         }
     }

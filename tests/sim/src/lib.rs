@@ -4,4 +4,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::pedantic)] // a test program
 
 mod explore;
+mod http;
 mod ledger;
+mod net;
