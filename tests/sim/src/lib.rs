@@ -6,4 +6,5 @@
 mod explore;
 mod http;
 mod ledger;
+mod money;
 mod net;
