@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ron_sim::{ensure, fault, thread, time};
 
-use crate::explore::explore_services;
+use crate::explore::{Operations, explore_services};
 use crate::net::{SimNet, Weather};
 use clients::{Asked, Kind};
 use server::Server;
@@ -79,7 +79,7 @@ fn ask_all(net: &SimNet, server: &Arc<Server>) -> Vec<Asked> {
 }
 
 /// A drain in the middle of the calls, on a network without faults: whoever was let in is answered.
-fn calm() {
+fn calm(operations: &Operations) {
     let net = SimNet::new(Weather::default());
     let server = Arc::new(Server::start(&net));
     let drainer = {
@@ -92,6 +92,7 @@ fn calm() {
     let asked = ask_all(&net, &server);
     drainer.join().expect("it is not killed");
     for call in &asked {
+        operations.add();
         call.check(&server);
         call.check_answered(&server);
     }
@@ -99,7 +100,7 @@ fn calm() {
 }
 
 /// Calls in bad weather; then the network is good again, and so is the service.
-fn stormy() {
+fn stormy(operations: &Operations) {
     let net = SimNet::new(bad_weather());
     let server = Arc::new(Server::start(&net));
     let disturber = {
@@ -109,6 +110,7 @@ fn stormy() {
     let asked = ask_all(&net, &server);
     disturber.join().expect("it is not killed");
     for call in &asked {
+        operations.add();
         call.check(&server);
     }
     let recovered = time::now() + RECOVERY;
@@ -124,15 +126,15 @@ fn stormy() {
     server.check_empty(&net);
 }
 
-/// Seeds of these worlds in the short form.
-const SEEDS: u64 = 60;
+/// Calls of each of these worlds in the test command.
+const OPERATIONS: u64 = 1_200;
 
 #[test]
 fn a_drain_loses_no_answer() {
-    explore_services(SEEDS, calm);
+    explore_services(OPERATIONS, calm);
 }
 
 #[test]
 fn every_request_is_answered_once_and_in_time_in_any_weather() {
-    explore_services(SEEDS, stormy);
+    explore_services(OPERATIONS, stormy);
 }

@@ -7,13 +7,11 @@ mod model;
 mod services;
 
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ron_sim::{ensure, fault, thread, time};
 
-use crate::explore::explore_services;
+use crate::explore::{Operations, explore_services};
 use crate::net::{SimNet, Weather};
 use clients::{Asked, Client};
 use services::{Files, Process};
@@ -114,15 +112,7 @@ impl World {
     }
 }
 
-/// Operations and real time of all runs of a test, for the rate that it prints.
-#[derive(Default)]
-struct Rate {
-    operations: AtomicU64,
-    done: AtomicU64,
-    micros: AtomicU64,
-}
-
-fn run(disturbed: bool, rate: &Rate) {
+fn run(disturbed: bool, operations: &Operations) {
     let mut world = World::start();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -158,39 +148,25 @@ fn run(disturbed: bool, rate: &Rate) {
     world.ledger.stop();
     let left = (world.net.open_ends(WALLET), world.net.open_ends(LEDGER));
     ensure(left == (0, 0), &format!("sockets are left: {left:?}"));
-    let done = asked.iter().filter(|a| a.is_done()).count();
-    rate.operations
-        .fetch_add(asked.len() as u64, Ordering::Relaxed);
-    rate.done.fetch_add(done as u64, Ordering::Relaxed);
-}
-
-fn explore(seeds: u64, disturbed: bool) {
-    let rate: Arc<Rate> = Arc::default();
-    let within = rate.clone();
-    let begun = Instant::now();
-    explore_services(seeds, move || run(disturbed, &within));
-    rate.micros
-        .store(begun.elapsed().as_micros() as u64, Ordering::Relaxed);
-    let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
-    let (operations, done) = (of(&rate.operations), of(&rate.done));
+    asked.iter().for_each(|_| operations.add());
     // A world in which nothing succeeds shows nothing.
-    assert!(
-        done * 4 > operations,
-        "{done} of {operations} operations took effect"
+    let done = asked.iter().filter(|a| a.is_done()).count();
+    let number = asked.len();
+    ensure(
+        done * 8 > number,
+        &format!("of {number} operations {done} took effect"),
     );
-    let per_second = operations as f64 * 1e6 / of(&rate.micros).max(1) as f64;
-    println!("{operations} operations, {done} took effect, {per_second:.0} a second");
 }
 
-/// Seeds of each world in the short form.
-const SEEDS: u64 = 10;
+/// Operations of each world in the test command.
+const ENOUGH: u64 = 600;
 
 #[test]
 fn on_a_good_network_callers_the_log_and_the_model_agree() {
-    explore(SEEDS, false);
+    explore_services(ENOUGH, |operations| run(false, operations));
 }
 
 #[test]
 fn over_kills_of_the_wallet_in_any_weather_callers_the_log_and_the_model_agree() {
-    explore(SEEDS, true);
+    explore_services(ENOUGH, |operations| run(true, operations));
 }
