@@ -75,12 +75,15 @@ pub struct Chooser {
     source: Source,
     /// A thread that is passed over, and until which step.
     starved: Option<(u32, u64)>,
-    /// The decisions of this run so far.
+    /// The decisions of this run so far; empty unless they are recorded.
     pub made: Schedule,
+    /// How many there were.
+    pub decisions: u64,
+    record: bool,
 }
 
 impl Chooser {
-    pub fn new(seed: u64, pauses: bool, given: Option<Schedule>) -> Self {
+    pub fn new(seed: u64, pauses: bool, given: Option<Schedule>, record: bool) -> Self {
         let seeded = || Seeded {
             plan: Plan::draw(seed, pauses),
             schedule: Rng::new(seed, Stream::Schedule),
@@ -92,6 +95,16 @@ impl Chooser {
             source: given.map_or_else(|| Source::Seeded(Box::new(seeded())), Source::Given),
             starved: None,
             made: Schedule::default(),
+            decisions: 0,
+            record,
+        }
+    }
+
+    /// A decision that differs from the default.
+    fn decided(&mut self, place: Place, value: u64) {
+        self.decisions += 1;
+        if self.record {
+            self.made.0.insert(place, value);
         }
     }
 
@@ -110,7 +123,7 @@ impl Chooser {
             }
         };
         if let Some(thread) = chosen {
-            self.made.0.insert(place, u64::from(thread));
+            self.decided(place, u64::from(thread));
         }
         chosen
     }
@@ -130,7 +143,7 @@ impl Chooser {
         };
         let chosen = chosen.unwrap_or(default);
         if chosen != default {
-            self.made.0.insert(place, u64::from(chosen));
+            self.decided(place, u64::from(chosen));
         }
         chosen
     }
@@ -152,7 +165,7 @@ impl Chooser {
         };
         if let Some(value) = value {
             self.starved = Some(((value >> 32) as u32, step + (value & 0xffff_ffff)));
-            self.made.0.insert(place, value);
+            self.decided(place, value);
         }
         self.starved.map(|(thread, _)| thread)
     }
@@ -169,7 +182,7 @@ impl Chooser {
         };
         let chosen = waiting[at.unwrap_or(0)];
         if chosen != waiting[0] {
-            self.made.0.insert(place, u64::from(chosen));
+            self.decided(place, u64::from(chosen));
         }
         chosen
     }
@@ -185,7 +198,7 @@ impl Chooser {
         };
         let value = value.min(n.saturating_sub(1));
         if value != 0 {
-            self.made.0.insert(place, value);
+            self.decided(place, value);
         }
         value
     }
@@ -208,7 +221,7 @@ impl Chooser {
         if group >= groups {
             return None;
         }
-        self.made.0.insert(place, value);
+        self.decided(place, value);
         Some((group, ms))
     }
 }
@@ -289,7 +302,7 @@ mod tests {
     fn a_schedule_gives_back_the_decisions_of_the_seed() {
         for seed in 0..200 {
             let run = |given| {
-                let mut chooser = Chooser::new(seed, true, given);
+                let mut chooser = Chooser::new(seed, true, given, true);
                 let mut all = Vec::new();
                 for operation in 1..200 {
                     let run = place(operation, Kind::Run);
@@ -316,7 +329,7 @@ mod tests {
 
     #[test]
     fn without_decisions_the_longest_waiting_comes_first() {
-        let mut chooser = Chooser::new(1, true, Some(Schedule::default()));
+        let mut chooser = Chooser::new(1, true, Some(Schedule::default()), true);
         let threads = ready(&[4, 2]);
         assert_eq!(chooser.next(place(1, Kind::Run), &threads, 1), 4);
         assert_eq!(chooser.preempt(place(2, Kind::Run), &threads, 1), None);
@@ -329,7 +342,7 @@ mod tests {
     #[test]
     fn no_ready_thread_is_passed_over_for_ever() {
         for seed in 0..100 {
-            let mut chooser = Chooser::new(seed, false, None);
+            let mut chooser = Chooser::new(seed, false, None, true);
             let at = place(1, Kind::Run);
             let late = FAIR_STEPS + 1;
             assert_eq!(chooser.preempt(at, &ready(&[6, 2]), late), Some(6));

@@ -16,6 +16,8 @@ pub enum Failure {
     Livelock { limit: String, threads: Vec<String> },
     /// The running thread did not come back to the simulator: it waits in the operating system or computes in a loop.
     Stuck { thread: String, system: String },
+    /// Two runs of the seed differ.
+    Chance { runs: [String; 2] },
     /// The operating system gave no thread.
     NoThread { why: String },
 }
@@ -57,6 +59,7 @@ impl fmt::Display for Failure {
                 out,
                 "`{thread}` blocks outside of the simulator, or computes without an operation\n{system}"
             ),
+            Self::Chance { runs } => list("two runs of this seed differ; the runs were:", runs),
             Self::NoThread { why } => writeln!(out, "no thread: {why}"),
         }
     }

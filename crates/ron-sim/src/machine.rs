@@ -1,4 +1,7 @@
-//! The two edges to the machine, and the only `unsafe` code.
+//! The edges to the machine, and the only `unsafe` code.
+//!
+//! *Clocks.* The standard library reads every clock with `clock_gettime` of the C library. Defining that symbol makes the
+//! clocks of the standard library, and of every library above it, virtual in a simulated thread.
 //!
 //! *Hash seeds.* The standard library seeds every thread's hash maps with `getrandom` of the C library. Defining that
 //! symbol puts the simulation in its place, in every program that links this crate; threads outside of a run still get
@@ -9,12 +12,16 @@
 
 #![allow(unsafe_code)] // functions of the C library are replaced and called
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::fault::hash_seed;
 use crate::rng::{Rng, Stream};
+use crate::time;
+use crate::world::{Me, with_me};
 
 /// # Safety
 /// As `getrandom(2)`: `out` points to `length` writable bytes.
@@ -36,15 +43,77 @@ unsafe extern "C" fn getrandom(out: *mut u8, length: usize, _flags: u32) -> isiz
     length as isize
 }
 
+/// A moment as the C library has it.
+#[repr(C)]
+struct Moment {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// Seconds of the monotonic clocks at the start of every run; not 0, so that an earlier instant is one too.
+const MONOTONIC_START_S: u64 = 1_000_000;
+
+thread_local! {
+    /// The current thread reads the start of every run instead of the present.
+    static AT_START: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The virtual moment of a clock, in nanoseconds; `None` outside of a run, and for the clocks of used processor time.
+fn virtual_moment(clock: i32) -> Option<u64> {
+    // The date and its coarse form; then monotonic, raw, coarse, and since boot.
+    let start_s = match clock {
+        0 | 5 => time::START_S,
+        1 | 4 | 6 | 7 => MONOTONIC_START_S,
+        _ => return None,
+    };
+    let since = if AT_START.try_with(Cell::get) == Ok(true) {
+        0
+    } else {
+        with_me(Me::now)?
+    };
+    Some(start_s * 1_000_000_000 + since)
+}
+
+/// # Safety
+/// As `clock_gettime(2)`: `out` points to a moment that may be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: i32, out: *mut Moment) -> i32 {
+    let Some(ns) = virtual_moment(clock) else {
+        // SAFETY: the arguments of this function, for the same call of the operating system.
+        return unsafe { syscall(SYS_CLOCK_GETTIME, clock, out) } as i32;
+    };
+    let moment = Moment {
+        seconds: (ns / 1_000_000_000) as i64,
+        nanoseconds: (ns % 1_000_000_000) as i64,
+    };
+    // SAFETY: the caller says that it may be written.
+    unsafe { out.write(moment) };
+    0
+}
+
+/// The instant at which every run starts: the same in every process.
+pub fn start_of_every_run() -> Instant {
+    AT_START.set(true);
+    let start = Instant::now();
+    AT_START.set(false);
+    start
+}
+
 /// Makes the linker take this file: the standard library's reference to `getrandom` is a weak one.
 pub fn install() {
-    std::hint::black_box(getrandom as *const ());
+    std::hint::black_box((getrandom as *const (), clock_gettime as *const ()));
 }
 
 /// Bits of a set of 1,024 cores, as the C library has it.
 type Cores = [u64; 16];
 
+#[cfg(target_arch = "x86_64")]
+const SYS_CLOCK_GETTIME: i64 = 228;
+#[cfg(target_arch = "aarch64")]
+const SYS_CLOCK_GETTIME: i64 = 113;
+
 unsafe extern "C" {
+    fn syscall(number: i64, clock: i32, out: *mut Moment) -> i64;
     fn sched_getaffinity(thread: i32, size: usize, cores: *mut Cores) -> i32;
     fn sched_setaffinity(thread: i32, size: usize, cores: *const Cores) -> i32;
 }

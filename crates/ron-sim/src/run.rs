@@ -13,13 +13,16 @@ use crate::state::{Limits, State};
 use crate::trace::Trace;
 use crate::world::{World, is_simulated};
 
-/// Virtual nanoseconds of an operation; a seed draws one, so that programs also meet a slow machine.
+/// Virtual nanoseconds of an operation, of which a seed draws one.
 const STEP_NS: [u64; 3] = [100, 1_000, 10_000];
 
 /// How a program is run.
 #[derive(Clone, Debug)]
 pub struct Sim {
     pub seed: u64,
+    /// Virtual time of an operation. By default a seed draws 0.1, 1 or 10 microseconds, so that programs also meet a
+    /// slow machine.
+    pub step: Option<Duration>,
     /// Operations of all threads, after which the run counts as one without end.
     pub steps_max: u64,
     /// Virtual time after which the run counts as one without end.
@@ -30,6 +33,8 @@ pub struct Sim {
     pub pauses: bool,
     /// Whether the events are kept. The hash covers them in any case.
     pub keep_trace: bool,
+    /// Whether the decisions are kept, to run a schedule again: about 50 bytes for each.
+    pub record: bool,
     /// Decisions to take instead of those of the seed.
     pub schedule: Option<Schedule>,
     pub stack_bytes: usize,
@@ -39,11 +44,13 @@ impl Sim {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
+            step: None,
             steps_max: 1_000_000,
             time_max: Duration::from_secs(7 * 86_400),
             stuck_after: Duration::from_secs(10),
             pauses: false,
             keep_trace: false,
+            record: true,
             schedule: None,
             stack_bytes: 1 << 20,
         }
@@ -60,7 +67,7 @@ impl Sim {
             "a run inside of a run would block its threads"
         );
         machine::install();
-        let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone());
+        let chooser = Chooser::new(self.seed, self.pauses, self.schedule.clone(), self.record);
         let program = Rng::new(self.seed, Stream::Program);
         let mut state = State::new(self.limits(), chooser, program, self.keep_trace);
         let group = state.add_group("main".to_owned());
@@ -86,10 +93,11 @@ impl Sim {
 
     fn limits(&self) -> Limits {
         let mut plan = Rng::new(self.seed ^ 1, Stream::Plan);
+        let drawn = STEP_NS[plan.below(3) as usize];
         Limits {
             steps: self.steps_max,
             time: u64::try_from(self.time_max.as_nanos()).unwrap_or(u64::MAX),
-            step_ns: STEP_NS[plan.below(3) as usize],
+            step_ns: self.step.map_or(drawn, |step| step.as_nanos() as u64),
             pauses: self.pauses,
         }
     }
@@ -145,7 +153,7 @@ fn where_it_is(dir: &str) -> String {
 pub struct Outcome {
     pub seed: u64,
     pub failure: Option<Failure>,
-    /// The decisions that differed from the default. A run with them has the same trace.
+    /// The decisions that differed from the default, where they are recorded. A run with them has the same trace.
     pub schedule: Schedule,
     /// Covers every operation with thread, object and virtual time.
     pub hash: u64,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::chooser::FAIR_STEPS;
+use crate::failure::Failure;
 use crate::run::{Outcome, Sim};
 use crate::schedule::{Kind, Place, Schedule};
 
@@ -27,6 +28,7 @@ impl Sim {
     fn again(&self, schedule: Option<Schedule>, keep_trace: bool, body: &Body) -> Outcome {
         let sim = Self {
             keep_trace,
+            record: true,
             schedule,
             ..self.clone()
         };
@@ -34,17 +36,31 @@ impl Sim {
         sim.run(move || body())
     }
 
-    /// Runs `seeds` one after the other; the first that fails, shortened.
+    /// Runs `seeds` one after the other; the first that fails, shortened. Decisions are recorded when the failing seed is
+    /// run again, so that a long search keeps none.
     pub fn search(&self, seeds: impl IntoIterator<Item = u64>, body: &Body) -> Option<Finding> {
         for (at, seed) in seeds.into_iter().enumerate() {
             let sim = Self {
                 seed,
                 ..self.clone()
             };
-            let first = sim.again(self.schedule.clone(), false, body);
-            if first.failure.is_some() {
-                return Some(sim.shorten(at as u64 + 1, first, body));
+            let quiet = Self {
+                keep_trace: false,
+                record: false,
+                ..sim.clone()
+            };
+            let body_of_run = body.clone();
+            let found = quiet.run(move || body_of_run());
+            if found.failure.is_none() {
+                continue;
             }
+            let seeds = at as u64 + 1;
+            let first = sim.again(self.schedule.clone(), false, body);
+            let end = |run: &Outcome| (run.hash, run.time, run.failure.clone());
+            if end(&first) == end(&found) {
+                return Some(sim.shorten(seeds, first, body));
+            }
+            return Some(Finding::of_chance(seeds, found, first));
         }
         None
     }
@@ -82,6 +98,21 @@ impl Sim {
         let body: Body = Arc::new(body);
         if let Some(finding) = self.search(seeds, &body) {
             panic!("{finding}");
+        }
+    }
+}
+
+impl Finding {
+    /// A seed of which two runs differ: something in it is left to chance, so nothing can be shortened.
+    fn of_chance(seeds: u64, found: Outcome, mut again: Outcome) -> Self {
+        let text = |outcome: &Outcome| outcome.to_string();
+        let runs = [text(&found), text(&again)];
+        again.failure = Some(Failure::Chance { runs });
+        Self {
+            seeds,
+            first: found,
+            short: again,
+            runs: 0,
         }
     }
 }

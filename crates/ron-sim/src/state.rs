@@ -255,7 +255,7 @@ impl State {
     /// One of the ready threads, if there is any.
     fn choose_next(&mut self, me: u32) -> Option<u32> {
         let place = self.place(me, Kind::Run);
-        let (steps, decisions) = (self.steps, self.chooser.made.len());
+        let (steps, decisions) = (self.steps, self.chooser.decisions);
         let next = if self.paused == 0 && !self.ready.is_empty() {
             self.chooser.next(place, &self.ready, steps)
         } else {
@@ -265,7 +265,7 @@ impl State {
             }
             self.chooser.next(place, &eligible, steps)
         };
-        if self.chooser.made.len() > decisions {
+        if self.chooser.decisions > decisions {
             self.record(me, "is followed by", NOTHING, next);
         }
         Some(next)
@@ -435,7 +435,7 @@ impl State {
         lines
     }
 
-    fn describe_wait(&self, wait: &Wait) -> String {
+    pub fn describe_wait(&self, wait: &Wait) -> String {
         let objects = wait.objects.iter().map(|object| {
             let name = self.objects.describe(*object);
             match self.objects.holder(*object) {

@@ -4,20 +4,21 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::machine;
 use crate::world::{Me, wait_for, with_me};
 
 /// The date at which every run starts: 2026-01-01 00:00:00 UTC, in seconds since 1970.
-const START_S: u64 = 1_767_225_600;
+pub const START_S: u64 = 1_767_225_600;
 
-/// The instant that stands for the start of every run. Its value differs between processes, so it must not be printed.
+/// The instant that stands for the start of every run.
 fn base() -> Instant {
     static BASE: OnceLock<Instant> = OnceLock::new();
-    *BASE.get_or_init(Instant::now)
+    *BASE.get_or_init(machine::start_of_every_run)
 }
 
-/// The virtual present; outside of a run the machine's.
+/// The virtual present; outside of a run the machine's. The same as `Instant::now()`, see `machine.rs`.
 pub fn now() -> Instant {
-    with_me(Me::now).map_or_else(Instant::now, |ns| base() + Duration::from_nanos(ns))
+    Instant::now()
 }
 
 /// Virtual time since the start of the run; zero outside of one.
@@ -27,13 +28,8 @@ pub fn elapsed() -> Duration {
 
 /// The virtual date, since 1970; outside of a run the machine's.
 pub fn date() -> Duration {
-    let start = Duration::from_secs(START_S);
-    match with_me(Me::now) {
-        Some(ns) => start + Duration::from_nanos(ns),
-        None => SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default(),
-    }
+    let date = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    date.unwrap_or_default()
 }
 
 /// Virtual nanoseconds of an instant; 0 for one before the start.

@@ -26,6 +26,9 @@ pub const NOTHING: u32 = u32::MAX;
 /// The operation whose `other` is a value.
 pub const CHOSE: &str = "chose";
 
+/// The operation whose `other` is the number of a note.
+pub const NOTES: &str = "notes";
+
 /// Operations whose `other` is a thread.
 const OF_THREADS: [&str; 3] = ["pre-empted by", "is followed by", "spawns"];
 
@@ -41,15 +44,39 @@ pub struct Trace {
     pub objects: Vec<(&'static str, Cow<'static, str>)>,
     /// Names of groups in the order of their making.
     pub groups: Vec<String>,
+    /// Texts that the program added, in their order. Empty unless the run keeps events.
+    pub notes: Vec<String>,
+    /// How many there were, kept or not.
+    pub noted: u32,
     pub keep: bool,
 }
 
+/// FNV-1a.
+fn hash_of(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 impl Trace {
-    pub fn record(&mut self, event: Event) {
-        let text = event.op.bytes();
-        let op = text.fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
-            (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
+    /// Records a text of the program.
+    pub fn note(&mut self, at: u64, thread: u32, text: &str) {
+        self.hash = mix(self.hash ^ hash_of(text));
+        if self.keep {
+            self.notes.push(text.to_owned());
+        }
+        self.record(Event {
+            at,
+            thread,
+            op: NOTES,
+            object: NOTHING,
+            other: self.noted,
         });
+        self.noted += 1;
+    }
+
+    pub fn record(&mut self, event: Event) {
+        let op = hash_of(event.op);
         let numbers = u64::from(event.object) << 32 | u64::from(event.other);
         let place = event.at ^ u64::from(event.thread) << 48;
         // Each part goes through the mix with all before it, so that the order counts.
@@ -78,6 +105,7 @@ impl Trace {
         if event.other != NOTHING {
             let names: &[String] = match event.op {
                 CHOSE => &[], // its number is a value
+                NOTES => &self.notes,
                 op if OF_THREADS.contains(&op) => &self.threads,
                 _ => &self.groups,
             };

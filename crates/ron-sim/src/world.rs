@@ -32,6 +32,8 @@ pub struct Me {
     pub world: Arc<World>,
     pub id: u32,
     baton: Arc<Baton>,
+    /// Undivided sections that it is in, see [`undivided`].
+    undivided: Cell<u32>,
 }
 
 thread_local! {
@@ -130,6 +132,7 @@ impl World {
             world: self.clone(),
             id,
             baton: state.thread(id).baton.clone(),
+            undivided: Cell::new(0),
         };
         // Without the lock: a thread that the machine refuses drops its body here, whose destructors may use the simulator.
         drop(state);
@@ -257,6 +260,9 @@ impl Me {
     /// A point at which the seed may let another thread run.
     pub fn point(&self, op: &'static str, object: u32) {
         let mut state = self.step(op, object);
+        if self.undivided.get() > 0 {
+            return;
+        }
         if state.drawn_pause(self.id) {
             state.give_way(self.id);
             self.dispatch(state);
@@ -272,6 +278,9 @@ impl Me {
     /// Lets any other ready thread run first.
     pub fn yield_now(&self) {
         let mut state = self.step("yields", NOTHING);
+        if self.undivided.get() > 0 {
+            return;
+        }
         let Some(next) = state.yield_to(self.id) else {
             return;
         };
@@ -291,6 +300,11 @@ impl Me {
             objects,
             deadline,
         };
+        if self.undivided.get() > 0 {
+            let message = format!("an undivided section {}", state.describe_wait(&wait));
+            let thread = state.trace.threads[self.id as usize].clone();
+            self.world.fail(state, Failure::Check { thread, message });
+        }
         state.begin_wait(self.id, wait);
         !self.dispatch(state)
     }
@@ -479,6 +493,35 @@ pub fn ensure(holds: bool, what: &str) {
         me.world.fail(state, Failure::Check { thread, message });
     });
     panic!("{message}");
+}
+
+/// Runs `f` without another thread in between: for code that holds a lock of a library over operations, on which
+/// another thread would wait in the machine. A wait inside ends the run as failed. Outside of a run `f` is just called.
+pub fn undivided<R>(f: impl FnOnce() -> R) -> R {
+    /// Ends the section, also by a panic.
+    struct Section;
+    impl Drop for Section {
+        fn drop(&mut self) {
+            with_me(|me| me.undivided.set(me.undivided.get() - 1));
+        }
+    }
+    let section = with_me(|me| {
+        me.undivided.set(me.undivided.get() + 1);
+        Section
+    });
+    let result = f();
+    drop(section);
+    result
+}
+
+/// Adds a text to the record of the run: a line of its time line, and part of its hash. No point. Without effect outside
+/// of a run.
+pub fn note(text: &str) {
+    with_me(|me| {
+        let mut state = me.world.enter();
+        let now = state.now;
+        state.trace.note(now, me.id, text);
+    });
 }
 
 /// Whether the current thread is a simulated one.

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use ron_sim::chan::{self, select};
 use ron_sim::sync::{AtomicU64, Condvar, Mutex, RwLock};
-use ron_sim::{Group, Sim, fault, thread, time};
+use ron_sim::{Failure, Group, Sim, fault, note, thread, time};
 
-/// A program that uses every source of chance: threads, waits with deadlines, hash maps, random numbers, faults, pauses.
+/// A program that uses every source of chance: threads, waits with deadlines, hash maps, random numbers, faults, pauses,
+/// and the clocks of the standard library.
 fn program() {
     let (tx, rx) = chan::named::<u64>("jobs", 2);
     let (urgent, soon) = chan::named::<u64>("urgent", 1);
@@ -55,6 +56,7 @@ fn program() {
             let _ = urgent.try_send(job);
         }
         thread::yield_now();
+        note(&format!("{:?} {:?}", Instant::now(), SystemTime::now()));
     }
     drop((tx, urgent));
     for worker in workers {
@@ -184,4 +186,17 @@ fn runs_beside_each_other_do_not_meet() {
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     assert_eq!(alone, beside);
+}
+
+#[test]
+fn a_program_left_to_chance_is_reported_as_such() {
+    static RUNS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let body: ron_sim::Body = Arc::new(|| {
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        time::sleep(Duration::from_millis(1 + run));
+        panic!("a failure at another time in each run");
+    });
+    let finding = Sim::new(1).search(0..3, &body).unwrap();
+    let failure = finding.short.failure.unwrap();
+    assert!(matches!(failure, Failure::Chance { .. }), "{failure}");
 }

@@ -164,3 +164,71 @@ fn a_thread_that_the_machine_refuses_is_reported() {
         "{outcome}"
     );
 }
+
+#[test]
+fn no_thread_runs_inside_an_undivided_section_and_a_wait_in_it_fails() {
+    // A lock of the machine, held over operations: without the section a thread blocks in it for ever.
+    let body = |undivided: bool| {
+        move || {
+            let library = Arc::new(std::sync::Mutex::new(0));
+            let ours = Arc::new(Mutex::named("ours", 0));
+            let scrape = move || {
+                let mut held = library.lock().unwrap();
+                (0..5).for_each(|_| *ours.lock() += 1);
+                *held += 1;
+            };
+            let threads = (0..3).map(|_| {
+                let scrape = scrape.clone();
+                thread::spawn(move || {
+                    if undivided {
+                        ron_sim::undivided(scrape)
+                    } else {
+                        scrape()
+                    }
+                })
+            });
+            crate::join_all(threads.collect());
+        }
+    };
+    let sim = Sim {
+        stuck_after: Duration::from_secs(2),
+        ..Sim::new(0)
+    };
+    sim.check(0..200, body(true));
+    let stuck = (0..200).find_map(|seed| {
+        Sim {
+            seed,
+            ..sim.clone()
+        }
+        .run(body(false))
+        .failure
+    });
+    assert!(matches!(stuck, Some(Failure::Stuck { .. })), "{stuck:?}");
+    let outcome = Sim::new(1).run(|| {
+        ron_sim::undivided(|| time::sleep(Duration::from_secs(1)));
+    });
+    let text = outcome.to_string();
+    assert!(text.contains("an undivided section sleeps"), "{text}");
+    assert_eq!(ron_sim::undivided(|| 7), 7); // outside of a run
+}
+
+#[test]
+fn a_note_is_a_line_of_the_record_and_part_of_its_hash_but_changes_no_decision() {
+    let run = |note: &'static str, keep_trace| {
+        let sim = Sim {
+            keep_trace,
+            ..Sim::new(3)
+        };
+        passes(&sim, move || {
+            ron_sim::note(note);
+            drop(Mutex::new(0).lock());
+            ron_sim::note("the end");
+        })
+    };
+    let (a, b) = (run("answered", true), run("refused", true));
+    let lines: Vec<_> = a.trace.text().lines().map(str::to_owned).collect();
+    assert!(lines[0].ends_with("notes answered") && lines[2].ends_with("notes the end"));
+    assert_ne!(a.hash, b.hash);
+    assert_eq!((a.steps, a.time), (b.steps, b.time));
+    assert_eq!(run("answered", false).hash, a.hash);
+}

@@ -1,7 +1,7 @@
 //! The virtual clock: it jumps when all threads wait, and deadlines end in their order.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ron_sim::sync::Mutex;
 use ron_sim::{Schedule, Sim, thread, time};
@@ -61,4 +61,19 @@ fn a_loop_that_watches_the_clock_ends() {
         let until = time::now() + Duration::from_micros(50);
         while time::now() < until {}
     });
+}
+
+#[test]
+fn the_clocks_of_the_standard_library_are_virtual_in_a_run_and_real_outside() {
+    let real = (Instant::now(), SystemTime::now());
+    passes(&Sim::new(2), || {
+        let (instant, date) = (Instant::now(), SystemTime::now());
+        time::sleep(Duration::from_secs(86_400));
+        let day = Duration::from_secs(86_400)..Duration::from_secs(86_401);
+        assert!(day.contains(&instant.elapsed()) && day.contains(&date.elapsed().unwrap()));
+        assert!(time::now() >= instant && time::date().as_secs() >= 1_767_225_600 + 86_400);
+    });
+    let outside = Duration::ZERO..Duration::from_secs(3_600);
+    assert!(outside.contains(&real.0.elapsed()) && outside.contains(&real.1.elapsed().unwrap()));
+    assert!(real.0.elapsed() > Duration::ZERO);
 }

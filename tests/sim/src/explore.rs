@@ -1,0 +1,210 @@
+//! Runs a world under seeds until enough operations were done, some seeds twice, as the arguments of `cargo xtask sim` say.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_sim::{Body, Outcome, Sim};
+
+/// Operations of a world in the test command.
+const OPERATIONS: u64 = 2_000;
+
+/// Counts the operations of a world, and says its seed.
+#[derive(Clone, Debug, Default)]
+pub struct Operations(Arc<AtomicU64>, Arc<AtomicU64>);
+
+impl Operations {
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The seed of this run, for worlds that go through cases one after the other.
+    pub fn seed(&self) -> u64 {
+        self.1.load(Ordering::SeqCst)
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// A number of the environment, if it is set.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// A run of a world has more operations than one of a model, and may last an hour of virtual time.
+fn world() -> Sim {
+    Sim {
+        steps_max: 2_000_000,
+        time_max: Duration::from_secs(3_600),
+        stack_bytes: 2 << 20,
+        ..Sim::new(0)
+    }
+}
+
+/// Runs a world under seeds until `RON_SIM_OPERATIONS` operations were done, or under `RON_SIM_SEED` alone, with the
+/// decisions of `RON_SIM_SCHEDULE` if it is there. A failing seed is printed with its shortened schedule; `RON_SIM_TRACE`
+/// prints the time line of one that holds.
+pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
+    explore_at_most(u64::MAX, body);
+}
+
+/// The same under at most so many seeds: the threads of a killed process stay until this one ends.
+pub fn explore_at_most(seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
+    explore_as(world(), OPERATIONS, seeds_max, body);
+}
+
+/// The same for services, which have many threads, with `operations` in the test command. An operation of a thread takes
+/// 0.1 microseconds: a seed that lets a thread run late would otherwise make every answer late.
+pub fn explore_services(operations: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
+    let sim = Sim {
+        step: Some(Duration::from_nanos(100)),
+        steps_max: 100_000_000,
+        ..world()
+    };
+    explore_as(sim, operations, u64::MAX, body);
+}
+
+fn explore_as(
+    world: Sim,
+    most: u64,
+    seeds_max: u64,
+    body: impl Fn(&Operations) + Send + Sync + 'static,
+) {
+    let operations = Operations::default();
+    let counted = operations.clone();
+    let body: Body = Arc::new(move || body(&counted));
+    let at = |seed| {
+        operations.1.store(seed, Ordering::SeqCst);
+        seed
+    };
+    let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
+    let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
+    let sim = Sim { schedule, ..world };
+    let wanted = number("RON_SIM_OPERATIONS").unwrap_or(most);
+    let seeds = match number("RON_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..u64::MAX,
+    };
+    let first = seeds.start;
+    let mut speed = Speed::default();
+    let seeds = seeds.take(usize::try_from(seeds_max).unwrap_or(usize::MAX));
+    for seed in seeds.take_while(|seed| *seed == first || operations.get() < wanted) {
+        let outcome = run(&sim, at(seed), &body);
+        speed.add(&outcome);
+        if outcome.failure.is_some() {
+            report(&sim, outcome, speed.seeds, &body);
+        }
+    }
+    speed.operations = operations.get();
+    // Again: a run that differs from the first of its seed is a failure of its own.
+    let mut hash = 0_u64;
+    for seed in (first..first + speed.seeds).step_by(10) {
+        let (one, again) = (traced(&sim, at(seed), &body), traced(&sim, seed, &body));
+        let difference = one.trace.first_difference(&again.trace);
+        assert_eq!(difference, None, "seed {seed} does not repeat");
+        hash = hash.rotate_left(7) ^ one.hash;
+    }
+    speed.print();
+    note_hash(hash, &speed);
+    if std::env::var("RON_SIM_TRACE").is_ok() {
+        let outcome = traced(&sim, at(first), &body);
+        println!("{outcome}{}", outcome.trace.text());
+    }
+}
+
+fn run(sim: &Sim, seed: u64, body: &Body) -> Outcome {
+    let sim = Sim {
+        seed,
+        // Kept when the seed is run again: a long run makes millions of decisions.
+        record: sim.keep_trace,
+        ..sim.clone()
+    };
+    let body = body.clone();
+    sim.run(move || body())
+}
+
+fn traced(sim: &Sim, seed: u64, body: &Body) -> Outcome {
+    let sim = Sim {
+        keep_trace: true,
+        ..sim.clone()
+    };
+    run(&sim, seed, body)
+}
+
+/// Shortens a failing run, and fails with its story.
+fn report(sim: &Sim, outcome: Outcome, seeds: u64, body: &Body) {
+    let seed = outcome.seed;
+    let again = format!("cargo xtask sim --models {} --seed {seed}", test_name());
+    // A mutant has to be found, not explained.
+    if std::env::var("MUTANT").is_ok() {
+        panic!("{outcome}again: {again}");
+    }
+    let sim = Sim {
+        seed,
+        ..sim.clone()
+    };
+    // Again, with its decisions, of which some are left out.
+    let finding = sim.shorten(seeds, traced(&sim, seed, body), body);
+    panic!(
+        "{finding}again: {again}\nshort: {again} --schedule \"{}\"",
+        finding.short.schedule
+    );
+}
+
+/// What a number of runs took.
+#[derive(Debug, Default)]
+struct Speed {
+    seeds: u64,
+    operations: u64,
+    points: u64,
+    switches: u64,
+    took: Duration,
+}
+
+impl Speed {
+    fn add(&mut self, outcome: &Outcome) {
+        self.seeds += 1;
+        self.points += outcome.steps;
+        self.switches += outcome.switches;
+        self.took += outcome.took;
+    }
+
+    /// On the stream that the test harness does not capture.
+    fn print(&self) {
+        let seconds = self.took.as_secs_f64().max(1e-9);
+        let line = format!(
+            "{}: {} seeds, {} operations ({:.0}/s), {} switches ({:.0}/s), {:.1} s\n",
+            test_name(),
+            self.seeds,
+            self.operations,
+            self.operations as f64 / seconds,
+            self.switches,
+            self.switches as f64 / seconds,
+            seconds
+        );
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+}
+
+fn test_name() -> String {
+    let test = std::thread::current();
+    test.name().unwrap_or("").to_owned()
+}
+
+/// Appends the hash of this test's traces to the file `RON_SIM_HASHES`, for a comparison with another process.
+fn note_hash(hash: u64, speed: &Speed) {
+    let Ok(path) = std::env::var("RON_SIM_HASHES") else {
+        return;
+    };
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let test = test_name();
+    let line = format!("{test} {hash:016x} {} {}\n", speed.points, speed.switches);
+    // One write, because other tests append too.
+    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    written.expect("the file of hashes can be written");
+}

@@ -1,0 +1,213 @@
+//! Clients that call the front in every manner, and what must be true of each call.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::{Deadline, SeededRandom};
+use ron_sim::{ensure, fault, time};
+
+use super::server::{LARGE, REQUEST, Server};
+use super::{below, ms};
+use crate::net::Host;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Now,
+    Slow,
+    Later,
+    Poll,
+    Large,
+    Never,
+    Drops,
+    Panics,
+}
+
+impl Kind {
+    const ALL: [(Self, &'static str); 8] = [
+        (Self::Now, "/now"),
+        (Self::Slow, "/slow"),
+        (Self::Later, "/later"),
+        (Self::Poll, "/poll?wait=1"),
+        (Self::Large, "/large"),
+        (Self::Never, "/never"),
+        (Self::Drops, "/drops"),
+        (Self::Panics, "/panics"),
+    ];
+
+    /// The statuses that a handler of this kind leads to, when its answer comes in time.
+    const fn status(self) -> u16 {
+        match self {
+            Self::Never => 504,
+            Self::Drops | Self::Panics => 500,
+            _ => 200,
+        }
+    }
+}
+
+/// A call that was made, and its end.
+pub struct Asked {
+    kind: Kind,
+    number: u64,
+    idempotent: bool,
+    /// Of the client, and the time that its handler took.
+    limit: Duration,
+    wait: Duration,
+    began: Instant,
+    ended: Instant,
+    outcome: Result<Reply, CallError>,
+}
+
+/// Beyond a deadline and its tenth: for the threads that a seed does not let run.
+const SLACK: Duration = Duration::from_millis(20);
+
+impl Asked {
+    pub fn answer(&self) -> Option<u16> {
+        self.outcome.as_ref().ok().map(|reply| reply.status)
+    }
+
+    fn text(&self) -> String {
+        let (kind, number, wait, limit) = (self.kind, self.number, self.wait, self.limit);
+        let took = self.ended - self.began;
+        let end = match &self.outcome {
+            Ok(reply) => format!("{} {}", reply.status, String::from_utf8_lossy(&reply.body)),
+            Err(error) => format!("{:?} {error}", error.kind),
+        };
+        format!(
+            "{kind:?} {number} (takes {wait:?}, limit {limit:?}) after {took:?}: {}",
+            end.trim_end()
+        )
+    }
+
+    /// True in any weather.
+    pub fn check(&self, server: &Server) {
+        let text = self.text();
+        let seen = server.seen(self.number);
+        let took = self.ended - self.began;
+        ensure(
+            took <= self.limit + self.limit / 10 + SLACK,
+            &format!("in time: {text}"),
+        );
+        ensure(
+            self.idempotent || seen <= 1,
+            &format!("executed {seen} times: {text}"),
+        );
+        match &self.outcome {
+            Ok(reply) if reply.status == 200 => {
+                let body = String::from_utf8_lossy(&reply.body);
+                ensure(
+                    body.trim_end() == self.number.to_string(),
+                    &format!("the own answer: {text}"),
+                );
+                ensure(
+                    self.kind != Kind::Large || reply.body.len() == LARGE,
+                    &format!("whole: {text}"),
+                );
+                ensure(
+                    seen >= 1 && self.kind.status() == 200,
+                    &format!("from its handler: {text}"),
+                );
+            }
+            Ok(reply) => {
+                let known = [500, 503, 504, 429, 408].contains(&reply.status);
+                ensure(known, &format!("a known answer: {text}"));
+            }
+            Err(error) if error.nothing_done() => {
+                ensure(
+                    seen == 0,
+                    &format!("nothing was done, but a handler saw it: {text}"),
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// True on a network without faults: a request that a handler saw is answered.
+    pub fn check_answered(&self, server: &Server) {
+        let text = self.text();
+        let seen = server.seen(self.number);
+        // Other clients' slow handlers may come first.
+        let in_time = self.wait + ms(300) < self.limit.min(REQUEST) && self.kind != Kind::Never;
+        if seen > 0 && in_time && self.kind != Kind::Poll {
+            ensure(
+                self.answer() == Some(self.kind.status()),
+                &format!("answered: {text}"),
+            );
+        }
+        if seen == 0
+            && let Ok(reply) = &self.outcome
+        {
+            ensure(
+                [503, 504, 429].contains(&reply.status),
+                &format!("refused: {text}"),
+            );
+        }
+    }
+}
+
+pub struct Client {
+    http: HttpClient,
+    number: u8,
+    calls: u64,
+}
+
+impl Client {
+    pub fn new(host: Host, number: u8) -> Self {
+        let http = HttpClient::new(ClientConfig {
+            net: Arc::new(host),
+            random: Arc::new(SeededRandom::new(number.into())),
+            breaker: None,
+            connect_timeout: Duration::from_millis(500),
+            ..ClientConfig::default()
+        });
+        Self {
+            http,
+            number,
+            calls: 0,
+        }
+    }
+
+    /// One call with this limit, to a handler that takes `wait`.
+    pub fn ask(&mut self, server: &Server, kind: Kind, limit: u64, wait: u64) -> Asked {
+        self.calls += 1;
+        let number = u64::from(self.number) * 1_000 + self.calls;
+        let (_, path) = Kind::ALL[kind as usize];
+        let url = format!("http://{}{path}", server.addr);
+        let idempotent = fault::random() & 1 == 1;
+        let began = time::now();
+        let limit = ms(limit);
+        let call = Call {
+            method: Method::POST,
+            body: Some(format!("{number} {wait}").into_bytes()),
+            content_type: Some("text/plain"),
+            idempotent,
+            ..Call::get(&url, Deadline::within(limit))
+        };
+        let outcome = self.http.call(call);
+        let asked = Asked {
+            kind,
+            number,
+            idempotent,
+            limit,
+            wait: ms(wait),
+            began,
+            ended: time::now(),
+            outcome,
+        };
+        ron_sim::note(&asked.text());
+        asked
+    }
+}
+
+/// A client's calls, one after the other.
+pub fn ask(host: Host, server: &Server, number: u8, calls: usize) -> Vec<Asked> {
+    let mut client = Client::new(host, number);
+    let one = |_| {
+        let kind = Kind::ALL[below(8) as usize].0;
+        let (limit, wait) = (100 + below(1_500), below(400));
+        let asked = client.ask(server, kind, limit, wait);
+        time::sleep(ms(below(50)));
+        asked
+    };
+    (0..calls).map(one).collect()
+}

@@ -1,0 +1,140 @@
+//! A front and its clients over the simulated network: every request is answered once and by its deadline, whatever the
+//! network and the handlers do; a drain loses no answer, and nothing leaks.
+
+mod clients;
+mod server;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_sim::{ensure, fault, thread, time};
+
+use crate::explore::{Operations, explore_services};
+use crate::net::{SimNet, Weather};
+use clients::{Asked, Kind};
+use server::Server;
+
+const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
+/// Calls of each client.
+const CALLS: usize = 8;
+const CLIENTS: u8 = 3;
+/// Within which everything must work again after the last fault.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+fn client_ip(number: u8) -> IpAddr {
+    IpAddr::from([127, 0, 2, number + 1])
+}
+
+fn below(n: u64) -> u64 {
+    fault::random() % n
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// What the network does in a run of bad weather.
+fn bad_weather() -> Weather {
+    let mut of = |list: [u32; 3]| list[below(3) as usize];
+    Weather {
+        slow_segments: of([0, 50_000, 300_000]),
+        slow: ms(of([1, 30, 700]).into()),
+        cuts: of([0, 5_000, 60_000]),
+        silences: of([0, 0, 20_000]),
+        refusals: of([0, 10_000, 100_000]),
+    }
+}
+
+/// Faults of the hosts, one after the other, until the clients are served.
+fn disturb(net: &SimNet, server: &Server) {
+    for _ in 0..below(4) {
+        time::sleep(ms(below(400)));
+        let client = client_ip(below(CLIENTS.into()) as u8);
+        match below(3) {
+            0 => {
+                net.part(SERVER, client);
+                time::sleep(ms(below(1_500)));
+                net.join(SERVER, client);
+            }
+            1 => server.group.pause(ms(below(1_000))),
+            _ => net.set_weather(bad_weather()),
+        }
+    }
+    net.set_weather(Weather::default());
+}
+
+fn ask_all(net: &SimNet, server: &Arc<Server>) -> Vec<Asked> {
+    let clients = (0..CLIENTS).map(|number| {
+        let (host, server) = (net.host(client_ip(number)), server.clone());
+        let name = format!("client-{number}");
+        let body = move || clients::ask(host, &server, number, CALLS);
+        thread::spawn_named(name, body).expect("a thread")
+    });
+    let clients: Vec<_> = clients.collect();
+    let asked = clients
+        .into_iter()
+        .map(|client| client.join().expect("it is not killed"));
+    asked.flatten().collect()
+}
+
+/// A drain in the middle of the calls, on a network without faults: whoever was let in is answered.
+fn calm(operations: &Operations) {
+    let net = SimNet::new(Weather::default());
+    let server = Arc::new(Server::start(&net));
+    let drainer = {
+        let server = server.clone();
+        thread::spawn(move || {
+            time::sleep(ms(below(1_500)));
+            server.drain();
+        })
+    };
+    let asked = ask_all(&net, &server);
+    drainer.join().expect("it is not killed");
+    for call in &asked {
+        operations.add();
+        call.check(&server);
+        call.check_answered(&server);
+    }
+    server.check_empty(&net);
+}
+
+/// Calls in bad weather; then the network is good again, and so is the service.
+fn stormy(operations: &Operations) {
+    let net = SimNet::new(bad_weather());
+    let server = Arc::new(Server::start(&net));
+    let disturber = {
+        let (net, server) = (net.clone(), server.clone());
+        thread::spawn(move || disturb(&net, &server))
+    };
+    let asked = ask_all(&net, &server);
+    disturber.join().expect("it is not killed");
+    for call in &asked {
+        operations.add();
+        call.check(&server);
+    }
+    let recovered = time::now() + RECOVERY;
+    let mut last = clients::Client::new(net.host(client_ip(9)), 9);
+    let works = last.ask(&server, Kind::Now, 1_000, 0);
+    ensure(
+        works.answer() == Some(200),
+        "the service works again after the last fault",
+    );
+    ensure(time::now() < recovered, "in time");
+    drop(last);
+    server.drain();
+    server.check_empty(&net);
+}
+
+/// Calls of each of these worlds in the test command.
+const OPERATIONS: u64 = 1_200;
+
+#[test]
+fn a_drain_loses_no_answer() {
+    explore_services(OPERATIONS, calm);
+}
+
+#[test]
+fn every_request_is_answered_once_and_in_time_in_any_weather() {
+    explore_services(OPERATIONS, stormy);
+}

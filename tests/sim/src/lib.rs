@@ -1,0 +1,17 @@
+//! Parts of ron in a simulated world: real threads under a seed, a simulated disk, virtual time. `docs/SIMULATION.md`
+//! says what is covered; `cargo xtask sim` runs it.
+#![cfg(all(sim, test))]
+// A test program of the simulator, which stands below the rules of the kernel.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::pedantic,
+    clippy::disallowed_types
+)]
+
+mod explore;
+mod http;
+mod ledger;
+mod model;
+mod money;
+mod net;

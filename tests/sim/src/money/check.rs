@@ -1,0 +1,108 @@
+//! What must hold at the end of a run: callers, the log, the wallet's reads and the model agree.
+
+use ron_proto::wallet::{ItemOutcome, Operation};
+use ron_sim::ensure;
+
+use super::clients::{ACCOUNTS, Answer, Asked, Client};
+use super::model::{End, Model};
+
+pub fn all(auditor: &Client, asked: &[Asked]) {
+    let mut model = Model::default();
+    for event in auditor.log() {
+        let applied = model.apply(&event);
+        ensure(applied.is_ok(), &format!("{applied:?} at {event:?}"));
+    }
+    for request in asked {
+        answers_are_equal(request);
+        let ends = model.ends.get(&request.key).map_or(&[][..], Vec::as_slice);
+        agrees(request, ends);
+        is_known(auditor, request);
+    }
+    let own = |key: &String| asked.iter().any(|a| a.key == *key) || key.starts_with("c9-");
+    let foreign = model.ends.keys().find(|key| !own(key));
+    ensure(
+        foreign.is_none(),
+        &format!("no client asked for {foreign:?}"),
+    );
+    for account in ACCOUNTS {
+        let read = auditor.balance(account);
+        let due = (model.balance(account), model.available(account));
+        ensure(read == due, &format!("{account} has {read:?}, not {due:?}"));
+    }
+}
+
+/// A key has one answer.
+fn answers_are_equal(request: &Asked) {
+    let first = request.answers.first();
+    let same = request.answers.iter().all(|answer| Some(answer) == first);
+    ensure(same, &format!("answers of one key differ: {request:?}"));
+}
+
+fn outcome(item: &ItemOutcome) -> End {
+    match item {
+        ItemOutcome::Done { receipt, .. } => End::Done(receipt.txid),
+        ItemOutcome::Refused { code } => End::Refused(*code),
+    }
+}
+
+/// What the caller was told is what the log has, once.
+fn agrees(request: &Asked, ends: &[End]) {
+    let text = format!("{request:?} and the log: {ends:?}");
+    match request.answers.first() {
+        Some(Answer::Done(receipt)) => {
+            ensure(
+                ends == [End::Done(receipt.txid)],
+                &format!("done once: {text}"),
+            );
+        }
+        Some(Answer::Refused(_)) => {
+            let done = ends.iter().any(|end| matches!(end, End::Done(_)));
+            ensure(!done, &format!("refused, and nothing took effect: {text}"));
+        }
+        Some(Answer::Batch(answer)) => {
+            let told: Vec<End> = answer.results.iter().map(outcome).collect();
+            let done = |ends: &[End]| -> Vec<End> {
+                let done = ends.iter().filter(|end| matches!(end, End::Done(_)));
+                done.cloned().collect()
+            };
+            ensure(
+                done(&told) == done(ends),
+                &format!("each item once: {text}"),
+            );
+        }
+        None => ensure(false, &format!("no answer: {text}")),
+    }
+}
+
+/// `GET /v1/ops/{key}` says the same.
+fn is_known(auditor: &Client, request: &Asked) {
+    let text = || format!("{request:?}");
+    match (auditor.operation(&request.key), &request.answers[0]) {
+        (Operation::Done { receipt, .. }, Answer::Done(told)) => {
+            ensure(
+                receipt == **told,
+                &format!("another receipt: {receipt:?}, {}", text()),
+            );
+        }
+        (Operation::Refused { code }, Answer::Refused(told)) => {
+            ensure(
+                code.as_str() == told,
+                &format!("refused by {code}: {}", text()),
+            );
+        }
+        (Operation::Batch { results }, Answer::Batch(told)) => {
+            ensure(
+                results == told.results,
+                &format!("another batch: {results:?}, {}", text()),
+            );
+        }
+        // A refused linked batch is an error, and its items are refused.
+        (Operation::Batch { results }, Answer::Refused(_)) => {
+            let done = results
+                .iter()
+                .any(|item| matches!(outcome(item), End::Done(_)));
+            ensure(!done, &format!("refused, but {results:?}: {}", text()));
+        }
+        (other, _) => ensure(false, &format!("{other:?}, but {}", text())),
+    }
+}

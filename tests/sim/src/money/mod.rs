@@ -1,0 +1,172 @@
+//! The wallet and the ledger, unchanged, on the simulated network, both in memory: what callers were told agrees with the
+//! ledger's log and with a separate model, whatever the network does and however often the wallet is killed.
+
+mod check;
+mod clients;
+mod model;
+mod services;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ron_sim::{ensure, fault, thread, time};
+
+use crate::explore::{Operations, explore_services};
+use crate::net::{SimNet, Weather};
+use clients::{Asked, Client};
+use services::{Files, Process};
+
+const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
+const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
+const CLIENTS: u8 = 3;
+/// Operations of each client.
+const OPERATIONS: usize = 20;
+/// Within which everything must work again after the last fault.
+const RECOVERY: Duration = Duration::from_secs(10);
+
+fn client_ip(number: u8) -> IpAddr {
+    IpAddr::from([127, 0, 2, number + 1])
+}
+
+fn below(n: u64) -> u64 {
+    fault::random() % n
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn bad_weather() -> Weather {
+    let of = |list: [u32; 3]| list[below(3) as usize];
+    Weather {
+        slow_segments: of([0, 20_000, 100_000]),
+        slow: ms(of([1, 30, 300]).into()),
+        cuts: of([0, 2_000, 20_000]),
+        silences: of([0, 0, 3_000]),
+        refusals: of([0, 5_000, 50_000]),
+    }
+}
+
+/// A world: its network and processes.
+struct World {
+    net: SimNet,
+    files: &'static Files,
+    ledger: Process,
+    wallet: Process,
+    /// Starts of the wallet.
+    starts: u64,
+}
+
+impl World {
+    fn start() -> Self {
+        let net = SimNet::new(Weather::default());
+        let files = Files::written();
+        let ledger = services::ledger(&net, files);
+        let wallet = services::wallet(&net, files, 1);
+        Self {
+            net,
+            files,
+            ledger,
+            wallet,
+            starts: 1,
+        }
+    }
+
+    /// One fault after the other while clients work, then none.
+    fn disturb(&mut self) {
+        for _ in 0..1 + below(5) {
+            time::sleep(ms(below(1_000)));
+            match below(5) {
+                0 => self.part(WALLET, LEDGER),
+                1 => self.part(WALLET, client_ip(below(CLIENTS.into()) as u8)),
+                2 => self.pause(),
+                3 => self.kill_wallet(),
+                _ => self.net.set_weather(bad_weather()),
+            }
+        }
+        self.net.set_weather(Weather::default());
+    }
+
+    fn part(&self, a: IpAddr, b: IpAddr) {
+        self.net.part(a, b);
+        time::sleep(ms(below(2_000)));
+        self.net.join(a, b);
+    }
+
+    fn pause(&self) {
+        let of = if below(2) == 0 {
+            &self.wallet
+        } else {
+            &self.ledger
+        };
+        of.group.pause(ms(below(1_500)));
+    }
+
+    /// The wallet dies where it stands, and its service manager starts it again.
+    fn kill_wallet(&mut self) {
+        self.wallet.group.kill();
+        self.net.sever(WALLET);
+        time::sleep(ms(below(500)));
+        self.starts += 1;
+        self.wallet = services::wallet(&self.net, self.files, self.starts);
+    }
+}
+
+fn run(disturbed: bool, operations: &Operations) {
+    let mut world = World::start();
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let mut client = Client::new(&world.net, world.files, number);
+            let name = format!("client-{number}");
+            let body = move || {
+                (0..OPERATIONS).for_each(|_| client.act());
+                client
+            };
+            thread::spawn_named(name, body).expect("a thread")
+        })
+        .collect();
+    if disturbed {
+        world.disturb();
+    }
+    let recovered = time::now() + RECOVERY;
+    let mut clients: Vec<Client> = clients
+        .into_iter()
+        .map(|client| client.join().expect("it is not killed"))
+        .collect();
+    // The last fault was at the latest when the clients ended.
+    let recovered = recovered.max(time::now() + RECOVERY);
+    let mut auditor = Client::new(&world.net, world.files, 9);
+    auditor.works_before(recovered);
+    for client in &mut clients {
+        client.settle(recovered);
+    }
+    let asked: Vec<Asked> = clients.iter_mut().flat_map(Client::asked).collect();
+    check::all(&auditor, &asked);
+    world.wallet.check_no_panics();
+    world.ledger.check_no_panics();
+    world.wallet.stop();
+    world.ledger.stop();
+    let left = (world.net.open_ends(WALLET), world.net.open_ends(LEDGER));
+    ensure(left == (0, 0), &format!("sockets are left: {left:?}"));
+    asked.iter().for_each(|_| operations.add());
+    // A world in which nothing succeeds shows nothing.
+    let done = asked.iter().filter(|a| a.is_done()).count();
+    let number = asked.len();
+    ensure(
+        done * 8 > number,
+        &format!("of {number} operations {done} took effect"),
+    );
+}
+
+/// Operations of each world in the test command.
+const ENOUGH: u64 = 600;
+
+#[test]
+fn on_a_good_network_callers_the_log_and_the_model_agree() {
+    explore_services(ENOUGH, |operations| run(false, operations));
+}
+
+#[test]
+fn over_kills_of_the_wallet_in_any_weather_callers_the_log_and_the_model_agree() {
+    explore_services(ENOUGH, |operations| run(true, operations));
+}

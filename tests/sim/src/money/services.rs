@@ -1,0 +1,219 @@
+//! The services as processes: a group of threads each, started by `ron_service::start` as their binaries do it.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use ron_auth::service_token;
+use ron_crypto::sign::Ed25519Key;
+use ron_kernel::net::Address;
+use ron_kernel::{Deadline, GuardedClock, Net as _, Registry, SeededRandom};
+use ron_ledger::RonLedger;
+use ron_proto::policy::{PolicySig, policy_message};
+use ron_proto::{b64, jcs};
+use ron_service::{Config, Parts, Service};
+use ron_sim::sync::Gate;
+use ron_sim::thread::JoinHandle;
+use ron_sim::{Group, ensure, time};
+use serde_json::json;
+use svc_wallet::SvcWallet;
+
+use super::{LEDGER, WALLET};
+use crate::net::SimNet;
+
+/// Operators' files, which are real: written once by the process, read by the services as they are.
+pub struct Files {
+    dir: PathBuf,
+    policy_key: String,
+    /// Of the callers of the wallet, of the wallet itself, and of the auditor.
+    pub bank: String,
+    wallet: String,
+    pub auditor: String,
+}
+
+impl Files {
+    pub fn written() -> &'static Self {
+        static FILES: OnceLock<Files> = OnceLock::new();
+        FILES.get_or_init(Self::write)
+    }
+
+    fn write() -> Self {
+        let exe = std::env::current_exe().expect("a running test has a path");
+        let dir = exe.with_file_name("sim-world");
+        fs::create_dir_all(&dir).expect("a directory");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("its mode");
+        let wallet = service_token::generate("svc-wallet", &[1; 32]);
+        put(&dir, "ledger.token", wallet.as_bytes());
+        let key = Ed25519Key::from_seed(&[7; 32]);
+        let policy = json!({"version": 1, "rules": [{
+            "principal": "*",
+            "actions": ["read", "issue", "transfer", "burn", "hold", "reverse"],
+            "accounts": ["*"],
+            "assets": ["*"],
+        }]});
+        let bytes = jcs::canonicalize(&policy);
+        let sig = PolicySig {
+            alg: "ed25519".to_owned(),
+            key: b64::url(&key.public()),
+            value: b64::url(&key.sign(&policy_message("wallet", &bytes))),
+        };
+        put(&dir, "wallet.json", &bytes);
+        let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
+        put(&dir, "wallet.json.sig", &sig);
+        Self {
+            dir,
+            policy_key: b64::url(&key.public()),
+            bank: service_token::generate("bank", &[2; 32]),
+            auditor: service_token::generate("auditor", &[3; 32]),
+            wallet,
+        }
+    }
+}
+
+/// Writes a file whole: other processes write the same bytes to it, and read it.
+fn put(dir: &Path, name: &str, bytes: &[u8]) {
+    let own = dir.join(format!("{name}.{}", std::process::id()));
+    fs::write(&own, bytes).expect("a file");
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).expect("its mode");
+    fs::rename(&own, dir.join(name)).expect("its name");
+}
+
+/// A process of the world.
+pub struct Process {
+    pub group: Group,
+    registry: Registry,
+    stop: Arc<Gate>,
+    life: JoinHandle<()>,
+}
+
+fn config<S: Service>(ip: IpAddr, more: &str) -> Config {
+    let text = format!(
+        "amnesia = true\ninsecure_loopback = true\nmax_conns = 64\n\
+         bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n\
+         [http]\nworkers = 2\n{more}"
+    );
+    // A path that does not exist: nothing of the machine is judged.
+    let config = Config::from_toml(S::TABLE, Path::new("sim/config.toml"), &text);
+    config.unwrap_or_else(|problems| panic!("{problems:?}"))
+}
+
+/// A caller with a service token; a service itself is of the tenant `ron`.
+fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
+    let hash = service_token::hash(token);
+    format!(
+        "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\nscopes = {scopes:?}\n"
+    )
+}
+
+impl Process {
+    fn start<S: Service>(net: &SimNet, ip: IpAddr, config: Config, seed: u64) -> Self {
+        let name = S::TABLE.service;
+        let registry = Registry::new(name);
+        let group = Group::new(name);
+        let stop = Arc::new(Gate::new());
+        let (host, of_process, until) = (net.host(ip), registry.clone(), stop.clone());
+        let life = group.spawn(name, move || {
+            let bind = |port| {
+                let address = Address::Tcp(SocketAddr::new(ip, port));
+                host.bind(&address).expect("a free port")
+            };
+            let parts = Parts {
+                clock: GuardedClock::shared(Duration::from_secs(86_400)),
+                random: Arc::new(SeededRandom::new(seed)),
+                api: bind(80),
+                health: bind(81),
+                net: Arc::new(host),
+                cores: 2,
+                registry: of_process,
+                instance: name.to_owned(),
+            };
+            let running = ron_service::start::<S>(config, parts);
+            let mut running = running.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let for_ever = time::now() + Duration::from_secs(86_400);
+            until.wait(for_ever);
+            ensure(
+                running.fatal().is_none(),
+                &format!("{name} gave up: {:?}", running.fatal()),
+            );
+            let report = running.drain(Duration::from_secs(10));
+            ensure(
+                report.stragglers.is_empty(),
+                &format!("{name}: {:?}", report.stragglers),
+            );
+        });
+        let life = life.expect("a thread");
+        Self {
+            group,
+            registry,
+            stop,
+            life,
+        }
+    }
+
+    /// Drains it, and waits for its end.
+    pub fn stop(self) {
+        self.stop.open();
+        self.life.join().expect("it is not killed");
+    }
+
+    /// No thread of it has panicked, also where the panic was caught.
+    pub fn check_no_panics(&self) {
+        let text = ron_sim::undivided(|| self.registry.render());
+        let panics = text.lines().filter(|line| {
+            let counts = ["_http_handler_panics_total", "_service_restarts_total"];
+            let counted = counts.iter().any(|name| {
+                line.split(['{', ' '])
+                    .next()
+                    .is_some_and(|l| l.ends_with(name))
+            });
+            counted && !line.starts_with('#') && !line.ends_with(" 0")
+        });
+        let panics: Vec<_> = panics.collect();
+        ensure(
+            panics.is_empty(),
+            &format!("threads have panicked: {panics:?}"),
+        );
+    }
+}
+
+pub fn ledger(net: &SimNet, files: &Files) -> Process {
+    let more = format!(
+        "[ledger]\nprojection = false\n{}{}",
+        principal(
+            "ron",
+            "svc-wallet",
+            &files.wallet,
+            &["ledger:commit", "ledger:read"]
+        ),
+        principal(
+            "ron",
+            "auditor",
+            &files.auditor,
+            &["ledger:read", "ledger:audit"]
+        ),
+    );
+    Process::start::<RonLedger>(net, LEDGER, config::<RonLedger>(LEDGER, &more), 1)
+}
+
+/// The wallet at its start of this number.
+pub fn wallet(net: &SimNet, files: &Files, start: u64) -> Process {
+    let scopes = ["read", "issue", "transfer", "burn", "hold"].map(|s| format!("wallet:{s}"));
+    let scopes = scopes.each_ref().map(String::as_str);
+    let more = format!(
+        "[ledger]\nurl = \"http://{LEDGER}:80\"\ntoken_file = {:?}\n\
+         [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}",
+        files.dir.join("ledger.token"),
+        files.dir,
+        files.policy_key,
+        principal("default", "bank", &files.bank, &scopes),
+    );
+    Process::start::<SvcWallet>(net, WALLET, config::<SvcWallet>(WALLET, &more), 100 + start)
+}
+
+/// Until when a call may take `time`.
+pub fn within(time: Duration) -> Deadline {
+    Deadline::within(time)
+}
