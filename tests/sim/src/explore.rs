@@ -10,13 +10,18 @@ use ron_sim::{Body, Outcome, Sim};
 /// Operations of a world in the test command.
 const OPERATIONS: u64 = 2_000;
 
-/// Counts the operations of a world.
+/// Counts the operations of a world, and says its seed.
 #[derive(Clone, Debug, Default)]
-pub struct Operations(Arc<AtomicU64>);
+pub struct Operations(Arc<AtomicU64>, Arc<AtomicU64>);
 
 impl Operations {
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The seed of this run, for worlds that go through cases one after the other.
+    pub fn seed(&self) -> u64 {
+        self.1.load(Ordering::SeqCst)
     }
 
     fn get(&self) -> u64 {
@@ -45,9 +50,18 @@ fn world() -> Sim {
 /// decisions of `RON_SIM_SCHEDULE` if it is there. A failing seed is printed with its shortened schedule; `RON_SIM_TRACE`
 /// prints the time line of one that holds.
 pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
+    explore_at_most(u64::MAX, body);
+}
+
+/// The same under at most so many seeds: the threads of a killed process stay until this one ends.
+pub fn explore_at_most(seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
     let operations = Operations::default();
     let counted = operations.clone();
     let body: Body = Arc::new(move || body(&counted));
+    let at = |seed| {
+        operations.1.store(seed, Ordering::SeqCst);
+        seed
+    };
     let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
     let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
     let sim = Sim {
@@ -61,8 +75,9 @@ pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
     };
     let first = seeds.start;
     let mut speed = Speed::default();
+    let seeds = seeds.take(usize::try_from(seeds_max).unwrap_or(usize::MAX));
     for seed in seeds.take_while(|seed| *seed == first || operations.get() < wanted) {
-        let outcome = run(&sim, seed, &body);
+        let outcome = run(&sim, at(seed), &body);
         speed.add(&outcome);
         if outcome.failure.is_some() {
             report(&sim, outcome, speed.seeds, &body);
@@ -72,7 +87,7 @@ pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
     // Again: a run that differs from the first of its seed is a failure of its own.
     let mut hash = 0_u64;
     for seed in (first..first + speed.seeds).step_by(10) {
-        let (one, again) = (traced(&sim, seed, &body), traced(&sim, seed, &body));
+        let (one, again) = (traced(&sim, at(seed), &body), traced(&sim, seed, &body));
         let difference = one.trace.first_difference(&again.trace);
         assert_eq!(difference, None, "seed {seed} does not repeat");
         hash = hash.rotate_left(7) ^ one.hash;
@@ -80,7 +95,7 @@ pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
     speed.print();
     note_hash(hash, &speed);
     if std::env::var("RON_SIM_TRACE").is_ok() {
-        let outcome = traced(&sim, first, &body);
+        let outcome = traced(&sim, at(first), &body);
         println!("{outcome}{}", outcome.trace.text());
     }
 }

@@ -52,6 +52,27 @@ pub struct Known {
     nonces: BTreeMap<Account, Vec<(u64, u64)>>,
 }
 
+/// Why a ledger is not what its callers know.
+#[derive(Debug)]
+pub enum Difference {
+    /// It says that it cannot tell.
+    Unreadable(String),
+    Other(String),
+}
+
+impl From<String> for Difference {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Unreadable(why) | Self::Other(why)) = self;
+        f.write_str(why)
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Book(Arc<Mutex<Known>>);
 
@@ -94,7 +115,7 @@ impl Book {
     ///
     /// # Errors
     /// The first difference.
-    pub fn compare(&self, ledger: &Ledger) -> Result<u64, String> {
+    pub fn compare(&self, ledger: &Ledger) -> Result<u64, Difference> {
         let events = all_events(ledger)?;
         let mut known = self.lock();
         known.follow(events)?;
@@ -112,11 +133,12 @@ impl Book {
     }
 }
 
-fn all_events(ledger: &Ledger) -> Result<Vec<Event>, String> {
+pub fn all_events(ledger: &Ledger) -> Result<Vec<Event>, Difference> {
     let mut events = Vec::new();
     loop {
         let page = ledger.events(events.len() as u64, 1_000);
-        let page = page.map_err(|e| format!("the log cannot be read: {e}"))?;
+        let page =
+            page.map_err(|e| Difference::Unreadable(format!("the log cannot be read: {e}")))?;
         if page.events.is_empty() {
             return Ok(events);
         }
@@ -151,19 +173,22 @@ fn same_state(model: &Model, ledger: &Ledger) -> Result<(), String> {
 }
 
 /// Each key leads to its entry.
-fn same_keys(events: &[Event], ledger: &Ledger) -> Result<(), String> {
+fn same_keys(events: &[Event], ledger: &Ledger) -> Result<(), Difference> {
+    let unreadable = |e: &dyn std::fmt::Display| Difference::Unreadable(e.to_string());
     for event in events {
         let Some(key) = event.entry.request_key() else {
             continue;
         };
-        match ledger.by_key(key.clone()) {
-            Ok(Some(found)) if found == *event => {}
-            found => return Err(format!("{key:?} leads to {found:?}, not to {event:?}")),
+        let found = ledger.by_key(key.clone()).map_err(|e| unreadable(&e))?;
+        if found.as_ref() != Some(event) {
+            let why = format!("{key:?} leads to {found:?}, not to {event:?}");
+            return Err(Difference::Other(why));
         }
         if let EntryAnswer::Done { txid, .. } = &event.answer {
-            let found = ledger.tx(*txid);
-            if !matches!(&found, Ok(Some(found)) if found == event) {
-                return Err(format!("{txid} leads to {found:?}, not to {event:?}"));
+            let found = ledger.tx(*txid).map_err(|e| unreadable(&e))?;
+            if found.as_ref() != Some(event) {
+                let why = format!("{txid} leads to {found:?}, not to {event:?}");
+                return Err(Difference::Other(why));
             }
         }
     }
@@ -230,6 +255,11 @@ fn same_totals(model: &Model, said: &TrialBalance) -> Result<(), String> {
 }
 
 impl Known {
+    /// The log as far as it was compared.
+    pub fn log(&self) -> Vec<Event> {
+        self.events.clone()
+    }
+
     /// Takes the entries that are new into the model; what callers saw at each sequence is compared on the way.
     fn follow(&mut self, events: Vec<Event>) -> Result<(), String> {
         let before = self.events.len();
