@@ -39,7 +39,7 @@ fn number(name: &str) -> Option<u64> {
 /// A run of a world has more operations than one of a model, and may last an hour of virtual time.
 fn world() -> Sim {
     Sim {
-        steps_max: 100_000_000,
+        steps_max: 2_000_000,
         time_max: Duration::from_secs(3_600),
         stack_bytes: 2 << 20,
         ..Sim::new(0)

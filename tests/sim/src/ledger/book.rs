@@ -10,6 +10,7 @@ use ron_proto::ledger::{
     AccountDoc, Entry, EntryAnswer, Event, HoldRef, RefusalCode, RequestKey, TrialBalance, TxId,
 };
 
+use super::caller::accounts;
 use crate::model::{Model, is_own};
 
 /// A request that was answered.
@@ -116,20 +117,41 @@ impl Book {
     /// # Errors
     /// The first difference.
     pub fn compare(&self, ledger: &Ledger) -> Result<u64, Difference> {
-        let events = all_events(ledger)?;
-        let mut known = self.lock();
-        known.follow(events)?;
-        let calls = std::mem::take(&mut known.calls);
-        for call in &calls {
-            known
-                .check_call(call)
-                .map_err(|why| format!("{why}\n  in {call:#?}"))?;
+        self.follow(ledger)?;
+        // The state may go on meanwhile, because holds end: so each document is compared at its own sequence.
+        let model = self.lock().model.clone();
+        let accounts: Vec<_> = model.accounts().map(|a| ledger.account(a)).collect();
+        let totals: Vec<_> = model.assets().map(|a| ledger.trial_balance(a)).collect();
+        let missing = totals.iter().position(Option::is_none);
+        if let Some(at) = missing {
+            return Err(format!("the asset {:?} is unknown", model.assets().nth(at)).into());
         }
-        let (model, events) = (known.model.clone(), known.events.clone());
-        drop(known);
-        same_state(&model, ledger)?;
+        {
+            let mut known = self.lock();
+            known.accounts.extend(accounts);
+            known.totals.extend(totals.into_iter().flatten());
+        }
+        self.follow(ledger)?;
+        let events = {
+            let mut known = self.lock();
+            let calls = std::mem::take(&mut known.calls);
+            for call in &calls {
+                let checked = known.check_call(call);
+                checked.map_err(|why| format!("{why}\n  in {call:#?}"))?;
+            }
+            known.events.clone()
+        };
+        same_epochs(&model, ledger)?;
         same_keys(&events, ledger)?;
         Ok(events.len() as u64)
+    }
+
+    /// Takes the entries that the state has; the log may be ahead of it for a moment.
+    fn follow(&self, ledger: &Ledger) -> Result<(), Difference> {
+        let state = ledger.account(&accounts()[0]).seq;
+        let mut events = all_events(ledger)?;
+        events.truncate(state as usize);
+        Ok(self.lock().follow(events)?)
     }
 }
 
@@ -146,15 +168,8 @@ pub fn all_events(ledger: &Ledger) -> Result<Vec<Event>, Difference> {
     }
 }
 
-/// Whatever the model knows, the ledger says too.
-fn same_state(model: &Model, ledger: &Ledger) -> Result<(), String> {
-    for account in model.accounts() {
-        same_account(model, &ledger.account(account))?;
-    }
-    for asset in model.assets() {
-        let totals = ledger.trial_balance(asset);
-        same_totals(model, &totals.ok_or_else(|| format!("{asset} is unknown"))?)?;
-    }
+/// Epochs and reversals are what the model says.
+fn same_epochs(model: &Model, ledger: &Ledger) -> Result<(), String> {
     for (tx, reversed) in model.reversed() {
         let said = ledger.reversed(tx).0;
         if said != reversed {
