@@ -1,12 +1,12 @@
-//! The kernel's models under the simulator: real threads, virtual time, many seeds. Each run is repeated in a second
-//! process, whose traces must be the same, and each mutant must be caught.
+//! The kernel's models and the worlds of tests/sim under the simulator: real threads, virtual time, many seeds. Each run is
+//! repeated in a second process, whose traces must be the same, and each mutant must be caught.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::files;
-use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, catches, checked};
+use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
 use crate::task::{Args, Failure, Outcome};
 
 /// Directory of what is built for the simulator, which normal builds do not use.
@@ -19,6 +19,40 @@ const TIMED: [(&str, &str); 2] = [
     ("wait", "models::timed::a_sender"),
 ];
 
+/// Operations of a world within which a mutant must be found.
+const MUTANT_OPERATIONS: &str = "10000";
+
+/// The worlds. Mutants of the kernel and of ron-tlog that have models are found here once more.
+pub(crate) const WORLD: Part = Part {
+    name: "world",
+    sources: &[
+        "crates/ron-kernel/src",
+        "crates/ron-ledger/src",
+        "crates/ron-tlog/src/append",
+    ],
+    package: "ron-sim-world",
+    target: "--lib",
+    prefix: "",
+    mutants: &[
+        ("early", "ledger::a_fault_at_any"),
+        ("flush", "ledger::a_fault_at_any"),
+        ("keys", "ledger::what_is"),
+        ("spill", "ledger::what_is"),
+        ("undo", "ledger::a_fault_at_any"),
+        ("nonce", "ledger::what_is"),
+        ("cursor", "ledger::what_is"),
+        ("queue", "ledger::what_is"),
+        ("reply", "ledger::what_is"),
+        ("drain", "ledger::what_is"),
+    ],
+};
+
+/// The programs of a run: the kernel's models and the worlds.
+struct Programs {
+    kernel: PathBuf,
+    world: PathBuf,
+}
+
 pub fn sim(args: &Args) -> Outcome {
     if (args.is_set("trace") || args.is_set("schedule")) && !args.is_set("seed") {
         return Err(Failure(
@@ -26,14 +60,17 @@ pub fn sim(args: &Args) -> Outcome {
         ));
     }
     let start = Instant::now();
-    let names = KERNEL.names()?;
-    let program = KERNEL.build(args, "sim", &names, TARGET)?;
+    let names = all_names()?;
+    let programs = Programs {
+        kernel: KERNEL.build(args, "sim", &names, TARGET)?,
+        world: WORLD.build(args, "sim", &names, TARGET)?,
+    };
     println!("== sim: built in {} s", start.elapsed().as_secs());
     if args.is_set("seed") {
-        return one_seed(args, &program);
+        return one_seed(args, &programs);
     }
-    let first = models(args, &program, "first")?;
-    let second = models(args, &program, "second")?;
+    let first = models(args, &programs, "first")?;
+    let second = models(args, &programs, "second")?;
     if first != second {
         let lines = first.iter().zip(&second);
         let differ = lines.filter(|(a, b)| a != b).map(|(a, _)| a.as_str());
@@ -47,35 +84,58 @@ pub fn sim(args: &Args) -> Outcome {
     let models: BTreeSet<_> = first.iter().map(|line| line.split(' ').next()).collect();
     let (number, seconds) = (models.len(), start.elapsed().as_secs());
     println!(
-        "== sim: {number} models hold under {seeds} seeds, twice with equal traces, {seconds} s"
+        "== sim: {number} models and worlds hold, models under {seeds} seeds, twice with equal traces, {seconds} s"
     );
     let wanted = |model: &str| model.contains(args.text("models"));
     let mutants = KERNEL.mutants.iter().chain(&TIMED);
     for (name, model) in mutants.filter(|(_, model)| wanted(model)) {
-        let program = checked(args, &program, MUTANT_SECONDS).env("RON_SIM_SEEDS", MUTANT_SEEDS);
-        catches("sim", program, name, model)?;
+        let program = checked(args, &programs.kernel, MUTANT_SECONDS);
+        catches(
+            "sim",
+            program.env("RON_SIM_SEEDS", MUTANT_SEEDS),
+            name,
+            model,
+        )?;
+    }
+    for (name, world) in WORLD.mutants.iter().filter(|(_, world)| wanted(world)) {
+        let program = checked(args, &programs.world, MUTANT_SECONDS);
+        let program = program.env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS);
+        catches("sim", program, name, world)?;
     }
     Ok(())
 }
 
-/// Runs the models under one seed, with their output.
-fn one_seed(args: &Args, program: &Path) -> Outcome {
-    let filter = format!("models::{}", args.text("models"));
-    checked(args, program, MODELS_SECONDS)
-        .args(["--test-threads", "1", "--nocapture"])
-        .arg(filter)
-        .run()
+/// Each program with the filter of its tests.
+fn parts<'p>(args: &Args, programs: &'p Programs) -> [(&'p Path, String); 2] {
+    let filter = args.text("models");
+    [
+        (&programs.kernel, format!("{}{filter}", KERNEL.prefix)),
+        (&programs.world, filter.to_owned()),
+    ]
 }
 
-/// Runs the models; a line for each, with the hash of its traces.
-fn models(args: &Args, program: &Path, name: &str) -> Outcome<Vec<String>> {
+/// Runs the models and worlds under one seed, with their output.
+fn one_seed(args: &Args, programs: &Programs) -> Outcome {
+    for (program, filter) in parts(args, programs) {
+        checked(args, program, MODELS_SECONDS)
+            .args(["--test-threads", "1", "--nocapture"])
+            .arg(filter)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Runs the models and worlds; a line for each, with the hash of its traces.
+fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> {
     let file = files::root().join(TARGET).join(format!("hashes-{name}"));
     files::write(&file, "")?;
-    checked(args, program, MODELS_SECONDS)
-        .env("RON_SIM_HASHES", file.display().to_string())
-        .args(["--test-threads", "2"])
-        .arg(format!("models::{}", args.text("models")))
-        .run()?;
+    for (program, filter) in parts(args, programs) {
+        checked(args, program, MODELS_SECONDS)
+            .env("RON_SIM_HASHES", file.display().to_string())
+            .args(["--test-threads", "2"])
+            .arg(filter)
+            .run()?;
+    }
     let mut lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();
     lines.sort();
     // A wrong name must not look like models that hold.
