@@ -6,7 +6,7 @@ mod lines;
 mod reads;
 mod terms;
 
-pub use lines::{STATEMENT_COLUMNS, STATEMENT_TEXTS, spreadsheet_text};
+pub use lines::{STATEMENT_COLUMNS, STATEMENT_TEXTS, is_whole_number, spreadsheet_text};
 pub use reads::{
     AccountEvents, FoundTransactions, HistoryEntry, HistoryPage, ResumeWebhook, Statement,
     WebhookDoc, WebhookMessage, WebhookState, Webhooks,
