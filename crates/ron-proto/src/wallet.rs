@@ -284,6 +284,10 @@ pub struct Hold {
     pub amount_minor: Amount,
     /// Amount still reserved, in minor units.
     pub remaining_minor: Amount,
+    /// Sum of its captures, in minor units; absent when the hold has ended and the history does not have
+    /// its end yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captured_minor: Option<Amount>,
     /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
 }

@@ -123,6 +123,21 @@ impl Caller<'_> {
         matches(&filled, name)
     }
 
+    /// Whether the caller administers all accounts of these patterns in all assets.
+    pub fn administers(&self, policy: &WalletPolicy, accounts: &[String]) -> bool {
+        let one = |account: &String| {
+            policy.rules.iter().any(|rule| {
+                // No exact name has a `*`, so a rule that matches the text of a pattern matches all its accounts.
+                let names = |pattern: &str, account: &str| self.matches(pattern, account);
+                self.is_of(rule)
+                    && rule.actions.contains(&WalletAction::Admin)
+                    && covers(&rule.accounts, Some(account), names)
+                    && covers(&rule.assets, None, matches)
+            })
+        };
+        accounts.iter().all(one)
+    }
+
     /// Whether the caller may read something in this asset.
     pub fn reads_asset(&self, policy: &WalletPolicy, asset: &Asset) -> bool {
         policy.rules.iter().any(|rule| {

@@ -456,9 +456,11 @@ fn statements(rig: &Rig, events: &[Event], today: u64) {
         let want = events[before..end].iter().filter(moved).map(|e| e.seq);
         assert_eq!(seqs, want.collect::<Vec<_>>(), "{account}");
 
+        // A payee has the entry on the day on which it came.
         let day_of = |event: &Event| {
             let at = event.entry.operands().details.effective_at;
-            at.unwrap_or(event.ts).utc_day()
+            let paid = named(event).0.is_some_and(|from| from.as_str() != account);
+            at.filter(|_| !paid).unwrap_or(event.ts).utc_day()
         };
         let first = Timestamp(today - DAY_MS);
         let last = Timestamp(today + DAY_MS);
