@@ -122,9 +122,9 @@ fn payments_are_found_again_by_those_who_may_know_them() {
     filters(&shop, last);
     private(&[&shop, &books, &bob, &outsider], last);
     found_by_reference(&shop, &books, &bob, last);
-    fresh(&shop, &paid[2]);
     past(&shop, &bob, last);
     statements(&shop, &bob, last);
+    fresh(&shop, &paid[2]);
 }
 
 fn filters(shop: &Caller<'_>, last: u64) {
