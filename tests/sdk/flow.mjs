@@ -150,7 +150,7 @@ await wallet.submit({ op: "burn", from: "acct:ts-paid", asset: coin, amount: 30n
 const reserved = (await wallet.submit({ op: "hold", from: kept, asset: coin, amount: 5n, expiresAt })).receipt;
 const shown = await wallet.account(kept, { minSeq: reserved.seq });
 assert.deepEqual([shown.frozen, shown.closed, shown.class], ["credits", false, "ts-kept"]);
-assert.deepEqual(shown.balances.get(coin), { amount: -20n, available: 15n, credits: 500n, debits: 520n, creditLimit: 40n, maxBalance: 500n });
+assert.deepEqual(shown.balances.get(coin), { amount: -20n, held: 5n, available: 15n, credits: 500n, debits: 520n, creditLimit: 40n, maxBalance: 500n });
 assert.deepEqual(shown.holds, [{ hold: reserved.txid, asset: coin, remaining: 5n, expiresAt }]);
 const sums = await wallet.trialBalance(coin, { minSeq: reserved.seq });
 const classes = sums.classes.map((c) => [c.class, c.accounts, c.balance]);

@@ -181,6 +181,7 @@ reserved = wallet.submit(Hold(kept, asset, 5, in_an_hour())).receipt
 shown = wallet.account(kept, min_seq=reserved.seq)
 assert (shown.frozen, shown.closed, shown.label) == ("credits", False, "py-kept"), shown
 held = shown.balances[asset]
+assert held.held == 5, held
 assert (held.amount, held.available, held.credits, held.debits, held.credit_limit, held.max_balance) == (
     -20, 15, 500, 520, 40, 500), held
 assert [(hold.hold, hold.remaining) for hold in shown.holds] == [(reserved.txid, 5)], shown
