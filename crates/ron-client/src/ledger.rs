@@ -70,7 +70,7 @@ impl LedgerClient {
         self.0.get(&path, deadline)
     }
 
-    /// Assets by name.
+    /// A page of the assets, by name; `query` as the API has it.
     pub fn assets(
         &self,
         query: &[(&str, String)],

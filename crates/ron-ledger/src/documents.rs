@@ -51,7 +51,7 @@ impl Ledger {
         })
     }
 
-    /// An open hold.
+    /// A hold, while it is open.
     pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
         self.shared
             .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))

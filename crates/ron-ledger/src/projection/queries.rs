@@ -128,15 +128,11 @@ impl ProjectionReader {
         mut each: impl FnMut(&Account, u128, u128) -> bool,
     ) -> Result<(Supply, Timestamp), SearchError> {
         let (db, _) = self.open_at(seq.max(min_seq))?;
-        let mut q = db.prepare_cached(ALL_BALANCES)?;
-        let mut rows = q.query([asset.as_str()])?;
+        let mut q = db.prepare_cached(ALL_TOTALS)?;
+        let mut rows = q.query(params![asset.as_str(), seq as i64])?;
         while let Some(r) = rows.next()? {
             let account: Account = parsed(&r.get::<_, String>(0)?)?;
-            let total = if r.get::<_, i64>(1)? as u64 <= seq {
-                Total::read(&[r.get(2)?, r.get(3)?, r.get(4)?])?
-            } else {
-                total_before(&db, &account, asset, seq + 1)?
-            };
+            let total = Total::read(&[r.get(1)?, r.get(2)?, r.get(3)?])?;
             let used = total != Total::default();
             if used && !each(&account, total.credits, total.debits) {
                 return Err(SearchError::Expired);
@@ -245,9 +241,16 @@ const HOLDS: &str = "SELECT seq, hold, asset, amount, remaining, captured, expir
      ORDER BY seq DESC LIMIT ?6";
 const ACCOUNTS: &str =
     "SELECT name FROM accounts WHERE name >= ?1 AND name < ?2 AND name > ?3 ORDER BY name LIMIT ?4";
-// Reads the table as a whole: an asset usually is most of it.
-const ALL_BALANCES: &str =
-    "SELECT account, seq, credits, debits, held FROM balances WHERE asset = ?1";
+// What accounts have that did not change since, then what the others had. Reads the balances as a whole: an asset
+// usually is most of them. As in [`Book`], entries before an account's second asset are in no index by asset.
+const ALL_TOTALS: &str = "SELECT account, credits, debits, held FROM balances WHERE asset = ?1 AND seq <= ?2 \
+     UNION ALL SELECT b.account, h.credits, h.debits, h.held FROM balances b CROSS JOIN accounts a ON a.name = b.account \
+     CROSS JOIN history h ON h.account = a.id AND h.seq = coalesce( \
+       (SELECT x.seq FROM history x INDEXED BY history_asset WHERE x.mixed AND x.account = a.id AND x.asset = ?1 \
+         AND x.seq <= ?2 ORDER BY x.seq DESC LIMIT 1), \
+       (SELECT x.seq FROM history x WHERE x.account = a.id AND a.asset = ?1 \
+         AND x.seq <= min(?2, coalesce(a.mixed_from - 1, ?2)) ORDER BY x.seq DESC LIMIT 1)) \
+     WHERE b.asset = ?1 AND b.seq > ?2";
 const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
 const TOTAL: Of = Of {
     one_asset: "SELECT credits, debits, held FROM history WHERE account = ?1 AND asset = ?2 AND seq >= ?3 AND seq < ?4 \
