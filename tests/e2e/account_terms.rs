@@ -265,14 +265,14 @@ fn an_account_is_frozen_on_either_side_capped_closed_and_opened() {
     let limits = json!({"asset": "EUR", "credit_limit_minor": "7"});
     let opened = w.put(
         "n1",
-        "account/acct%3Anew",
+        "account/acct%3Afresh",
         &json!({"class": "users", "limits": limits}),
     );
-    let listed = w.get(&format!("accounts?prefix=acct:n&min_seq={opened}"));
-    let new = &listed["accounts"][0];
+    let listed = w.get(&format!("accounts?prefix=acct:f&min_seq={opened}"));
+    let fresh = &listed["accounts"][0];
     assert_eq!(
-        (&new["account"], &new["class"]),
-        (&json!("acct:new"), &json!("users"))
+        (&fresh["account"], &fresh["class"]),
+        (&json!("acct:fresh"), &json!("users"))
     );
     let names = [
         "amount_minor",
@@ -280,10 +280,13 @@ fn an_account_is_frozen_on_either_side_capped_closed_and_opened() {
         "available_minor",
         "credit_limit_minor",
     ];
-    let amounts = names.map(|name| new["balances"][0][name].clone());
+    let amounts = names.map(|name| fresh["balances"][0][name].clone());
     assert_eq!(amounts, ["0", "0", "7", "7"].map(Value::from));
-    let shown = ok(&fleet.ron(&["wallet", "accounts", "--prefix", "acct:n", "--csv"]));
-    assert!(shown.contains("\nacct:new,EUR,0,7,,7,,users,\n"), "{shown}");
+    let shown = ok(&fleet.ron(&["wallet", "accounts", "--prefix", "acct:f", "--csv"]));
+    assert!(
+        shown.contains("\nacct:fresh,EUR,0,7,,7,,users,\n"),
+        "{shown}"
+    );
 
     let nothing = w.refused(
         Method::PUT,

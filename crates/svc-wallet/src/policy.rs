@@ -441,6 +441,50 @@ mod tests {
     }
 
     #[test]
+    fn a_pattern_is_administered_by_a_rule_for_all_its_accounts() {
+        let rule = WalletRule {
+            actions: vec![WalletAction::Admin],
+            accounts: vec!["shop:*".to_owned(), "till".to_owned()],
+            assets: vec!["*".to_owned()],
+            ..policy().rules[0].clone()
+        };
+        let (here, elsewhere) = (Tenant::default(), "elsewhere".parse().unwrap());
+        let administers = |rule: &WalletRule, tenant: &Tenant, accounts: &[&str]| {
+            let caller = Caller {
+                tenant,
+                principal: "alice",
+                client: None,
+            };
+            let rules = vec![rule.clone()];
+            let accounts: Vec<String> = accounts.iter().map(|a| (*a).to_owned()).collect();
+            caller.administers(&WalletPolicy { version: 1, rules }, &accounts)
+        };
+        for accounts in [&["shop:*"][..], &["shop:a*"], &["shop:a", "till"]] {
+            assert!(administers(&rule, &here, accounts), "{accounts:?}");
+            assert!(!administers(&rule, &elsewhere, accounts), "{accounts:?}");
+            let reader = WalletRule {
+                actions: vec![WalletAction::Read],
+                ..rule.clone()
+            };
+            assert!(!administers(&reader, &here, accounts), "{accounts:?}");
+            let of_one_asset = WalletRule {
+                assets: vec!["eur".to_owned()],
+                ..rule.clone()
+            };
+            assert!(!administers(&of_one_asset, &here, accounts), "{accounts:?}");
+        }
+        for accounts in [
+            &["*"][..],
+            &["sho*"],
+            &["shop*"],
+            &["till*"],
+            &["till", "other"],
+        ] {
+            assert!(!administers(&rule, &here, accounts), "{accounts:?}");
+        }
+    }
+
+    #[test]
     fn a_rule_with_payees_lets_money_go_to_them_alone() {
         let rule = template("user:{subject}", Some("shop:*"));
         let alice = (Some("shop"), "alice");
