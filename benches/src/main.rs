@@ -68,6 +68,9 @@ pub struct WalletArgs {
     /// Clients of each figure, each a thread and a connection; more than 900 need `ulimit -n 8192`.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 10, 100, 1_000])]
     clients: Vec<usize>,
+    /// Let all clients debit one account, without nonces.
+    #[arg(long)]
+    one_account: bool,
     /// Directory on the disk to measure.
     #[arg(long)]
     dir: PathBuf,

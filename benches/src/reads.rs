@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 use std::path::absolute;
 use std::time::{Duration, Instant};
 
+use ron_proto::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ReadsArgs;
 use crate::client::{self, HEADER, Maker, load, request};
-use crate::figures::{ask, bearer, beside, post};
+use crate::figures::{bearer, beside, post};
 use crate::fleet::{self, Fleet};
 use crate::machine;
 
@@ -62,21 +63,21 @@ pub fn run(args: &ReadsArgs) -> Result<(), String> {
         started.elapsed()
     );
     println!("{HEADER}");
-    let head = ask(
-        &host,
-        &get(&host, &token, "/v1/balance?account=acct:hot&asset=ron"),
-    )?;
-    let head = head["as_of_seq"].as_u64().ok_or("no sequence")?;
+    let named = Named::make(&host, &token)?;
+    while behind(&fleet)?.1 > 0 {
+        std::thread::sleep(Duration::from_millis(200));
+    }
     for (name, path) in READS {
-        let maker = |client: usize| maker(&host, &token, path, client as u64, head);
+        let path = named.fill(path);
+        let maker = |client: usize| maker(&host, &token, path.clone(), client as u64, named.head);
         let figure = load(&host, 1, Duration::from_secs(args.seconds), maker)?;
         println!("{}", figure.row(name, 1, 1));
     }
     Ok(())
 }
 
-/// Kinds of reads: `{n}` and `{payer}` are numbers that change, `{seq}` is a sequence.
-const READS: [(&str, &str); 12] = [
+/// Kinds of reads: `{n}` and `{payer}` are numbers that change, `{seq}` is a sequence; [`Named`] has the others.
+const READS: [(&str, &str); 20] = [
     (
         "newest 100 of a hot account",
         "/v1/account/acct:hot/history",
@@ -119,12 +120,88 @@ const READS: [(&str, &str); 12] = [
         "/v1/account/acct:hot/statement?asset=ron&from=2020-01-01T00:00:00Z&until=2099-01-01T00:00:00Z",
     ),
     (
+        "statement by effective day, one day of any account",
+        "/v1/account/acct:payee-{n}/statement?asset=ron&from={today}&until={tomorrow}&by=effective",
+    ),
+    (
+        "history by batch",
+        "/v1/account/acct:hot/history?batch={batch}",
+    ),
+    (
+        "history by hold",
+        "/v1/account/acct:payer-{payer}/history?hold={hold}",
+    ),
+    (
+        "holds of an account",
+        "/v1/holds?account=acct:payer-{payer}&limit=100",
+    ),
+    ("a hold that has ended", "/v1/hold/{hold}"),
+    (
+        "100 events of a hot account",
+        "/v1/events?account=acct:hot&after={seq}",
+    ),
+    ("trial balance now", "/v1/assets/ron/trial-balance"),
+    (
+        "trial balance of the past",
+        "/v1/assets/ron/trial-balance?at={seq}",
+    ),
+    (
         "100 accounts by prefix",
         "/v1/accounts?prefix=acct:payee-{n}",
     ),
 ];
 
-fn maker(host: &str, token: &str, path: &'static str, client: u64, head: u64) -> Maker {
+/// What paths of reads name.
+struct Named {
+    head: u64,
+    batch: String,
+    hold: String,
+    today: String,
+    tomorrow: String,
+}
+
+impl Named {
+    /// Makes a hold and captures it in two parts, in one linked batch.
+    fn make(host: &str, token: &str) -> Result<Self, String> {
+        let body = json!({"linked": true, "items": [
+            {"op": "issue", "to": "acct:payer-0", "asset": "ron", "amount_minor": "3"},
+            {"op": "hold", "from": "acct:payer-0", "asset": "ron", "amount_minor": "3", "expires_at": "2099-01-01T00:00:00Z"},
+            {"op": "capture", "hold": "#1", "to": "acct:hot", "amount_minor": "1"},
+            {"op": "capture", "hold": "#1", "to": "acct:hot"},
+        ]});
+        let request = post(host, token, "batch", "named", &body.to_string());
+        let made = patiently(&mut client::Connection::open(host)?, &request)?;
+        let receipt = |at: usize| made["results"][at]["receipt"].clone();
+        let text = |value: &Value| {
+            let text = value.as_str().map(str::to_owned);
+            text.ok_or_else(|| format!("the answer lacks a member: {made}"))
+        };
+        let last = receipt(3);
+        let ts: Timestamp = text(&last["ts"])?.parse().map_err(|_| "no time")?;
+        let day = ts.utc_day();
+        Ok(Self {
+            head: last["seq"].as_u64().ok_or("no sequence")?,
+            batch: text(&last["batch"])?,
+            hold: text(&receipt(1)["txid"])?,
+            today: Timestamp::from_utc_day(day).to_string(),
+            tomorrow: Timestamp::from_utc_day(day + 1).to_string(),
+        })
+    }
+
+    fn fill(&self, path: &str) -> String {
+        let names = [
+            ("{batch}", &self.batch),
+            ("{hold}", &self.hold),
+            ("{today}", &self.today),
+            ("{tomorrow}", &self.tomorrow),
+        ];
+        names.iter().fold(path.to_owned(), |path, (name, value)| {
+            path.replace(name, value)
+        })
+    }
+}
+
+fn maker(host: &str, token: &str, path: String, client: u64, head: u64) -> Maker {
     let (host, token) = (host.to_owned(), token.to_owned());
     let mut state = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(client + 1) | 1;
     Box::new(move || {
@@ -160,7 +237,24 @@ fn fund(host: &str, token: &str, entries: u64) -> Result<(), String> {
     let item = |n| json!({"op": "issue", "to": format!("acct:payer-{n}"), "asset": "ron", "amount_minor": amount});
     let items: Vec<Value> = (0..PAYERS).map(item).collect();
     let body = json!({ "items": items }).to_string();
-    ask(host, &post(host, token, "batch", "fund", &body)).map(drop)
+    let mut connection = client::Connection::open(host)?;
+    patiently(&mut connection, &post(host, token, "batch", "fund", &body)).map(drop)
+}
+
+/// Sends a write until it is answered: while the ledger or its projection does not keep up, writes are
+/// answered 429 and 503.
+fn patiently(connection: &mut client::Connection, request: &[u8]) -> Result<Value, String> {
+    loop {
+        let answer = connection.call(request)?;
+        match answer.status {
+            200 => return serde_json::from_slice(&answer.body).map_err(|e| e.to_string()),
+            429 | 503 | 504 => {
+                let wait = answer.retry_after.unwrap_or(1).max(1);
+                std::thread::sleep(Duration::from_secs(wait));
+            }
+            _ => return Err(String::from_utf8_lossy(&answer.body).into_owned()),
+        }
+    }
 }
 
 /// Every second payment goes to one account; every fourth has a reference.
@@ -189,18 +283,7 @@ fn fill(host: &str, token: &str, entries: u64, writer: u64) -> Result<(), String
         body.push_str("]}");
         let key = format!("fill-{writer}-{batch}");
         let sent = post(host, token, "batch", &key, &body);
-        // While the projection does not catch up, batches are answered 429 and 503: send them again.
-        loop {
-            let answer = connection.call(&sent)?;
-            match answer.status {
-                200 => break,
-                429 | 503 => {
-                    let wait = answer.retry_after.unwrap_or(1).max(1);
-                    std::thread::sleep(Duration::from_secs(wait));
-                }
-                _ => return Err(String::from_utf8_lossy(&answer.body).into_owned()),
-            }
-        }
+        patiently(&mut connection, &sent)?;
     }
     Ok(())
 }

@@ -38,6 +38,9 @@ pub fn run(args: &WalletArgs) -> Result<(), String> {
     let host = fleet.host("svc-wallet")?;
     let time = Duration::from_secs(args.seconds);
     println!("{HEADER}");
+    if args.one_account {
+        return one_account(args, &host, &tokens);
+    }
     for (spread, zipf) in [
         ("payees spread evenly", false),
         ("a hot payee (Zipf)", true),
@@ -59,6 +62,33 @@ pub fn run(args: &WalletArgs) -> Result<(), String> {
     drop(fleet);
     println!();
     print!("{}", fleet::checks(&ron, &dir)?);
+    Ok(())
+}
+
+/// All clients debit one account, told apart by their keys alone.
+fn one_account(args: &WalletArgs, host: &str, tokens: &[String]) -> Result<(), String> {
+    let time = Duration::from_secs(args.seconds);
+    fund(host, &tokens[0], "one", 1)?;
+    for clients in args.clients.iter().copied() {
+        let figure = load(host, clients, time, |n| {
+            let own = own(tokens, clients, n);
+            let (host, mut payees) = (host.to_owned(), Payees::new(false, n));
+            let mut sent = 0_usize;
+            Box::new(move || {
+                sent += 1;
+                let to = payees.next();
+                let body = format!(
+                    "{{\"from\":\"acct:one-0\",\"to\":\"acct:payee-{to}\",\"asset\":\"ron\",\"amount_minor\":\"1\"}}"
+                );
+                let key = format!("one-{clients}-{n}-{sent}");
+                post(&host, &own[sent % own.len()], "transfer", &key, &body)
+            })
+        })?;
+        println!(
+            "{}",
+            figure.row("transfers from one account, without nonces", clients, 1)
+        );
+    }
     Ok(())
 }
 

@@ -1,17 +1,17 @@
-//! Orders of issues, account terms, holds, linked batches, captures, transfers and reversals while the fleet is killed, drained,
-//! stopped for a moment, and without room on its disk: each request is sent by two clients at once and again until it is
-//! answered. Every order ends complete, with each of its entries once.
+//! Orders of every kind of operation while the fleet is killed, drained, stopped for a moment, and without room on its disk: each
+//! request is sent by many clients at once and again until it is answered. Every order ends complete, with each of its entries
+//! once.
 
 use std::time::Duration;
 
 use ron_client::{ClientError, WalletClient};
 use ron_kernel::Deadline;
-use ron_proto::ledger::{AssetLimits, Details, EntryKind, TxId};
+use ron_proto::ledger::{AssetLimits, Details, EntryKind, HoldRef, RefusalCode, Sides, TxId};
 use ron_proto::wallet::{
-    Batch, BatchItem, Capture, CaptureItem, HoldMoney, IssueMoney, ItemOutcome, Reverse,
-    SetAccount, Transfer,
+    Batch, BatchItem, Burn, Capture, CaptureItem, FreezeAccount, HoldMoney, IssueMoney,
+    ItemOutcome, Operation, ReleaseItem, Reverse, SetAccount, SetAsset, Transaction, Transfer,
 };
-use ron_proto::{Account, Amount, Asset, IdemKey};
+use ron_proto::{Account, Amount, Asset, DebitAmount, IdemKey};
 use ron_tests::{Draws, Fleet, json, number, ok};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -20,7 +20,7 @@ const WORKERS: usize = 4;
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// What each order has in the end, in the order of the ledger.
-const COMPLETE: [EntryKind; 7] = [
+const COMPLETE: [EntryKind; 15] = [
     EntryKind::Issue,
     EntryKind::Account,
     EntryKind::Hold,
@@ -28,6 +28,14 @@ const COMPLETE: [EntryKind; 7] = [
     EntryKind::Transfer,
     EntryKind::Capture,
     EntryKind::Reverse,
+    EntryKind::Hold,
+    EntryKind::Capture,
+    EntryKind::Release,
+    EntryKind::Burn,
+    EntryKind::Freeze,
+    EntryKind::Unfreeze,
+    EntryKind::Asset,
+    EntryKind::Transfer,
 ];
 
 /// An order and how far it is.
@@ -40,7 +48,7 @@ struct Order {
     acknowledged: Vec<TxId>,
 }
 
-const STEPS: usize = 6;
+const STEPS: usize = 14;
 
 impl Order {
     fn new(name: String) -> Self {
@@ -66,19 +74,52 @@ impl Order {
 
     /// Sends the request of the present step; returns the transactions that it made.
     fn send(&self, wallet: &WalletClient) -> Result<Vec<TxId>, ClientError> {
-        let key: IdemKey = format!("{}.{}", self.name, self.step).parse().unwrap();
+        let key = |name: String| name.parse::<IdemKey>().unwrap();
+        let own = key(format!("{}.{}", self.name, self.step));
+        let abandoned = key(format!("{}.abandoned", self.name));
         let by = Deadline::within(ANSWER);
-        let (details, asset) = (self.details(), eur());
         let one = match self.step {
-            0 => {
-                let body = IssueMoney {
-                    to: self.customer(),
-                    asset,
-                    amount_minor: Amount(70),
-                    details,
-                };
-                wallet.issue(&key, &body, by)?
+            3 => return self.deliver(wallet, &own, by),
+            6 => return self.reserve(wallet, &own, by),
+            0..6 => self.sell(wallet, &own, by)?,
+            7..12 => self.end(wallet, &own, by)?,
+            12 => {
+                let given_up = wallet.abandon(&abandoned, by)?;
+                let code = RefusalCode::Abandoned;
+                assert_eq!(given_up, Operation::Refused { code }, "{}", self.name);
+                return Ok(Vec::new());
             }
+            _ => {
+                let late = wallet.issue(&abandoned, &self.deposit(), by);
+                let refused = late.expect_err("its key was given up");
+                if refused.code() == Some(RefusalCode::Abandoned.as_str()) {
+                    return Ok(Vec::new());
+                }
+                return Err(refused);
+            }
+        };
+        Ok(vec![one.receipt.txid])
+    }
+
+    fn deposit(&self) -> IssueMoney {
+        IssueMoney {
+            to: self.customer(),
+            asset: eur(),
+            amount_minor: Amount(70),
+            details: self.details(),
+        }
+    }
+
+    /// Money for the customer, its terms, the hold of the price, its capture, and a reversal.
+    fn sell(
+        &self,
+        wallet: &WalletClient,
+        key: &IdemKey,
+        by: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        let (details, asset) = (self.details(), eur());
+        match self.step {
+            0 => wallet.issue(key, &self.deposit(), by),
             1 => {
                 let body = SetAccount {
                     class: Some("orders".parse().unwrap()),
@@ -90,7 +131,7 @@ impl Order {
                     details,
                     ..SetAccount::default()
                 };
-                wallet.set_account(&key, &self.customer(), &body, by)?
+                wallet.set_account(key, &self.customer(), &body, by)
             }
             2 => {
                 let body = HoldMoney {
@@ -101,9 +142,8 @@ impl Order {
                     expires_at: "2099-01-01T00:00:00Z".parse().unwrap(),
                     details,
                 };
-                wallet.hold(&key, &body, by)?
+                wallet.hold(key, &body, by)
             }
-            3 => return self.deliver(wallet, &key, by),
             4 => {
                 let body = Capture {
                     to: shop(),
@@ -111,17 +151,99 @@ impl Order {
                     ends_hold: true,
                     details,
                 };
-                wallet.capture(&key, self.hold.unwrap(), &body, by)?
+                wallet.capture(key, self.hold.unwrap(), &body, by)
             }
             _ => {
                 let body = Reverse {
                     amount_minor: Some(Amount(20)),
                     details,
                 };
-                wallet.reverse(&key, self.paid.unwrap(), &body, by)?
+                wallet.reverse(key, self.paid.unwrap(), &body, by)
             }
-        };
-        Ok(vec![one.receipt.txid])
+        }
+    }
+
+    /// What comes after the sale: a burn, a freeze and its end, an asset, and all that is left to the shop.
+    fn end(
+        &self,
+        wallet: &WalletClient,
+        key: &IdemKey,
+        by: Deadline,
+    ) -> Result<Transaction, ClientError> {
+        let (details, asset) = (self.details(), eur());
+        match self.step {
+            7 => {
+                let body = Burn {
+                    from: self.customer(),
+                    asset,
+                    amount_minor: Amount(2).into(),
+                    nonce: None,
+                    details,
+                };
+                wallet.burn(key, &body, by)
+            }
+            8 | 9 => {
+                let body = FreezeAccount {
+                    sides: Some(Sides::Credits),
+                    details,
+                };
+                if self.step == 8 {
+                    wallet.freeze(key, &self.customer(), &body, by)
+                } else {
+                    wallet.unfreeze(key, &self.customer(), &body, by)
+                }
+            }
+            10 => {
+                let body = SetAsset {
+                    scale: 2,
+                    title: None,
+                    details,
+                };
+                wallet.set_asset(key, &self.name.parse().unwrap(), &body, by)
+            }
+            _ => {
+                let body = Transfer {
+                    from: self.customer(),
+                    to: shop(),
+                    asset,
+                    amount_minor: DebitAmount::Max,
+                    nonce: None,
+                    details,
+                };
+                wallet.transfer(key, &body, by)
+            }
+        }
+    }
+
+    /// A hold that the same linked batch captures in part and releases.
+    fn reserve(
+        &self,
+        wallet: &WalletClient,
+        key: &IdemKey,
+        by: Deadline,
+    ) -> Result<Vec<TxId>, ClientError> {
+        let items = vec![
+            BatchItem::Hold(HoldMoney {
+                from: self.customer(),
+                asset: eur(),
+                amount_minor: Amount(6).into(),
+                nonce: None,
+                expires_at: "2099-01-01T00:00:00Z".parse().unwrap(),
+                details: self.details(),
+            }),
+            BatchItem::Capture(CaptureItem {
+                hold: HoldRef::Item(0),
+                to: shop(),
+                amount_minor: Some(Amount(4)),
+                ends_hold: false,
+                details: self.details(),
+            }),
+            BatchItem::Release(ReleaseItem {
+                hold: HoldRef::Item(0),
+                details: self.details(),
+            }),
+        ];
+        self.linked(wallet, key, items, by)
     }
 
     /// A part of the price, and the fee out of it, in one linked batch.
@@ -131,24 +253,35 @@ impl Order {
         key: &IdemKey,
         by: Deadline,
     ) -> Result<Vec<TxId>, ClientError> {
+        let items = vec![
+            BatchItem::Capture(CaptureItem {
+                hold: self.hold.unwrap().into(),
+                to: shop(),
+                amount_minor: Some(Amount(50)),
+                ends_hold: false,
+                details: self.details(),
+            }),
+            BatchItem::Transfer(Transfer {
+                from: shop(),
+                to: "acct:orders-fees".parse().unwrap(),
+                asset: eur(),
+                amount_minor: Amount(5).into(),
+                nonce: None,
+                details: self.details(),
+            }),
+        ];
+        self.linked(wallet, key, items, by)
+    }
+
+    fn linked(
+        &self,
+        wallet: &WalletClient,
+        key: &IdemKey,
+        items: Vec<BatchItem>,
+        by: Deadline,
+    ) -> Result<Vec<TxId>, ClientError> {
         let body = Batch {
-            items: vec![
-                BatchItem::Capture(CaptureItem {
-                    hold: self.hold.unwrap().into(),
-                    to: shop(),
-                    amount_minor: Some(Amount(50)),
-                    ends_hold: false,
-                    details: self.details(),
-                }),
-                BatchItem::Transfer(Transfer {
-                    from: shop(),
-                    to: "acct:orders-fees".parse().unwrap(),
-                    asset: eur(),
-                    amount_minor: Amount(5).into(),
-                    nonce: None,
-                    details: self.details(),
-                }),
-            ],
+            items,
             linked: true,
         };
         let done = wallet.batch(key, &body, by)?;
@@ -159,12 +292,10 @@ impl Order {
         Ok(done.results.into_iter().map(txid).collect())
     }
 
-    /// Sends the step twice at the same time; goes on when it was answered.
+    /// Sends the step from many clients at the same time; goes on when it was answered.
     fn advance(&mut self, wallet: &WalletClient) {
-        let answers = std::thread::scope(|scope| {
-            let sends = [(); 2].map(|()| scope.spawn(|| self.send(wallet)));
-            sends.map(|send| send.join().unwrap())
-        });
+        let clients = number("RON_ORDER_CLIENTS", 16) as usize;
+        let answers = ron_kernel::scoped(clients, |_| self.send(wallet));
         let mut first: Option<Vec<TxId>> = None;
         for answer in answers {
             match answer {
@@ -308,13 +439,14 @@ fn check(fleet: &Fleet, wallet: &WalletClient, orders: &[Vec<Order>], count: u12
         let balance = wallet
             .balance(&order.customer(), &eur(), None, by())
             .unwrap();
-        let amounts = (balance.amount_minor, balance.available_minor);
-        assert_eq!(amounts, (Amount(10), Amount(20)), "{}", order.name);
+        // The credit limit is spent too.
+        let amounts = (balance.overdrawn_minor, balance.available_minor);
+        assert_eq!(amounts, (Amount(10), Amount(0)), "{}", order.name);
     }
     let of = |account: &str| wallet.balance(&account.parse().unwrap(), &eur(), None, by());
-    // 50 and 30 captured, 5 paid as fee, 20 given back.
-    assert_eq!(of("acct:orders-shop").unwrap().amount_minor.0, 55 * count);
+    // 50, 30 and 4 captured, 5 paid as fee, 20 given back, and 14 were left.
+    assert_eq!(of("acct:orders-shop").unwrap().amount_minor.0, 73 * count);
     assert_eq!(of("acct:orders-fees").unwrap().amount_minor.0, 5 * count);
     let sums = wallet.trial_balance(&eur(), None, by()).unwrap();
-    assert_eq!(sums.supply_minor.0, 70 * count);
+    assert_eq!(sums.supply_minor.0, 68 * count);
 }

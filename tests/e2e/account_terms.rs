@@ -261,6 +261,33 @@ fn an_account_is_frozen_on_either_side_capped_closed_and_opened() {
     ok(&fleet.ron(&["wallet", "set-account", "acct:bob", "--open"]));
     w.post("p6", "transfer", &money("acct:ada", "acct:bob", 1));
 
+    // An account that never moved money is listed with what was set for it.
+    let limits = json!({"asset": "EUR", "credit_limit_minor": "7"});
+    let opened = w.put(
+        "n1",
+        "account/acct%3Afresh",
+        &json!({"class": "users", "limits": limits}),
+    );
+    let listed = w.get(&format!("accounts?prefix=acct:f&min_seq={opened}"));
+    let fresh = &listed["accounts"][0];
+    assert_eq!(
+        (&fresh["account"], &fresh["class"]),
+        (&json!("acct:fresh"), &json!("users"))
+    );
+    let names = [
+        "amount_minor",
+        "held_minor",
+        "available_minor",
+        "credit_limit_minor",
+    ];
+    let amounts = names.map(|name| fresh["balances"][0][name].clone());
+    assert_eq!(amounts, ["0", "0", "7", "7"].map(Value::from));
+    let shown = ok(&fleet.ron(&["wallet", "accounts", "--prefix", "acct:f", "--csv"]));
+    assert!(
+        shown.contains("\nacct:fresh,EUR,0,7,,7,,users,\n"),
+        "{shown}"
+    );
+
     let nothing = w.refused(
         Method::PUT,
         "c3",
@@ -311,6 +338,14 @@ fn a_strict_ledger_issues_registered_assets_and_the_trial_balance_sums_them_by_c
         token,
     };
     assert_eq!(shop.get("assets/EUR")["title"], "euro");
+    // The list has the assets that a rule names.
+    w.put("a6", "assets/gold", &json!({"scale": 3}));
+    let eur = json!({"asset": "EUR", "scale": 2, "title": "euro"});
+    assert_eq!(shop.get("assets")["assets"], json!([eur]));
+    let gold = json!({"asset": "gold", "scale": 3});
+    assert_eq!(w.get("assets")["assets"], json!([eur, gold]));
+    let shown = ok(&fleet.ron(&["wallet", "assets", "--csv"]));
+    assert_eq!(shown, "asset,scale,title\nEUR,2,euro\ngold,3,\n");
     let taken = shop.refused(Method::PUT, "a5", "assets/EUR", &json!({"scale": 2}));
     is(taken, (403, "forbidden"));
     // Credit is money that nobody issued: its limit needs the rights of an issue of as much.

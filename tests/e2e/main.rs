@@ -62,6 +62,7 @@ mod value_loop;
 mod vectors;
 mod wallet;
 mod wallet_batches;
+mod wallet_bounds;
 mod wallet_commands;
 mod wallet_faults;
 mod wallet_feed;

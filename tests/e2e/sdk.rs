@@ -330,6 +330,7 @@ fn a_shop_delivers_and_refunds_its_customer_proves_it_and_a_second_run_pays_noth
     let wanted = "capture    acct:ada -> acct:shop 3000 eur 1001 proven\n\
         capture    acct:ada -> acct:shop 4500 eur 1001 proven\n\
         reverse    acct:shop -> acct:ada 4500 eur 1001 proven\n\
+        the customer is refused what is the shop's: forbidden\n\
         reversed of the lamp: 4500\n\
         opening    0\n\
         capture     3000  3000\n\

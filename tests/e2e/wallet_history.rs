@@ -121,8 +121,10 @@ fn payments_are_found_again_by_those_who_may_know_them() {
 
     filters(&shop, last);
     private(&[&shop, &books, &bob, &outsider], last);
+    found_by_reference(&shop, &books, &bob, last);
     past(&shop, &bob, last);
     statements(&shop, &bob, last);
+    fresh(&shop, &paid[2]);
 }
 
 fn filters(shop: &Caller<'_>, last: u64) {
@@ -156,6 +158,83 @@ fn filters(shop: &Caller<'_>, last: u64) {
     let by_reference = shop.get("tx?reference=order%203");
     assert_eq!(seqs(by_reference["entries"].as_array().unwrap()), [last]);
     assert_eq!(shop.reply("tx").status, 400);
+}
+
+/// The filters of a search by reference, and what a reader sees of the transaction that it finds.
+fn found_by_reference(shop: &Caller<'_>, books: &Caller<'_>, bob: &Caller<'_>, last: u64) {
+    let found = |caller: &Caller<'_>, query: &str| {
+        let page = caller.get(&format!("tx?reference=order%20{query}"));
+        page["entries"].as_array().unwrap().clone()
+    };
+    for (query, wanted) in [
+        ("3&metadata=part%3D3&kind=transfer&asset=eur", true),
+        ("3&metadata=part%3D1", false),
+        ("3&kind=issue", false),
+        ("3&asset=usd", false),
+        ("3&until=2020-01-01T00:00:00Z", false),
+    ] {
+        assert_eq!(!found(shop, query).is_empty(), wanted, "{query}");
+    }
+    // The reference is shared with the payee, its metadata is not: neither can be found by guessing.
+    let seen = found(bob, "1");
+    assert_eq!(seqs(&seen), [last - 2]);
+    assert!(found(bob, "1&metadata=part%3D1").is_empty());
+    assert_eq!(
+        shop.reply("tx?reference=order%203&direction=out").status,
+        400
+    );
+    let txid = seen[0]["txid"].as_str().unwrap();
+    let private = |caller: &Caller<'_>| caller.get(&format!("tx/{txid}"))["private"].clone();
+    assert_eq!(private(shop)["idem"], "order-1");
+    assert_eq!(private(bob), json!({"reference": "order 1"}));
+    let books = private(books);
+    assert!(books["idem"].is_null(), "keys are their maker's: {books}");
+    assert_eq!(
+        (&books["memo"], &books["metadata"]),
+        (&json!("=secret()"), &json!({"part": "1"}))
+    );
+}
+
+/// Every read takes `min_seq`, and refuses a parameter that it does not know.
+fn fresh(shop: &Caller<'_>, paid: &Value) {
+    let (txid, last) = (paid["receipt"]["txid"].as_str().unwrap(), seq(paid));
+    let hold = json!({"from": "h:ada", "asset": "eur", "amount_minor": "25", "expires_at": "2099-01-01T00:00:00Z"});
+    let hold = shop.post("captured", "hold", &hold);
+    let id = hold["receipt"]["txid"].as_str().unwrap().to_owned();
+    for path in [
+        &format!("tx/{txid}?"),
+        &format!("tx/{txid}/receipt?wait=5&"),
+        &format!("hold/{id}?"),
+        "ops/order-3?",
+        "assets?",
+        "assets/eur?",
+        "events?account=h%3Aada&",
+        "budget?",
+        "accounts?",
+        "holds?account=h%3Aada&",
+    ] {
+        assert_eq!(
+            shop.reply(&format!("{path}min_seq={last}")).status,
+            200,
+            "{path}"
+        );
+        let late = shop.reply(&format!("{path}min_seq={}", last + 1_000_000));
+        let said = json(&late, 400)["detail"].to_string();
+        assert!(said.contains("has no entry"), "{path}: {said}");
+        let said = json(&shop.reply(&format!("{path}colour=1")), 400)["detail"].to_string();
+        assert!(said.contains("min_seq"), "{path}: {said}");
+    }
+    // What was captured of a hold is told while it is open and after its end.
+    let state = || {
+        let doc = shop.get(&format!("hold/{id}"));
+        ["state", "remaining_minor", "captured_minor"].map(|name| doc[name].clone())
+    };
+    assert_eq!(state(), ["open", "25", "0"].map(Value::from));
+    let capture = json!({"to": "h:ada", "amount_minor": "10"});
+    shop.post("c1", &format!("hold/{id}/capture"), &capture);
+    assert_eq!(state(), ["open", "15", "10"].map(Value::from));
+    shop.post("c2", &format!("hold/{id}/release"), &json!({}));
+    assert_eq!(state(), ["ended", "0", "10"].map(Value::from));
 }
 
 /// The maker, a reader of the debited account in its tenant, the payee, and the payee's reader in another tenant.
@@ -261,23 +340,31 @@ fn statements(shop: &Caller<'_>, bob: &Caller<'_>, last: u64) {
         seqs(doc["entries"].as_array().unwrap()),
         [last - 3, last - 2, last - 1, last]
     );
-    // By effective day the payments are of January, before the deposit that covered them.
+    // By effective day the payer made the payments in January, before the deposit that covered them. The payee, which
+    // may not see that day, got them when they came.
     let january = "from=2026-01-01T00:00:00Z&until=2026-02-01T00:00:00Z";
-    let doc = json(
-        &statement(bob, "h%3Abob", &format!("{january}&by=effective")),
-        200,
-    );
+    let by_day = format!("{january}&by=effective");
+    let doc = json(&statement(shop, "h%3Aada", &by_day), 200);
     assert_eq!(
         (
             &doc["closing_minor"],
             doc["entries"].as_array().unwrap().len()
         ),
-        (&json!("60"), 3)
+        (&json!("-60"), 3)
     );
-    let doc = json(&statement(bob, "h%3Abob", january), 200);
+    for query in [&by_day, january] {
+        let doc = json(&statement(bob, "h%3Abob", query), 200);
+        assert_eq!(
+            (&doc["closing_minor"], &doc["entries"]),
+            (&json!("0"), &json!([])),
+            "{query}"
+        );
+    }
+    let all_days = format!("{all}&by=effective");
+    let doc = json(&statement(bob, "h%3Abob", &all_days), 200);
     assert_eq!(
-        (&doc["closing_minor"], &doc["entries"]),
-        (&json!("0"), &json!([]))
+        (&doc["opening_minor"], &doc["closing_minor"]),
+        (&json!("0"), &json!("60"))
     );
     // As CSV, in pages that name the next one.
     let reply = statement(shop, "h%3Aada", &format!("{all}&format=csv&limit=3"));

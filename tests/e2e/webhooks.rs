@@ -273,6 +273,21 @@ fn a_bad_receiver_delays_its_own_messages_only_and_can_be_resumed() {
     assert_eq!(resume(&rig, "theirs", &json!({})).status, 404);
     assert_eq!(resume(&rig, "bad", &json!({"since": 1})).status, 400);
     let ron = |args: &[&str]| ok(&ron_on(rig.dir.path(), args));
+    // Nor do endpoints for a token that is limited to one account: they send entries of others too.
+    let narrowed = ron(&[
+        "token",
+        "--audience",
+        "svc-wallet",
+        "--caveat",
+        "account=acct:a",
+    ]);
+    let bearer = format!("Bearer {}", narrowed.trim());
+    let url = format!("http://127.0.0.1:{}/v1/webhooks", rig.port("svc-wallet"));
+    let reply = rig.http.call(Call {
+        headers: &[("Authorization", &bearer)],
+        ..Call::get(&url, Deadline::within(ron_tests::CALL))
+    });
+    assert_eq!(json(&reply.unwrap(), 200)["webhooks"], json!([]));
     let listed = ron(&["wallet", "webhooks", "--csv"]);
     assert!(
         listed.contains("bad,disabled,") && !listed.contains("theirs"),

@@ -145,7 +145,7 @@ assert (whole.opening, whole.closing) == (0, theirs.amount) and whole.credits - 
 assert whole.entries[-1].balance == theirs.amount, whole.entries[-1]
 lines = wallet.statement_csv(payee, "ron", *always, min_seq=theirs.as_of_seq).splitlines()
 assert len(lines) == len(whole.entries) + 3 and lines[0].startswith("seq,") and ",closing," in lines[-1], lines
-assert wallet.accounts(payee, min_seq=theirs.as_of_seq)[payee]["ron"] == theirs.amount
+assert wallet.accounts(payee, min_seq=theirs.as_of_seq)[payee].balances["ron"].amount == theirs.amount
 ended = wallet.holds(payer, asset="ron", state="ended", min_seq=theirs.as_of_seq)
 assert [(hold.state, hold.captured) for hold in ended] == [("ended", 40), ("ended", 0), ("ended", 300)], ended
 events, following = wallet.events(payee)
@@ -161,6 +161,8 @@ refused("not_found", lambda: wallet.asset(asset))
 assert (wallet.account(kept).balances, wallet.account(kept).holds) == ({}, [])
 wallet.set_asset(asset, 2, "Coin of the tests", details=Details(memo="new"))
 assert (wallet.asset(asset).scale, wallet.asset(asset).title) == (2, "Coin of the tests")
+[listed] = [found for found in wallet.assets() if found.asset == asset]
+assert (listed.scale, listed.title) == (2, "Coin of the tests"), listed
 wallet.set_account(kept, label="py-kept", limits=Limits(asset, credit_limit=40, max_balance=500))
 wallet.submit(Issue(kept, asset, 500))
 refused("max_balance", lambda: wallet.submit(Issue(kept, asset, 1)))
@@ -179,6 +181,7 @@ reserved = wallet.submit(Hold(kept, asset, 5, in_an_hour())).receipt
 shown = wallet.account(kept, min_seq=reserved.seq)
 assert (shown.frozen, shown.closed, shown.label) == ("credits", False, "py-kept"), shown
 held = shown.balances[asset]
+assert held.held == 5, held
 assert (held.amount, held.available, held.credits, held.debits, held.credit_limit, held.max_balance) == (
     -20, 15, 500, 520, 40, 500), held
 assert [(hold.hold, hold.remaining) for hold in shown.holds] == [(reserved.txid, 5)], shown

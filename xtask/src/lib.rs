@@ -5,6 +5,7 @@
 
 mod bench;
 mod bench_ledger;
+mod bench_reads;
 mod bench_tokens;
 mod builds;
 mod clean_root;

@@ -2,6 +2,7 @@
 
 use crate::bench;
 use crate::bench_ledger;
+use crate::bench_reads;
 use crate::bench_tokens;
 use crate::builds;
 use crate::clean_root;
@@ -176,10 +177,13 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "order-rounds",
-        shows: "orders of issues, account terms, holds, linked batches, captures and reversals over kills, drains and stalls, each request sent twice at once: nothing is lost, nothing is done twice",
-        length: "45 min",
+        shows: "orders of every kind of operation over kills, drains, stalls and full disks, each request sent by many clients at once: nothing is lost, nothing is done twice",
+        length: "an hour",
         example: "1000",
-        args: &["rounds=1000 RON_ORDER_ROUNDS : rounds"],
+        args: &[
+            "rounds=1000 RON_ORDER_ROUNDS : rounds",
+            "--clients=64 RON_ORDER_CLIENTS : clients that send each request",
+        ],
         run: Run::Fleet("--test crash orders::"),
         ..REST
     },
@@ -397,6 +401,23 @@ pub const TASKS: &[Task] = &[
             "--postgres=/usr/lib/postgresql/15/bin PG_BIN : directory of PostgreSQL's programs",
         ],
         run: Run::Steps(bench_ledger::ledger),
+        ..REST
+    },
+    Task {
+        name: "bench-reads",
+        group: Group::Measurement,
+        shows: "each kind of read of the wallet in a ledger with many entries, and workers that debit one account; writes docs/bench/reads.md",
+        example: "5 1000000",
+        args: &[
+            "seconds=5 : seconds per figure",
+            "entries=1000000 : transfers in the ledger before the reads, up to 10000000",
+            "dir=target/bench-reads : directory on the disk to measure; emptied",
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+            "--workers=1,16 : numbers of workers that debit one account",
+            "--note= : what else was going on, for the page",
+            "--out=docs/bench/reads.md : the page",
+        ],
+        run: Run::Steps(bench_reads::reads),
         ..REST
     },
     Task {

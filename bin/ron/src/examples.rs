@@ -206,6 +206,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("wallet asset", "ron wallet asset EUR"),
     (
+        "wallet assets",
+        "ron wallet assets\nron wallet assets --csv",
+    ),
+    (
         "wallet set-asset",
         "ron wallet set-asset EUR --scale 2 --title Euro",
     ),

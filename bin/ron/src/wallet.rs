@@ -94,6 +94,8 @@ enum Command {
     Show {
         /// Id of the hold.
         hold: TxId,
+        #[command(flatten)]
+        fresh: Fresh,
     },
     #[command(flatten)]
     Terms(TermsCommand),
@@ -105,6 +107,8 @@ enum Command {
     Tx {
         /// Id of the transaction.
         txid: TxId,
+        #[command(flatten)]
+        fresh: Fresh,
     },
     /// Give up an operation whose outcome is not known, or show its outcome.
     Abandon {
@@ -115,6 +119,8 @@ enum Command {
     Receipt {
         /// Id of the transaction.
         txid: TxId,
+        #[command(flatten)]
+        fresh: Fresh,
         /// File to write; standard output when absent.
         #[arg(long)]
         out: Option<PathBuf>,
@@ -123,6 +129,8 @@ enum Command {
     Op {
         /// Idempotency key of the operation.
         key: IdemKey,
+        #[command(flatten)]
+        fresh: Fresh,
     },
 }
 
@@ -154,15 +162,23 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             at,
             fresh,
         } => balance(&wallet.knowing(fresh.min_seq), (&account, &asset, at), out),
-        Command::Show { hold } => show_hold(&wallet, hold, out),
+        Command::Show { hold, fresh } => show_hold(&wallet.knowing(fresh.min_seq), hold, out),
         Command::Read(command) => reads::run(&wallet, command, out),
         Command::Terms(command) => terms::run(&wallet, command, out),
         Command::Caller(command) => caller::run(&wallet, command, out),
         Command::Write(command) => show::transaction(out, &writes::send(&wallet, command)?),
-        Command::Tx { txid } => show::transaction(out, &explain(wallet.tx(txid, deadline()))?),
-        Command::Receipt { txid, out } => receipt(&wallet, txid, out.as_deref()),
+        Command::Tx { txid, fresh } => {
+            let wallet = wallet.knowing(fresh.min_seq);
+            show::transaction(out, &explain(wallet.tx(txid, deadline()))?)
+        }
+        Command::Receipt { txid, fresh, out } => {
+            receipt(&wallet.knowing(fresh.min_seq), txid, out.as_deref())
+        }
         Command::Batch { file, once } => batch::commit(&wallet, &file, &once.key()?, out),
-        Command::Op { key } => show::operation(out, explain(wallet.operation(&key, deadline()))?),
+        Command::Op { key, fresh } => {
+            let wallet = wallet.knowing(fresh.min_seq);
+            show::operation(out, explain(wallet.operation(&key, deadline()))?)
+        }
         Command::Abandon { key } => {
             let key = Key::of(key);
             let answer = wallet.abandon(key.idem(), deadline());
@@ -207,6 +223,7 @@ fn show_hold(wallet: &WalletClient, hold: TxId, out: Out) -> Result<(), String> 
         ("asset", h.asset.to_string()),
         ("amount", h.amount_minor.to_string()),
         ("remaining", h.remaining_minor.to_string()),
+        ("captured", show::cell(h.captured_minor)),
         ("expires", h.expires_at.to_string()),
     ];
     out.fields(&h, &fields)

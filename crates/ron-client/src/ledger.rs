@@ -6,7 +6,7 @@ use std::time::Duration;
 use ron_http::HttpClient;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, AccountPage, AssetDoc, BudgetDoc, BudgetId, CommitAnswer, CommitRequest,
+    AccountDoc, AccountPage, AssetDoc, AssetPage, BudgetDoc, BudgetId, CommitAnswer, CommitRequest,
     EntryAnswer, EntryPage, EntrySearch, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage,
     PastBalance, ReceiptFile, RequestKey, ReversalsDoc, StatementPage, TrialBalance, TxId,
 };
@@ -70,6 +70,16 @@ impl LedgerClient {
         self.0.get(&path, deadline)
     }
 
+    /// A page of the assets, by name; `query` as the API has it.
+    pub fn assets(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<AssetPage, ClientError> {
+        self.0
+            .get(&with_query("/v1/ledger/assets", query), deadline)
+    }
+
     /// Credits and debits of an asset by class of account.
     pub fn trial_balance(
         &self,
@@ -122,7 +132,7 @@ impl LedgerClient {
         self.0.get(&with_query("/v1/ledger/holds", query), deadline)
     }
 
-    /// Accounts that ever moved money, by name.
+    /// Accounts that were ever opened, used or given terms, by name.
     pub fn accounts(
         &self,
         query: &[(&str, String)],

@@ -6,7 +6,8 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountDoc, AccountPage, AssetDoc, HoldPage, PointInTime, ReceiptFile, TrialBalance, TxId,
+    AccountDoc, AccountPage, AssetDoc, AssetPage, HoldPage, PointInTime, ReceiptFile, TrialBalance,
+    TxId,
 };
 use ron_proto::wallet::{
     AccountEvents, Balance, Batch, BatchAnswer, Budget, Burn, Capture, FoundTransactions,
@@ -37,7 +38,7 @@ impl WalletClient {
         }
     }
 
-    /// The same client, whose reads that take `min_seq` know this sequence of the ledger, or are refused.
+    /// The same client, whose reads know this sequence of the ledger, or are refused.
     #[must_use]
     pub fn knowing(&self, min_seq: Option<u64>) -> Self {
         Self {
@@ -127,7 +128,7 @@ impl WalletClient {
 
     /// The current state of a hold.
     pub fn hold_state(&self, hold: TxId, deadline: Deadline) -> Result<Hold, ClientError> {
-        self.caller.get(&format!("/v1/hold/{hold}"), deadline)
+        self.get(&format!("/v1/hold/{hold}"), &[], deadline)
     }
 
     /// Freezes sides of an account.
@@ -179,7 +180,16 @@ impl WalletClient {
     /// Scale and title of an asset.
     pub fn asset(&self, asset: &Asset, deadline: Deadline) -> Result<AssetDoc, ClientError> {
         let path = format!("/v1/assets/{}", encode(asset.as_str()));
-        self.caller.get(&path, deadline)
+        self.get(&path, &[], deadline)
+    }
+
+    /// Assets in which the caller may read something; `query` as the API has it.
+    pub fn assets(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<AssetPage, ClientError> {
+        self.get("/v1/assets", query, deadline)
     }
 
     /// Registers an asset, or changes its title.
@@ -268,7 +278,7 @@ impl WalletClient {
             ("after", after.to_string()),
             ("wait", wait.as_secs().to_string()),
         ];
-        self.caller.get(&with_query("/v1/events", &query), deadline)
+        self.get("/v1/events", &query, deadline)
     }
 
     /// Balance of an account in one asset, now or at a point.
@@ -289,7 +299,7 @@ impl WalletClient {
 
     /// A transaction: its receipt, and what the caller may see of its private side.
     pub fn tx(&self, txid: TxId, deadline: Deadline) -> Result<Transaction, ClientError> {
-        self.caller.get(&format!("/v1/tx/{txid}"), deadline)
+        self.get(&format!("/v1/tx/{txid}"), &[], deadline)
     }
 
     /// The receipt of a transaction as a file that verifies alone. Waits up to `wait` until a
@@ -300,14 +310,13 @@ impl WalletClient {
         wait: Duration,
         deadline: Deadline,
     ) -> Result<ReceiptFile, ClientError> {
-        let path = format!("/v1/tx/{txid}/receipt?wait={}", wait.as_secs());
-        self.caller.get(&path, deadline)
+        let query = [("wait", wait.as_secs().to_string())];
+        self.get(&format!("/v1/tx/{txid}/receipt"), &query, deadline)
     }
 
     /// The outcome of an operation, by its idempotency key.
     pub fn operation(&self, key: &IdemKey, deadline: Deadline) -> Result<Operation, ClientError> {
-        self.caller
-            .get(&format!("/v1/ops/{}", encode(key.as_ref())), deadline)
+        self.get(&format!("/v1/ops/{}", encode(key.as_ref())), &[], deadline)
     }
 
     /// Gives a key up: its operation's outcome if it was committed, else the refusal `abandoned`.
@@ -318,7 +327,7 @@ impl WalletClient {
 
     /// What the client's token may still spend.
     pub fn budget(&self, deadline: Deadline) -> Result<Budget, ClientError> {
-        self.caller.get("/v1/budget", deadline)
+        self.get("/v1/budget", &[], deadline)
     }
 
     /// Webhook endpoints of the caller's tenant.

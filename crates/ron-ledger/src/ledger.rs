@@ -8,23 +8,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ron_files::DiskRoom;
 use ron_kernel::{Deadline, SendError, Sender, SharedClock, SharedRandom, WaitError, reply};
 use ron_proto::ledger::{
-    AccountDoc, BalanceDoc, BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc,
-    EpochState, Event, EventPage, Head, HoldDoc, LogRecord, RecordPage, RequestKey, Sides, TxId,
-    escrow_account,
+    BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
+    EventPage, Head, LogRecord, RecordPage, RequestKey, TxId, escrow_account,
 };
-use ron_proto::{Account, Amount, EpochId, Tenant, Timestamp, b64};
+use ron_proto::{Amount, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::{Hash, ReadError};
 
 use crate::answers::{self, LogEntry};
-use crate::core::{
-    AccountRow, BadEntry, HoldRow, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, with_holds,
-};
+use crate::core::{BadEntry, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, with_holds};
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
 use crate::originals;
 use crate::requests::{BadRequest, ops_of, resolution_of};
-
-/// Maximum open holds in an account document.
-const HOLDS_SHOWN: usize = 1_000;
 
 /// Why a request got no answers.
 #[derive(Debug, thiserror::Error)]
@@ -271,46 +265,6 @@ impl Ledger {
         }
     }
 
-    /// An account; an account that was never used reads as empty.
-    pub fn account(&self, account: &Account) -> AccountDoc {
-        self.shared.state(|s| {
-            let row = s.account(account);
-            let mut balances: Vec<BalanceDoc> = row.map_or_else(Vec::new, |row| {
-                let doc = |b: &crate::core::Balance| {
-                    let (level, limits) = (b.level(), row.limits(b.asset));
-                    Some(BalanceDoc {
-                        asset: s.asset(b.asset)?.name.clone(),
-                        amount_minor: level.amount(),
-                        overdrawn_minor: level.overdrawn(),
-                        available_minor: Amount(b.available(limits.credit)),
-                        credits_minor: Amount(b.credits),
-                        debits_minor: Amount(b.debits),
-                        credit_limit_minor: Amount(limits.credit),
-                        max_balance_minor: limits.max.map(Amount),
-                    })
-                };
-                row.balances.iter().filter_map(doc).collect()
-            });
-            balances.sort_unstable_by(|a, b| a.asset.cmp(&b.asset));
-            AccountDoc {
-                account: account.clone(),
-                nonce: row.map_or(0, |r| r.nonce),
-                require_nonce: row.is_some_and(AccountRow::requires_nonce),
-                frozen: row.map_or(Sides::None, |r| r.frozen),
-                closed: row.is_some_and(AccountRow::is_closed),
-                class: row.and_then(AccountRow::class).cloned(),
-                balances,
-                holds: s
-                    .holds_of(account)
-                    .take(HOLDS_SHOWN)
-                    .filter_map(|h| hold_doc(s, h))
-                    .collect(),
-                seq: s.seq(),
-                ts: s.ts(),
-            }
-        })
-    }
-
     /// What was spent under a budget.
     pub fn budget(&self, id: BudgetId) -> BudgetDoc {
         let row = self.shared.state(|s| s.budget(id));
@@ -319,11 +273,6 @@ impl Ledger {
             day_minor: Amount(row.day_spent),
             day: Timestamp::from_utc_day(row.day),
         }
-    }
-
-    pub fn hold(&self, id: TxId) -> Option<HoldDoc> {
-        self.shared
-            .state(|s| s.hold(id).and_then(|h| hold_doc(s, h)))
     }
 
     /// State of an epoch's settlement.
@@ -457,16 +406,6 @@ impl Shared {
             head,
         })
     }
-}
-
-fn hold_doc(s: &State, h: &HoldRow) -> Option<HoldDoc> {
-    Some(HoldDoc {
-        hold: h.id,
-        from: s.account_at(h.account)?.name.clone(),
-        asset: s.asset(h.asset)?.name.clone(),
-        amount_minor: Amount(h.remaining),
-        expires_at: h.expires_at,
-    })
 }
 
 /// The answer to `op` whose key (or epoch, or index) belongs to the entry at `seq`. The hold that an entry of the same

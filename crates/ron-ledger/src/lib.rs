@@ -38,6 +38,7 @@ mod api;
 pub mod backup;
 mod boot;
 pub mod core;
+mod documents;
 pub mod engine;
 pub mod erase;
 mod fault;

@@ -45,7 +45,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
 /// grow to the longest, because larger transactions cost less for each entry.
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
-const FORMAT: i64 = 6;
+const FORMAT: i64 = 7;
 const SCHEMA: &str = include_str!("projection/schema.sql");
 /// Pages of the writer's cache, in KiB. Each account's last rows are on a page of their own: with too
 /// few in memory, every entry reads and writes several.
@@ -309,7 +309,7 @@ impl Totals {
             };
             *sum = sum.wrapping_add(amount);
             let own = event.ts.utc_day();
-            if day == own {
+            if day == own || !is_shown_on(event, account) {
                 continue;
             }
             for (day, arrives) in [(day, true), (own, false)] {
@@ -505,6 +505,13 @@ fn insert(
     add_history(tx, e, &columns, (totals, history))
 }
 
+/// Whether statements of an account show an entry on the maker's effective day: those of the debited account,
+/// and of the account that an issue credits, which nobody pays. A payee may not see the day, and no payer
+/// moves entries into months that the payee has closed.
+fn is_shown_on(event: &Event, account: &Account) -> bool {
+    event.operands().from.is_none_or(|from| from == *account)
+}
+
 /// Adds an entry to the sums and histories of its accounts.
 fn add_history(
     tx: &Transaction<'_>,
@@ -529,7 +536,7 @@ fn add_history(
             asset: columns.asset.clone(),
             total,
             moved,
-            day: (moved && day != e.ts.utc_day()).then_some(day),
+            day: (moved && day != e.ts.utc_day() && is_shown_on(e, account)).then_some(day),
             reference: details.reference.clone(),
         };
         history.add(tx, account, row)?;

@@ -1,9 +1,9 @@
-//! Assets and their trial balances: what accounts were credited and debited, by class.
+//! Trial balances: what accounts were credited and debited, by class.
 
 use std::collections::BTreeMap;
 
 use ron_kernel::Deadline;
-use ron_proto::ledger::{AccountClass, AssetDoc, ClassTotal, TrialBalance};
+use ron_proto::ledger::{AccountClass, ClassTotal, TrialBalance};
 use ron_proto::{Account, Amount, Asset, SignedAmount};
 
 use crate::core::State;
@@ -40,20 +40,6 @@ impl Classes {
 }
 
 impl Ledger {
-    /// A registered asset, or one that was ever used.
-    pub fn asset(&self, asset: &Asset) -> Option<AssetDoc> {
-        self.shared.state(|s| {
-            let row = s.asset(s.asset_ix(asset)?)?;
-            Some(AssetDoc {
-                asset: row.name.clone(),
-                scale: row.terms.as_ref().map(|terms| terms.scale),
-                title: row.terms.as_ref().and_then(|terms| terms.title.clone()),
-                seq: s.seq(),
-                ts: s.ts(),
-            })
-        })
-    }
-
     /// The trial balance of an asset now.
     pub fn trial_balance(&self, asset: &Asset) -> Option<TrialBalance> {
         // Rows are shared copies, so that the writer does not wait while they are summed up.

@@ -6,7 +6,7 @@ mod lines;
 mod reads;
 mod terms;
 
-pub use lines::{STATEMENT_COLUMNS, STATEMENT_TEXTS, spreadsheet_text};
+pub use lines::{STATEMENT_COLUMNS, STATEMENT_TEXTS, is_whole_number, spreadsheet_text};
 pub use reads::{
     AccountEvents, FoundTransactions, HistoryEntry, HistoryPage, ResumeWebhook, Statement,
     WebhookDoc, WebhookMessage, WebhookState, Webhooks,
@@ -284,6 +284,10 @@ pub struct Hold {
     pub amount_minor: Amount,
     /// Amount still reserved, in minor units.
     pub remaining_minor: Amount,
+    /// Sum of its captures, in minor units; absent when the hold has ended and the history does not have
+    /// its end yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captured_minor: Option<Amount>,
     /// When the remaining amount becomes available again.
     pub expires_at: Timestamp,
 }

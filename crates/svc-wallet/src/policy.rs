@@ -123,6 +123,21 @@ impl Caller<'_> {
         matches(&filled, name)
     }
 
+    /// Whether the caller administers all accounts of these patterns in all assets.
+    pub fn administers(&self, policy: &WalletPolicy, accounts: &[String]) -> bool {
+        let one = |account: &String| {
+            policy.rules.iter().any(|rule| {
+                // No exact name has a `*`, so a rule that matches the text of a pattern matches all its accounts.
+                let names = |pattern: &str, account: &str| self.matches(pattern, account);
+                self.is_of(rule)
+                    && rule.actions.contains(&WalletAction::Admin)
+                    && covers(&rule.accounts, Some(account), names)
+                    && covers(&rule.assets, None, matches)
+            })
+        };
+        accounts.iter().all(one)
+    }
+
     /// Whether the caller may read something in this asset.
     pub fn reads_asset(&self, policy: &WalletPolicy, asset: &Asset) -> bool {
         policy.rules.iter().any(|rule| {
@@ -423,6 +438,50 @@ mod tests {
         let mut both = template("{subject}-{client}", None);
         both.clients = Some(vec!["{subject}".to_owned()]);
         assert!(!pays(&both, (Some("{subject}"), "a"), "a-a", "x"));
+    }
+
+    #[test]
+    fn a_pattern_is_administered_by_a_rule_for_all_its_accounts() {
+        let rule = WalletRule {
+            actions: vec![WalletAction::Admin],
+            accounts: vec!["shop:*".to_owned(), "till".to_owned()],
+            assets: vec!["*".to_owned()],
+            ..policy().rules[0].clone()
+        };
+        let (here, elsewhere) = (Tenant::default(), "elsewhere".parse().unwrap());
+        let administers = |rule: &WalletRule, tenant: &Tenant, accounts: &[&str]| {
+            let caller = Caller {
+                tenant,
+                principal: "alice",
+                client: None,
+            };
+            let rules = vec![rule.clone()];
+            let accounts: Vec<String> = accounts.iter().map(|a| (*a).to_owned()).collect();
+            caller.administers(&WalletPolicy { version: 1, rules }, &accounts)
+        };
+        for accounts in [&["shop:*"][..], &["shop:a*"], &["shop:a", "till"]] {
+            assert!(administers(&rule, &here, accounts), "{accounts:?}");
+            assert!(!administers(&rule, &elsewhere, accounts), "{accounts:?}");
+            let reader = WalletRule {
+                actions: vec![WalletAction::Read],
+                ..rule.clone()
+            };
+            assert!(!administers(&reader, &here, accounts), "{accounts:?}");
+            let of_one_asset = WalletRule {
+                assets: vec!["eur".to_owned()],
+                ..rule.clone()
+            };
+            assert!(!administers(&of_one_asset, &here, accounts), "{accounts:?}");
+        }
+        for accounts in [
+            &["*"][..],
+            &["sho*"],
+            &["shop*"],
+            &["till*"],
+            &["till", "other"],
+        ] {
+            assert!(!administers(&rule, &here, accounts), "{accounts:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! ledger's entry, so that a repeated request gets the same bytes from any instance.
 
 use ron_http::Response;
-use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode, Viewer};
+use ron_proto::ledger::{EntryAnswer, Event, RefusalCode, Viewer};
 use ron_proto::wallet::{BatchAnswer, HistoryEntry, ItemOutcome, Transaction};
 use ron_proto::{Account, Problem, Tenant};
 
@@ -178,16 +178,19 @@ pub enum Texts {
 /// What a caller of `tenant` sees of an entry: everything of those that it made, and of those that
 /// its tenant made and that debited an account it may read.
 pub fn texts(
-    entry: &Entry,
+    event: &Event,
     tenant: &Tenant,
     principal: Option<&str>,
     reads: impl Fn(&Account) -> bool,
 ) -> Texts {
-    let made = entry.request_key().filter(|key| key.tenant == *tenant);
+    let made = event
+        .entry
+        .request_key()
+        .filter(|key| key.tenant == *tenant);
     let Some(made) = made else {
         return Texts::Shared;
     };
-    let payer = entry.operands().from;
+    let payer = event.operands().from;
     if principal == Some(made.principal.as_str()) || payer.is_some_and(|payer| reads(&payer)) {
         Texts::All
     } else {
@@ -198,9 +201,7 @@ pub fn texts(
 /// An entry of an account as a caller that may read the account sees it.
 pub fn shown(event: Event, viewer: &Viewer, account: &Account) -> HistoryEntry {
     let caller = Some(viewer.principal.as_str());
-    let texts = texts(&event.entry, &viewer.tenant, caller, |payer| {
-        payer == account
-    });
+    let texts = texts(&event, &viewer.tenant, caller, |payer| payer == account);
     history_entry(event, texts)
 }
 

@@ -129,6 +129,7 @@ impl Client {
             balances: vec![BalanceDoc {
                 asset: "ron".parse().expect("a constant name"),
                 amount_minor: Amount(total),
+                held_minor: Amount(0),
                 available_minor: Amount(total),
                 overdrawn_minor: Amount(0),
                 credits_minor: Amount(total),

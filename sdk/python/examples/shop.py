@@ -12,7 +12,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ron_sdk import Capture, ClientCredentials, Hold, Issue, Receipt, Reverse, Transfer, VerificationError, Wallet
+from ron_sdk import (
+    Capture, ClientCredentials, Hold, Issue, Receipt, Refused, Reverse, Transfer, VerificationError, Wallet,
+)
 from ron_sdk.verify import Policy, ProvenReceipt, verify_receipt
 
 ASSET = "eur"
@@ -88,14 +90,19 @@ def main() -> None:
     data = Path(sys.argv[1])
     services = json.loads((data / "run/endpoints.json").read_text())["services"]
     sockets = {service["service"]: service["api_socket"] for service in services}
-    token = ClientCredentials.from_file(
-        sockets["svc-passport"], data / "clients/operator.json", audience="svc-wallet"
-    )
+    client = data / "clients/operator.json"
+    token = ClientCredentials.from_file(sockets["svc-passport"], client, audience="svc-wallet")
     wallet = Wallet(sockets["svc-wallet"], token)
     policy = Policy(json.loads((data / "verifiers.json").read_text())["ledger_vkey"])
     shop = Shop(wallet)
     order = Order("1001", "acct:ada", (Part("book", 3_000), Part("lamp", 4_500)))
     book, lamp = order.parts
+    # A token for the customer: it reads what concerns this account, and moves nothing.
+    narrow = ClientCredentials.from_file(
+        sockets["svc-passport"], client, audience="svc-wallet", scope="wallet:read",
+        caveats=[f"account={order.customer}"],
+    )
+    customer = Wallet(sockets["svc-wallet"], narrow)
 
     shop.open()
     wallet.submit(Issue(order.customer, ASSET, 10_000, memo="deposit"), key=f"{order.number}.deposit")
@@ -104,8 +111,13 @@ def main() -> None:
     paid_lamp = shop.deliver(order, hold, lamp)
     refunded = shop.refund(order, paid_lamp)
     for paid in (paid_book, paid_lamp, refunded):
-        proven = prove(wallet, paid, policy)
+        proven = prove(customer, paid, policy)
         print(f"{proven.op:10} {proven.source} -> {proven.to} {proven.amount} {proven.asset} {proven.shown.reference} proven")
+    try:
+        customer.balance(SHOP, ASSET)
+        raise SystemExit("the customer reads the shop's account")
+    except Refused as refusal:
+        print(f"the customer is refused what is the shop's: {refusal.code}")
     reversed = wallet.transaction(paid_lamp.txid).reversed
     print(f"reversed of the lamp: {reversed}")
     statement = wallet.statement(SHOP, ASSET, "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z")

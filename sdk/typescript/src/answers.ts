@@ -83,6 +83,8 @@ export interface Balance {
 export interface AccountBalance {
   /** Below zero when the account is overdrawn. */
   readonly amount: bigint;
+  /** Reserved by open holds. */
+  readonly held: bigint;
   /** What the next debit may take. */
   readonly available: bigint;
   /** All that was ever credited and debited. */
@@ -103,19 +105,23 @@ export interface OpenHold {
   readonly expiresAt: string;
 }
 
-export interface Account {
+/** An account in a list; the balances are those that the caller may read. */
+export interface ListedAccount {
   readonly account: string;
   readonly closed: boolean;
   /** The sides that are frozen: `none`, `debits`, `credits` or `both`. */
   readonly frozen: string;
   /** Label by which trial balances sum. */
   readonly class?: string;
-  /** The last nonce used. */
-  readonly nonce: number;
   /** Whether every debit has to carry the next nonce. */
   readonly requireNonce: boolean;
   /** By asset. */
   readonly balances: ReadonlyMap<string, AccountBalance>;
+}
+
+export interface Account extends ListedAccount {
+  /** The last nonce used. */
+  readonly nonce: number;
   /** Oldest first, at most 1,000; `Wallet.holds` lists all. */
   readonly holds: readonly OpenHold[];
 }
@@ -169,7 +175,7 @@ export interface HoldState {
   readonly asset: string;
   readonly amount: bigint;
   readonly remaining: bigint;
-  /** What was paid out of it; absent where the service does not tell it. */
+  /** What was paid out of it; absent when the hold has ended and the history does not have its end yet. */
   readonly captured?: bigint;
   readonly expiresAt: string;
   readonly state: string;

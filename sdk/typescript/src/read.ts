@@ -1,5 +1,8 @@
 /** Reads the answers of svc-wallet. */
-import type { Allowance, Budget, Done, HistoryEntry, HistoryPage, HoldState, ItemResult, Outcome, Private, Receipt, Webhook } from "./answers.js";
+import type {
+  AccountBalance, Allowance, Asset, Budget, Done, HistoryEntry, HistoryPage, HoldState, ItemResult, ListedAccount, Outcome, Private, Receipt,
+  Webhook,
+} from "./answers.js";
 import { UnexpectedAnswer } from "./errors.js";
 import type { Answer } from "./http.js";
 import { Fields } from "./service.js";
@@ -40,6 +43,37 @@ export function readPrivate(answer: Fields): Private {
     ...(raw.has("metadata") ? { metadata: raw.object("metadata").raw as Readonly<Record<string, string>> } : {}),
     ...(raw.has("reference") ? { reference: raw.text("reference") } : {}),
     ...(raw.has("effective_at") ? { effectiveAt: raw.text("effective_at") } : {}),
+  };
+}
+
+export function readAsset(raw: Fields): Asset {
+  return {
+    asset: raw.text("asset"),
+    ...(raw.has("scale") ? { scale: raw.number("scale") } : {}),
+    ...(raw.has("title") ? { title: raw.text("title") } : {}),
+  };
+}
+
+export function readListed(raw: Fields): ListedAccount {
+  const balance = (b: Fields): [string, AccountBalance] => [
+    b.text("asset"),
+    {
+      amount: balanceOf(b),
+      held: b.amount("held_minor"),
+      available: b.amount("available_minor"),
+      credits: b.amount("credits_minor"),
+      debits: b.amount("debits_minor"),
+      creditLimit: b.amount("credit_limit_minor"),
+      ...(b.has("max_balance_minor") ? { maxBalance: b.amount("max_balance_minor") } : {}),
+    },
+  ];
+  return {
+    account: raw.text("account"),
+    closed: raw.flag("closed"),
+    frozen: raw.text("frozen"),
+    ...(raw.has("class") ? { class: raw.text("class") } : {}),
+    requireNonce: raw.flag("require_nonce"),
+    balances: new Map(raw.list("balances").map(balance)),
   };
 }
 

@@ -1,11 +1,14 @@
 /** svc-wallet: money for holders of a passport. */
 import type {
-  Account, AccountBalance, AccountTerms, Asset, Balance, BatchDone, Budget, Cursors, Done, Filters, HistoryEntry,
-  HistoryPage, HoldState, Outcome, Sides, Statement, StatementAsked, Transaction, TrialBalance, Webhook,
+  Account, AccountTerms, Asset, Balance, BatchDone, Budget, Cursors, Done, Filters, HistoryEntry,
+  HistoryPage, HoldState, ListedAccount, Outcome, Sides, Statement, StatementAsked, Transaction, TrialBalance, Webhook,
 } from "./answers.js";
 import { OutcomeUnknown, Refused, said } from "./errors.js";
 import { type Item, type Operation, bodyOf, detailed, itemOf, minor, pathOf, type Details } from "./operations.js";
-import { balanceOf, readBudget, readDone, readEntry, readHold, readOutcome, readPage, readPrivate, readReceipt, readWebhook, results } from "./read.js";
+import {
+  balanceOf, readAsset, readBudget, readDone, readEntry, readHold, readListed, readOutcome, readPage, readPrivate, readReceipt, readWebhook,
+  results,
+} from "./read.js";
 import { Fields, Service, segment } from "./service.js";
 
 export interface Submit {
@@ -13,6 +16,12 @@ export interface Submit {
   readonly key?: string;
   /** Replace a nonce that is not the account's next one by that one, under the same key. */
   readonly renumber?: boolean;
+}
+
+/** Cursors and filters as the service has them. */
+function searched({ minSeq, metadata, ...rest }: Cursors & Filters) {
+  const members = metadata && Object.entries(metadata).map(([name, value]) => `${name}=${value}`);
+  return { ...rest, min_seq: minSeq, metadata: members };
 }
 
 /** A fresh idempotency key. */
@@ -79,25 +88,9 @@ export class Wallet extends Service {
   /** Balances in all assets, limits, class, and whether the account is frozen or closed. */
   async account(account: string, { minSeq }: { minSeq?: number } = {}): Promise<Account> {
     const raw = new Fields((await this.read(`/v1/account/${segment(account)}`, { min_seq: minSeq })).json());
-    const balance = (b: Fields): [string, AccountBalance] => [
-      b.text("asset"),
-      {
-        amount: balanceOf(b),
-        available: b.amount("available_minor"),
-        credits: b.amount("credits_minor"),
-        debits: b.amount("debits_minor"),
-        creditLimit: b.amount("credit_limit_minor"),
-        ...(b.has("max_balance_minor") ? { maxBalance: b.amount("max_balance_minor") } : {}),
-      },
-    ];
     return {
-      account: raw.text("account"),
-      closed: raw.flag("closed"),
-      frozen: raw.text("frozen"),
-      ...(raw.has("class") ? { class: raw.text("class") } : {}),
+      ...readListed(raw),
       nonce: raw.number("nonce"),
-      requireNonce: raw.flag("require_nonce"),
-      balances: new Map(raw.list("balances").map(balance)),
       holds: raw.list("holds").map((h) => ({
         hold: h.text("hold"),
         asset: h.text("asset"),
@@ -132,13 +125,19 @@ export class Wallet extends Service {
     return this.set("POST", `/v1/account/${segment(account)}/unfreeze`, { sides, ...detailed(details) }, key);
   }
 
-  async asset(asset: string): Promise<Asset> {
-    const raw = new Fields((await this.read(`/v1/assets/${segment(asset)}`)).json());
-    return {
-      asset: raw.text("asset"),
-      ...(raw.has("scale") ? { scale: raw.number("scale") } : {}),
-      ...(raw.has("title") ? { title: raw.text("title") } : {}),
-    };
+  async asset(asset: string, { minSeq }: { minSeq?: number } = {}): Promise<Asset> {
+    return readAsset(new Fields((await this.read(`/v1/assets/${segment(asset)}`, { min_seq: minSeq })).json()));
+  }
+
+  /** The assets in which the caller may read something, by name. */
+  async assets({ minSeq }: { minSeq?: number } = {}): Promise<Asset[]> {
+    const found: Asset[] = [];
+    for (let after: string | undefined; ; ) {
+      const raw = new Fields((await this.read("/v1/assets", { after, limit: 500, min_seq: minSeq })).json());
+      found.push(...raw.list("assets").map(readAsset));
+      if (!raw.has("next")) return found;
+      after = raw.text("next");
+    }
   }
 
   /** Registers an asset, or changes its title. */
@@ -168,13 +167,13 @@ export class Wallet extends Service {
     };
   }
 
-  async hold(hold: string): Promise<HoldState> {
-    return readHold(new Fields((await this.read(`/v1/hold/${segment(hold)}`)).json()));
+  async hold(hold: string, { minSeq }: { minSeq?: number } = {}): Promise<HoldState> {
+    return readHold(new Fields((await this.read(`/v1/hold/${segment(hold)}`, { min_seq: minSeq })).json()));
   }
 
   /** A transaction, with what the caller may see of its private side, and what was reversed of it. */
-  async transaction(txid: string): Promise<Transaction> {
-    const raw = new Fields((await this.read(`/v1/tx/${segment(txid)}`)).json());
+  async transaction(txid: string, { minSeq }: { minSeq?: number } = {}): Promise<Transaction> {
+    const raw = new Fields((await this.read(`/v1/tx/${segment(txid)}`, { min_seq: minSeq })).json());
     const now = raw.has("now") ? raw.object("now") : undefined;
     return {
       receipt: readReceipt(raw.object("receipt")),
@@ -188,21 +187,18 @@ export class Wallet extends Service {
    * The receipt as a file that verifies alone (`verifyReceipt`). The maker of the entry gets all of its private record,
    * everybody else the shared reference at most. The service waits up to `wait` seconds for a checkpoint that covers it.
    */
-  async receipt(txid: string, wait = 5): Promise<Uint8Array> {
-    return (await this.read(`/v1/tx/${segment(txid)}/receipt`, {}, wait)).body;
+  async receipt(txid: string, wait = 5, { minSeq }: { minSeq?: number } = {}): Promise<Uint8Array> {
+    return (await this.read(`/v1/tx/${segment(txid)}/receipt`, { min_seq: minSeq }, wait)).body;
   }
 
   /** Entries of an account, newest first. */
-  async history(account: string, { before, after, limit, minSeq, metadata, ...filters }: Cursors & Filters = {}): Promise<HistoryPage> {
-    const members = metadata && Object.entries(metadata).map(([name, value]) => `${name}=${value}`);
-    const query = { before, after, limit, min_seq: minSeq, ...filters, metadata: members };
-    return readPage(new Fields((await this.read(`/v1/account/${segment(account)}/history`, query)).json()));
+  async history(account: string, asked: Cursors & Filters = {}): Promise<HistoryPage> {
+    return readPage(new Fields((await this.read(`/v1/account/${segment(account)}/history`, searched(asked))).json()));
   }
 
-  /** Transactions that were made with a reference, newest first. */
-  async find(reference: string, { before, after, limit, minSeq }: Cursors = {}): Promise<HistoryPage> {
-    const query = { reference, before, after, limit, min_seq: minSeq };
-    return readPage(new Fields((await this.read("/v1/tx", query)).json()));
+  /** Transactions that were made with a reference, newest first. Directions and counterparties are seen from an account. */
+  async find(reference: string, asked: Cursors & Omit<Filters, "reference" | "direction" | "counterparty"> = {}): Promise<HistoryPage> {
+    return readPage(new Fields((await this.read("/v1/tx", { ...searched(asked), reference })).json()));
   }
 
   /** Opening balance, entries and closing balance of a range. It reads all pages. */
@@ -242,15 +238,12 @@ export class Wallet extends Service {
     }
   }
 
-  /** The accounts that ever moved money and that the caller may read: their balances, by account and asset. */
-  async accounts(prefix?: string, { minSeq }: { minSeq?: number } = {}): Promise<Map<string, Map<string, bigint>>> {
-    const found = new Map<string, Map<string, bigint>>();
+  /** The accounts that were ever opened, used or given terms and that the caller may read, by name. */
+  async accounts(prefix?: string, { minSeq }: { minSeq?: number } = {}): Promise<Map<string, ListedAccount>> {
+    const found = new Map<string, ListedAccount>();
     for (let after: string | undefined; ; ) {
       const raw = new Fields((await this.read("/v1/accounts", { prefix, after, limit: 500, min_seq: minSeq })).json());
-      for (const listed of raw.list("accounts")) {
-        const balances = listed.list("balances").map((b): [string, bigint] => [b.text("asset"), balanceOf(b)]);
-        found.set(listed.text("account"), new Map(balances));
-      }
+      for (const listed of raw.list("accounts")) found.set(listed.text("account"), readListed(listed));
       if (!raw.has("next")) return found;
       after = raw.text("next");
     }
@@ -273,15 +266,15 @@ export class Wallet extends Service {
    * up to `wait` seconds for something, 30 at most.
    */
   async events(
-    account: string, after = 0, { wait = 0, limit }: { wait?: number; limit?: number } = {},
+    account: string, after = 0, { wait = 0, limit, minSeq }: { wait?: number; limit?: number; minSeq?: number } = {},
   ): Promise<{ readonly events: readonly HistoryEntry[]; readonly next: number }> {
-    const raw = new Fields((await this.read("/v1/events", { account, after, limit }, wait)).json());
+    const raw = new Fields((await this.read("/v1/events", { account, after, limit, min_seq: minSeq }, wait)).json());
     return { events: raw.list("events").map(readEntry), next: raw.number("next") };
   }
 
   /** What the caller's token may still spend: its caveats `ceiling.total` and `ceiling.daily`. */
-  async budget(): Promise<Budget> {
-    return readBudget(new Fields((await this.read("/v1/budget")).json()));
+  async budget({ minSeq }: { minSeq?: number } = {}): Promise<Budget> {
+    return readBudget(new Fields((await this.read("/v1/budget", { min_seq: minSeq })).json()));
   }
 
   /** The webhook endpoints of the caller's tenant, in the order of the configuration. */

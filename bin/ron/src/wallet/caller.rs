@@ -6,12 +6,15 @@ use ron_proto::wallet::{ResumeWebhook, WebhookDoc, WebhookState};
 
 use super::show::cell;
 use super::table::{Form, Out, Table, column, sparse};
-use super::{deadline, explain};
+use super::{Fresh, deadline, explain};
 
 #[derive(Subcommand)]
 pub enum CallerCommand {
     /// Show what the token may still spend: its caveats ceiling.total and ceiling.daily.
-    Budget,
+    Budget {
+        #[command(flatten)]
+        fresh: Fresh,
+    },
     /// List the webhook endpoints of the tenant, and how far each is.
     Webhooks,
     /// Send to a disabled or failing webhook endpoint again at once.
@@ -26,7 +29,7 @@ pub enum CallerCommand {
 
 pub fn run(wallet: &WalletClient, command: CallerCommand, out: Out) -> Result<(), String> {
     match command {
-        CallerCommand::Budget => budget(wallet, out),
+        CallerCommand::Budget { fresh } => budget(&wallet.knowing(fresh.min_seq), out),
         CallerCommand::Webhooks => {
             let doc = explain(wallet.webhooks(deadline()))?;
             out.table(&doc, &of_webhooks(&doc.webhooks))

@@ -6,22 +6,22 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ron_client::WalletClient;
 use ron_proto::ledger::{
-    Direction, EntryKind, HoldPage, HoldState, ListedBalance, MetadataMember, Reference,
+    AccountPage, Direction, EntryKind, HoldPage, HoldState, MetadataMember, Reference,
     StatementTime, TxId,
 };
 use ron_proto::wallet::{
     FoundTransactions, HistoryEntry, HistoryPage, STATEMENT_COLUMNS, Statement,
 };
-use ron_proto::{Account, Asset, SignedAmount, Timestamp};
+use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 
-use super::show::{ENTRY_COLUMNS, Stream, entry_cells, of_entries};
-use super::table::{Out, Table};
+use super::show::{ENTRY_COLUMNS, Stream, cell, entry_cells, of_entries};
+use super::table::{Out, Table, column, sparse};
 use super::{Fresh, deadline, explain};
 
 /// How long one request for events waits.
 const EVENTS_WAIT: Duration = Duration::from_secs(30);
 /// Maximum entries of a request.
-const PAGE: u64 = 500;
+pub const PAGE: u64 = 500;
 
 #[derive(Subcommand)]
 pub enum ReadCommand {
@@ -55,7 +55,8 @@ pub enum ReadCommand {
         #[command(flatten)]
         fresh: Fresh,
     },
-    /// Accounts that ever moved money, with their balances.
+    /// Accounts that were ever opened, used or given terms: balances, holds, limits, class, whether they are
+    /// frozen or closed.
     Accounts {
         /// Only accounts whose name begins with this.
         #[arg(long)]
@@ -81,6 +82,8 @@ pub enum ReadCommand {
         /// Reference given by the maker.
         reference: Reference,
         #[command(flatten)]
+        filters: FoundBy,
+        #[command(flatten)]
         cursors: Cursors,
         #[command(flatten)]
         fresh: Fresh,
@@ -95,11 +98,14 @@ pub enum ReadCommand {
         /// Print what there is, and end.
         #[arg(long)]
         once: bool,
+        #[command(flatten)]
+        fresh: Fresh,
     },
 }
 
+/// What any search of entries takes.
 #[derive(Args)]
-pub struct Filters {
+pub struct FoundBy {
     /// Only entries from this time on.
     #[arg(long)]
     from: Option<Timestamp>,
@@ -112,15 +118,6 @@ pub struct Filters {
     /// Only entries of this kind, such as transfer or capture.
     #[arg(long)]
     kind: Option<EntryKind>,
-    /// Only credits (in) or debits (out).
-    #[arg(long)]
-    direction: Option<Direction>,
-    /// Only entries with this account on the other side.
-    #[arg(long)]
-    counterparty: Option<Account>,
-    /// Only entries with this reference.
-    #[arg(long)]
-    reference: Option<Reference>,
     /// Only items of this batch.
     #[arg(long)]
     batch: Option<TxId>,
@@ -130,6 +127,21 @@ pub struct Filters {
     /// Only entries with this member, as name=value; may be repeated.
     #[arg(long = "meta", value_name = "NAME=VALUE")]
     metadata: Vec<MetadataMember>,
+}
+
+#[derive(Args)]
+pub struct Filters {
+    #[command(flatten)]
+    found_by: FoundBy,
+    /// Only credits (in) or debits (out).
+    #[arg(long)]
+    direction: Option<Direction>,
+    /// Only entries with this account on the other side.
+    #[arg(long)]
+    counterparty: Option<Account>,
+    /// Only entries with this reference.
+    #[arg(long)]
+    reference: Option<Reference>,
 }
 
 #[derive(Args, Clone, Copy)]
@@ -151,29 +163,30 @@ fn add<T: ToString>(query: &mut Query, name: &'static str, value: Option<&T>) {
     query.extend(value.map(|value| (name, value.to_string())));
 }
 
-impl Filters {
+impl FoundBy {
     fn query(&self) -> Query {
         let mut query = Query::new();
         add(&mut query, "from", self.from.as_ref());
         add(&mut query, "until", self.until.as_ref());
         add(&mut query, "asset", self.asset.as_ref());
         add(&mut query, "kind", self.kind.as_ref());
-        add(
-            &mut query,
-            "direction",
-            self.direction.map(Direction::as_str).as_ref(),
-        );
-        add(&mut query, "counterparty", self.counterparty.as_ref());
-        add(
-            &mut query,
-            "reference",
-            self.reference.as_ref().map(Reference::as_str).as_ref(),
-        );
         add(&mut query, "batch", self.batch.as_ref());
         add(&mut query, "hold", self.hold.as_ref());
         for member in &self.metadata {
             add(&mut query, "metadata", Some(member));
         }
+        query
+    }
+}
+
+impl Filters {
+    fn query(&self) -> Query {
+        let mut query = self.found_by.query();
+        let direction = self.direction.map(Direction::as_str);
+        add(&mut query, "direction", direction.as_ref());
+        add(&mut query, "counterparty", self.counterparty.as_ref());
+        let reference = self.reference.as_ref().map(Reference::as_str);
+        add(&mut query, "reference", reference.as_ref());
         query
     }
 }
@@ -232,12 +245,14 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
         }
         ReadCommand::Find {
             reference,
+            filters,
             cursors,
             fresh,
         } => {
             let wallet = wallet.knowing(fresh.min_seq);
+            let filters = filters.query();
             let page: FoundTransactions = filled(cursors, |cursors| {
-                let mut query = cursors.query();
+                let mut query = [filters.clone(), cursors.query()].concat();
                 query.push(("reference", reference.as_str().to_owned()));
                 explain(wallet.transactions(&query, deadline()))
             })?;
@@ -249,7 +264,8 @@ pub fn run(wallet: &WalletClient, command: ReadCommand, out: Out) -> Result<(), 
             account,
             after,
             once,
-        } => events(wallet, account, after, once, out)?,
+            fresh,
+        } => events(&wallet.knowing(fresh.min_seq), account, after, once, out)?,
     }
     Ok(())
 }
@@ -384,20 +400,46 @@ fn accounts(wallet: &WalletClient, prefix: Option<String>, out: Out) -> Result<(
         page.accounts.extend(further.accounts);
         (page.next, page.seq) = (further.next, further.seq);
     }
-    let mut table = Table::new(&["account", "asset", "amount"]);
+    out.table(&page, &of_accounts(&page))
+}
+
+/// A row for each balance; an account without one has a row too.
+fn of_accounts(page: &AccountPage) -> Table {
+    let mut table = Table::of(&[
+        column("account"),
+        column("asset"),
+        column("amount"),
+        column("available"),
+        sparse("held"),
+        sparse("credit limit"),
+        sparse("maximum"),
+        sparse("class"),
+        sparse("state"),
+    ]);
+    let some = |amount: Amount| (!amount.is_zero()).then_some(amount);
     for listed in &page.accounts {
-        for ListedBalance {
-            asset,
-            amount_minor,
-            overdrawn_minor,
-        } in &listed.balances
-        {
-            let account = listed.account.to_string();
-            let balance = SignedAmount::of(amount_minor.0, overdrawn_minor.0);
-            table.row([account, asset.to_string(), balance.to_string()]);
+        let mut state = Vec::new();
+        state.extend(listed.closed.then(|| "closed".to_owned()));
+        if !listed.frozen.is_none() {
+            state.push(format!("frozen: {}", listed.frozen));
+        }
+        let no_balance = listed.balances.is_empty().then_some(None);
+        for balance in listed.balances.iter().map(Some).chain(no_balance) {
+            let amount = balance.map(|b| SignedAmount::of(b.amount_minor.0, b.overdrawn_minor.0));
+            table.row([
+                listed.account.to_string(),
+                cell(balance.map(|b| &b.asset)),
+                cell(amount),
+                cell(balance.map(|b| b.available_minor)),
+                cell(balance.and_then(|b| some(b.held_minor))),
+                cell(balance.and_then(|b| some(b.credit_limit_minor))),
+                cell(balance.and_then(|b| b.max_balance_minor)),
+                cell(listed.class.as_ref()),
+                state.join(", "),
+            ]);
         }
     }
-    out.table(&page, &table)
+    table
 }
 
 /// All holds that match.

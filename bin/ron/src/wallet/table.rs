@@ -1,6 +1,6 @@
 //! How `ron wallet` prints: aligned text, comma-separated values, or JSON.
 
-use ron_proto::wallet::spreadsheet_text;
+use ron_proto::wallet::{is_whole_number, spreadsheet_text};
 use serde::Serialize;
 
 /// The form of what is printed.
@@ -93,28 +93,16 @@ pub fn csv_lines<'a>(rows: impl IntoIterator<Item = &'a [String]>) -> Result<Str
     let mut csv = csv::Writer::from_writer(Vec::new());
     for row in rows {
         // A payer chooses the reference that a payee reads.
-        let cells = row.iter().map(|cell| {
-            if is_number(cell) {
-                cell.clone()
-            } else {
-                spreadsheet_text(cell)
-            }
-        });
+        let cells = row.iter().map(|cell| spreadsheet_text(cell));
         csv.write_record(cells).map_err(|e| e.to_string())?;
     }
     let bytes = csv.into_inner().map_err(|e| e.to_string())?;
     String::from_utf8(bytes).map_err(|e| e.to_string())
 }
 
-/// Whether a cell is a whole number, perhaps below zero.
-fn is_number(cell: &str) -> bool {
-    let digits = cell.strip_prefix('-').unwrap_or(cell);
-    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
-}
-
 fn aligned(cells: &[String], widths: &[usize]) -> String {
     let cells = cells.iter().zip(widths).map(|(cell, width)| {
-        if is_number(cell) {
+        if is_whole_number(cell) {
             format!("{cell:>width$}")
         } else {
             format!("{cell:<width$}")

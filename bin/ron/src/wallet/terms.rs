@@ -4,13 +4,14 @@
 use clap::{Args, Subcommand};
 use ron_client::WalletClient;
 use ron_proto::ledger::{
-    AccountClass, AccountDoc, AssetLimits, AssetTitle, PointInTime, Sides, TrialBalance,
+    AccountClass, AccountDoc, AssetLimits, AssetPage, AssetTitle, PointInTime, Sides, TrialBalance,
 };
 use ron_proto::wallet::{FreezeAccount, SetAccount, SetAsset};
 use ron_proto::{Account, Amount, Asset, SignedAmount};
 
+use super::reads::PAGE;
 use super::show::{cell, transaction};
-use super::table::{Form, Out, Table};
+use super::table::{Form, Out, Table, column, sparse};
 use super::writes::{Once, Remark};
 use super::{Fresh, deadline, explain};
 
@@ -64,6 +65,13 @@ pub enum TermsCommand {
     Asset {
         /// Asset to show.
         asset: Asset,
+        #[command(flatten)]
+        fresh: Fresh,
+    },
+    /// List the assets in which you may read something, with scale and title.
+    Assets {
+        #[command(flatten)]
+        fresh: Fresh,
     },
     /// Register an asset, or change its title.
     SetAsset {
@@ -124,12 +132,21 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
             out.note(&state(&doc));
             Ok(())
         }
-        TermsCommand::Asset { asset } => {
+        TermsCommand::Assets { fresh } => {
+            let page = assets(&wallet.knowing(fresh.min_seq))?;
+            let mut table = Table::of(&[column("asset"), column("scale"), sparse("title")]);
+            for row in &page.assets {
+                let (asset, title) = (row.asset.to_string(), cell(row.title.as_ref()));
+                table.row([asset, scale(row.scale), title]);
+            }
+            out.table(&page, &table)
+        }
+        TermsCommand::Asset { asset, fresh } => {
+            let wallet = wallet.knowing(fresh.min_seq);
             let doc = explain(wallet.asset(&asset, deadline()))?;
-            let text = |value: Option<String>| value.unwrap_or_else(|| "not registered".to_owned());
             let mut fields = vec![
                 ("asset", doc.asset.to_string()),
-                ("scale", text(doc.scale.map(|scale| scale.to_string()))),
+                ("scale", scale(doc.scale)),
             ];
             let title = doc.title.as_ref().map(ToString::to_string);
             fields.extend(title.map(|title| ("title", title)));
@@ -147,6 +164,23 @@ pub fn run(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(),
         }
         write => set(wallet, write, out),
     }
+}
+
+fn scale(scale: Option<u8>) -> String {
+    scale.map_or_else(|| "not registered".to_owned(), |scale| scale.to_string())
+}
+
+/// All pages of the assets.
+fn assets(wallet: &WalletClient) -> Result<AssetPage, String> {
+    let limit = ("limit", PAGE.to_string());
+    let mut all = explain(wallet.assets(std::slice::from_ref(&limit), deadline()))?;
+    while let Some(next) = all.next.take() {
+        let query = [limit.clone(), ("after", next.to_string())];
+        let page = explain(wallet.assets(&query, deadline()))?;
+        all.assets.extend(page.assets);
+        (all.next, all.seq) = (page.next, page.seq);
+    }
+    Ok(all)
 }
 
 fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), String> {
@@ -208,6 +242,7 @@ fn set(wallet: &WalletClient, command: TermsCommand, out: Out) -> Result<(), Str
         }
         TermsCommand::Account { .. }
         | TermsCommand::Asset { .. }
+        | TermsCommand::Assets { .. }
         | TermsCommand::TrialBalance { .. } => return Err("this command writes nothing".to_owned()),
     };
     transaction(out, &answer?)
@@ -218,6 +253,7 @@ fn of_account(doc: &AccountDoc) -> Table {
         "asset",
         "balance",
         "available",
+        "held",
         "credits",
         "debits",
         "credit limit",
@@ -229,6 +265,7 @@ fn of_account(doc: &AccountDoc) -> Table {
             b.asset.to_string(),
             SignedAmount::of(b.amount_minor.0, b.overdrawn_minor.0).to_string(),
             b.available_minor.to_string(),
+            b.held_minor.to_string(),
             b.credits_minor.to_string(),
             b.debits_minor.to_string(),
             b.credit_limit_minor.to_string(),

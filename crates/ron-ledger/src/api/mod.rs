@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Method, Need, Route, Router};
 use ron_kernel::{Snapshot, Supervisor};
 use ron_proto::ledger::{
-    AccountDoc, AccountPage, AssetDoc, BudgetDoc, CommitAnswer, CommitRequest, Direction,
-    EntryAnswer, EntryKind, EntryPage, EpochDoc, Event, EventPage, Head, HoldDoc, HoldPage,
-    HoldState, MAX_COMMIT_BYTES, PastBalance, RequestKey, ReversalsDoc, StatementPage,
+    AccountDoc, AccountPage, AssetDoc, AssetPage, BudgetDoc, CommitAnswer, CommitRequest,
+    Direction, EntryAnswer, EntryKind, EntryPage, EpochDoc, Event, EventPage, Head, HoldDoc,
+    HoldPage, HoldState, MAX_COMMIT_BYTES, PastBalance, RequestKey, ReversalsDoc, StatementPage,
     StatementTime, TrialBalance,
 };
 use ron_proto::{Account, Asset, Timestamp, scope};
@@ -180,7 +180,7 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
     let [a, b, c, d] = [api; 4].map(Arc::clone);
     [
         Route::get("/v1/ledger/accounts", READ, move |req| reads::accounts(&a, req))
-            .summary("Accounts that ever moved money, by name; without ledger:audit the pools of the caller's tenant")
+            .summary("Accounts that were ever opened, used or given terms, by name; without ledger:audit the pools of the caller's tenant")
             .query_as::<String>("prefix", false, "Only accounts whose name begins with this")
             .query_as::<Account>("after", false, "Only accounts after this one")
             .query_as::<u64>("limit", false, LIMIT)
@@ -205,7 +205,7 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
         .query_as::<Asset>("asset", true, "Asset to read")
         .query_as::<Timestamp>("from", true, "First time of the range")
         .query_as::<Timestamp>("until", true, "End of the range, not part of it")
-        .query_as::<StatementTime>("by", false, "entry (the ledger's time, the default) or effective (whole days of effective_at, in one page)")
+        .query_as::<StatementTime>("by", false, "entry (the ledger's time, the default) or effective (whole days, issues and debits on that of their effective_at, in one page)")
         .query_as::<u64>("after", false, "Only entries after this sequence")
         .query_as::<u64>("limit", false, LIMIT)
         .query_as::<u64>("min_seq", false, MIN_SEQ)
@@ -226,9 +226,17 @@ fn account_routes(api: &Arc<Api>) -> [Route; 4] {
     ]
 }
 
-fn asset_routes(api: &Arc<Api>) -> [Route; 2] {
-    let [a, b] = [api; 2].map(Arc::clone);
+fn asset_routes(api: &Arc<Api>) -> [Route; 3] {
+    let [a, b, c] = [api; 3].map(Arc::clone);
     [
+        Route::get("/v1/ledger/assets", READ, move |req| reads::assets(&c, req))
+            .summary("Assets that are registered or were ever used, by name; without ledger:audit for services of the installation only")
+            .query_as::<Asset>("after", false, "Only assets after this one")
+            .query_as::<u64>("limit", false, LIMIT)
+            .query_as::<u64>("min_seq", false, "Refuse with 400 unless the ledger has this entry")
+            .returns::<AssetPage>(200)
+            .errors(&[400, 404])
+            .while_draining(),
         Route::get("/v1/ledger/assets/{asset}", READ, move |req| {
             reads::asset(&a, req)
         })

@@ -6,8 +6,9 @@ use std::time::Duration;
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    EntryPage, EntrySearch, Event, FoundEntry, MAX_WIRE_INTEGER, PointInTime, RequestKey,
-    ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId, Viewer,
+    AccountPage, EntryPage, EntrySearch, Event, FoundEntry, HISTORY_BEHIND, MAX_WIRE_INTEGER,
+    PointInTime, RequestKey, ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId,
+    Viewer,
 };
 use ron_proto::{Account, Asset, Problem, SignedAmount, Timestamp, ValueError};
 use ron_tlog::ReadError;
@@ -61,9 +62,11 @@ fn search_failed(error: SearchError) -> Problem {
             tracing::warn!(event = "projection_read_failed", error = %e);
             Problem::unavailable("the projection cannot be read now", 1)
         }
-        SearchError::Behind { .. } | SearchError::Expired => {
-            Problem::unavailable(error.to_string(), 1)
+        SearchError::Behind { .. } => {
+            let (code, title) = (HISTORY_BEHIND, "History behind");
+            Problem::new(503, code, title, error.to_string()).with_retry_after(1)
         }
+        SearchError::Expired => Problem::unavailable(error.to_string(), 1),
         SearchError::TooLong => Problem::bad_request(error.to_string()),
     }
 }
@@ -275,11 +278,21 @@ pub(super) fn accounts(api: &Api, req: &Request) -> Answer {
     let limit = limit(req)?;
     let prefix: String = req.query_as("prefix")?.unwrap_or_default();
     let after = req.query_as::<Account>("after")?;
-    let mut page = projection(api)?
-        .accounts(&prefix, after.as_ref(), limit, min_seq(api, req)?)
+    let (names, more) = projection(api)?
+        .account_names(&prefix, after.as_ref(), limit, min_seq(api, req)?)
         .map_err(search_failed)?;
+    let next = names.last().filter(|_| more).cloned();
     let reader = Reader::new(&req.principal);
-    page.accounts.retain(|a| reader.sees_account(&a.account));
+    let seen: Vec<Account> = names
+        .into_iter()
+        .filter(|a| reader.sees_account(a))
+        .collect();
+    let (accounts, seq) = api.ledger.listed(&seen);
+    let page = AccountPage {
+        accounts,
+        next,
+        seq,
+    };
     Ok(Response::json(200, &page))
 }
 
@@ -303,6 +316,23 @@ pub(super) fn asset(api: &Api, req: &Request) -> Answer {
         Some(doc) => Ok(Response::json(200, &doc)),
         None => Err(no_asset()),
     }
+}
+
+pub(super) fn assets(api: &Api, req: &Request) -> Answer {
+    req.query_only(&["after", "limit", "min_seq"])?;
+    let limit = limit(req)?;
+    min_seq(api, req)?;
+    let after = req.query_as::<Asset>("after")?;
+    // An asset belongs to no tenant, and its name may tell something of those that use it.
+    if !Reader::new(&req.principal).sees_all() {
+        return Err(Problem::not_found(
+            "assets belong to no tenant: svc-wallet lists those that its policy lets a caller read",
+        ));
+    }
+    Ok(Response::json(
+        200,
+        &api.ledger.assets(after.as_ref(), limit as usize),
+    ))
 }
 
 fn no_asset() -> Problem {

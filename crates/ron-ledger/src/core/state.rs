@@ -408,6 +408,15 @@ impl State {
         self.assets.get(ix as usize)
     }
 
+    /// The assets after this one, by name without regard to case.
+    pub fn assets_after(&self, after: Option<&Asset>) -> impl Iterator<Item = &AssetRow> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map(Asset::folded);
+        let range = (from.map_or(Unbounded, Excluded), Unbounded);
+        let rows = self.asset_names.range(range);
+        rows.filter_map(|(_, ix)| self.asset(*ix))
+    }
+
     pub fn assets(&self) -> &[AssetRow] {
         &self.assets
     }

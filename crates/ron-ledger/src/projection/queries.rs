@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
-use ron_proto::ledger::{
-    AccountPage, HoldPage, HoldRecord, HoldState, ListedAccount, ListedBalance, PastBalance, TxId,
-};
+use ron_proto::ledger::{HoldPage, HoldRecord, HoldState, PastBalance, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
@@ -130,15 +128,11 @@ impl ProjectionReader {
         mut each: impl FnMut(&Account, u128, u128) -> bool,
     ) -> Result<(Supply, Timestamp), SearchError> {
         let (db, _) = self.open_at(seq.max(min_seq))?;
-        let mut q = db.prepare_cached(ALL_BALANCES)?;
-        let mut rows = q.query([asset.as_str()])?;
+        let mut q = db.prepare_cached(ALL_TOTALS)?;
+        let mut rows = q.query(params![asset.as_str(), seq as i64])?;
         while let Some(r) = rows.next()? {
             let account: Account = parsed(&r.get::<_, String>(0)?)?;
-            let total = if r.get::<_, i64>(1)? as u64 <= seq {
-                Total::read(&[r.get(2)?, r.get(3)?, r.get(4)?])?
-            } else {
-                total_before(&db, &account, asset, seq + 1)?
-            };
+            let total = Total::read(&[r.get(1)?, r.get(2)?, r.get(3)?])?;
             let used = total != Total::default();
             if used && !each(&account, total.credits, total.debits) {
                 return Err(SearchError::Expired);
@@ -214,15 +208,16 @@ impl ProjectionReader {
         })
     }
 
-    /// Accounts whose names begin with `prefix`, after `after`, by name.
-    pub fn accounts(
+    /// Names that begin with `prefix`, after `after`, of accounts that entries name, also refused ones;
+    /// and whether there are more.
+    pub fn account_names(
         &self,
         prefix: &str,
         after: Option<&Account>,
         limit: u64,
         min_seq: u64,
-    ) -> Result<AccountPage, SearchError> {
-        let (db, applied) = self.open_at(min_seq)?;
+    ) -> Result<(Vec<Account>, bool), SearchError> {
+        let (db, _) = self.open_at(min_seq)?;
         // Account names are below 0x7f.
         let end = format!("{prefix}\u{7f}");
         let after = after.map_or("", Account::as_str);
@@ -230,34 +225,10 @@ impl ProjectionReader {
         let names = q.query_map(params![prefix, end, after, limit as i64 + 1], |r| {
             r.get::<_, String>(0)
         })?;
-        let mut names: Vec<String> = names.collect::<Result<_, _>>()?;
+        let names = names.map(|name| Ok(parsed(&name?)?));
+        let mut names: Vec<Account> = names.collect::<Result<_, SearchError>>()?;
         let more = cut(&mut names, limit);
-        let mut accounts = Vec::with_capacity(names.len());
-        let mut q = db.prepare_cached(BALANCES)?;
-        for name in names {
-            let rows = q.query_map([&name], |r| {
-                Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?))
-            })?;
-            let balances = rows.map(|row| {
-                let (asset, amount) = row?;
-                let level: SignedAmount = parsed(&amount)?;
-                Ok(ListedBalance {
-                    asset: parsed(&asset)?,
-                    amount_minor: level.amount(),
-                    overdrawn_minor: level.overdrawn(),
-                })
-            });
-            accounts.push(ListedAccount {
-                account: parsed(&name)?,
-                balances: balances.collect::<Result<_, SearchError>>()?,
-            });
-        }
-        let next = accounts.last().filter(|_| more).map(|a| a.account.clone());
-        Ok(AccountPage {
-            accounts,
-            next,
-            seq: applied,
-        })
+        Ok((names, more))
     }
 }
 
@@ -268,12 +239,18 @@ const HOLDS_FLOOR: &str =
 const HOLDS: &str = "SELECT seq, hold, asset, amount, remaining, captured, expires_at, open FROM holds \
      WHERE account = ?1 AND seq < ?2 AND seq >= ?3 AND (?4 IS NULL OR asset = ?4) AND (?5 IS NULL OR open = ?5) \
      ORDER BY seq DESC LIMIT ?6";
-const ACCOUNTS: &str = "SELECT DISTINCT account FROM balances WHERE account >= ?1 AND account < ?2 AND account > ?3 \
-     ORDER BY account LIMIT ?4";
-const BALANCES: &str = "SELECT asset, amount_minor FROM balances WHERE account = ?1 ORDER BY asset";
-// Reads the table as a whole: an asset usually is most of it.
-const ALL_BALANCES: &str =
-    "SELECT account, seq, credits, debits, held FROM balances WHERE asset = ?1";
+const ACCOUNTS: &str =
+    "SELECT name FROM accounts WHERE name >= ?1 AND name < ?2 AND name > ?3 ORDER BY name LIMIT ?4";
+// What accounts have that did not change since, then what the others had. Reads the balances as a whole: an asset
+// usually is most of them. As in [`Book`], entries before an account's second asset are in no index by asset.
+const ALL_TOTALS: &str = "SELECT account, credits, debits, held FROM balances WHERE asset = ?1 AND seq <= ?2 \
+     UNION ALL SELECT b.account, h.credits, h.debits, h.held FROM balances b CROSS JOIN accounts a ON a.name = b.account \
+     CROSS JOIN history h ON h.account = a.id AND h.seq = coalesce( \
+       (SELECT x.seq FROM history x INDEXED BY history_asset WHERE x.mixed AND x.account = a.id AND x.asset = ?1 \
+         AND x.seq <= ?2 ORDER BY x.seq DESC LIMIT 1), \
+       (SELECT x.seq FROM history x WHERE x.account = a.id AND a.asset = ?1 \
+         AND x.seq <= min(?2, coalesce(a.mixed_from - 1, ?2)) ORDER BY x.seq DESC LIMIT 1)) \
+     WHERE b.asset = ?1 AND b.seq > ?2";
 const TIME: &str = "SELECT ts FROM entries WHERE seq >= ?1 ORDER BY seq LIMIT 1";
 const TOTAL: Of = Of {
     one_asset: "SELECT credits, debits, held FROM history WHERE account = ?1 AND asset = ?2 AND seq >= ?3 AND seq < ?4 \
@@ -433,8 +410,7 @@ pub(super) mod tests {
             (REVERSALS, "entries_reversed"),
             (HOLDS_FLOOR, "holds_account"),
             (HOLDS, "holds_account"),
-            (ACCOUNTS, "PRIMARY KEY"),
-            (BALANCES, "PRIMARY KEY"),
+            (ACCOUNTS, "sqlite_autoindex_accounts_1"),
             (TIME, "INTEGER PRIMARY KEY"),
             (BOOK, "sqlite_autoindex_accounts_1"),
             (SUPPLY, "PRIMARY KEY"),

@@ -124,9 +124,12 @@ fn filters(search: &EntrySearch) -> Conditions {
         );
         let payer = search.account.as_ref().map_or(Value::Null, text);
         let of_payer = "e.tenant = ? AND (e.principal = ? OR e.from_account = ?)";
-        // Without an account it is all of the viewer's tenant; the caller knows which accounts the
-        // viewer may read.
-        if search.reference.is_some() && search.account.is_some() {
+        if search.account.is_none() && search.reference.is_some() {
+            // It is all of the viewer's tenant; the caller knows which accounts the viewer may read.
+            c.and("e.tenant = ?", [text(&viewer.tenant)]);
+            return c;
+        }
+        if search.reference.is_some() {
             let values = own().into_iter().chain([payer.clone()]);
             c.and(&format!("(e.shared OR ({of_payer}))"), values);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ron_kernel::{Random as _, SeededRandom};
 use ron_proto::ledger::{
     AccountPage, Details, Direction, Entry, EntryAnswer, EntryKind, EntryPage, EntrySearch, Event,
-    EventPage, HoldPage, HoldState, PastBalance, StatementPage, Viewer,
+    EventPage, HoldPage, HoldState, PastBalance, StatementPage, TrialBalance, Viewer,
 };
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 
@@ -385,6 +385,7 @@ fn balances(rig: &Rig, events: &[Event]) {
             }
         }
     }
+    trial_balances(rig, events);
     let late = format!(
         "/v1/ledger/accounts/a/balance?asset=ron&at={}",
         events.len() + 1
@@ -405,6 +406,32 @@ fn balances(rig: &Rig, events: &[Event]) {
     assert_eq!(page.next.map(|a| a.to_string()), Some("c".to_owned()));
     let ron = &page.accounts[0].balances[0];
     assert_eq!(ron.amount_minor.0, worked_out(events, "a", "ron").0);
+}
+
+/// After every third entry, the sums over all accounts are those of the entries.
+fn trial_balances(rig: &Rig, events: &[Event]) {
+    for (until, asset) in (0..=events.len())
+        .step_by(3)
+        .flat_map(|n| ASSETS.map(|a| (n, a)))
+    {
+        let moved = events[..until].iter().filter(|event| {
+            let receipt = event.answer.receipt();
+            let (_, _, of, _) = named(event);
+            receipt.is_some_and(|r| r.op.moves_money()) && of.is_some_and(|of| of.as_str() == asset)
+        });
+        let (mut credits, mut debits) = (0, 0);
+        for event in moved {
+            let (from, to, _, amount) = named(event);
+            let amount = amount.unwrap().0;
+            credits += to.map_or(0, |_| amount);
+            debits += from.map_or(0, |_| amount);
+        }
+        let sums: TrialBalance = rig.get(&format!(
+            "/v1/ledger/assets/{asset}/trial-balance?at={until}"
+        ));
+        let found = (sums.credits_minor.0, sums.debits_minor.0);
+        assert_eq!(found, (credits, debits), "{asset} at {until}");
+    }
 }
 
 fn level(amount: u128) -> SignedAmount {
@@ -456,9 +483,11 @@ fn statements(rig: &Rig, events: &[Event], today: u64) {
         let want = events[before..end].iter().filter(moved).map(|e| e.seq);
         assert_eq!(seqs, want.collect::<Vec<_>>(), "{account}");
 
+        // A payee has the entry on the day on which it came.
         let day_of = |event: &Event| {
             let at = event.entry.operands().details.effective_at;
-            at.unwrap_or(event.ts).utc_day()
+            let paid = named(event).0.is_some_and(|from| from.as_str() != account);
+            at.filter(|_| !paid).unwrap_or(event.ts).utc_day()
         };
         let first = Timestamp(today - DAY_MS);
         let last = Timestamp(today + DAY_MS);

@@ -6,6 +6,7 @@ mod crash;
 mod engine;
 mod erase;
 mod history;
+mod lists;
 mod receipts;
 mod reversals;
 mod service;

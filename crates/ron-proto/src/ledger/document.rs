@@ -25,7 +25,7 @@ pub struct AccountDoc {
     /// Label by which the trial balance sums; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<AccountClass>,
-    /// Balances, sorted by asset; assets the account never had are absent.
+    /// Balances, sorted by asset; assets that the account never had and that no limits are set for are absent.
     pub balances: Vec<BalanceDoc>,
     /// Open holds on the account, oldest first, at most 1,000.
     pub holds: Vec<HoldDoc>,
@@ -45,6 +45,8 @@ pub struct BalanceDoc {
     pub amount_minor: Amount,
     /// How far the account is overdrawn.
     pub overdrawn_minor: Amount,
+    /// Reserved by open holds.
+    pub held_minor: Amount,
     /// What the next debit may take: the balance and the credit limit, less the held amounts.
     pub available_minor: Amount,
     /// Sum of all that was ever credited.
@@ -74,6 +76,33 @@ pub struct AssetDoc {
     pub seq: u64,
     /// The ledger's time of that entry.
     pub ts: Timestamp,
+}
+
+/// An asset in a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ListedAsset {
+    pub asset: Asset,
+    /// Decimal places between a minor unit and the unit that people write; absent for an asset that
+    /// is not registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<u8>,
+    /// Name for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<AssetTitle>,
+}
+
+/// `GET /v1/ledger/assets`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AssetPage {
+    /// Assets that are registered or were ever used, sorted by name without regard to case.
+    pub assets: Vec<ListedAsset>,
+    /// Value of `after` for the next page; absent when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Asset>,
+    /// The ledger's last sequence number that counts.
+    pub seq: u64,
 }
 
 /// `GET /v1/ledger/assets/{asset}/trial-balance?at`: credits less debits are the supply. In a trial
@@ -199,6 +228,8 @@ pub enum ClosedCause {
 /// Code of the response (503) to a write while the ledger is closed, given by the ledger or by the
 /// wallet. `details` contains the reason, a [`Closed`].
 pub const LEDGER_CLOSED: &str = "ledger_closed";
+/// Code of a read that the history is not far enough for; the ledger itself is well.
+pub const HISTORY_BEHIND: &str = "history_behind";
 
 impl Closed {
     /// The response to a write that was rejected; nothing was done.

@@ -19,8 +19,9 @@ mod terms;
 
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
-    AccountDoc, AssetDoc, BalanceDoc, BudgetDoc, ClassTotal, Closed, ClosedCause, EpochDoc,
-    EpochState, Head, HoldDoc, LEDGER_CLOSED, ReversalsDoc, TrialBalance,
+    AccountDoc, AssetDoc, AssetPage, BalanceDoc, BudgetDoc, ClassTotal, Closed, ClosedCause,
+    EpochDoc, EpochState, HISTORY_BEHIND, Head, HoldDoc, LEDGER_CLOSED, ListedAsset, ReversalsDoc,
+    TrialBalance,
 };
 pub use entry::Entry;
 pub use kind::EntryKind;
@@ -36,8 +37,8 @@ pub use receipt_file::{
 
 pub use search::{
     AccountPage, Direction, EntryPage, EntrySearch, FoundEntry, HoldPage, HoldRecord, HoldState,
-    ListedAccount, ListedBalance, MetadataMember, PastBalance, PointInTime, SEARCH_NAMES,
-    StatementPage, StatementTime, Viewer,
+    ListedAccount, MetadataMember, PastBalance, PointInTime, SEARCH_NAMES, StatementPage,
+    StatementTime, Viewer,
 };
 
 pub use request::CommitRequest;

@@ -8,7 +8,9 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{EntryKind, Event, Metadata, PrincipalName, Reference, TxId};
+use super::{
+    AccountClass, BalanceDoc, EntryKind, Event, Metadata, PrincipalName, Reference, Sides, TxId,
+};
 use crate::values::{Account, Amount, Asset, SignedAmount, Tenant, Timestamp, ValueError};
 
 /// Which side of an entry an account is on.
@@ -48,7 +50,8 @@ pub enum StatementTime {
     /// The ledger's time of the entry.
     #[default]
     Entry,
-    /// The UTC day of `effective_at`, where the entry has one.
+    /// The UTC day of `effective_at`, where an issue, or an entry that debits the account, has one. A payee
+    /// has the entry on the day on which it came.
     Effective,
 }
 
@@ -357,31 +360,31 @@ pub struct HoldPage {
     pub older: Option<u64>,
 }
 
-/// An account with its balances.
+/// An account in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ListedAccount {
     pub account: Account,
-    /// Sorted by asset; those the account never had are absent.
-    pub balances: Vec<ListedBalance>,
-}
-
-/// Balance of a listed account in one asset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ListedBalance {
-    pub asset: Asset,
-    /// Balance, including held amounts; 0 when the account is overdrawn.
-    pub amount_minor: Amount,
-    /// How far the account is overdrawn.
-    pub overdrawn_minor: Amount,
+    /// Whether every debit has to carry a nonce.
+    pub require_nonce: bool,
+    /// The sides that are frozen.
+    pub frozen: Sides,
+    /// Whether the account is closed: it refuses debits and credits.
+    pub closed: bool,
+    /// Label by which the trial balance sums; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<AccountClass>,
+    /// Balances with their holds and limits, sorted by asset; assets that the account never had and that
+    /// no limits are set for are absent.
+    pub balances: Vec<BalanceDoc>,
 }
 
 /// Response of `GET /v1/ledger/accounts?prefix`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccountPage {
-    /// Accounts that ever moved money, sorted by name.
+    /// Accounts that were ever opened, used or given terms, sorted by name. A page may have fewer than
+    /// asked for, also none, and still be followed by others.
     pub accounts: Vec<ListedAccount>,
     /// Value of `after` for the next page; absent when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -77,10 +77,48 @@ impl Statement {
     }
 }
 
-/// A text of a caller as a cell of a spreadsheet, which would run what begins like a formula.
+/// Whether a cell is a whole number, perhaps below zero.
+pub fn is_whole_number(cell: &str) -> bool {
+    let digits = cell.strip_prefix('-').unwrap_or(cell);
+    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// A text of a caller as a cell of a spreadsheet, which would run what begins like a formula; a whole
+/// number below zero only looks like one.
 pub fn spreadsheet_text(text: &str) -> String {
     match text.bytes().next() {
-        Some(b'=' | b'+' | b'-' | b'@') => format!("'{text}"),
+        Some(b'=' | b'+' | b'-' | b'@') if !is_whole_number(text) => format!("'{text}"),
         _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_formula_is_guarded_and_a_number_is_not() {
+        for text in [
+            "=1+1",
+            "+1",
+            "-1+1",
+            "-",
+            "--1",
+            "-1.5",
+            "@SUM(A1)",
+            "-2-cmd|' /C'!A0",
+        ] {
+            assert_eq!(spreadsheet_text(text), format!("'{text}"));
+        }
+        for text in [
+            "",
+            "-5",
+            "0",
+            "340282366920938463463374607431768211455",
+            "order 7",
+            "a=1",
+        ] {
+            assert_eq!(spreadsheet_text(text), text);
+        }
     }
 }

@@ -7,12 +7,14 @@ use ron_proto::wallet::{Allowance, Budget};
 use ron_proto::{Amount, Problem, Timestamp};
 
 use super::Api;
+use super::history::MIN_SEQ;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
     // A token may always learn about itself, whatever its scopes are.
     Route::get("/v1/budget", Need::Identity, move |req| left(&api, req))
         .summary("What the caller's token may still spend: its caveats ceiling.total and ceiling.daily, and those of the tokens that it was made from.")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
         .returns::<Budget>(200)
         .errors(&[400, 403, 429, 503])
         .while_draining()
@@ -20,7 +22,8 @@ pub fn route(api: &Arc<Api>) -> Route {
 
 fn left(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["budget"]).inc();
-    req.query_only(&[])?;
+    req.query_only(&["min_seq"])?;
+    api.check_min_seq(req)?;
     let today = Timestamp(api.clock.unix_ms()).utc_day();
     let mut left = Budget::default();
     for budget in &*req.principal.budgets {

@@ -9,6 +9,7 @@ use ron_proto::ledger::Viewer;
 use ron_proto::wallet::{AccountEvents, WalletAction};
 use ron_proto::{Account, Problem, scope};
 
+use super::history::MIN_SEQ;
 use super::{Api, page_limit, sequence, viewer};
 use crate::events::{EventPoll, read};
 
@@ -27,6 +28,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .query_as::<u64>("after", false, "Return only entries after this ledger sequence; 0 by default")
     .query_as::<u64>("limit", false, "Maximum number of entries to return, 1 to 500; 100 by default")
     .query_as::<u64>("wait", false, "Maximum seconds to wait for an entry, up to 30; 0 by default")
+    .query_as::<u64>("min_seq", false, MIN_SEQ)
     .returns::<AccountEvents>(200)
     .errors(&[400, 403, 429, 503])
     .long_poll()
@@ -65,12 +67,13 @@ fn answer(api: &Api, req: &Request, res: Responder) {
 
 fn wanted(api: &Api, req: &Request) -> Result<Wanted, Problem> {
     api.metrics.requests.with_label_values(&["events"]).inc();
-    req.query_only(&["account", "after", "limit", "wait"])?;
+    req.query_only(&["account", "after", "limit", "wait", "min_seq"])?;
     let account: Account = req.query_required("account")?;
     let after = sequence(req, "after")?.unwrap_or(0);
     let limit = page_limit(req)?;
     let wait = req.wait()?.unwrap_or_default();
     api.allow(req, WalletAction::Read, &account, None, None)?;
+    api.check_min_seq(req)?;
     Ok(Wanted {
         account,
         viewer: viewer(&req.principal)?,

@@ -12,10 +12,11 @@ use ron_proto::{Account, Asset, Problem, Timestamp, scope};
 
 use super::seen::within;
 use super::{Api, page_limit, param, sequence, viewer};
-use crate::render::{history_entry, shown, texts};
+use crate::render::{Texts, history_entry, shown};
 
 pub const MIN_SEQ: &str = "Ledger sequence that the answer must know: `seq` of an earlier receipt";
-const LIMIT: &str = "Maximum number of items to return, 1 to 500; 100 by default";
+pub const LIMIT: &str = "Maximum number of items to return, 1 to 500; 100 by default";
+const METADATA: &str = "name=value: a member of the metadata, of entries whose texts the caller may see; may be repeated";
 const BEFORE: &str = "Return only entries before this ledger sequence, the newest of them";
 const AFTER: &str = "Return only entries after this ledger sequence, the oldest of them; the page is newest first all the same";
 
@@ -39,23 +40,30 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
         .query_as::<String>("reference", false, "Reference of the entry, as far as the caller may see it")
         .query_as::<String>("batch", false, "Batch: the transaction id of its first item")
         .query_as::<String>("hold", false, "Hold that was captured, released or expired")
-        .query_as::<String>("metadata", false, "name=value: a member of the metadata, of entries whose texts the caller may see; may be repeated")
+        .query_as::<String>("metadata", false, METADATA)
         .query_as::<u64>("min_seq", false, MIN_SEQ)
         .returns::<HistoryPage>(200)
         .errors(&[400, 403, 429, 503])
         .while_draining(),
         Route::get("/v1/tx", read(), move |req| transactions(&b, req))
-            .summary("Transactions made with a reference, newest first: the caller's own, and those of its tenant that debited an account it may read.")
+            .summary("Transactions made with a reference, newest first: the caller's own, and those of its tenant that debited an account it may read. Directions and counterparties are seen from an account: its history takes a reference too.")
             .query_as::<String>("reference", true, "Reference given by the maker")
             .query_as::<u64>("before", false, BEFORE)
             .query_as::<u64>("after", false, AFTER)
             .query_as::<u64>("limit", false, LIMIT)
+            .query_as::<Timestamp>("from", false, "First time of the range")
+            .query_as::<Timestamp>("until", false, "End of the range, not part of it")
+            .query_as::<Asset>("asset", false, "Asset of the entry")
+            .query_as::<EntryKind>("kind", false, "Kind of the entry")
+            .query_as::<String>("batch", false, "Batch: the transaction id of its first item")
+            .query_as::<String>("hold", false, "Hold that was captured, released or expired")
+            .query_as::<String>("metadata", false, METADATA)
             .query_as::<u64>("min_seq", false, MIN_SEQ)
             .returns::<FoundTransactions>(200)
             .errors(&[400, 403, 429, 503])
             .while_draining(),
         Route::get("/v1/accounts", read(), move |req| accounts(&c, req))
-            .summary("Accounts that ever moved money and that the caller may read, by name, with their balances.")
+            .summary("Accounts that were ever opened, used or given terms and that the caller may read, by name: balances, holds and limits in the assets that the caller may read, class, whether they are frozen or closed.")
             .query_as::<String>("prefix", false, "Only accounts whose name begins with this")
             .query_as::<Account>("after", false, "Only accounts after this one")
             .query_as::<u64>("limit", false, LIMIT)
@@ -79,22 +87,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
 
 fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["history"]).inc();
-    req.query_only(&[
-        "before",
-        "after",
-        "limit",
-        "from",
-        "until",
-        "asset",
-        "kind",
-        "direction",
-        "counterparty",
-        "reference",
-        "batch",
-        "hold",
-        "metadata",
-        "min_seq",
-    ])?;
+    req.query_only(&[&FILTERS[..], &["reference", "direction", "counterparty"]].concat())?;
     let account = param(req, "account")?;
     let asset: Option<Asset> = req.query_as("asset")?;
     api.allow(req, WalletAction::Read, &account, asset.as_ref(), None)?;
@@ -102,17 +95,10 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
     let search = EntrySearch {
         account: Some(account.clone()),
         reference: req.query_as("reference")?,
-        batch: req.query_as("batch")?,
-        hold: req.query_as("hold")?,
-        asset,
-        kind: req.query_as("kind")?,
         direction: req.query_as("direction")?,
         counterparty: req.query_as("counterparty")?,
-        metadata: req.query_many("metadata")?,
-        from: req.query_as("from")?,
-        until: req.query_as("until")?,
         viewer: Some(viewer.clone()),
-        ..page(req)?
+        ..filtered(req)?
     };
     let page = search_entries(api, req, &search)?;
     let shown = |found: FoundEntry| HistoryEntry {
@@ -129,9 +115,22 @@ fn history(api: &Api, req: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &doc).cache("no-store"))
 }
 
-/// The cursors of a search.
-fn page(req: &Request) -> Result<EntrySearch, Problem> {
+/// Filters and cursors that every search takes.
+const FILTERS: [&str; 11] = [
+    "before", "after", "limit", "min_seq", "from", "until", "asset", "kind", "batch", "hold",
+    "metadata",
+];
+
+/// A search with these.
+fn filtered(req: &Request) -> Result<EntrySearch, Problem> {
     Ok(EntrySearch {
+        batch: req.query_as("batch")?,
+        hold: req.query_as("hold")?,
+        asset: req.query_as("asset")?,
+        kind: req.query_as("kind")?,
+        metadata: req.query_many("metadata")?,
+        from: req.query_as("from")?,
+        until: req.query_as("until")?,
         before: sequence(req, "before")?,
         after: sequence(req, "after")?,
         limit: page_limit(req)?,
@@ -147,12 +146,12 @@ fn search_entries(api: &Api, req: &Request, search: &EntrySearch) -> Result<Entr
 
 fn transactions(api: &Api, req: &Request) -> Result<Response, Problem> {
     api.metrics.requests.with_label_values(&["tx"]).inc();
-    req.query_only(&["reference", "before", "after", "limit", "min_seq"])?;
+    req.query_only(&[&FILTERS[..], &["reference"]].concat())?;
     let reference = req.query_required("reference")?;
     let search = EntrySearch {
         reference: Some(reference),
         viewer: Some(viewer(&req.principal)?),
-        ..page(req)?
+        ..filtered(req)?
     };
     let page = search_entries(api, req, &search)?;
     let caller = &req.principal;
@@ -160,12 +159,11 @@ fn transactions(api: &Api, req: &Request) -> Result<Response, Problem> {
         if !within(caller, &found.event) {
             return None;
         }
-        let entry = &found.event.entry;
-        let reads = |payer: &Account| api.may_read(caller, payer, entry.asset());
-        let texts = texts(entry, &caller.tenant, Some(&caller.name), reads);
+        let texts = api.texts(caller, &found.event);
         let shown = history_entry(found.event, texts);
-        // A reference that the caller does not see must not be found by guessing it either.
-        shown.reference.is_some().then_some(shown)
+        // What the caller does not see must not be found by guessing it either.
+        let guessed = texts != Texts::All && !search.metadata.is_empty();
+        (shown.reference.is_some() && !guessed).then_some(shown)
     };
     let doc = FoundTransactions {
         entries: page.entries.into_iter().filter_map(seen).collect(),

@@ -10,6 +10,7 @@ use ron_proto::ledger::{Details, Entry, EntryAnswer, HoldRef, TxId};
 use ron_proto::wallet::{Capture, Hold, HoldMoney, HoldState, Remarks, Transaction, WalletAction};
 use ron_proto::{Account, Amount, Asset, Problem, Timestamp, scope};
 
+use super::history::MIN_SEQ;
 use super::submit::{Accepted, write};
 use super::tx;
 use super::writes::{Debit, Tag, WriteEntry, not_reserved, positive, tag};
@@ -120,6 +121,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             move |req| state(&reader, req),
         )
         .summary("Read the current state of a hold.")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
         .returns::<Hold>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
@@ -229,6 +231,7 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         .requests
         .with_label_values(&["hold_state"])
         .inc();
+    req.query_only(&["min_seq"])?;
     let hold = param(req, "id")?;
     let facts = facts(api, req, hold)?;
     api.allow(
@@ -238,10 +241,15 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         Some(&facts.asset),
         None,
     )?;
+    api.check_min_seq(req)?;
     let open = match api.upstream.client.hold(hold, Api::read_deadline(req)) {
         Ok(doc) => Some(doc),
         Err(ClientError::Refused { status: 404, .. }) => None,
         Err(e) => return Err(api.read_failed(&e, "hold")),
+    };
+    let captured_minor = match &open {
+        Some(doc) => facts.amount.checked_sub(doc.amount_minor),
+        None => captured(api, req, &facts.from, hold),
     };
     let doc = Hold {
         hold,
@@ -253,9 +261,30 @@ fn state(api: &Api, req: &Request) -> Result<Response, Problem> {
         asset: facts.asset.clone(),
         amount_minor: facts.amount,
         remaining_minor: open.map_or(Amount(0), |doc| doc.amount_minor),
+        captured_minor,
         expires_at: facts.expires_at,
     };
     Ok(Response::json(200, &doc).cache("no-store"))
+}
+
+/// What was captured of a hold that has ended; `None` while the history does not have its end.
+fn captured(api: &Api, req: &Request, from: &Account, id: TxId) -> Option<Amount> {
+    let by = Api::read_deadline(req);
+    let client = &api.upstream.client;
+    let listed = |min_seq: u64| {
+        let query = [
+            ("account", from.to_string()),
+            ("before", (id.seq() + 1).to_string()),
+            ("limit", "1".to_owned()),
+            ("min_seq", min_seq.to_string()),
+        ];
+        let page = client.holds(&query, by).ok()?;
+        let found = page.holds.into_iter().find(|found| found.hold == id);
+        found.filter(|found| found.state == HoldState::Ended)
+    };
+    // The hold ended at or before the head.
+    let ended = listed(0).or_else(|| listed(client.head(by).ok()?.seq));
+    ended.map(|found| found.captured_minor)
 }
 
 /// The hold named in the path.

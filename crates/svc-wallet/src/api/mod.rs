@@ -28,7 +28,7 @@ use ron_files::DiskRoom;
 use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
 use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{
-    Entry, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, PrincipalName, RequestKey, Viewer,
+    Entry, HISTORY_BEHIND, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, PrincipalName, RequestKey, Viewer,
 };
 use ron_proto::wallet::{WalletAction, WalletPolicy};
 use ron_proto::{Account, Amount, Asset, IdemKey, Problem, ValueError};
@@ -45,7 +45,7 @@ use crate::balances::Balances;
 use crate::commit::CommitQueues;
 use crate::events::{EventPoll, Watched};
 use crate::inflight::InFlightTable;
-use crate::metrics::Metrics;
+use crate::metrics::{LEDGER, Metrics};
 use crate::policy::{self, Allowed, PolicyRequest};
 use crate::receipts::WaitingReceipt;
 use crate::unresolved::UnresolvedKeys;
@@ -180,11 +180,26 @@ impl Api {
         self.refused(req, reject.reason(), Problem::from(reject))
     }
 
+    /// Refuses a sequence beyond the ledger's last entry.
+    fn within_head(&self, req: &Request, seq: u64) -> Result<(), Problem> {
+        let head = self.upstream.client.head(Api::read_deadline(req));
+        existing(seq, head.map_err(|e| self.read_failed(&e, "head"))?.seq)
+    }
+
+    /// Checks `min_seq` of a read that the ledger answers from its newest state.
+    fn check_min_seq(&self, req: &Request) -> Result<(), Problem> {
+        match sequence(req, "min_seq")? {
+            None | Some(0) => Ok(()),
+            Some(seq) => self.within_head(req, seq),
+        }
+    }
+
     fn read_deadline(req: &Request) -> Deadline {
         req.deadline.capped(READ_MAX)
     }
 
-    /// Maps a failed read: 404 and 400 of the ledger keep their meaning, everything else becomes 503.
+    /// Maps a failed read: 404 and 400 of the ledger keep their meaning, everything else becomes 503. A
+    /// history that is behind is no failure of the ledger.
     fn read_failed(&self, error: &ClientError, what: &str) -> Problem {
         match error {
             ClientError::Refused { status: 404, .. } => {
@@ -198,10 +213,15 @@ impl Api {
             } => return Problem::bad_request(problem.detail.clone()),
             _ => {}
         }
-        self.metrics
-            .upstream
-            .with_label_values(&["ron-ledger", "read", "failed"])
-            .inc();
+        let calls = &self.metrics.upstream;
+        let counted = |outcome| calls.with_label_values(&[LEDGER, "read", outcome]).inc();
+        if let ClientError::Refused { problem, .. } = error
+            && problem.code == HISTORY_BEHIND
+        {
+            counted("behind");
+            return Problem::unavailable(problem.detail.clone(), 1);
+        }
+        counted("failed");
         self.metrics
             .ledger_failed("read", matches!(error, ClientError::Unknown { .. }));
         Problem::unavailable("the ledger cannot be read now", 2)

@@ -11,6 +11,7 @@ use ron_proto::wallet::{Nothing, Operation};
 use ron_proto::{IdemKey, Problem, scope};
 
 use super::batch::items_of;
+use super::history::MIN_SEQ;
 use super::seen::is_narrowed;
 use super::submit::neighbours;
 use super::{Api, body_or_default, request_key};
@@ -34,11 +35,14 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             Need::Scope(scope::WALLET_READ),
             move |req| {
                 reader.metrics.requests.with_label_values(&["ops"]).inc();
+                req.query_only(&["min_seq"])?;
+                reader.check_min_seq(req)?;
                 let operation = outcome(&reader, req)?;
                 Ok(Response::json(200, &operation).cache("no-store"))
             },
         )
         .summary("Outcome of the caller's operation with this idempotency key. Asking changes nothing: an open operation stays open until it is sent again, arrives late, or is abandoned.")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
         .returns::<Operation>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),

@@ -9,6 +9,7 @@ use ron_kernel::{Deadline, SendError};
 use ron_proto::ledger::{ReceiptFile, TxId};
 use ron_proto::{Problem, scope};
 
+use super::history::MIN_SEQ;
 use super::tx::{event, no_such};
 use super::{Api, is_own};
 use crate::receipts::{ReceiptCopy, WaitingReceipt, not_yet_covered, shown};
@@ -29,6 +30,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         false,
         "Maximum seconds to wait for a checkpoint that covers the transaction, up to 30",
     )
+    .query_as::<u64>("min_seq", false, MIN_SEQ)
     .returns::<ReceiptFile>(200)
     .errors(&[400, 403, 404, 409, 429, 503])
     .long_poll()
@@ -46,9 +48,9 @@ fn answer(api: &Api, req: &Request, res: Responder) {
 }
 
 fn wanted(api: &Api, req: &Request) -> Result<(TxId, ReceiptCopy, Duration), Problem> {
-    req.query_only(&["wait"])?;
+    req.query_only(&["wait", "min_seq"])?;
     let wait = req.wait()?.unwrap_or_default();
-    let event = event(api, req)?;
+    let event = event(api, req, "receipt")?;
     let receipt = event.answer.receipt().ok_or_else(no_such)?;
     let copy = if is_own(&req.principal, &event.entry) {
         ReceiptCopy::Maker

@@ -7,6 +7,7 @@ use ron_proto::{Account, Asset, Caveat, Problem};
 
 use super::{Api, asks, is_own};
 use crate::policy::PolicyRequest;
+use crate::render::{Texts, texts};
 
 /// Whether an entry with these operands is about the account and asset that the caller's token is limited to, if it is.
 fn is_for(caller: &Principal, concerned: &Operands) -> bool {
@@ -28,6 +29,12 @@ pub fn within(caller: &Principal, event: &Event) -> bool {
 pub fn is_narrowed(caller: &Principal) -> bool {
     let narrows = |caveat: &Caveat| matches!(caveat, Caveat::Account(_) | Caveat::Asset(_));
     caller.caveats.iter().any(narrows)
+}
+
+/// Whether the caller's token is not limited to another asset.
+pub fn is_for_asset(caller: &Principal, asset: &Asset) -> bool {
+    let other = |caveat: &Caveat| matches!(caveat, Caveat::Asset(only) if only != asset);
+    !caller.caveats.iter().any(other)
 }
 
 impl Api {
@@ -54,24 +61,33 @@ impl Api {
         is_for(caller, &concerned) && (is_own(caller, &event.entry) || accounts.any(reads))
     }
 
+    /// How much of an entry's texts the caller sees.
+    pub(super) fn texts(&self, caller: &Principal, event: &Event) -> Texts {
+        let asset = event.operands().asset;
+        let reads = |payer: &Account| self.may_read(caller, payer, asset.as_ref());
+        texts(event, &caller.tenant, Some(&caller.name), reads)
+    }
+
     /// What the caller may read of a listed account; `None` when that is nothing.
     pub(super) fn readable(
         &self,
         caller: &Principal,
         mut listed: ListedAccount,
     ) -> Option<ListedAccount> {
-        let ListedAccount { account, balances } = &mut listed;
+        let ListedAccount {
+            account, balances, ..
+        } = &mut listed;
         balances.retain(|balance| self.may_read(caller, account, Some(&balance.asset)));
-        (!balances.is_empty()).then_some(listed)
+        let shown = !balances.is_empty() || self.may_read(caller, account, None);
+        shown.then_some(listed)
     }
 
     /// Refuses a token that is limited to another asset.
     pub(super) fn check_asset(&self, req: &Request, asset: &Asset) -> Result<(), Problem> {
-        let other = |caveat: &Caveat| matches!(caveat, Caveat::Asset(only) if only != asset);
-        if req.principal.caveats.iter().any(other) {
-            return Err(self.caveat_refused(req));
+        if is_for_asset(&req.principal, asset) {
+            return Ok(());
         }
-        Ok(())
+        Err(self.caveat_refused(req))
     }
 
     /// Refuses entries that the token is not for.

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
-use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, PrivateFacts, TxId};
+use ron_proto::ledger::{Entry, EntryAnswer, EntryKind, Event, PrivateFacts, Reference, TxId};
 use ron_proto::wallet::{Reverse, Transaction, TransactionNow, WalletAction};
 use ron_proto::{Problem, scope};
 
+use super::history::MIN_SEQ;
 use super::submit::{Accepted, write};
 use super::writes::{Tag, WriteEntry, daily, positive, tag};
 use super::{Api, asks, body_or_default, is_own, param};
 use crate::policy::PolicyRequest;
+use crate::render::Texts;
 
 pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     let receipt_api = api.clone();
@@ -18,32 +20,10 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
         Route::get(
             "/v1/tx/{txid}",
             Need::Scope(scope::WALLET_READ),
-            move |req| {
-                let event = event(&receipt_api, req)?;
-                let own = is_own(&req.principal, &event.entry);
-                let EntryAnswer::Done {
-                    receipt, private, ..
-                } = event.answer
-                else {
-                    return Err(no_such());
-                };
-                let private = if own {
-                    Some(private)
-                } else {
-                    shared(private, &event.entry)
-                };
-                let now = receipt_now(&receipt_api, req, receipt.txid);
-                Ok(Response::json(
-                    200,
-                    &Transaction {
-                        receipt,
-                        private,
-                        now,
-                    },
-                ))
-            },
+            move |req| transaction(&receipt_api, req),
         )
         .summary("Receipt of a transaction, with what the caller may see of its private side, and its reversals.")
+        .query_as::<u64>("min_seq", false, MIN_SEQ)
         .returns::<Transaction>(200)
         .errors(&[400, 403, 404, 429, 503])
         .while_draining(),
@@ -58,6 +38,44 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
             .returns::<Transaction>(200)
             .errors(&[404]),
     ]
+}
+
+fn transaction(api: &Api, req: &Request) -> Result<Response, Problem> {
+    req.query_only(&["min_seq"])?;
+    let event = event(api, req, "tx")?;
+    let own = is_own(&req.principal, &event.entry);
+    let texts = api.texts(&req.principal, &event);
+    let shared = event.entry.operands().details.share_reference;
+    let EntryAnswer::Done {
+        receipt, private, ..
+    } = event.answer
+    else {
+        return Err(no_such());
+    };
+    let private = match texts {
+        _ if own => Some(private),
+        Texts::All => Some(PrivateFacts {
+            idem: None,
+            ..private
+        }),
+        Texts::Shared => private.reference.filter(|_| shared).map(of_reference),
+    };
+    let now = receipt_now(api, req, receipt.txid);
+    Ok(Response::json(
+        200,
+        &Transaction {
+            receipt,
+            private,
+            now,
+        },
+    ))
+}
+
+fn of_reference(reference: Reference) -> PrivateFacts {
+    PrivateFacts {
+        reference: Some(reference),
+        ..PrivateFacts::default()
+    }
 }
 
 /// Absent while the ledger cannot say it: the receipt itself never changes and is shown all the same.
@@ -129,23 +147,14 @@ pub fn reverse(
     Ok((entry, payer.clone()))
 }
 
-/// What others than the maker of an entry see of its private side: the reference, if it is shared.
-fn shared(private: PrivateFacts, entry: &Entry) -> Option<PrivateFacts> {
-    let shared = entry.operands().details.share_reference;
-    let reference = private.reference.filter(|_| shared)?;
-    Some(PrivateFacts {
-        reference: Some(reference),
-        ..PrivateFacts::default()
-    })
-}
-
 pub fn no_such() -> Problem {
     Problem::not_found("there is no such transaction, or you may not see it")
 }
 
 /// The entry, if the caller may see it. A missing entry and a hidden one look the same.
-pub fn event(api: &Api, req: &Request) -> Result<Event, Problem> {
-    api.metrics.requests.with_label_values(&["tx"]).inc();
+pub fn event(api: &Api, req: &Request, op: &'static str) -> Result<Event, Problem> {
+    api.metrics.requests.with_label_values(&[op]).inc();
+    api.check_min_seq(req)?;
     let event = found(api, req, param(req, "txid")?)?;
     if api.may_see(&req.principal, &event) {
         Ok(event)

@@ -29,7 +29,8 @@ ron_service::settings! {
         /// Where messages are sent by POST: an https URL, or http on loopback. Redirects are not
         /// followed.
         "url" => url: String, range("1", "512");
-        /// Tenant whose callers with the scope wallet:admin see and resume the endpoint.
+        /// Tenant whose administrators of all these accounts, with the scope wallet:admin, see and
+        /// resume the endpoint.
         "tenant" => tenant: Tenant = "default";
         /// Accounts whose entries are sent: exact, or a prefix ending in *.
         "accounts" => accounts: Vec<String>;

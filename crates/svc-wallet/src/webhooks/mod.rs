@@ -310,7 +310,7 @@ impl Webhook {
     /// An endpoint sees the texts of its tenant's entries that debit one of its accounts.
     fn texts(&self, event: &Event) -> Texts {
         let tenant = &self.endpoint.tenant;
-        texts(&event.entry, tenant, None, |payer| self.endpoint.has(payer))
+        texts(event, tenant, None, |payer| self.endpoint.has(payer))
     }
 
     fn deliver(&self, event: &Event) -> Result<(), Undelivered> {

@@ -2,7 +2,7 @@
 
 from .answers import (
     Account, AccountBalance, Allowance, Asset, Balance, BatchDone, Budget, ClassTotal, Done, HistoryEntry,
-    HistoryPage, HoldState, ItemResult, Limits, OpenHold, Outcome, Private, Receipt, Statement, Transaction,
+    HistoryPage, HoldState, ItemResult, Limits, ListedAccount, OpenHold, Outcome, Private, Receipt, Statement, Transaction,
     TrialBalance, Webhook,
 )
 from .auth import ClientCredentials, Credential, StaticToken
@@ -16,7 +16,7 @@ from .wallet import Wallet, new_key
 __all__ = [
     "Account", "AccountBalance", "Allowance", "Asset", "Balance", "BatchDone", "Budget", "Burn", "Capture", "ClassTotal",
     "ClientCredentials", "Credential", "Details", "Done", "Epoch", "HistoryEntry", "HistoryPage", "Hold", "HoldState",
-    "Http", "Issue", "ItemResult", "Kms", "Limits", "LogReceipt", "OpenHold", "Outcome", "OutcomeUnknown", "Private",
+    "Http", "Issue", "ItemResult", "Kms", "Limits", "ListedAccount", "LogReceipt", "OpenHold", "Outcome", "OutcomeUnknown", "Private",
     "Receipt", "Refused", "Release", "Reverse", "Rewarder", "RonError", "Signature", "Signed", "Statement", "StaticToken",
     "Transaction", "Transfer", "TrialBalance", "UnexpectedAnswer", "Unreachable", "VerificationError", "Wallet", "Webhook",
     "new_key",

@@ -144,6 +144,8 @@ class AccountBalance:
 
     #: Below zero when the account is overdrawn.
     amount: int
+    #: Reserved by open holds.
+    held: int
     #: What the next debit may take.
     available: int
     #: All that was ever credited and debited.
@@ -178,6 +180,21 @@ class Account:
     balances: dict[str, AccountBalance]
     #: Oldest first, at most 1,000; :meth:`Wallet.holds` lists all.
     holds: list[OpenHold]
+
+
+@dataclass(frozen=True)
+class ListedAccount:
+    """An account in a list; balances are those that the caller may read."""
+
+    account: str
+    closed: bool
+    #: The sides that are frozen: ``none``, ``debits``, ``credits`` or ``both``.
+    frozen: str
+    #: Label by which trial balances sum.
+    label: str | None
+    #: Whether every debit has to carry the next nonce.
+    require_nonce: bool
+    balances: dict[str, AccountBalance]
 
 
 @dataclass(frozen=True)
@@ -231,7 +248,7 @@ class HoldState:
     asset: str
     amount: int
     remaining: int
-    #: What was paid out of it; ``None`` where the service does not tell it.
+    #: What was paid out of it; ``None`` when the hold has ended and the history does not have its end yet.
     captured: int | None
     expires_at: str
     state: str

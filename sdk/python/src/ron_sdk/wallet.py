@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from .answers import (
     Receipt, Private, Transaction, Done, ItemResult, BatchDone, Outcome, Balance, AccountBalance, OpenHold,
-    Account, Limits, Asset, ClassTotal, TrialBalance, HoldState, HistoryEntry, HistoryPage, Statement, Allowance,
+    Account, Limits, ListedAccount, Asset, ClassTotal, TrialBalance, HoldState, HistoryEntry, HistoryPage, Statement, Allowance,
     Budget, Webhook, optional_int,
 )
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer
@@ -59,13 +59,13 @@ class Wallet(Service):
         answer = self._write("POST", f"/v1/ops/{segment(key)}/abandon", {}, key=key)
         return _outcome(answer.json())
 
-    def operation(self, key: str) -> Outcome | None:
+    def operation(self, key: str, *, min_seq: int | None = None) -> Outcome | None:
         """What became of the caller's write with this key; ``None`` when no request with it is known.
 
         ``None`` is no promise: a request that is still on its way may arrive later.
         """
         try:
-            raw = self._read(f"/v1/ops/{segment(key)}").json()
+            raw = self._read(f"/v1/ops/{segment(key)}", {"min_seq": min_seq}).json()
         except Refused as refusal:
             if refusal.status == 404:
                 return None
@@ -93,11 +93,7 @@ class Wallet(Service):
         return typed(lambda: Account(
             account=raw["account"], closed=raw["closed"], frozen=raw["frozen"], label=raw.get("class"), nonce=raw["nonce"],
             require_nonce=raw["require_nonce"],
-            balances={b["asset"]: AccountBalance(
-                amount=_balance(b), available=int(b["available_minor"]), credits=int(b["credits_minor"]),
-                debits=int(b["debits_minor"]), credit_limit=int(b["credit_limit_minor"]),
-                max_balance=optional_int(b.get("max_balance_minor")),
-            ) for b in raw["balances"]},
+            balances=_balances(raw),
             holds=[
                 OpenHold(h["hold"], h["asset"], int(h["amount_minor"]), h["expires_at"]) for h in raw["holds"]
             ],
@@ -131,9 +127,20 @@ class Wallet(Service):
         body = {"sides": sides, **(details or Details()).body()}
         return self._set("POST", f"/v1/account/{segment(account)}/unfreeze", body, key)
 
-    def asset(self, asset: str) -> Asset:
-        raw = self._read(f"/v1/assets/{segment(asset)}").json()
-        return typed(lambda: Asset(raw["asset"], raw.get("scale"), raw.get("title")))
+    def asset(self, asset: str, *, min_seq: int | None = None) -> Asset:
+        raw = self._read(f"/v1/assets/{segment(asset)}", {"min_seq": min_seq}).json()
+        return typed(lambda: _asset(raw))
+
+    def assets(self, *, min_seq: int | None = None) -> list[Asset]:
+        """The assets in which the caller may read something, by name."""
+        found: list[Asset] = []
+        after = None
+        while True:
+            raw = self._read("/v1/assets", {"after": after, "limit": 500, "min_seq": min_seq}).json()
+            found += typed(lambda: [_asset(asset) for asset in raw["assets"]])  # noqa: B023
+            after = raw.get("next")
+            if after is None:
+                return found
 
     def set_asset(
         self, asset: str, scale: int, title: str | None = None, *, details: Details | None = None, key: str | None = None
@@ -154,26 +161,26 @@ class Wallet(Service):
             ) for c in raw["classes"]},
         ))
 
-    def hold(self, hold: str) -> HoldState:
-        raw = self._read(f"/v1/hold/{segment(hold)}").json()
+    def hold(self, hold: str, *, min_seq: int | None = None) -> HoldState:
+        raw = self._read(f"/v1/hold/{segment(hold)}", {"min_seq": min_seq}).json()
         return typed(lambda: _hold(raw))
 
-    def transaction(self, txid: str) -> Transaction:
+    def transaction(self, txid: str, *, min_seq: int | None = None) -> Transaction:
         """A transaction, with what the caller may see of its private side, and what was reversed of it."""
-        raw = self._read(f"/v1/tx/{segment(txid)}").json()
+        raw = self._read(f"/v1/tx/{segment(txid)}", {"min_seq": min_seq}).json()
         return typed(lambda: Transaction(
             receipt=Receipt.read(raw["receipt"]), private=Private.read(raw.get("private") or {}),
             reversed=int(raw["now"]["reversed_minor"]) if raw.get("now") else None,
             reversals=raw["now"]["reversals"] if raw.get("now") else [],
         ))
 
-    def receipt(self, txid: str, *, wait: int = 5) -> bytes:
+    def receipt(self, txid: str, *, wait: int = 5, min_seq: int | None = None) -> bytes:
         """The receipt as a file that verifies alone (:func:`ron_sdk.verify.verify_receipt`).
 
         The maker of the entry gets all of its private record, everybody else the shared reference at most. The service
         waits up to ``wait`` seconds for a checkpoint that covers the entry.
         """
-        return self._read(f"/v1/tx/{segment(txid)}/receipt", wait=wait).body
+        return self._read(f"/v1/tx/{segment(txid)}/receipt", {"min_seq": min_seq}, wait=wait).body
 
     def history(
         self, account: str, *, before: int | None = None, after: int | None = None, limit: int | None = None,
@@ -194,10 +201,16 @@ class Wallet(Service):
 
     def find(
         self, reference: str, *, before: int | None = None, after: int | None = None, limit: int | None = None,
-        min_seq: int | None = None,
+        min_seq: int | None = None, since: str | None = None, until: str | None = None, asset: str | None = None,
+        kind: str | None = None, batch: str | None = None, hold: str | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> HistoryPage:
-        """Transactions that were made with a reference, newest first."""
-        query = {"reference": reference, "before": before, "after": after, "limit": limit, "min_seq": min_seq}
+        """Transactions that were made with a reference and match everything given, newest first."""
+        members = None if metadata is None else [f"{name}={value}" for name, value in metadata.items()]
+        query: dict[str, str | int | list[str] | None] = {
+            "reference": reference, "before": before, "after": after, "limit": limit, "min_seq": min_seq, "from": since,
+            "until": until, "asset": asset, "kind": kind, "batch": batch, "hold": hold, "metadata": members,
+        }
         return _page(self._read("/v1/tx", query).json())
 
     def statement(
@@ -243,17 +256,14 @@ class Wallet(Service):
                 return text
             query["after"] = int(following[1])
 
-    def accounts(self, prefix: str = "", *, min_seq: int | None = None) -> dict[str, dict[str, int]]:
-        """The accounts that ever moved money and that the caller may read: their balances, by account and asset."""
-        found: dict[str, dict[str, int]] = {}
+    def accounts(self, prefix: str = "", *, min_seq: int | None = None) -> dict[str, ListedAccount]:
+        """The accounts that were ever opened, used or given terms and that the caller may read, by name."""
+        found: dict[str, ListedAccount] = {}
         after = None
         while True:
             query = {"prefix": prefix or None, "after": after, "limit": 500, "min_seq": min_seq}
             raw = self._read("/v1/accounts", query).json()
-            found |= typed(lambda: {  # noqa: B023
-                listed["account"]: {b["asset"]: _balance(b) for b in listed["balances"]}
-                for listed in raw["accounts"]  # noqa: B023
-            })
+            found |= typed(lambda: {listed["account"]: _listed(listed) for listed in raw["accounts"]})  # noqa: B023
             after = raw.get("next")
             if after is None:
                 return found
@@ -275,19 +285,19 @@ class Wallet(Service):
                 return found
 
     def events(
-        self, account: str, after: int = 0, *, wait: int = 0, limit: int | None = None
+        self, account: str, after: int = 0, *, wait: int = 0, limit: int | None = None, min_seq: int | None = None
     ) -> tuple[list[HistoryEntry], int]:
         """What happened to an account after a sequence, oldest first and without gaps, and the next ``after``.
 
         The service waits up to ``wait`` seconds for something, 30 at most.
         """
-        query: dict[str, str | int | None] = {"account": account, "after": after, "limit": limit}
+        query: dict[str, str | int | None] = {"account": account, "after": after, "limit": limit, "min_seq": min_seq}
         raw = self._read("/v1/events", query, wait=wait).json()
         return typed(lambda: ([HistoryEntry.read(event) for event in raw["events"]], raw["next"]))
 
-    def budget(self) -> Budget:
+    def budget(self, *, min_seq: int | None = None) -> Budget:
         """What the caller's token may still spend: its caveats ``ceiling.total`` and ``ceiling.daily``."""
-        raw = self._read("/v1/budget").json()
+        raw = self._read("/v1/budget", {"min_seq": min_seq}).json()
 
         def allowance(name: str) -> Allowance | None:
             limit = raw.get(name)
@@ -326,6 +336,25 @@ def _done(key: str, answer: Answer) -> Done:
     return typed(lambda: Done(key, Receipt.read(raw["receipt"]), Private.read(raw.get("private") or {}), replayed))
 
 
+def _asset(raw: Any) -> Asset:
+    return Asset(raw["asset"], raw.get("scale"), raw.get("title"))
+
+
+def _balances(raw: Any) -> dict[str, AccountBalance]:
+    return {b["asset"]: AccountBalance(
+        amount=_balance(b), held=int(b["held_minor"]), available=int(b["available_minor"]),
+        credits=int(b["credits_minor"]), debits=int(b["debits_minor"]), credit_limit=int(b["credit_limit_minor"]),
+        max_balance=optional_int(b.get("max_balance_minor")),
+    ) for b in raw["balances"]}
+
+
+def _listed(raw: Any) -> ListedAccount:
+    return ListedAccount(
+        account=raw["account"], closed=raw["closed"], frozen=raw["frozen"], label=raw.get("class"),
+        require_nonce=raw["require_nonce"], balances=_balances(raw),
+    )
+
+
 def _balance(raw: Any) -> int:
     return int(raw["amount_minor"]) - int(raw["overdrawn_minor"])
 
@@ -333,7 +362,8 @@ def _balance(raw: Any) -> int:
 def _hold(raw: Any) -> HoldState:
     return HoldState(
         hold=raw["hold"], source=raw["from"], asset=raw["asset"], amount=int(raw["amount_minor"]),
-        remaining=int(raw["remaining_minor"]), captured=optional_int(raw.get("captured_minor")), expires_at=raw["expires_at"], state=raw["state"],
+        remaining=int(raw["remaining_minor"]), captured=optional_int(raw.get("captured_minor")),
+        expires_at=raw["expires_at"], state=raw["state"],
     )
 
 

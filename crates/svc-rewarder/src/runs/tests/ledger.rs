@@ -244,6 +244,7 @@ impl Ledger for SimLedger {
             balances: vec![BalanceDoc {
                 asset: "ron".parse().expect("an asset"),
                 amount_minor: Amount(books.balances.get(account.as_str()).copied().unwrap_or(0)),
+                held_minor: Amount::ZERO,
                 available_minor: Amount::ZERO,
                 overdrawn_minor: Amount(0),
                 credits_minor: Amount::ZERO,
