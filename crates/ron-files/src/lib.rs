@@ -11,6 +11,7 @@
 //!  sealed   SealedWriter, Sealed: files written once, under a hash
 //!  trial    seeds, draws and numbers of rounds of tests
 //!  slots    SlotFile: slots written by position and never flushed, for copies and hints
+//!  watched  WatchedDisk: a disk whose calls are noticed when they hang
 //! ```
 //!
 //! **Invariant:** a record whose commit returned is found at the next start, or the file is refused with
@@ -29,6 +30,7 @@ mod sealed;
 mod sim;
 mod slots;
 pub mod trial;
+mod watched;
 
 pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small};
 pub use kind::{FileError, Kind};
@@ -39,3 +41,4 @@ pub use room::{DiskRoom, NoRoom, free_bytes};
 pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use slots::{Slot, SlotFile};
+pub use watched::WatchedDisk;

@@ -282,7 +282,7 @@ impl Shared {
                 self.limits.rate_window.as_secs().max(1) as u32
             ));
         };
-        match Spool::open(&to.dir, place) {
+        match Spool::open(&to.dir, to.disk.clone(), place) {
             Ok(spool) => Ok(Some(spool)),
             Err(error) => {
                 self.metrics.reject("spool");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_kernel::DiskWatches;
 use ron_proto::Problem;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -62,6 +63,7 @@ pub(crate) enum Returns {
 pub(crate) struct SpoolTo {
     pub dir: PathBuf,
     pub cap: u64,
+    pub disk: Option<DiskWatches>,
 }
 
 /// A query parameter, for the OpenAPI document.
@@ -259,9 +261,21 @@ impl Route {
     /// finds it in [`Request::upload`]. No worker waits for a slow client. When the disk is full
     /// the client gets 507. Compressed bodies are refused (415).
     pub fn streaming(mut self, dir: impl Into<PathBuf>, cap: u64) -> Self {
-        let dir = dir.into();
-        self.spool = Some(SpoolTo { dir, cap });
+        self.spool = Some(SpoolTo {
+            dir: dir.into(),
+            cap,
+            disk: None,
+        });
         self.bulk()
+    }
+
+    /// Has the writes of a [`Route::streaming`] body watched, which workers make: while the disk hangs they
+    /// are refused (503). With fewer watches than workers, at least one worker serves other requests.
+    pub fn watch_disk(mut self, disk: DiskWatches) -> Self {
+        if let Some(spool) = &mut self.spool {
+            spool.disk = Some(disk);
+        }
+        self
     }
 
     /// True when the route has its own body cap.

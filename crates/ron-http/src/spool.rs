@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use ron_kernel::DiskWatches;
 use ron_proto::{Problem, Tenant};
 use rustix::fs::{Mode, OFlags};
 
@@ -17,6 +18,7 @@ use crate::room::Room;
 pub(crate) struct Spool {
     file: File,
     len: u64,
+    disk: Option<DiskWatches>,
     /// Its place among the front's uploads, freed when the body is complete or given up.
     _place: Place,
 }
@@ -46,17 +48,11 @@ impl Drop for Place {
 
 impl Spool {
     /// Opens an unnamed file in `dir`.
-    pub(crate) fn open(dir: &Path, place: Place) -> io::Result<Self> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-        let file = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => File::from(file),
-            // File systems and kernels without O_TMPFILE answer one or the other.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir)?,
-            Err(error) => return Err(error.into()),
-        };
+    pub(crate) fn open(dir: &Path, disk: Option<DiskWatches>, place: Place) -> io::Result<Self> {
         Ok(Self {
-            file,
+            file: watched(disk.as_ref(), || unnamed(dir))?,
             len: 0,
+            disk,
             _place: place,
         })
     }
@@ -66,7 +62,7 @@ impl Spool {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
+        watched(self.disk.as_ref(), || self.file.write_all(bytes))?;
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -77,6 +73,26 @@ impl Spool {
             file: Arc::new(self.file),
             len: self.len,
         }
+    }
+}
+
+/// Calls the disk, unless it hangs.
+fn watched<R>(disk: Option<&DiskWatches>, call: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
+    match disk {
+        Some(disk) => disk
+            .try_call(call)
+            .unwrap_or_else(|hung| Err(io::Error::new(ErrorKind::TimedOut, hung.to_string()))),
+        None => call(),
+    }
+}
+
+fn unnamed(dir: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+    match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(File::from(file)),
+        // File systems and kernels without O_TMPFILE answer one or the other.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -175,14 +191,13 @@ mod tests {
     #[test]
     fn a_body_is_read_back_by_several_and_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        for open in [Spool::open, |dir: &Path, place| {
-            Ok(Spool {
-                file: named(dir)?,
+        for file in [unnamed, named] {
+            let mut spool = Spool {
+                file: file(dir.path()).expect("room"),
                 len: 0,
-                _place: place,
-            })
-        }] {
-            let mut spool = open(dir.path(), place()).expect("room");
+                disk: None,
+                _place: place(),
+            };
             spool.write(b"abc").expect("room");
             spool.write(b"defg").expect("room");
             assert_eq!(spool.len(), 7);
@@ -204,12 +219,13 @@ mod tests {
         let mut spool = Spool {
             file: file.expect("the full device"),
             len: 0,
+            disk: None,
             _place: place(),
         };
         let error = spool.write(b"x").expect_err("no room");
         assert_eq!(problem_of(&error).status, 507);
         assert_eq!(spool.len(), 0);
-        let nowhere = Spool::open(Path::new("/nowhere"), place()).expect_err("no directory");
+        let nowhere = Spool::open(Path::new("/nowhere"), None, place()).expect_err("no directory");
         assert_eq!(problem_of(&nowhere).status, 503);
     }
 

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::credits::Credits;
+use crate::deadline::Deadline;
 use crate::metrics::Counter;
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::SharedClock;
@@ -35,7 +37,11 @@ struct Watched {
 
 /// Watches the calls of several threads to one disk, which may overlap. Clones share it.
 #[derive(Clone, Debug)]
-pub struct DiskWatches(Arc<[DiskWatch]>);
+pub struct DiskWatches {
+    each: Arc<[DiskWatch]>,
+    /// Turns of [`DiskWatches::try_call`], one per watch.
+    turns: Credits,
+}
 
 /// A call that has not returned for longer than [`HANGS_AFTER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +103,33 @@ impl DiskWatch {
 
 impl DiskWatches {
     pub(crate) fn new(watches: Vec<DiskWatch>) -> Self {
-        Self(watches.into())
+        Self {
+            turns: Credits::new(watches.len()),
+            each: watches.into(),
+        }
     }
 
     /// Makes calls to the disk. With more callers at one time than there are watches, the last ones are
     /// not watched; the disk hangs for those before them as well.
     pub fn call<R>(&self, calls: impl FnOnce() -> R) -> R {
-        let _ended = self.0.iter().find_map(DiskWatch::claim);
+        let _ended = self.each.iter().find_map(DiskWatch::claim);
         calls()
+    }
+
+    /// Makes calls to the disk on a thread that has other work as well: refused at once while a call
+    /// hangs, and when all watches stay taken for [`HANGS_AFTER`]. With fewer watches than such
+    /// threads, a disk that hangs never holds all of them.
+    pub fn try_call<R>(&self, calls: impl FnOnce() -> R) -> Result<R, HungDisk> {
+        if let Some(hung) = self.each.iter().find_map(DiskWatch::hung) {
+            return Err(hung);
+        }
+        let (op, took) = (
+            self.each.first().map_or("", |watch| watch.0.op),
+            HANGS_AFTER,
+        );
+        let turn = self.turns.acquire(Deadline::within(HANGS_AFTER));
+        let _turn = turn.ok_or(HungDisk { op, took })?;
+        Ok(self.call(calls))
     }
 }
 
@@ -215,6 +240,28 @@ mod tests {
         });
         assert_eq!((hung(), timeouts.get()), ([false, false], 2));
         watches.call(|| assert_eq!(hung(), [false, false]));
+    }
+
+    #[test]
+    fn a_call_that_may_be_refused_waits_for_no_disk_that_hangs() {
+        let timeouts = Registry::new("t").counter("timeouts_total", "Calls that hung.");
+        let clock = ManualClock::at(1_000);
+        let watch = DiskWatch::new("library", clock.clone(), timeouts);
+        let watches = DiskWatches::new(vec![watch]);
+        let nested = watches.try_call(|| {
+            let taken = watches.try_call(|| ());
+            clock.advance(HANGS_AFTER + Duration::from_millis(1));
+            (taken, watches.try_call(|| ()))
+        });
+        let hung = |took| HungDisk {
+            op: "library",
+            took,
+        };
+        let (taken, refused) = nested.expect("the first");
+        assert_eq!(taken, Err(hung(HANGS_AFTER)), "the only turn is taken");
+        let took = HANGS_AFTER + Duration::from_millis(1);
+        assert_eq!(refused, Err(hung(took)), "at once");
+        assert_eq!(watches.try_call(|| 7), Ok(7), "it has returned");
     }
 
     #[test]

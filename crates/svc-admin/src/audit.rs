@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_files::DiskRoom;
 use ron_kernel::reply::{ReplySender, reply};
 use ron_kernel::{
-    ClosedCounter, Deadline, KernelMetrics, Receiver, Recv, Registry, Sender, SharedClock,
-    Snapshot, ThreadCtx, queue,
+    ClosedCounter, Deadline, DiskWatch, KernelMetrics, Receiver, Recv, Registry, Sender,
+    SharedClock, Snapshot, ThreadCtx, queue,
 };
 use ron_proto::admin::{AuditEntry, AuditList};
 use ron_proto::{Problem, Timestamp};
@@ -157,8 +158,14 @@ impl Audit {
     }
 
     /// The body of the writer's thread. At shutdown it writes what is still queued.
-    pub fn run(&self, rx: &Receiver<Event>, degraded: &dyn Fn(Option<String>), ctx: &ThreadCtx) {
-        let store = match open(self.path.as_ref()) {
+    pub fn run(
+        &self,
+        rx: &Receiver<Event>,
+        disk: &DiskWatch,
+        degraded: &dyn Fn(Option<String>),
+        ctx: &ThreadCtx,
+    ) {
+        let mut store = match open(self.path.as_ref()) {
             Ok(store) => store,
             Err(error) => {
                 degraded(Some(error.to_string()));
@@ -167,6 +174,7 @@ impl Audit {
                 panic!("the audit cannot be opened: {error}");
             }
         };
+        store.watch_disk(disk.clone(), DiskRoom::unlimited());
         degraded(None);
         loop {
             let event = match rx.recv(&ctx.shutdown, Deadline::within(IDLE)) {
@@ -299,7 +307,8 @@ pub type SharedAudit = Arc<Audit>;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_kernel::SystemClock;
+    use crate::topology::{AUDIT, TOPOLOGY};
+    use ron_kernel::{Supervisor, SystemClock};
 
     fn audit(path: Option<PathBuf>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
         let registry = Registry::new("t");
@@ -364,6 +373,38 @@ mod tests {
         drop(store);
         let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, |_| open(Some(&path)));
         assert!(refused > 100, "{refused}");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_reported() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("admin.db");
+        let registry = Registry::new("svc_admin");
+        let metrics = KernelMetrics::new(&registry);
+        let clock = SystemClock::shared();
+        let sup = Supervisor::new(&TOPOLOGY, metrics.clone(), clock.clone());
+        let opened = Audit::open(Some(path.clone()), clock, &registry, &metrics).expect("opens");
+        let (audit, rx) = (Arc::new(opened.0), opened.1);
+        let (writer, disk) = (audit.clone(), sup.watch_disk("audit"));
+        // Another writer of the file stands for a disk that does not answer; SQLite waits two seconds for it.
+        let other = rusqlite::Connection::open(&path).expect("opens");
+        let row = TOPOLOGY.threads.iter().find(|row| row.name == AUDIT.name);
+        sup.spawn(row.expect("its row"), move |ctx| {
+            writer.run(&rx, &disk, &|_| (), ctx);
+        });
+        let (_keep, never) = ron_kernel::Shutdown::pair();
+        let by = Deadline::within(Duration::from_secs(30));
+        let mut hung = None;
+        other.execute_batch("BEGIN IMMEDIATE").expect("its turn");
+        while hung.is_none() && !by.expired() {
+            audit.note(line("reload", Some("a"), &Caller::local("r-1")));
+            never.wait(Deadline::within(Duration::from_millis(10)));
+            hung = sup.hung_disk();
+        }
+        assert_eq!(hung.map(|hung| hung.op), Some("audit"));
+        other.execute_batch("ROLLBACK").expect("done");
+        sup.drain(Duration::from_secs(30));
+        assert_eq!(sup.hung_disk(), None);
     }
 
     #[test]

@@ -259,8 +259,9 @@ impl Watcher {
 
 fn spawn_audit(chassis: &Chassis, audit: &Arc<Audit>, lines: Receiver<AuditEvent>) {
     let (audit, degraded) = (audit.clone(), chassis.ready.hook("audit"));
+    let disk = chassis.sup.watch_disk("audit");
     chassis.sup.spawn(row(&AUDIT), move |ctx| {
-        audit.run(&lines, &degraded, ctx);
+        audit.run(&lines, &disk, &degraded, ctx);
     });
 }
 

@@ -94,7 +94,7 @@ fn seal(dir: &Path) -> Result<(), Failure> {
     let options = import::Options {
         kind: ImportKind::Totals,
         period: None,
-        target: Target::file(&dir.join("snapshot.bin"))?,
+        target: Target::file(&OsDisk, &dir.join("snapshot.bin"))?,
         rows_max: u64::MAX,
         cancel: None,
         spill: Some(import::Spill {
@@ -123,7 +123,7 @@ fn run(dir: &Path) -> Result<(), Failure> {
     let (tenant, epoch) = ("default".parse()?, "bench".parse()?);
     let (sealed, read_us) = timed(|| Sealed::open(&dir.join("snapshot.bin")));
     let sealed = sealed?;
-    let target = Target::file(&dir.join("payouts.bin"))?;
+    let target = Target::file(&OsDisk, &dir.join("payouts.bin"))?;
     let (computed, compute_us) =
         timed(|| compute_to(target, &tenant, &epoch, None, &sealed, &policy, &()));
     let computed = computed?;

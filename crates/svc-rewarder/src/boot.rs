@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_files::DiskRoom;
+use ron_files::{DiskRoom, OsDisk, WatchedDisk};
 use ron_kernel::{
-    DiskWatch, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, Topology, queue,
+    DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
+    Topology, queue,
 };
 use ron_service::{
     Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
@@ -125,7 +126,10 @@ fn assemble(
     let metrics = Metrics::new(&chassis.registry);
     let queues = Queues::new(chassis, &settings.keys);
     let registry = Registry::new(runs);
-    let library = library(chassis, settings, root);
+    // One worker serves other requests also while all others wait for the disk.
+    let workers = chassis.config.load().chassis().http_workers;
+    let disk_of_handlers = chassis.sup.watch_disks("library", (workers - 1).max(1));
+    let library = library(chassis, settings, root, disk_of_handlers.clone());
     let emitter = match &settings.settlement {
         Some(to) => Some(emitter(chassis, settings, to, root, &queues, &metrics)?),
         None => None,
@@ -176,6 +180,7 @@ fn assemble(
         work_req: queues.work_req.0,
         imports: queues.imports.0,
         uploads,
+        disk_of_handlers,
         fetches,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.keys.snapshot_bytes_max.0,
@@ -193,15 +198,14 @@ fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Sen
 }
 
 /// Opens the library. Operators' policies that cannot be run are logged and degrade readiness.
-fn library(chassis: &Chassis, settings: &Settings, root: &Path) -> Library {
-    let handlers = chassis.config.load().chassis().http_workers;
+fn library(chassis: &Chassis, settings: &Settings, root: &Path, disk: DiskWatches) -> Library {
     let library = Library::new(
         root.to_owned(),
         settings.keys.policy_dir.clone(),
         settings.keys.policy_keys.clone(),
     )
     .with_snapshots(settings.keys.snapshot_dir.clone())
-    .watch_disk(chassis.sup.watch_disks("library", handlers));
+    .watch_disk(disk);
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
         tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy in policy.dir is refused");
@@ -338,7 +342,10 @@ fn spawn_intake(
     uploads: &Path,
     queues: &Queues,
 ) {
+    // Only the flush of a snapshot takes as long as it is large.
+    let watches = chassis.sup.watch_disks("intake", settings.keys.imports);
     let intake = Intake {
+        disk: Arc::new(WatchedDisk::new(OsDisk, watches).except_flushes()),
         tasks: queues.imports.1.clone(),
         library: library.clone(),
         scratch: uploads.to_owned(),

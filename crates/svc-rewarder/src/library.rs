@@ -74,16 +74,18 @@ impl Library {
         }
     }
 
-    /// Reports policies and marks that cannot be written because the disk hangs. Copies of snapshots are
+    /// Refuses to write policies and marks while the disk hangs, and reports it. Copies of snapshots are
     /// not watched: a large one may take long.
     pub fn watch_disk(mut self, disk: DiskWatches) -> Self {
         self.disk = Some(disk);
         self
     }
 
-    fn small_write<R>(&self, write: impl FnOnce() -> R) -> R {
+    fn small_write<R>(&self, write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         match &self.disk {
-            Some(disk) => disk.call(write),
+            Some(disk) => disk.try_call(write).unwrap_or_else(|hung| {
+                Err(io::Error::new(io::ErrorKind::TimedOut, hung.to_string()))
+            }),
             None => write(),
         }
     }

@@ -2,11 +2,11 @@
 //! and lossy; losses are counted. The durable record is the ledger.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk as _, DiskFile, OsDisk};
+use ron_files::{Disk, DiskFile};
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::Timestamp;
 use ron_proto::ledger::RequestKey;
@@ -69,8 +69,13 @@ impl Audit {
 
 /// The thread's body: ends when shut down and the queue is empty. Without a directory lines are
 /// discarded; a failed write is counted in `errors`.
-pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: &Counter) {
-    let mut out = dir.map(|d| Stream::new(d.to_owned()));
+pub fn run(
+    ctx: &ThreadCtx,
+    lines: &Receiver<Line>,
+    dir: Option<(Arc<dyn Disk>, PathBuf)>,
+    errors: &Counter,
+) {
+    let mut out = dir.map(|(disk, dir)| Stream::new(disk, dir));
     let mut some = Vec::with_capacity(LINES);
     loop {
         match lines.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
@@ -97,14 +102,19 @@ pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<&Path>, errors: 
 /// Files `operations.jsonl`, `.1`, `.2` ...; the newest has no number.
 #[derive(Debug)]
 struct Stream {
+    disk: Arc<dyn Disk>,
     dir: PathBuf,
     /// The newest file and its length; opened with the first line.
     file: Option<(Arc<dyn DiskFile>, u64)>,
 }
 
 impl Stream {
-    const fn new(dir: PathBuf) -> Self {
-        Self { dir, file: None }
+    const fn new(disk: Arc<dyn Disk>, dir: PathBuf) -> Self {
+        Self {
+            disk,
+            dir,
+            file: None,
+        }
     }
 
     fn path(&self, n: u32) -> PathBuf {
@@ -132,13 +142,13 @@ impl Stream {
             self.file = None;
             for n in (0..FILES - 1).rev() {
                 if self.path(n).exists() {
-                    OsDisk.rename(&self.path(n), &self.path(n + 1))?;
+                    self.disk.rename(&self.path(n), &self.path(n + 1))?;
                 }
             }
         }
         if self.file.is_none() {
-            OsDisk.create_dir_all(&self.dir)?;
-            let file = OsDisk.open_or_create(&self.path(0))?;
+            self.disk.create_dir_all(&self.dir)?;
+            let file = self.disk.open_or_create(&self.path(0))?;
             let len = file.len()?;
             self.file = Some((file, len));
         }
@@ -152,12 +162,14 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
+    use ron_files::OsDisk;
+
     use super::*;
 
     #[test]
     fn files_are_turned_over_and_the_oldest_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let mut out = Stream::new(dir.path().to_owned());
+        let mut out = Stream::new(Arc::new(OsDisk), dir.path().to_owned());
         let line = Line {
             ts: Timestamp(0),
             tenant: "t".into(),

@@ -1,12 +1,12 @@
 //! Composition of the service: policy, threads, queues, routes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
-use ron_files::{Disk as _, DiskRoom, OsDisk};
+use ron_files::{Disk, DiskRoom, OsDisk, WatchedDisk};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
@@ -49,6 +49,8 @@ const WEBHOOK_ANSWER_MAX: u64 = 1 << 20;
 
 /// State shared by the threads and the handlers.
 struct Shared {
+    /// The disk of the files beside the recorder's.
+    disk: Arc<dyn Disk>,
     settings: Settings,
     answers: AnswersReader,
     upstream: SharedUpstream,
@@ -182,23 +184,19 @@ fn share(
     );
     let upstream = Arc::new(upstream);
     let unresolved = spawn_recorder(chassis, home.as_deref())?;
-    let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
-    let audit_dir = home.as_ref().map(|dir| dir.join("audit"));
-    chassis.km.io_errors.declare(["audit"]);
-    let errors = chassis.km.io_errors.with_label_values(&["audit"]);
-    chassis.sup.spawn(&AUDIT, move |ctx| {
-        audit::run(ctx, &lines_rx, audit_dir.as_deref(), &errors);
-    });
+    let disk = watched(chassis);
+    let audit = spawn_audit(chassis, home.as_deref(), &disk);
     Ok(Shared {
         balances: Arc::new(Balances::new(
             settings.balances_keep,
             settings.balance_age(),
         )),
         answers: AnswersReader::new(
-            Arc::new(OsDisk),
+            disk.clone(),
             home.map(|dir| dir.join("answers")),
             settings.answers_keep_for,
         ),
+        disk,
         settings,
         upstream,
         committers,
@@ -215,14 +213,33 @@ fn share(
         watched_changed,
         in_flight: Arc::new(InFlightTable::default()),
         unresolved,
-        audit: Audit::new(lines, clock),
+        audit,
         metrics,
     })
 }
 
+/// The disk under the copy of answers, the cursors of webhooks and the lines of the audit. All calls to it are
+/// watched: those of handlers, which read answers, and of the feed, the audit and webhooks.
+fn watched(chassis: &Chassis) -> Arc<dyn Disk> {
+    let threads = chassis.config.load().chassis().http_workers + 3;
+    let watches = chassis.sup.watch_disks("files", threads);
+    Arc::new(WatchedDisk::new(OsDisk, watches))
+}
+
+fn spawn_audit(chassis: &Chassis, home: Option<&Path>, disk: &Arc<dyn Disk>) -> Audit {
+    let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
+    let dir = home.map(|dir| (disk.clone(), dir.join("audit")));
+    chassis.km.io_errors.declare(["audit"]);
+    let errors = chassis.km.io_errors.with_label_values(&["audit"]);
+    chassis.sup.spawn(&AUDIT, move |ctx| {
+        audit::run(ctx, &lines_rx, dir.clone(), &errors);
+    });
+    Audit::new(lines, chassis.clock.clone())
+}
+
 fn spawn_recorder(
     chassis: &Chassis,
-    home: Option<&std::path::Path>,
+    home: Option<&Path>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
     // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
@@ -290,7 +307,10 @@ fn spawn_webhooks(
     }
     let dir = home.map(|home| home.join("webhooks"));
     if let Some(dir) = &dir {
-        OsDisk.create_dir_all(dir).map_err(StartError::failed)?;
+        shared
+            .disk
+            .create_dir_all(dir)
+            .map_err(StartError::failed)?;
     }
     let parts = WebhookParts {
         ledger: shared.feed_ledger.clone(),
@@ -305,7 +325,10 @@ fn spawn_webhooks(
     for endpoint in endpoints {
         chassis.ready.declare(&[endpoint.cause]);
         let (resume, resumes) = queue(&RESUME_QUEUE, RESUME_QUEUE.capacity, &chassis.km);
-        let file = ProgressFile::new(dir.clone(), &endpoint.name);
+        let file = ProgressFile::new(
+            dir.clone().map(|dir| (shared.disk.clone(), dir)),
+            &endpoint.name,
+        );
         let webhook = Arc::new(Webhook::new(endpoint, file, parts.clone()));
         handles.push((webhook.clone(), resume));
         bodies.push((webhook, resumes));

@@ -121,7 +121,7 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     std::fs::create_dir_all(out).map_err(cannot)?;
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let table = parent.join(format!(".payouts.{name}"));
-    let target = Target::file(&table).map_err(cannot)?;
+    let target = Target::file(&OsDisk, &table).map_err(cannot)?;
     let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
     let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
     watch.0.finish_and_clear();

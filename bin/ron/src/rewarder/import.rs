@@ -82,7 +82,7 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
             ImportKind::Totals
         },
         period: args.period.clone(),
-        target: Target::file(&temp).map_err(cannot)?,
+        target: Target::file(&OsDisk, &temp).map_err(cannot)?,
         spill: Some(Spill {
             memory: args.memory,
             scratch,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ron_http::{ApiInfo, Request, Router};
-use ron_kernel::{Sender, SharedClock};
+use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
 use ron_proto::values::ValueError;
 
@@ -30,6 +30,8 @@ pub struct Api {
     /// Directory of incomplete uploads, on the file system of the library so that a link can move
     /// them.
     pub uploads: PathBuf,
+    /// The watches over the writes of handlers and of bodies that are uploaded.
+    pub disk_of_handlers: DiskWatches,
     /// Whether the service can fetch snapshots that the library does not have.
     pub fetches: bool,
     pub clock: SharedClock,

@@ -37,6 +37,7 @@ const UPLOADS: &[&str] = if cfg!(feature = "parquet") {
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let upload = |method, path, wanted: fn(&Request) -> Result<Option<ContentId>, Problem>| {
         let (cap, dir) = (api.snapshot_bytes_max, api.uploads.clone());
+        let disk = api.disk_of_handlers.clone();
         let api = Arc::clone(api);
         Route::new(
             method,
@@ -46,6 +47,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         )
         .body_bytes(UPLOADS)
         .streaming(dir, cap)
+        .watch_disk(disk)
         .deadline(SEAL_BUDGET)
         .query_as::<ImportKind>(
             "kind",

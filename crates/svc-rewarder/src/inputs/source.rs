@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ron_files::{Disk, DiskFile, OsDisk};
+use ron_files::{Disk, DiskFile};
 
 /// Permissions of snapshots and artifacts, which auditors read under their own names.
 pub const READABLE: u32 = 0o644;
@@ -160,10 +160,10 @@ pub enum Target {
 
 impl Target {
     /// Creates a new, empty file; its directory must exist.
-    pub fn file(path: &Path) -> io::Result<Self> {
+    pub fn file(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
-            file: OsDisk.create_with_mode(path, READABLE)?,
+            file: disk.create_with_mode(path, READABLE)?,
             len: 0,
         })
     }

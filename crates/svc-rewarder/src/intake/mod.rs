@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_files::{Disk as _, OsDisk};
+use ron_files::{Disk, DiskFile, OsDisk};
 use ron_http::{Responder, Response, Upload};
 use ron_kernel::{Deadline, Receiver, Recv, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::problem::Problem;
@@ -59,6 +59,8 @@ pub struct Intake {
     pub library: Library,
     /// Directory for incomplete files, on the library's file system. Emptied at start.
     pub scratch: PathBuf,
+    /// The disk under it.
+    pub disk: Arc<dyn Disk>,
     /// Approximate memory for the rows of an upload, in bytes.
     pub memory: usize,
     /// Maximum rows of an upload, and accounts of an upload that is sealed already.
@@ -151,7 +153,8 @@ impl Intake {
     ) -> Result<Sealed, ImportError> {
         let (format, kind, period) = match &task.content {
             UploadContent::Sealed => {
-                copy(&task.upload, temporary.path(), cancel)?;
+                let into = self.disk.create(temporary.path()).map_err(disk)?;
+                copy(&task.upload, &*into, cancel)?;
                 let sealed = Sealed::open(temporary.path())?;
                 return within(sealed, self.rows_max);
             }
@@ -160,7 +163,7 @@ impl Intake {
         let options = Options {
             kind,
             period,
-            target: Target::file(temporary.path()).map_err(disk)?,
+            target: Target::file(&*self.disk, temporary.path()).map_err(disk)?,
             spill: Some(Spill {
                 memory: self.memory,
                 scratch: self.scratch.clone(),
@@ -198,8 +201,8 @@ fn disk(error: io::Error) -> ImportError {
     ImportError::Scratch(error.to_string())
 }
 
-fn copy(upload: &Upload, to: &Path, cancel: &Cancel) -> Result<(), ImportError> {
-    let (mut from, into) = (upload.reader(), OsDisk.create(to).map_err(disk)?);
+fn copy(upload: &Upload, into: &dyn DiskFile, cancel: &Cancel) -> Result<(), ImportError> {
+    let mut from = upload.reader();
     let (mut at, mut piece) = (0, vec![0; COPY]);
     loop {
         let count = from.read(&mut piece)?;

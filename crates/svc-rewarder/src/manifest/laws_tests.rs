@@ -3,6 +3,7 @@
 use std::fs;
 
 use proptest::prelude::*;
+use ron_files::OsDisk;
 use ron_proto::rewarder::ImportKind;
 use serde_json::{Value, json};
 
@@ -81,7 +82,7 @@ proptest! {
         let path = dir.path().join("payouts.bin");
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
         let second = pool.install(|| {
-            let target = Target::file(&path).expect("writable");
+            let target = Target::file(&OsDisk, &path).expect("writable");
             let (tenant, epoch) = ("default".parse().expect("t"), "e:1".parse().expect("e"));
             compute_to(target, &tenant, &epoch, None, &two, &policy, &()).expect("a run")
         });

@@ -161,7 +161,7 @@ impl Worker {
             return Ok(Target::Memory(Vec::new()));
         }
         OsDisk.create_dir_all(&self.spool)?;
-        Target::file(&self.spool.join(hex::encode(run.run_key.0)))
+        Target::file(&OsDisk, &self.spool.join(hex::encode(run.run_key.0)))
     }
 }
 

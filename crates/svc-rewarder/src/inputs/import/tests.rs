@@ -1,6 +1,7 @@
 //! Rows in, sealed bytes out; refusals name a line; the memory limit does not change the result.
 
 use proptest::prelude::*;
+use ron_files::OsDisk;
 use ron_proto::rewarder::METRICS_MAX;
 
 use super::*;
@@ -326,7 +327,7 @@ fn spilled(
     let options = Options {
         kind,
         period: None,
-        target: Target::file(&target).expect("writable"),
+        target: Target::file(&OsDisk, &target).expect("writable"),
         rows_max: u64::MAX,
         cancel: None,
         spill: Some(Spill {
