@@ -8,24 +8,29 @@ use std::time::Duration;
 
 use ron_files::{Disk, DiskFile};
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
-use ron_proto::Timestamp;
-use ron_proto::ledger::RequestKey;
+use ron_proto::ledger::{EntryKey, PrincipalName, RequestKey};
+use ron_proto::{Tenant, Timestamp};
 use serde::Serialize;
+
+use crate::topology::AUDIT_QUEUE;
 
 /// Maximum bytes of one file.
 const FILE_BYTES: u64 = 32 << 20;
 /// Files kept, including the one that is being written.
 const FILES: u32 = 4;
-/// Maximum lines of one write.
-const LINES: usize = 512;
+/// Maximum lines of one write: all that the queue holds.
+const LINES: usize = AUDIT_QUEUE.capacity;
+/// How long lines gather before they are written. Waking the thread for each of them costs the committers more than
+/// making the line does.
+const GATHER: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
     ts: Timestamp,
-    tenant: Arc<str>,
-    principal: Arc<str>,
+    tenant: Tenant,
+    principal: PrincipalName,
     op: &'static str,
-    key: Arc<str>,
+    key: EntryKey,
     /// `done`, `replayed`, `unknown`, or the code of the refusal.
     outcome: &'static str,
     /// Sequence of its ledger entry.
@@ -55,10 +60,10 @@ impl Audit {
     ) {
         let line = Line {
             ts: Timestamp(self.clock.unix_ms()),
-            tenant: key.tenant.as_str().into(),
-            principal: key.principal.as_str().into(),
+            tenant: key.tenant.clone(),
+            principal: key.principal.clone(),
             op,
-            key: key.key.as_str().into(),
+            key: key.key.clone(),
             outcome,
             seq,
         };
@@ -76,10 +81,13 @@ pub fn run(
     errors: &Counter,
 ) {
     let mut out = dir.map(|(disk, dir)| Stream::new(disk, dir));
-    let mut some = Vec::with_capacity(LINES);
+    let mut some = Vec::new();
     loop {
         match lines.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
-            Recv::Item(line) => some.push(line),
+            Recv::Item(line) => {
+                some.push(line);
+                ctx.shutdown.wait(Deadline::within(GATHER));
+            }
             Recv::Timeout => continue,
             Recv::Shutdown | Recv::Closed => {
                 if lines.drain_into(&mut some, LINES) == 0 {
@@ -172,10 +180,10 @@ mod tests {
         let mut out = Stream::new(Arc::new(OsDisk), dir.path().to_owned());
         let line = Line {
             ts: Timestamp(0),
-            tenant: "t".into(),
-            principal: "p".into(),
+            tenant: "t".parse().unwrap(),
+            principal: "p".parse().unwrap(),
             op: "issue",
-            key: "k".into(),
+            key: "k".parse().unwrap(),
             outcome: "done",
             seq: Some(3),
         };
