@@ -274,7 +274,7 @@ fn a_peer_that_floods_the_public_verification_uses_up_its_own_share() {
         rig.fleet.api("svc-passport"),
         rig.fleet.api_socket("svc-passport"),
     ];
-    json(&verify(&flooding, &[good.clone()]), 200);
+    json(&verify(&flooding, std::slice::from_ref(&good)), 200);
     let mut answers = (0..100).map(|_| verify(&flooding, &forged));
     let limited = answers.find(|reply| reply.status != 200);
     let limited = limited.expect("its share is used up");

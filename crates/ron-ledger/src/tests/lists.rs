@@ -59,7 +59,10 @@ fn lists_have_accounts_without_money_and_all_assets() {
         (Amount(0), Some(Amount(90)))
     );
     assert_eq!(
-        accounts[2].class.as_ref().map(|class| class.as_str()),
+        accounts[2]
+            .class
+            .as_ref()
+            .map(ron_proto::ledger::AccountClass::as_str),
         Some("clearing")
     );
     let paid = &accounts[3].balances[0];

@@ -22,7 +22,7 @@ use std::time::Duration;
 use percent_encoding::{AsciiSet, percent_encode};
 use ron_files::{DiskRoom, NoRoom};
 use ron_kernel::DiskWatch;
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use copies::{copy_rows, schema};
 
@@ -80,10 +80,9 @@ impl StoreError {
         let Self::Sqlite(error) = self else {
             return self;
         };
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         let path = path.display().to_string();
         match error.sqlite_error_code() {
-            Some(DatabaseCorrupt | NotADatabase) => Self::Damaged {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged {
                 path,
                 why: error.to_string(),
             },

@@ -181,9 +181,9 @@ fn no_thread_runs_inside_an_undivided_section_and_a_wait_in_it_fails() {
                 let scrape = scrape.clone();
                 thread::spawn(move || {
                     if undivided {
-                        ron_sim::undivided(scrape)
+                        ron_sim::undivided(scrape);
                     } else {
-                        scrape()
+                        scrape();
                     }
                 })
             });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ron_auth::RevocationView;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{CrashMode, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
-use ron_kernel::{Clock as _, OsRandom, SystemClock};
+use ron_kernel::{OsRandom, SystemClock};
 use ron_proto::passport::Revoked;
 use ron_tlog::note::Ed25519NoteSigner;
 
