@@ -317,19 +317,6 @@ pub enum Body {
     },
 }
 
-impl Body {
-    /// The accounts that the entry names, where it moves money between them: the payer and the payee.
-    pub(super) const fn accounts(&self) -> [Option<&Account>; 2] {
-        match self {
-            Self::Transfer { debit, to } => [Some(&debit.from), Some(to)],
-            Self::Burn { debit } | Self::Hold { debit, .. } => [Some(&debit.from), None],
-            Self::Issue { to, .. } | Self::Capture { to, .. } => [None, Some(to)],
-            Self::Payout(payout) => [None, Some(&payout.to)],
-            _ => [None, None],
-        }
-    }
-}
-
 /// The account that gets back what a reversed entry moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReversedTo<'b> {

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use ron_proto::Account;
 use ron_proto::ledger::{RequestKey, TxId};
 
 use super::checks::BadEntry;
@@ -66,6 +67,17 @@ impl Op {
 
     pub const fn kind(&self) -> Kind {
         self.entry.body.kind()
+    }
+
+    /// The payer and the payee that the entry names.
+    pub(super) const fn accounts(&self) -> [Option<&Account>; 2] {
+        match &self.entry.body {
+            Body::Transfer { debit, to } => [Some(&debit.from), Some(to)],
+            Body::Burn { debit } | Body::Hold { debit, .. } => [Some(&debit.from), None],
+            Body::Issue { to, .. } | Body::Capture { to, .. } => [None, Some(to)],
+            Body::Payout(payout) => [None, Some(&payout.to)],
+            _ => [None, None],
+        }
     }
 
     /// The hold that another entry of its linked commit makes; that entry's place in the commit.

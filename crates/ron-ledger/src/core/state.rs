@@ -424,7 +424,7 @@ impl State {
     /// Reads the rows of these entries' accounts. They lie scattered in memory: here the processor waits for many of them
     /// at once, in the rules it would wait for one after the other.
     pub(super) fn warm<'b>(&self, ops: impl Iterator<Item = &'b Op>) {
-        let names = ops.flat_map(|op| op.entry().body.accounts());
+        let names = ops.flat_map(Op::accounts);
         let rows: Vec<u32> = names
             .flatten()
             .filter_map(|name| self.names.get(name).copied())
