@@ -77,10 +77,10 @@ impl StoreError {
     /// Names the file that does not open: SQLite's own messages do not.
     #[must_use]
     fn in_file(self, path: &Path) -> Self {
+        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         let Self::Sqlite(error) = self else {
             return self;
         };
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         let path = path.display().to_string();
         match error.sqlite_error_code() {
             Some(DatabaseCorrupt | NotADatabase) => Self::Damaged {
