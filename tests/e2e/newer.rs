@@ -131,7 +131,7 @@ fn newer_record(store: &Path) {
     let program = "import hashlib, sqlite3, sys; db = sqlite3.connect(sys.argv[1]); \
         db.create_function('sha256', 1, lambda b: hashlib.sha256(b).digest()); \
         db.execute(\"UPDATE versions SET sealed = CAST(x'524b4d5363' || substr(sealed, 6) AS BLOB)\"); \
-        db.execute('UPDATE versions SET sealed_sha256 = sha256(sealed)'); db.commit()";
+        db.execute('UPDATE versions SET sealed_sha256 = sha256(sealed)'); db.commit(); db.close()";
     let args = ["-c", program, store.to_str().unwrap()];
     ok(&Command::new("python3").args(args).output().unwrap());
 }
