@@ -5,7 +5,7 @@ use ron_crypto::hash::hmac_sha256;
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::b64;
 use ron_tests::issuer::*;
-use ron_tests::json;
+use ron_tests::{json, until};
 use serde_json::{Value, json};
 
 /// The same signature with the order of the group added to its second half.
@@ -250,4 +250,43 @@ fn the_attack_table_is_refused_by_issuer_and_wallet() {
         true,
         "each item is judged on its own"
     );
+}
+
+/// Checks of signatures cost the issuer more than sending them costs an unauthenticated client.
+#[test]
+fn a_peer_that_floods_the_public_verification_uses_up_its_own_share() {
+    let rig = Rig::start_with(|dir| {
+        let path = dir.join("svc-passport/config.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(path, text + "\n[verify]\nchecks_per_second = 20\n").unwrap();
+    });
+    let good = rig.fleet.token("svc-wallet", None);
+    let (front, _) = good.rsplit_once('.').unwrap();
+    let forged = (0..48_u8).map(|n| format!("{front}.{}", b64::url(&[n; 64])));
+    let forged: Vec<String> = forged.collect();
+    let verify = |base: &str, tokens: &[String]| {
+        let url = format!("{base}/v1/passport/verify_batch");
+        let body = json!({"tokens": tokens}).to_string();
+        rig.fleet.post(&url, None, &body, &[])
+    };
+    // The same program, as two peers: an address, and a user of this host.
+    let [flooding, other] = [
+        rig.fleet.api("svc-passport"),
+        rig.fleet.api_socket("svc-passport"),
+    ];
+    json(&verify(&flooding, std::slice::from_ref(&good)), 200);
+    let mut answers = (0..100).map(|_| verify(&flooding, &forged));
+    let limited = answers.find(|reply| reply.status != 200);
+    let limited = limited.expect("its share is used up");
+    assert!(limited.header("retry-after").is_some());
+    assert_eq!(json(&limited, 429)["code"], "rate_limited");
+    let answer = json(&verify(&other, &forged), 200);
+    let verdicts = answer["results"].as_array().unwrap();
+    assert_eq!(verdicts.len(), forged.len());
+    assert!(verdicts.iter().all(|verdict| verdict["ok"] == false));
+    let answer = json(&verify(&flooding, &[good]), 200);
+    assert_eq!(answer["results"][0]["ok"], true, "found valid before");
+    until("its share comes back", || {
+        verify(&flooding, &forged[..1]).status == 200
+    });
 }

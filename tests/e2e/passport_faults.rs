@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use ron_http::Reply;
 use ron_proto::b64;
+use ron_tests::issuer::Rig;
 use ron_tests::line::{Line, Way};
 use ron_tests::tools::{Process, service, signal, wait_listening};
-use ron_tests::{Fleet, free_port, json, own_sockets};
+use ron_tests::{Fleet, free_port, json, ok, own_sockets, until};
 use serde_json::{Value, json};
 
 /// Deadline of a request plus the delay of a busy machine; less than the timeout of the call
@@ -414,4 +415,51 @@ fn a_policy_from_a_url_is_followed_and_the_last_good_one_kept() {
             "the last good policy stays in force"
         );
     }
+}
+
+#[test]
+fn keys_that_are_out_of_use_are_named_until_they_are_in_use_again() {
+    let rig = Rig::start();
+    let fleet = &rig.fleet;
+    let made = fleet.bootstrap();
+    let change = |which: &str, how: &str, body: Value| {
+        let key = made[which].as_str().unwrap();
+        fleet.kms(&format!("keys/{key}/{how}"), &body, 200);
+    };
+    let why = |cause: &str| {
+        let status = format!("{}/api/v1/status", fleet.health("svc-passport"));
+        let status = json(&fleet.get(&status, None), 200);
+        let planes = status["planes"].as_array().unwrap();
+        let plane = planes.iter().find(|plane| plane["name"] == cause);
+        let why = plane.and_then(|plane| plane["reason"].as_str());
+        why.unwrap_or_default().to_owned()
+    };
+    let served = || {
+        let reply = fleet.get(&rig.url("/v1/passport/policy"), None);
+        String::from_utf8(reply.body).unwrap()
+    };
+    until("a note is signed", || served().contains("\nepoch 1\n"));
+
+    change("note_key", "destroy", json!({"delay": "7d"}));
+    ok(&fleet.ron(&["token", "revoke", "--epoch", "2", "--reason", "a test"]));
+    until("the cause shows", || {
+        assert!(served().contains("\nepoch 1\n"), "the last one is served");
+        why("note").contains("policy note")
+    });
+    let counted = "svc_passport_sign_failures_total{reason=\"key_not_active\"} ";
+    assert!(fleet.metric("svc-passport", counted) >= 1.0);
+    change("note_key", "destroy/cancel", json!({}));
+    until("the next one is served", || {
+        served().contains("\nepoch 2\n") && why("note").is_empty()
+    });
+
+    assert_eq!(rig.robot_token().status, 200);
+    change("issuer_key", "destroy", json!({"delay": "7d"}));
+    let refused = json(&rig.robot_token(), 503);
+    assert_eq!(refused["error"], "temporarily_unavailable", "{refused}");
+    assert!(refused.to_string().contains("ron kms show"), "{refused}");
+    change("issuer_key", "destroy/cancel", json!({}));
+    until("tokens are issued again", || {
+        rig.robot_token().status == 200
+    });
 }

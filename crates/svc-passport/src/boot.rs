@@ -6,9 +6,9 @@ use std::sync::Arc;
 use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
-use ron_files::{Disk, MemoryDisk, OsDisk};
-use ron_kernel::{Receiver, Sender, Snapshot, Topology, queue};
-use ron_proto::passport::Jwks;
+use ron_files::{Disk, MemoryDisk, OsDisk, WatchedDisk};
+use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
+use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
 use ron_service::kept_policy::KeptPolicy;
 use ron_service::log_host::{Base, CosignedView, KeyView, LogHost, note_key, routes};
@@ -36,12 +36,16 @@ use crate::topology::{
 
 /// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
 const TOKENS_REMEMBERED: usize = 4096;
+/// Maximum number of peers whose signature checks are counted at one time.
+const PEERS_MAX: usize = 4096;
 
 /// State that the threads share.
 struct Core {
     settings: Settings,
     /// `None` with amnesia on.
     data_dir: Option<PathBuf>,
+    /// The disk of the files that threads write beside the store.
+    disk: Arc<dyn Disk>,
     /// Base of published URLs.
     public_url: String,
     metrics: Metrics,
@@ -114,6 +118,7 @@ impl Service for SvcPassport {
             proofs: Proofs::new(core.settings.keys.require_nonce, &*chassis.random),
             auth,
             keys,
+            checks: checks(core.settings.keys.checks_per_second),
             judged: TokenCache::new(TOKENS_REMEMBERED),
             view: core.view,
             issue,
@@ -126,11 +131,17 @@ impl Service for SvcPassport {
     }
 }
 
+/// Signature checks by peer. A full batch always fits in a burst.
+fn checks(per_second: u32) -> Option<TokenBuckets> {
+    let burst = per_second.max(VERIFY_BATCH_MAX as u32);
+    (per_second > 0).then(|| TokenBuckets::new(per_second, burst, PEERS_MAX))
+}
+
 /// Declares the reasons of refusals, the readiness causes and the capabilities.
 fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
     auth.declare_reasons(["issuer_policy", "proofs_several"]);
-    let causes = ["issue", "policy", "pq", "store", "verify"];
+    let causes = ["issue", "note", "policy", "pq", "store", "verify"];
     chassis.ready.declare(&causes);
     chassis.capabilities(&[
         "dpop",
@@ -154,6 +165,17 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
         credential,
         chassis.client.clone(),
     ))
+}
+
+fn issuer_threads(settings: &Settings, chassis: &Chassis) -> usize {
+    chassis.sup.pool_size(settings.keys.workers, 8)
+}
+
+/// The disk under the issuer threads and the publisher, whose calls to it are watched.
+fn watched(settings: &Settings, chassis: &Chassis) -> Arc<dyn Disk> {
+    let threads = issuer_threads(settings, chassis) + 1;
+    let watches = chassis.sup.watch_disks("files", threads);
+    Arc::new(WatchedDisk::new(OsDisk, watches))
 }
 
 /// The register of revocations as it was found.
@@ -231,10 +253,11 @@ impl Core {
         revoke: Sender<RevokeEvent>,
     ) -> Result<Self, StartError> {
         // Beside the store, or in memory with amnesia on.
-        let holders = match &data_dir {
-            Some(dir) => Holders::open(Arc::new(OsDisk), dir.join("holders")),
-            None => Holders::open(Arc::new(MemoryDisk::new()), "/holders".into()),
+        let (disk, home): (Arc<dyn Disk>, _) = match &data_dir {
+            Some(dir) => (watched(&settings, chassis), dir.as_path()),
+            None => (Arc::new(MemoryDisk::new()), Path::new("/")),
         };
+        let holders = Holders::open(disk.clone(), home.join("holders"));
         let store = opened.register.store();
         let core = Self {
             public_url: chassis.public_urls[0].clone(),
@@ -252,6 +275,7 @@ impl Core {
             revoke,
             settings,
             data_dir,
+            disk,
         };
         core.metrics.epoch.set(core.view.load().epoch() as i64);
         Ok(core)
@@ -340,17 +364,15 @@ impl Core {
         sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
         let issuer = Arc::new(self.issuer(chassis, keys));
         let tries = issuer.clone();
-        sup.spawn_pool(
-            &ISSUER,
-            sup.pool_size(self.settings.keys.workers, 8),
-            move |ctx| {
-                issuer.run(ctx, &jobs);
-            },
-        );
+        let workers = issuer_threads(&self.settings, chassis);
+        sup.spawn_pool(&ISSUER, workers, move |ctx| {
+            issuer.run(ctx, &jobs);
+        });
         let publisher = Publisher::new(PublisherParts {
             kms: (self.kms.clone(), self.settings.keys.kms_timeout),
             keys: keys.clone(),
             note_keys: self.settings.note_keys.clone(),
+            disk: self.disk.clone(),
             note_file: self.data_dir.as_ref().map(|dir| dir.join("policy.note")),
             urls: (self.settings.issuer.clone(), self.public_url.clone()),
             view: self.view.clone(),
@@ -358,6 +380,7 @@ impl Core {
             policy: self.policy.clone(),
             known: self.known.clone(),
             holders: self.holders.clone(),
+            ready: chassis.ready.clone(),
             watch: (chassis.clock.clone(), self.metrics.clone()),
         });
         sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));

@@ -1,6 +1,7 @@
 //! The one table of this service's own metrics (prefix `svc_passport_`).
 
 use crate::policy::pq_alg;
+use ron_client::ClientError;
 use ron_kernel::{
     ClosedCounter, Counter, Gauge, Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS,
     Registry,
@@ -25,6 +26,7 @@ const SIGN_FAILURES: &[&str] = &[
     "audit_unavailable",
     "bad_request",
     "busy",
+    "checkpoint_refused",
     "deadline_exceeded",
     "draining",
     "forbidden",
@@ -34,6 +36,7 @@ const SIGN_FAILURES: &[&str] = &[
     "not_found",
     "not_sent",
     "payload_refused",
+    "policy_refused",
     "quarantined",
     "refused",
     "store_unavailable",
@@ -129,6 +132,15 @@ impl Metrics {
             ),
             epoch: r.gauge("epoch_current", "The current epoch."),
         }
+    }
+
+    /// Counts a call to the KMS that returned no signatures.
+    pub fn call_failed(&self, error: &ClientError) {
+        self.sign_failed(match error {
+            ClientError::Unknown { .. } => "no_answer",
+            ClientError::NotSent { .. } => "not_sent",
+            ClientError::Refused { .. } => error.code().unwrap_or("refused"),
+        });
     }
 
     /// Counts a missing signature; `why` is a code of the KMS or one of [`SIGN_FAILURES`].

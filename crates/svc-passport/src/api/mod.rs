@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_http::{ApiInfo, Router};
-use ron_kernel::{SendError, Sender, SharedClock, Snapshot};
+use ron_kernel::{SendError, Sender, SharedClock, Snapshot, TokenBuckets};
 use ron_proto::Problem;
 use ron_proto::passport::IssuerPolicy;
 
@@ -47,6 +47,8 @@ pub struct Api {
     /// Authorizes bearers of passports and service tokens at the OAuth endpoints.
     pub auth: Arc<RonAuthorizer>,
     pub keys: Arc<KeyKeeper>,
+    /// Signature checks that each peer may still cause; `None` for no limit.
+    pub checks: Option<TokenBuckets>,
     /// Cache of valid tokens.
     pub judged: TokenCache<judge::VerifiedToken>,
     pub view: Arc<Snapshot<RevocationView>>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_http::{Need, Response, Route};
+use ron_http::{Need, Peer, Request, Response, Route};
 use ron_proto::Problem;
 use ron_proto::passport::{
     VERIFY_BATCH_MAX, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
@@ -16,12 +16,13 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     [
         Route::post("/v1/passport/verify", Need::Public, move |req| {
             let body: VerifyToken = req.json()?;
+            charge(&one, req, std::slice::from_ref(&body.token))?;
             Ok(Response::json(200, &verdict(&one, &body.token)).cache("no-store"))
         })
         .summary("Verify one token; a bad token is an answer, not an error.")
         .body::<VerifyToken>()
         .returns::<VerifyVerdict>(200)
-        .errors(&[400])
+        .errors(&[400, 429])
         .while_draining(),
         Route::post("/v1/passport/verify_batch", Need::Public, move |req| {
             let body: VerifyTokenBatch = req.json()?;
@@ -30,15 +31,31 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
                     "tokens must hold 1..{VERIFY_BATCH_MAX} items"
                 )));
             }
+            charge(&many, req, &body.tokens)?;
             let results = body.tokens.iter().map(|t| verdict(&many, t)).collect();
             Ok(Response::json(200, &VerifyBatchAnswer { results }).cache("no-store"))
         })
         .summary("Verify up to 512 tokens, with one result each.")
         .body::<VerifyTokenBatch>()
         .returns::<VerifyBatchAnswer>(200)
-        .errors(&[400])
+        .errors(&[400, 429])
         .while_draining(),
     ]
+}
+
+/// Takes the signature checks of a request from the share of its peer. Tokens that were found valid before cost
+/// nothing, so a flood of others does not keep a peer from presenting them.
+fn charge(api: &Api, request: &Request, tokens: &[String]) -> Result<(), Problem> {
+    let Some(checks) = &api.checks else {
+        return Ok(());
+    };
+    let peer = Peer::of(request.peer, request.transport).to_string();
+    let now = api.clock.now();
+    for _ in tokens.iter().filter(|token| !judge::is_known(api, token)) {
+        let taken = checks.take(&peer, now);
+        taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))?;
+    }
+    Ok(())
 }
 
 fn verdict(api: &Api, token: &str) -> VerifyVerdict {

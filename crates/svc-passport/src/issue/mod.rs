@@ -462,11 +462,7 @@ impl Issuer {
     fn not_signed(&self, error: &ClientError, full_timeout: bool) -> NotSigned {
         self.km.upstream_fail.with_label_values(&["ron-kms"]).inc();
         tracing::warn!(service = "svc-passport", event = "kms_call_failed", why = %error);
-        self.metrics.sign_failed(match error {
-            ClientError::Unknown { .. } => "no_answer",
-            ClientError::NotSent { .. } => "not_sent",
-            ClientError::Refused { .. } => error.code().unwrap_or("refused"),
-        });
+        self.metrics.call_failed(error);
         let unavailable = || Problem::unavailable("the KMS does not take signing requests now", 2);
         let (problem, outage) = match error {
             ClientError::Unknown { .. } => {
@@ -539,6 +535,11 @@ fn refusal(code: &str) -> Problem {
             "the signing key was rotated, and its new version cannot be used yet: the issuer's /readyz says why",
             2,
         ),
+        "key_not_active" => Problem::unavailable(
+            "the signing key is retired, or its destruction is scheduled: the operator should look at it (`ron kms show`) and \
+             rotate it or cancel its destruction; then tokens are issued again",
+            10,
+        ),
         "busy" | "deadline_exceeded" | "draining" | "in_flight" | "rate_limited" | "unavailable" => {
             Problem::unavailable(format!("the KMS does not sign now: {code}"), 2)
         }
@@ -582,5 +583,8 @@ mod tests {
             assert!(refused.detail.contains(word), "{}", refused.detail);
         }
         assert!(refusal("unavailable").retryable);
+        let inactive = refusal("key_not_active");
+        assert_eq!((inactive.status, inactive.retryable), (503, true));
+        assert!(inactive.detail.contains("ron kms show"), "{inactive:?}");
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use ron_auth::PolicyNote;
-use ron_files::{OsDisk, write_atomic};
+use ron_files::{Disk, write_atomic};
 use ron_tlog::note::{Note, VerifierKey};
 
 /// First line of the file. The verifier keys, an empty line and the note follow.
@@ -39,19 +39,20 @@ fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
 }
 
 /// Replaces the file atomically; durable on return.
-pub fn store(path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
+pub fn store(disk: &dyn Disk, path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
     let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));
     let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    write_atomic(&OsDisk, dir, name, text.as_bytes())
+    write_atomic(disk, dir, name, text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use ron_crypto::sign::Ed25519Key;
+    use ron_files::OsDisk;
     use ron_tlog::note::Ed25519NoteSigner;
 
     #[test]
@@ -65,7 +66,7 @@ mod tests {
         let note = Note::sign("http://i/policy\nversion 3\nissuer http://i\n", &[&a, &b]).unwrap();
         let keys = [a.verifier().clone(), b.verifier().clone()];
         assert!(load(&path, "http://i").is_none());
-        store(&path, &note, &keys).unwrap();
+        store(&OsDisk, &path, &note, &keys).unwrap();
         assert_eq!(
             load(&path, "http://i"),
             Some((note.to_string(), keys.to_vec()))

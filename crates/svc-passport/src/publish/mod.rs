@@ -13,11 +13,13 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
+use ron_files::Disk;
 use ron_http::{Body, Cause, Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::SignRequest;
 use ron_proto::passport::{StatusBits, StatusListClaims};
 use ron_proto::{ContentId, Kid, Problem, b64};
+use ron_service::ReadyBoard;
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 
 use crate::keys::KeyKeeper;
@@ -85,6 +87,7 @@ pub struct Publisher {
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note.
     pub note_keys: Vec<Kid>,
+    pub disk: Arc<dyn Disk>,
     /// Where the last note is kept.
     pub note_file: Option<PathBuf>,
     /// `iss`.
@@ -100,6 +103,8 @@ pub struct Publisher {
     pub holders: Arc<Holders>,
     pub clock: SharedClock,
     pub metrics: Metrics,
+    /// Degraded while the newest note is refused.
+    ready: ReadyBoard,
     kept: RankedMutex<Cache>,
     /// Whether the newest note could not be signed, which was reported.
     unsigned: AtomicBool,
@@ -112,6 +117,8 @@ pub struct PublisherParts {
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note: one, or two while the second replaces the first.
     pub note_keys: Vec<Kid>,
+    /// The disk of that file and of the holders.
+    pub disk: Arc<dyn Disk>,
     /// File of the last note; `None` with amnesia on.
     pub note_file: Option<PathBuf>,
     /// `iss`, and base of published URLs.
@@ -123,6 +130,7 @@ pub struct PublisherParts {
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
+    pub ready: ReadyBoard,
     pub watch: (SharedClock, Metrics),
 }
 
@@ -141,6 +149,7 @@ impl Publisher {
             kms_timeout: parts.kms.1,
             keys: parts.keys,
             note_keys: parts.note_keys,
+            disk: parts.disk,
             note_file: parts.note_file,
             issuer_url: parts.urls.0,
             public_url: parts.urls.1,
@@ -149,6 +158,7 @@ impl Publisher {
             policy: parts.policy,
             known: parts.known,
             holders: parts.holders,
+            ready: parts.ready,
             clock: parts.watch.0,
             metrics: parts.watch.1,
             kept: RankedMutex::new(&PUBLISHED, kept),
@@ -324,6 +334,7 @@ impl Publisher {
         match self.sign_note(&text, until) {
             Ok((note, verifiers)) => {
                 self.unsigned.store(false, Ordering::Relaxed);
+                self.ready.clear("note");
                 self.keep(&note, &verifiers);
                 let signed = SignedDocument {
                     body: Arc::from(note.to_string().into_bytes()),
@@ -334,12 +345,16 @@ impl Publisher {
                 self.kept.lock().note = Some((signed.clone(), verifiers.clone()));
                 Ok((signed, verifiers))
             }
-            Err(problem) => {
+            Err(unsigned) => {
+                let why = unsigned.to_string();
                 // Once, and not for each reader: the KMS may be away for long.
                 if !self.unsigned.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(event = "note_not_signed", why = %problem.detail, kept = kept.is_some());
+                    tracing::warn!(service = "svc-passport", event = "note_not_signed", %why, kept = kept.is_some());
                 }
-                kept.ok_or(problem)
+                if unsigned.is_refused() {
+                    self.ready.degrade("note", why);
+                }
+                kept.ok_or_else(|| unsigned.into())
             }
         }
     }
@@ -348,12 +363,12 @@ impl Publisher {
     /// restart must not fall behind it.
     fn keep(&self, note: &Note, keys: &[VerifierKey]) {
         let Some(file) = &self.note_file else { return };
-        if let Err(e) = kept_note::store(file, note, keys) {
+        if let Err(e) = kept_note::store(&*self.disk, file, note, keys) {
             tracing::error!(service = "svc-passport", event = "note_not_kept", why = %e);
         }
     }
 
-    fn sign_note(&self, text: &str, until: Deadline) -> Result<(Note, Vec<VerifierKey>), Problem> {
+    fn sign_note(&self, text: &str, until: Deadline) -> Result<(Note, Vec<VerifierKey>), Unsigned> {
         let mut note = Note {
             text: text.to_owned(),
             signatures: Vec::new(),
@@ -365,7 +380,7 @@ impl Publisher {
             verifiers.push(verifier);
         }
         if note.verify(&verifiers).map(|signed| signed.len()) != Ok(verifiers.len()) {
-            return Err(Problem::upstream_error(
+            return Err(Unsigned::Broken(
                 "the KMS has signed something other than the note",
             ));
         }
@@ -377,19 +392,14 @@ impl Publisher {
         key: &Kid,
         text: &str,
         until: Deadline,
-    ) -> Result<(NoteSignature, VerifierKey), Problem> {
-        let broken = || Problem::upstream_error("the KMS shows no usable key for policy notes");
-        let doc = self
-            .kms
-            .key(key, until.capped(self.kms_timeout))
-            .map_err(|e| kms_unavailable(&e))?;
+    ) -> Result<(NoteSignature, VerifierKey), Unsigned> {
+        let broken = || Unsigned::Broken("the KMS shows no usable key for policy notes");
+        let doc = self.kms.key(key, until.capped(self.kms_timeout))?;
         let request = SignRequest {
             version: Some(doc.head),
             ..SignRequest::message(key.clone(), text.as_bytes())
         };
-        let (signature, version) = self
-            .sign(&request, until)
-            .map_err(|e| kms_unavailable(&e))?;
+        let (signature, version) = self.sign(&request, until)?;
         let head = doc.head_version().filter(|head| head.version == version);
         let public = head.map(|head| head.public_key.as_slice());
         let public: [u8; 32] = public
@@ -414,12 +424,42 @@ impl Publisher {
             .start_timer();
         let answer = self.kms.sign(request, until.capped(self.kms_timeout));
         timer.observe_duration();
-        let answer = answer?;
+        let answer = answer.inspect_err(|error| self.metrics.call_failed(error))?;
         let first = answer.signatures.first().ok_or(ClientError::Unknown {
             cause: Cause::Other,
             detail: "the KMS answered without a signature".to_owned(),
         })?;
         Ok((first.signature.as_slice().to_vec(), answer.version))
+    }
+}
+
+/// Why the note was not signed.
+#[derive(Debug, thiserror::Error)]
+enum Unsigned {
+    #[error("the KMS does not sign the policy note, so the last one is served: {0}")]
+    Call(#[from] ClientError),
+    #[error("{0}")]
+    Broken(&'static str),
+}
+
+impl Unsigned {
+    /// Whether the next attempt will be refused as well, unless an operator changes something.
+    fn is_refused(&self) -> bool {
+        match self {
+            Self::Call(error) => error
+                .status()
+                .is_some_and(|status| (400..500).contains(&status) && status != 429),
+            Self::Broken(_) => true,
+        }
+    }
+}
+
+impl From<Unsigned> for Problem {
+    fn from(unsigned: Unsigned) -> Self {
+        match unsigned {
+            Unsigned::Call(error) => kms_unavailable(&error),
+            Unsigned::Broken(why) => Self::upstream_error(why),
+        }
     }
 }
 
