@@ -4,13 +4,16 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ron_tests::tools::Process;
 use ron_tests::{Fleet, json, ok, ron_binary, ron_on, unhurried, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::disk_hangs::{Load, StopOnDrop, nothing_is_lost, op_id};
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
@@ -203,6 +206,96 @@ fn a_jump_of_the_date_changes_no_stamp_and_no_schedule() {
     fleet.kms(&format!("keys/{doomed}/destroy/cancel"), &json!({}), 200);
     let text = ok(&fleet.ron(&["audit", "verify"]));
     assert!(text.contains("verified"), "{text}");
+}
+
+/// Threads of each kind of request.
+const THREADS: usize = 2;
+
+/// Has tokens issued until told to stop: none is made for another time than the present. Returns their number.
+fn issue_tokens(load: &Load<'_>) -> usize {
+    let body = json!({"subject_ref": "operator", "audience": "svc-wallet", "ttl_s": 60});
+    let mut issued = 0;
+    while !load.stop.load(Ordering::SeqCst) {
+        let before = now_s();
+        let (status, answer) = load.send("token", &body);
+        if status == 200 {
+            let claims = claims(answer["token"].as_str().unwrap());
+            let [iat, exp] = ["iat", "exp"].map(|name| claims[name].as_u64().unwrap());
+            let around = before - 3..=now_s() + 3;
+            assert!(around.contains(&iat), "{iat} is not in {around:?}");
+            assert_eq!(exp, iat + 60);
+            issued += 1;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    issued
+}
+
+#[test]
+fn jumps_of_the_date_under_load_change_no_stamp_and_lose_nothing() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let date = Date::new(place.path(), "+0");
+    let fleet = Fleet::start_with(dir.clone(), &date.env());
+    let (key, doomed) = (new_key(&fleet, "app", 1), new_key(&fleet, "doomed", 2));
+    let doomed = doomed.as_str().unwrap();
+    let soon = json!({"delay": "7d"});
+    fleet.kms(&format!("keys/{doomed}/destroy"), &soon, 200);
+    let (http, stop) = (ron_tests::http_client(), AtomicBool::new(false));
+    let urls = [
+        format!("{}/v1/kms/sign", fleet.api_socket("ron-kms")),
+        format!("{}/v1/issue", fleet.api("svc-wallet")),
+        format!("{}/v1/passport/issue", fleet.api("svc-passport")),
+    ];
+    let bearers = [
+        fleet.operator_token(),
+        fleet.token("svc-wallet", None),
+        fleet.token("svc-passport", None),
+    ];
+    let load = |which: usize| Load {
+        http: &http,
+        url: &urls[which],
+        token: &bearers[which],
+        stop: &stop,
+        answers: Mutex::default(),
+    };
+    let (signs, pays, tokens) = (load(0), load(1), load(2));
+    let sign = |id: &str| json!({"key": key, "message": "eA", "op_id": op_id(id)});
+    let pay = |_: &str| json!({"to": "a", "asset": "ron", "amount_minor": "1"});
+    let clock_is_in_doubt =
+        |service: &str| causes(&fleet, service, "degraded").contains(&json!("clock"));
+    std::thread::scope(|scope| {
+        let stop = StopOnDrop(&stop);
+        for thread in 0..THREADS {
+            let (signs, pays, sign, pay) = (&signs, &pays, &sign, &pay);
+            scope.spawn(move || signs.run((thread, THREADS), sign));
+            scope.spawn(move || pays.run((thread, THREADS), pay));
+        }
+        let issuing = scope.spawn(|| issue_tokens(&tokens));
+        let done = || (signs.done().len(), pays.done().len());
+        for jump in ["+8d", "+3650d", "-1h"] {
+            let before = done();
+            date.set(jump);
+            let since = Instant::now();
+            for service in ["ron-kms", "ron-ledger", "svc-passport", "svc-wallet"] {
+                until("the jump is noticed", || clock_is_in_doubt(service));
+            }
+            until("two seconds pass, with requests done", || {
+                let (signed, paid) = done();
+                let two = since.elapsed() > Duration::from_secs(2);
+                two && signed > before.0 + 20 && paid > before.1 + 20
+            });
+            date.set("+0");
+            until("the right date is believed again", || {
+                !clock_is_in_doubt("ron-kms")
+            });
+        }
+        drop(stop);
+        assert!(issuing.join().unwrap() > 3);
+    });
+    nothing_is_lost(&fleet, &signs, &sign, &pays, &pay);
+    nothing_is_stamped_in_the_future(dir.path(), &fleet);
+    fleet.kms(&format!("keys/{doomed}/destroy/cancel"), &json!({}), 200);
 }
 
 /// The claims of a token, unverified.

@@ -99,16 +99,16 @@ impl Drop for Hanging<'_> {
 }
 
 /// Sends requests until told to stop, and remembers the answers.
-struct Load<'a> {
-    http: &'a HttpClient,
-    url: &'a str,
-    token: &'a str,
-    stop: &'a AtomicBool,
-    answers: Mutex<Vec<(String, u16, Value)>>,
+pub struct Load<'a> {
+    pub http: &'a HttpClient,
+    pub url: &'a str,
+    pub token: &'a str,
+    pub stop: &'a AtomicBool,
+    pub answers: Mutex<Vec<(String, u16, Value)>>,
 }
 
 impl Load<'_> {
-    fn send(&self, key: &str, body: &Value) -> (u16, Value) {
+    pub fn send(&self, key: &str, body: &Value) -> (u16, Value) {
         let bearer = format!("Bearer {}", self.token);
         let headers = [("Authorization", bearer.as_str()), ("Idempotency-Key", key)];
         let call = Call {
@@ -128,8 +128,9 @@ impl Load<'_> {
         }
     }
 
-    fn run(&self, body: &dyn Fn(&str) -> Value) {
-        for n in 0.. {
+    /// The thread's body; `first` of every `threads` keys are its own.
+    pub fn run(&self, (first, threads): (usize, usize), body: &dyn Fn(&str) -> Value) {
+        for n in (first..).step_by(threads) {
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
@@ -141,7 +142,7 @@ impl Load<'_> {
     }
 
     /// The keys and answers of the requests that were done.
-    fn done(&self) -> Vec<(String, Value)> {
+    pub fn done(&self) -> Vec<(String, Value)> {
         let answers = self.answers.lock().unwrap();
         let done = answers.iter().filter(|(_, status, _)| *status == 200);
         done.map(|(key, _, answer)| (key.clone(), answer.clone()))
@@ -150,7 +151,7 @@ impl Load<'_> {
 }
 
 /// Sets the flag however the scope is left, so that the threads in it end.
-struct StopOnDrop<'a>(&'a AtomicBool);
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
@@ -158,7 +159,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-fn op_id(key: &str) -> String {
+pub fn op_id(key: &str) -> String {
     let number: u64 = key.trim_start_matches("load-").parse().unwrap();
     format!("018f3c4e-0000-7000-9000-{number:012}")
 }
@@ -210,6 +211,41 @@ fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value)
     assert_eq!(fleet.get(&read, Some(&token)).status, 200, "reads go on");
 }
 
+/// More uploads and runs wait for the rewarder's disk than it has HTTP workers, and it serves other requests.
+fn the_rewarder_serves<'s>(
+    fleet: &Fleet,
+    scope: &'s std::thread::Scope<'s, '_>,
+    computes: &'s Load<'_>,
+    run: &'s Value,
+) {
+    let uploads = format!("{}/rewarder/snapshots", fleet.api("svc-rewarder"));
+    for n in 0..8 {
+        let (url, bearer) = (uploads.clone(), format!("Bearer {}", computes.token));
+        scope.spawn(move || {
+            let usage = format!("account,metric,amount\nacct:{n},smoothing_pool,3\n");
+            let deadline = Deadline::within(hang() + Duration::from_secs(20));
+            let call = Call {
+                headers: &[("Authorization", bearer.as_str())],
+                content_type: Some("text/csv"),
+                ..Call::post_json(&url, usage.into_bytes(), deadline)
+            };
+            // Refused, or done once the disk answers again.
+            computes.http.call(call).map(|reply| reply.status)
+        });
+        // Before a run begins, its policy is stored and its snapshot marked as used.
+        scope.spawn(move || computes.send("load-0", run));
+    }
+    println!(
+        "svc-rewarder: not ready after {:?}",
+        noticed(fleet, "svc-rewarder")
+    );
+    let counted = "svc_rewarder_io_timeouts_total{op=\"library\"} ";
+    assert!(fleet.metric("svc-rewarder", counted) >= 1.0);
+    let runs = format!("{}/rewarder/epochs", fleet.api("svc-rewarder"));
+    let reply = fleet.get(&runs, Some(computes.token));
+    assert_eq!(reply.status, 200, "a worker is left");
+}
+
 fn story(fleet: &Fleet, switch: &Switch<'_>) {
     let key = json!({"tenant": "ron", "purpose": "app", "alg": "ed25519", "payload": "any", "op_id": op_id("load-0")});
     let key = fleet.kms("keys", &key, 201)["key"].clone();
@@ -233,31 +269,44 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
     let computes = load(&compute_url, &rewarder);
     let (signs, issues) = (load(&sign_url, &kms), load(&issue_url, &wallet));
     let revokes = load(&revoke_url, &passport);
+    let token_url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
+    let tokens = load(&token_url, &passport);
+    let token = json!({"subject_ref": "operator", "audience": "svc-wallet"});
+    assert_eq!(tokens.send("load-0", &token).0, 200);
     let sign = |id: &str| json!({"key": key, "message": "eA", "op_id": op_id(id)});
     let issue = |_: &str| json!({"to": "a", "asset": "ron", "amount_minor": "1"});
     std::thread::scope(|scope| {
         let stop = StopOnDrop(&stop);
-        scope.spawn(|| signs.run(&sign));
-        scope.spawn(|| issues.run(&issue));
+        scope.spawn(|| signs.run((0, 1), &sign));
+        scope.spawn(|| issues.run((0, 1), &issue));
         until("the load runs", || {
             signs.done().len() > 20 && issues.done().len() > 20
         });
         let since = Instant::now();
         let hanging = Hanging::begin(switch);
-        while_it_hangs(fleet, &signs, &sign);
-        // A revocation is the passport service's write.
-        let gone = json!({"jti": "j", "reason": "drill"});
-        assert_ne!(revokes.send("load-0", &gone).0, 200);
+        let late = scope.spawn(|| {
+            let since = Instant::now();
+            (tokens.send("load-0", &token), since.elapsed())
+        });
+        // The holder of a token is written before it is signed.
         println!(
             "svc-passport: not ready after {:?}",
             noticed(fleet, "svc-passport")
         );
-        // Before a run begins, its policy is stored and its snapshot marked as used.
-        scope.spawn(|| computes.send("load-0", &run));
-        println!(
-            "svc-rewarder: not ready after {:?}",
-            noticed(fleet, "svc-rewarder")
+        let counted = "svc_passport_io_timeouts_total{op=\"files\"} ";
+        assert!(fleet.metric("svc-passport", counted) >= 1.0);
+        the_rewarder_serves(fleet, scope, &computes, &run);
+        while_it_hangs(fleet, &signs, &sign);
+        // A revocation is the passport service's write.
+        let gone = json!({"jti": "j", "reason": "drill"});
+        assert_ne!(revokes.send("load-0", &gone).0, 200);
+        let ((status, answer), took) = late.join().unwrap();
+        assert_eq!(
+            (status, &answer["code"]),
+            (504, &json!("deadline_exceeded"))
         );
+        // `request_deadline`
+        assert!(took < Duration::from_secs(5) + BUSY, "{took:?}");
         assert_eq!(says(fleet, "svc-wallet").0, 503, "its ledger hangs");
         std::thread::sleep(hang().saturating_sub(since.elapsed()));
         drop(hanging);
@@ -279,7 +328,7 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
 
 /// Every acknowledged request is still done, with the same answer, and every other one has one
 /// outcome.
-fn nothing_is_lost(
+pub fn nothing_is_lost(
     fleet: &Fleet,
     signs: &Load<'_>,
     sign: &dyn Fn(&str) -> Value,
@@ -294,9 +343,11 @@ fn nothing_is_lost(
         let again = issues.send(&key, &issue(&key));
         assert_eq!(again, (200, answer), "{key}");
     }
-    let sent = issues.answers.lock().unwrap().len();
-    for n in 0..sent {
-        let key = format!("load-{n}");
+    let answers = issues.answers.lock().unwrap();
+    let keys: Vec<String> = answers.iter().map(|(key, ..)| key.clone()).collect();
+    drop(answers);
+    let sent = keys.len();
+    for key in keys {
         until("it is done", || issues.send(&key, &issue(&key)).0 == 200);
     }
     let balance = format!("{}/v1/balance?account=a&asset=ron", fleet.api("svc-wallet"));
@@ -378,6 +429,17 @@ impl Wallet {
         reply.status
     }
 
+    /// Waits until it reports its disk, for a call of `op`.
+    fn notices(&self, fleet: &Fleet, op: &str, since: Instant, bound: Duration) {
+        let counted = format!("svc_wallet_io_timeouts_total{{op=\"{op}\"}} ");
+        let none = || metric(&fleet.http, &self.health, &counted).unwrap() == "0";
+        while none() || !self.missing(fleet).contains(&json!("disk")) {
+            assert!(since.elapsed() < bound, "{:?}", self.missing(fleet));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        println!("svc-wallet: not ready after {:?}", since.elapsed());
+    }
+
     /// The causes for which it is not ready.
     fn missing(&self, fleet: &Fleet) -> Vec<Value> {
         let reply = fleet.get(&format!("{}/readyz", self.health), None);
@@ -402,14 +464,7 @@ fn a_wallet_whose_own_disk_hangs_reports_it_and_forgets_no_unknown_outcome() {
         let open = scope.spawn(|| wallet.issue(&fleet, "open"));
         // The attempt takes a second; then the unknown outcome is written.
         let bound = Duration::from_secs(1) + NOTICED;
-        while !wallet.missing(&fleet).contains(&json!("disk")) {
-            assert!(since.elapsed() < bound, "{:?}", wallet.missing(&fleet));
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        println!("svc-wallet: not ready after {:?}", since.elapsed());
-        let counted = "svc_wallet_io_timeouts_total{op=\"unresolved\"} ";
-        let counted = metric(&fleet.http, &wallet.health, counted).unwrap();
-        assert_eq!(counted, "1");
+        wallet.notices(&fleet, "unresolved", since, bound);
         line.set(Way::Open);
         until("the ledger answers again", || {
             wallet.missing(&fleet) == [json!("disk")]
@@ -428,4 +483,26 @@ fn a_wallet_whose_own_disk_hangs_reports_it_and_forgets_no_unknown_outcome() {
     let url = format!("{}/v1/balance?account=a&asset=ron", wallet.api);
     let balance = json(&fleet.get(&url, Some(&wallet.token)), 200);
     assert_eq!(balance["amount_minor"], "3", "each once");
+}
+
+#[test]
+fn a_wallet_whose_copy_of_answers_hangs_reports_it_and_takes_writes() {
+    let (fleet, place) = (Fleet::start(), tempfile::tempdir().unwrap());
+    let line = Line::to(&fleet.api_socket("ron-ledger"));
+    let control = place.path().join("control");
+    std::fs::write(&control, "-").unwrap();
+    let wallet = Wallet::start(&fleet, &line, place.path(), &control);
+    until("it writes", || wallet.issue(&fleet, "before") == 200);
+    let switch = Switch::Control(&control);
+    let hanging = Hanging::begin(&switch);
+    let since = Instant::now();
+    // Its entry comes back with the events of the ledger, and is copied.
+    assert_eq!(wallet.issue(&fleet, "during"), 200);
+    wallet.notices(&fleet, "files", since, BUSY + NOTICED);
+    assert_eq!(wallet.issue(&fleet, "meanwhile"), 200);
+    drop(hanging);
+    until("it is ready by itself", || {
+        wallet.missing(&fleet).is_empty()
+    });
+    assert_eq!(wallet.issue(&fleet, "during"), 200, "replayed");
 }
