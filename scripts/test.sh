@@ -29,6 +29,9 @@ cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
 step "unit tests"
 cargo test --release --locked --workspace --lib --bins
 
+step "fuzz targets compile"
+RUSTFLAGS="--cfg fuzzing" cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
+
 [ "${1:-all}" = quick ] && exit 0
 
 step "end-to-end tests"

@@ -6,8 +6,18 @@ use crate::cmd::Cmd;
 use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
-const TARGETS: [&str; 11] = [
-    "request", "chunked", "routing", "json", "unpack", "metrics", "ledger", "token", "form", "kms",
+const TARGETS: [&str; 12] = [
+    "request",
+    "chunked",
+    "routing",
+    "json",
+    "unpack",
+    "metrics",
+    "ledger",
+    "token",
+    "assertion",
+    "form",
+    "kms",
     "columns",
 ];
 

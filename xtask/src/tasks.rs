@@ -258,7 +258,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `form`, `kms`, `columns`",
+        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `assertion`, `form`, `kms`, `columns`",
         length: "10 min per target",
         example: "600",
         args: &[

@@ -11,8 +11,6 @@ use ron_proto::passport::SKEW_S;
 use ron_proto::{Problem, Timestamp};
 use serde_json::{Map, Value};
 
-use crate::revoke::UsedAssertion;
-
 /// Maximum secrets of a client: the one in use, and the next.
 pub const SECRETS_MAX: usize = 2;
 /// Maximum bytes of an assertion.
@@ -206,6 +204,15 @@ pub fn client_keys(text: &str) -> Result<Vec<(Option<String>, VerifyKey)>, Strin
     list.iter().map(read).collect()
 }
 
+/// A client assertion that was used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsedAssertion {
+    pub client: String,
+    pub jti: String,
+    /// When it expires, in Unix seconds.
+    pub until_s: u64,
+}
+
 #[derive(Debug)]
 pub struct Clients {
     clients: BTreeMap<String, Client>,
@@ -357,6 +364,12 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
+    static USED: ron_kernel::LockSpec = ron_kernel::LockSpec {
+        name: "used",
+        rank: 1,
+        guards: "ids of assertions",
+    };
+
     fn secret(client: &str, byte: u8) -> String {
         client_secret::generate(client, &[byte; 32])
     }
@@ -367,7 +380,7 @@ mod tests {
             format!("{hash}{end}").parse().unwrap()
         };
         let key = VerifyKey::Ed25519(Ed25519Key::from_seed(&[5; 32]).public());
-        let memory = Arc::new(ProofCache::new(&crate::topology::ASSERTIONS));
+        let memory = Arc::new(ProofCache::new(&USED));
         let list = vec![
             Client {
                 id: "operator".to_owned(),

@@ -17,10 +17,11 @@ use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
 pub use register::{LOG_DIR, LogPlace, Register};
-pub use store::{RevocationStore, StoreFailed, UsedAssertion};
+pub use store::{RevocationStore, StoreFailed};
 
 use register::{BATCH_MAX, Draft};
 
+use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, ListRow, still_kept};
 use crate::metrics::Metrics;
 use crate::topology::STORE;

@@ -10,6 +10,7 @@ use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
 use rusqlite::Connection;
 
+use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
 
 static MIGRATIONS: [Migration; 1] = [Migration {
@@ -60,15 +61,6 @@ pub struct Row {
     pub by_salt: [u8; revocation_log::SALT_BYTES],
     /// This service's signature.
     pub sig: Vec<u8>,
-}
-
-/// A client assertion that was used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsedAssertion {
-    pub client: String,
-    pub jti: String,
-    /// When it expires, in Unix seconds.
-    pub until_s: u64,
 }
 
 /// A change that was not made, or a read that failed.

@@ -15,8 +15,8 @@ use ron_proto::passport::{ClientRule, JWT_BEARER, OauthError};
 use ron_proto::{Problem, Tenant, b64};
 
 use super::Api;
-use crate::clients::ClientReject;
-use crate::revoke::{RevokeEvent, UsedAssertion};
+use crate::clients::{ClientReject, UsedAssertion};
+use crate::revoke::RevokeEvent;
 
 /// The fields of client authentication, allowed in every form.
 const CLIENT_FIELDS: [&str; 4] = [
