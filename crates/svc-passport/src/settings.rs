@@ -82,7 +82,7 @@ ron_service::settings! {
         "dpop.require_nonce" => require_nonce: bool = "false", restart(Documents);
         /// Signature checks a second that one peer may cause without authentication, in bursts of 512 or more; 0 for
         /// no limit. A peer is an address, a /64 network or a user of this host.
-        "verify.checks_per_second" => checks_per_second: u32 = "2000", range("0", "1000000"), restart(Front);
+        "verify.checks_per_second" => checks_per_second: u32 = "10000", range("0", "1000000"), restart(Front);
         /// Threads that issue; 0 means one per core, at most 8.
         "issue.workers" => workers: usize = "0", range("0", "64"), restart(Threads);
         /// Grants waiting for a signature; full means 429.
