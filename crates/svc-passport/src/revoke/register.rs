@@ -113,7 +113,7 @@ impl Register {
                 count = unlogged.len()
             );
             log.append(&leaves(&unlogged)).map_err(|e| unfinished(&e))?;
-            view = applied(&view, unlogged).map_err(|event| RegisterRefused::Missing {
+            view = applied(view, unlogged).map_err(|event| RegisterRefused::Missing {
                 event,
                 leaves: log.size(),
             })?;
@@ -232,16 +232,17 @@ fn leaves(events: &[RevocationEvent]) -> Vec<Vec<u8>> {
 }
 
 /// The view after further events; the error is the number of the first that is missing.
-fn applied(view: &RevocationView, events: Vec<RevocationEvent>) -> Result<RevocationView, u64> {
-    let mut view = view.clone();
+fn applied(mut view: RevocationView, events: Vec<RevocationEvent>) -> Result<RevocationView, u64> {
     let page = RevocationPage {
         next: events.last().map_or(view.after(), |event| event.seq),
         events,
         current_epoch: view.epoch().max(EPOCH_FIRST),
         checkpoint: String::new(),
     };
-    let done = view.apply(&page, true, 0);
-    done.map(|()| view.clone()).map_err(|_| view.after() + 1)
+    match view.apply(&page, true, 0) {
+        Ok(()) => Ok(view),
+        Err(_) => Err(view.after() + 1),
+    }
 }
 
 /// Checks all rows: the view of those with a leaf, and the events without one, which this service has signed.
@@ -266,7 +267,7 @@ pub fn compare(
         let (logged, rest): (Vec<Row>, Vec<Row>) =
             rows.into_iter().partition(|row| row.event.seq <= size);
         let logged = logged.into_iter().map(|row| row.event).collect();
-        view = applied(&view, logged).map_err(missing)?;
+        view = applied(view, logged).map_err(missing)?;
         for row in rest {
             let expected = size + 1 + unlogged.len() as u64;
             let own = row.event.seq == expected && is_own(&row, key);

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use ron_auth::RevocationView;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{CrashMode, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
-use ron_kernel::OsRandom;
+use ron_kernel::{OsRandom, SystemClock};
 use ron_proto::passport::Revoked;
 use ron_tlog::note::Ed25519NoteSigner;
 
-use super::register::{Draft, LogPlace, Register, RegisterRefused};
+use super::PAGE_MAX;
+use super::register::{BATCH_MAX, Draft, LogPlace, Register, RegisterRefused};
 use super::store::RevocationStore;
 
 const ORIGIN: &str = "http://i/revocations";
@@ -105,6 +106,48 @@ fn events_are_numbered_kept_and_paged() {
     let end = register.page(3, 5).unwrap();
     assert_eq!((end.events.len(), end.next), (0, 3));
     assert_eq!(register.page(u64::MAX, 5).unwrap().events.len(), 0);
+}
+
+/// Bytes of memory that this process uses.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = pages.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// With `RON_LIVE_REVOCATIONS=100000`, figures of `docs/bench/passport.md`.
+#[test]
+fn a_start_reads_many_live_revocations() {
+    let count = ron_files::trial::number("RON_LIVE_REVOCATIONS", 2_500);
+    let dir = tempfile::tempdir().unwrap();
+    let (mut register, _) = open(dir.path()).unwrap();
+    let name = |n: u64| format!("{n:040}");
+    let all = (0..count).map(|n| Revoked::Jti {
+        jti: name(n),
+        until: u64::MAX,
+    });
+    let all: Vec<Revoked> = all.collect();
+    for some in all.chunks(BATCH_MAX) {
+        record(&mut register, some);
+    }
+    drop(register);
+    let (before, clock) = (resident(), SystemClock::shared());
+    let begun = clock.now();
+    let (register, view) = open(dir.path()).unwrap();
+    let start = clock.now() - begun;
+    let memory = resident().saturating_sub(before);
+    assert_eq!(view.len() as u64, count);
+    assert!((0..count).all(|n| view.jtis_of(&name(n)).count() == 1));
+    let begun = clock.now();
+    let next = RevocationView::clone(&view);
+    let copied = clock.now() - begun;
+    assert_eq!(next, view);
+    let page = register.page(0, 1).unwrap();
+    assert_eq!(page.events.len(), PAGE_MAX);
+    let page = serde_json::to_vec(&page).unwrap().len();
+    println!(
+        "{count}: start {start:?}, {memory} bytes of memory, copy {copied:?}, a page of {page} bytes"
+    );
 }
 
 #[test]
