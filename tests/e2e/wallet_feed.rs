@@ -264,6 +264,19 @@ impl Drop for Locked {
     }
 }
 
+/// A read that needs more than the projection has is refused, and is no failure of the ledger.
+fn not_yet_in_the_history(rig: &Rig) {
+    let failures = || rig.wallet_metric("svc_wallet_upstream_fail_total{svc=\"ron-ledger\"}");
+    let behind =
+        "svc_wallet_upstream_calls_total{op=\"read\",outcome=\"behind\",svc=\"ron-ledger\"}";
+    let (failed, known) = (failures(), rig.balance("a")["as_of_seq"].clone());
+    let reply = rig.get(&format!("/v1/account/a/history?min_seq={known}"));
+    assert_eq!((reply.status, code(&reply)), (503, "unavailable".into()));
+    let detail = json(&reply, 503)["detail"].to_string();
+    assert!(detail.contains("the history is at entry"), "{detail}");
+    assert_eq!((failures(), rig.wallet_metric(behind)), (failed, 1));
+}
+
 #[test]
 fn a_projection_that_stands_still_slows_writes_and_catches_up() {
     let rig = Rig::start();
@@ -310,6 +323,7 @@ fn a_projection_that_stands_still_slows_writes_and_catches_up() {
     let statement =
         format!("/v1/account/a/statement?asset=ron&from=2020-01-01T00:00:00Z&until={before}");
     assert_eq!(json(&rig.get(&statement), 200)["closing_minor"], "0");
+    not_yet_in_the_history(&rig);
     drop(lock);
     until("the projection catches up", || {
         !degraded().contains("projection")

@@ -250,6 +250,9 @@ fn a_bad_receiver_delays_its_own_messages_only_and_can_be_resumed() {
     });
     let doc = webhook(&rig, "bad");
     assert!(doc["failure"].as_str().unwrap().contains("500"), "{doc}");
+    // The alert for an endpoint that fails needs this series.
+    let failed = "svc_wallet_webhook_attempts_total{endpoint=\"bad\",result=\"failed\"}";
+    assert!(rig.wallet_metric(failed) > 0);
     let url = format!("http://127.0.0.1:{}/readyz", rig.port("svc-wallet") + 5);
     let within = Deadline::within(Duration::from_secs(10));
     let readyz = json(&rig.http.call(Call::get(&url, within)).unwrap(), 200);
@@ -299,6 +302,10 @@ fn a_bad_receiver_delays_its_own_messages_only_and_can_be_resumed() {
     });
     all.extend([lost, later]);
     assert_eq!(bad.sequences(), all);
+    // The receiver knows of a message before the cursor does.
+    until("the cursor follows", || {
+        webhook(&rig, "bad")["after"] == later
+    });
     // A cursor beyond the head is a mistake: it changes nothing.
     let beyond = resume(&rig, "bad", &json!({"after": later + 1}));
     let detail = beyond.problem().unwrap().detail;

@@ -1,7 +1,7 @@
 //! Lists of accounts and assets: also those that never moved money.
 
 use ron_proto::Amount;
-use ron_proto::ledger::{AccountPage, AssetPage, ListedAccount, Sides};
+use ron_proto::ledger::{AccountClass, AccountPage, AssetPage, ListedAccount, Sides};
 use serde_json::{Value, json};
 
 use super::service::{Rig, rig};
@@ -59,10 +59,7 @@ fn lists_have_accounts_without_money_and_all_assets() {
         (Amount(0), Some(Amount(90)))
     );
     assert_eq!(
-        accounts[2]
-            .class
-            .as_ref()
-            .map(ron_proto::ledger::AccountClass::as_str),
+        accounts[2].class.as_ref().map(AccountClass::as_str),
         Some("clearing")
     );
     let paid = &accounts[3].balances[0];
