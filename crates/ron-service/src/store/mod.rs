@@ -77,7 +77,6 @@ impl StoreError {
     /// Names the file that does not open: SQLite's own messages do not.
     #[must_use]
     fn in_file(self, path: &Path) -> Self {
-        use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
         let Self::Sqlite(error) = self else {
             return self;
         };
