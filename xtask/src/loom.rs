@@ -12,13 +12,13 @@ use crate::task::{Args, Failure, Outcome};
 
 /// Models of one crate's protocols, and the mutants that its sources contain.
 pub(crate) struct Part {
-    name: &'static str,
-    sources: &'static [&'static str],
-    package: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) sources: &'static [&'static str],
+    pub(crate) package: &'static str,
     /// The cargo target that contains the models.
-    target: &'static str,
+    pub(crate) target: &'static str,
     /// What the names of all models begin with.
-    prefix: &'static str,
+    pub(crate) prefix: &'static str,
     /// Mutant, and the models that must catch it. A mutant may have several rows.
     pub(crate) mutants: &'static [(&'static str, &'static str)],
 }
@@ -50,7 +50,7 @@ pub(crate) const KERNEL: Part = Part {
     ],
 };
 
-const PARTS: [Part; 4] = [
+pub(crate) const PARTS: [Part; 4] = [
     KERNEL,
     Part {
         name: "wallet",
@@ -146,7 +146,7 @@ impl Part {
         let known = |name: &&String| self.mutants.iter().any(|(known, _)| known == name);
         if let Some(name) = names.iter().find(|name| !known(name)) {
             return Err(Failure(format!(
-                "the mutant `{name}` is in {} but in no row of xtask/src/loom.rs; name the model that catches it",
+                "the mutant `{name}` is in {} but in no row of xtask (loom.rs, sim.rs); name the model that catches it",
                 self.sources.join(" or ")
             )));
         }

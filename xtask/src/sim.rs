@@ -1,23 +1,42 @@
-//! The kernel's models under the simulator: real threads, virtual time, many seeds. Each run is repeated in a second
-//! process, whose traces must be the same, and each mutant must be caught.
+//! The kernel's models and the worlds of `tests/sim` under the simulator: real threads, virtual time, many seeds. Each run
+//! is repeated in a second process, whose traces must be the same, and each mutant must be caught.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::files;
-use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, catches, checked};
+use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, PARTS, Part, catches, checked};
 use crate::task::{Args, Failure, Outcome};
 
 /// Directory of what is built for the simulator, which normal builds do not use.
 const TARGET: &str = "target/sim";
 /// Seeds within which a mutant must be found.
 const MUTANT_SEEDS: &str = "1000";
+/// Operations of a world within which a mutant must be found.
+const MUTANT_OPERATIONS: &str = "10000";
 /// Mutants that models in virtual time catch, beside the rows of the checkers.
 const TIMED: [(&str, &str); 2] = [
     ("hang", "models::timed::calls_that"),
     ("wait", "models::timed::a_sender"),
 ];
+
+/// Services in a simulated world. Rows of a mutant whose source is not named here are beside those of the checkers.
+const WORLD: Part = Part {
+    name: "world",
+    sources: &["crates/ron-http/src"],
+    package: "ron-sim-world",
+    target: "--lib",
+    prefix: "",
+    mutants: &[
+        ("limit", "http::a_quiet"),
+        ("seq", "http::a_drain"),
+        ("place", "http::a_drain"),
+    ],
+};
+
+/// A part and the program that runs it.
+type Built = (&'static Part, PathBuf);
 
 pub fn sim(args: &Args) -> Outcome {
     if (args.is_set("trace") || args.is_set("schedule")) && !args.is_set("seed") {
@@ -26,14 +45,22 @@ pub fn sim(args: &Args) -> Outcome {
         ));
     }
     let start = Instant::now();
-    let names = KERNEL.names()?;
-    let program = KERNEL.build(args, "sim", &names, TARGET)?;
+    // All flags at once: both parts share what is built, and the world has the services of the checkers' models in it.
+    let mut names = WORLD.names()?;
+    for part in &PARTS {
+        names.append(&mut part.names()?);
+    }
+    let mut parts: Vec<Built> = Vec::new();
+    for part in [&KERNEL, &WORLD] {
+        parts.push((part, part.build(args, "sim", &names, TARGET)?));
+    }
     println!("== sim: built in {} s", start.elapsed().as_secs());
     if args.is_set("seed") {
-        return one_seed(args, &program);
+        let mut parts = parts.iter();
+        return parts.try_for_each(|part| one_seed(args, part));
     }
-    let first = models(args, &program, "first")?;
-    let second = models(args, &program, "second")?;
+    let first = models(args, &parts, "first")?;
+    let second = models(args, &parts, "second")?;
     if first != second {
         let lines = first.iter().zip(&second);
         let differ = lines.filter(|(a, b)| a != b).map(|(a, _)| a.as_str());
@@ -47,35 +74,44 @@ pub fn sim(args: &Args) -> Outcome {
     let models: BTreeSet<_> = first.iter().map(|line| line.split(' ').next()).collect();
     let (number, seconds) = (models.len(), start.elapsed().as_secs());
     println!(
-        "== sim: {number} models hold under {seeds} seeds, twice with equal traces, {seconds} s"
+        "== sim: {number} models and worlds hold (models under {seeds} seeds), twice with equal traces, {seconds} s"
     );
-    let wanted = |model: &str| model.contains(args.text("models"));
-    let mutants = KERNEL.mutants.iter().chain(&TIMED);
-    for (name, model) in mutants.filter(|(_, model)| wanted(model)) {
-        let program = checked(args, &program, MUTANT_SECONDS).env("RON_SIM_SEEDS", MUTANT_SEEDS);
-        catches("sim", program, name, model)?;
+    let wanted = |(_, model): &&(&str, &str)| model.contains(args.text("models"));
+    for (part, program) in &parts {
+        let timed: &[_] = if part.package == KERNEL.package {
+            &TIMED
+        } else {
+            &[]
+        };
+        for (name, model) in part.mutants.iter().chain(timed).filter(wanted) {
+            let program = checked(args, program, MUTANT_SECONDS)
+                .env("RON_SIM_SEEDS", MUTANT_SEEDS)
+                .env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS);
+            catches("sim", program, name, model)?;
+        }
     }
     Ok(())
 }
 
-/// Runs the models under one seed, with their output.
-fn one_seed(args: &Args, program: &Path) -> Outcome {
-    let filter = format!("models::{}", args.text("models"));
+/// Runs the models of a part under one seed, with their output.
+fn one_seed(args: &Args, (part, program): &Built) -> Outcome {
     checked(args, program, MODELS_SECONDS)
         .args(["--test-threads", "1", "--nocapture"])
-        .arg(filter)
+        .arg(format!("{}{}", part.prefix, args.text("models")))
         .run()
 }
 
 /// Runs the models; a line for each, with the hash of its traces.
-fn models(args: &Args, program: &Path, name: &str) -> Outcome<Vec<String>> {
+fn models(args: &Args, parts: &[Built], name: &str) -> Outcome<Vec<String>> {
     let file = files::root().join(TARGET).join(format!("hashes-{name}"));
     files::write(&file, "")?;
-    checked(args, program, MODELS_SECONDS)
-        .env("RON_SIM_HASHES", file.display().to_string())
-        .args(["--test-threads", "2"])
-        .arg(format!("models::{}", args.text("models")))
-        .run()?;
+    for (part, program) in parts {
+        checked(args, program, MODELS_SECONDS)
+            .env("RON_SIM_HASHES", file.display().to_string())
+            .args(["--test-threads", "2"])
+            .arg(format!("{}{}", part.prefix, args.text("models")))
+            .run()?;
+    }
     let mut lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();
     lines.sort();
     // A wrong name must not look like models that hold.

@@ -129,6 +129,27 @@ fn stormy(operations: &Operations) {
 /// Calls of each of these worlds in the test command.
 const OPERATIONS: u64 = 1_200;
 
+/// A single client, whose requests are never answered: no other traffic wakes the thread that has to notice it.
+fn quiet(operations: &Operations) {
+    let net = SimNet::new(Weather::default());
+    let server = Server::start(&net);
+    let mut client = clients::Client::new(net.host(client_ip(0)), 0);
+    for _ in 0..CALLS {
+        let asked = client.ask(&server, Kind::Never, 700 + below(900), 0);
+        operations.add();
+        asked.check(&server);
+        asked.check_answered(&server);
+    }
+    drop(client);
+    server.drain();
+    server.check_empty(&net);
+}
+
+#[test]
+fn a_quiet_front_answers_at_the_deadline() {
+    explore_services(OPERATIONS / 4, quiet);
+}
+
 #[test]
 fn a_drain_loses_no_answer() {
     explore_services(OPERATIONS, calm);
