@@ -1,42 +1,61 @@
-//! The kernel's models and the worlds of `tests/sim` under the simulator: real threads, virtual time, many seeds. Each run
-//! is repeated in a second process, whose traces must be the same, and each mutant must be caught.
+//! The kernel's models and the worlds of tests/sim under the simulator: real threads, virtual time, many seeds. Each run is
+//! repeated in a second process, whose traces must be the same, and each mutant must be caught.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::files;
-use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, PARTS, Part, catches, checked};
+use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
 use crate::task::{Args, Failure, Outcome};
 
 /// Directory of what is built for the simulator, which normal builds do not use.
 const TARGET: &str = "target/sim";
 /// Seeds within which a mutant must be found.
 const MUTANT_SEEDS: &str = "1000";
-/// Operations of a world within which a mutant must be found.
-const MUTANT_OPERATIONS: &str = "10000";
 /// Mutants that models in virtual time catch, beside the rows of the checkers.
 const TIMED: [(&str, &str); 2] = [
     ("hang", "models::timed::calls_that"),
     ("wait", "models::timed::a_sender"),
 ];
 
-/// Services in a simulated world. Rows of a mutant whose source is not named here are beside those of the checkers.
-const WORLD: Part = Part {
+/// Operations of a world within which a mutant must be found.
+const MUTANT_OPERATIONS: &str = "10000";
+
+/// The worlds. Mutants of the kernel and of ron-tlog that have models are found here once more.
+pub(crate) const WORLD: Part = Part {
     name: "world",
-    sources: &["crates/ron-http/src"],
+    sources: &[
+        "crates/ron-http/src",
+        "crates/ron-kernel/src",
+        "crates/ron-ledger/src",
+        "crates/ron-tlog/src/append",
+    ],
     package: "ron-sim-world",
     target: "--lib",
     prefix: "",
     mutants: &[
+        ("early", "ledger::a_fault_at_any"),
+        ("flush", "ledger::a_fault_at_any"),
+        ("keys", "ledger::what_is"),
+        ("spill", "ledger::what_is"),
+        ("undo", "ledger::a_fault_at_any"),
+        ("nonce", "ledger::what_is"),
+        ("cursor", "ledger::what_is"),
+        ("queue", "ledger::what_is"),
+        ("reply", "ledger::what_is"),
+        ("drain", "ledger::what_is"),
         ("limit", "http::a_quiet"),
         ("seq", "http::a_drain"),
         ("place", "http::a_drain"),
     ],
 };
 
-/// A part and the program that runs it.
-type Built = (&'static Part, PathBuf);
+/// The programs of a run: the kernel's models and the worlds.
+struct Programs {
+    kernel: PathBuf,
+    world: PathBuf,
+}
 
 pub fn sim(args: &Args) -> Outcome {
     if (args.is_set("trace") || args.is_set("schedule")) && !args.is_set("seed") {
@@ -45,22 +64,17 @@ pub fn sim(args: &Args) -> Outcome {
         ));
     }
     let start = Instant::now();
-    // All flags at once: both parts share what is built, and the world has the services of the checkers' models in it.
-    let mut names = WORLD.names()?;
-    for part in &PARTS {
-        names.append(&mut part.names()?);
-    }
-    let mut parts: Vec<Built> = Vec::new();
-    for part in [&KERNEL, &WORLD] {
-        parts.push((part, part.build(args, "sim", &names, TARGET)?));
-    }
+    let names = all_names()?;
+    let programs = Programs {
+        kernel: KERNEL.build(args, "sim", &names, TARGET)?,
+        world: WORLD.build(args, "sim", &names, TARGET)?,
+    };
     println!("== sim: built in {} s", start.elapsed().as_secs());
     if args.is_set("seed") {
-        let mut parts = parts.iter();
-        return parts.try_for_each(|part| one_seed(args, part));
+        return one_seed(args, &programs);
     }
-    let first = models(args, &parts, "first")?;
-    let second = models(args, &parts, "second")?;
+    let first = models(args, &programs, "first")?;
+    let second = models(args, &programs, "second")?;
     if first != second {
         let lines = first.iter().zip(&second);
         let differ = lines.filter(|(a, b)| a != b).map(|(a, _)| a.as_str());
@@ -74,42 +88,56 @@ pub fn sim(args: &Args) -> Outcome {
     let models: BTreeSet<_> = first.iter().map(|line| line.split(' ').next()).collect();
     let (number, seconds) = (models.len(), start.elapsed().as_secs());
     println!(
-        "== sim: {number} models and worlds hold (models under {seeds} seeds), twice with equal traces, {seconds} s"
+        "== sim: {number} models and worlds hold, models under {seeds} seeds, twice with equal traces, {seconds} s"
     );
-    let wanted = |(_, model): &&(&str, &str)| model.contains(args.text("models"));
-    for (part, program) in &parts {
-        let timed: &[_] = if part.package == KERNEL.package {
-            &TIMED
-        } else {
-            &[]
-        };
-        for (name, model) in part.mutants.iter().chain(timed).filter(wanted) {
-            let program = checked(args, program, MUTANT_SECONDS)
-                .env("RON_SIM_SEEDS", MUTANT_SEEDS)
-                .env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS);
-            catches("sim", program, name, model)?;
-        }
+    let wanted = |model: &str| model.contains(args.text("models"));
+    let mutants = KERNEL.mutants.iter().chain(&TIMED);
+    for (name, model) in mutants.filter(|(_, model)| wanted(model)) {
+        let program = checked(args, &programs.kernel, MUTANT_SECONDS);
+        catches(
+            "sim",
+            program.env("RON_SIM_SEEDS", MUTANT_SEEDS),
+            name,
+            model,
+        )?;
+    }
+    for (name, world) in WORLD.mutants.iter().filter(|(_, world)| wanted(world)) {
+        let program = checked(args, &programs.world, MUTANT_SECONDS);
+        let program = program.env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS);
+        catches("sim", program, name, world)?;
     }
     Ok(())
 }
 
-/// Runs the models of a part under one seed, with their output.
-fn one_seed(args: &Args, (part, program): &Built) -> Outcome {
-    checked(args, program, MODELS_SECONDS)
-        .args(["--test-threads", "1", "--nocapture"])
-        .arg(format!("{}{}", part.prefix, args.text("models")))
-        .run()
+/// Each program with the filter of its tests.
+fn parts<'p>(args: &Args, programs: &'p Programs) -> [(&'p Path, String); 2] {
+    let filter = args.text("models");
+    [
+        (&programs.kernel, format!("{}{filter}", KERNEL.prefix)),
+        (&programs.world, filter.to_owned()),
+    ]
 }
 
-/// Runs the models; a line for each, with the hash of its traces.
-fn models(args: &Args, parts: &[Built], name: &str) -> Outcome<Vec<String>> {
+/// Runs the models and worlds under one seed, with their output.
+fn one_seed(args: &Args, programs: &Programs) -> Outcome {
+    for (program, filter) in parts(args, programs) {
+        checked(args, program, MODELS_SECONDS)
+            .args(["--test-threads", "1", "--nocapture"])
+            .arg(filter)
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Runs the models and worlds; a line for each, with the hash of its traces.
+fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> {
     let file = files::root().join(TARGET).join(format!("hashes-{name}"));
     files::write(&file, "")?;
-    for (part, program) in parts {
+    for (program, filter) in parts(args, programs) {
         checked(args, program, MODELS_SECONDS)
             .env("RON_SIM_HASHES", file.display().to_string())
             .args(["--test-threads", "2"])
-            .arg(format!("{}{}", part.prefix, args.text("models")))
+            .arg(filter)
             .run()?;
     }
     let mut lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();

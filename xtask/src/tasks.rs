@@ -108,12 +108,12 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "sim",
         group: Group::Step("simulation"),
-        shows: "the kernel's models, and services over a simulated network and disk, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
+        shows: "the kernel's models, the ledger on a simulated disk with faults, power cuts and kills, wallet and ledger on a simulated network, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
         length: "20 s, and 2 min cold",
-        longer: Some(("--seeds 20000", "15 min")),
+        longer: Some(("--seeds 20000 --operations 100000", "30 min")),
         args: &[
-            "--seeds=200 RON_SIM_SEEDS : seeds of each model of the kernel",
-            "--operations= RON_SIM_OPERATIONS : operations of each world; by default as many as the test command needs",
+            "--seeds=200 RON_SIM_SEEDS : seeds of each model",
+            "--operations=2000 RON_SIM_OPERATIONS : operations of each world",
             "--seed= RON_SIM_SEED : this seed alone, with its output and without mutants",
             "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
             "--trace RON_SIM_TRACE : print the time line of that seed",

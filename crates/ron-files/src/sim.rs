@@ -341,6 +341,20 @@ impl SimDisk {
         state.durable_names.insert(path.to_owned(), inode);
     }
 
+    /// Turns a bit over, on the disk and for open files, as bit rot does. `at` is below the file's length.
+    pub fn flip(&self, path: &Path, at: u64, bit: u32) {
+        let mut state = self.0.lock();
+        let inode = state.names.get(path).copied();
+        let Some(file) = inode.and_then(|inode| state.inodes.get_mut(&inode)) else {
+            return;
+        };
+        for bytes in [&mut file.visible, &mut file.durable] {
+            if let Some(byte) = bytes.get_mut(at as usize) {
+                *byte ^= 1 << bit;
+            }
+        }
+    }
+
     fn handle(&self, inode: u64, boot: u64) -> Arc<dyn DiskFile> {
         Arc::new(SimFile {
             disk: self.clone(),
@@ -575,6 +589,18 @@ mod tests {
         disk.crash(CrashMode::LoseAll);
         assert_eq!(disk.peek(&path()), Some(b"safe".to_vec()));
         assert!(file.len().is_err(), "handles do not survive the machine");
+    }
+
+    #[test]
+    fn a_bit_turns_over_in_open_files_and_on_the_disk() {
+        let disk = with_two_writes();
+        let file = disk.open_read(&path()).expect("open");
+        disk.flip(&path(), 0, 1);
+        let mut first = [0; 4];
+        file.read_at(0, &mut first).expect("read");
+        assert_eq!(&first, b"qafe");
+        disk.crash(CrashMode::LoseAll);
+        assert_eq!(disk.peek(&path()), Some(b"qafe".to_vec()));
     }
 
     #[test]

@@ -376,6 +376,13 @@ impl Engine {
             e => CommitError::Unknown(e),
         })?;
         assert_eq!(index, first, "sequence and log index are one number");
+        #[cfg(mutant = "keys")] // state before keys
+        if ron_kernel::mutant("keys") {
+            let keys = batch.delta.keys().to_vec();
+            self.shared.state.write().apply(batch.delta, last, ts);
+            self.shared.keys.insert(&keys);
+            return Ok(());
+        }
         // Keys before state: a reader that sees an entry in the state also finds its key.
         self.shared.keys.insert(batch.delta.keys());
         self.shared.state.write().apply(batch.delta, last, ts);
@@ -448,6 +455,11 @@ impl Snapshotter {
             job.keys_from,
             job.frozen.seq(),
         )?;
+        #[cfg(mutant = "spill")] // the snapshot does not name the keys that were spilled for it
+        let keys = match ron_kernel::mutant("spill") {
+            true => keys[..keys.len().saturating_sub(1)].to_vec(),
+            false => keys,
+        };
         snapshot::write(
             &*self.disk,
             &self.dir,

@@ -347,6 +347,15 @@ impl Overlay<'_> {
             }
             None => (1, false),
         };
+        #[cfg(mutant = "nonce")] // compared with the state before the batch
+        let expected = match ron_kernel::mutant("nonce") {
+            true => {
+                from.and_then(|ix| self.state.account_at(ix))
+                    .map_or(0, |row| row.nonce)
+                    + 1
+            }
+            false => expected,
+        };
         if d.nonce.map_or(required, |n| n != expected) {
             return no(Refusal::NonceConflict { expected });
         }

@@ -156,6 +156,10 @@ impl KeyIndex {
     /// Returns the keys that were set aside to memory after a failed spill.
     pub fn undo_spill(&self) {
         let mut recent = self.recent.write();
+        #[cfg(mutant = "undo")] // they are in no file and no longer in memory
+        if ron_kernel::mutant("undo") {
+            recent.spilling = None;
+        }
         if let Some(back) = recent.spilling.take() {
             for (key, seq) in back.sorted() {
                 recent.now.insert(key, seq);

@@ -3,8 +3,8 @@
 //! ```text
 //! sealed file of kind KEYS: from u64 | to u64 | count u64 | records 24 bytes each: key hash 16, seq 8
 //! ```
-//! Covers the keys of entries `from..=to`. Memory holds a filter (12 bits per key) and every 128th
-//! hash.
+//! Covers the keys of entries `from..=to`. Memory holds a filter (12 bits per key), and of every 128 records the first hash
+//! and a checksum: a record that rotted must not be missed, because its key would be decided again.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ const KIND: Kind = Kind {
 /// Bytes of the content before the first record.
 const HEADER: usize = 24;
 const RECORD: usize = 24;
-/// Bytes that a merge reads at once.
-const PIECE: usize = 1 << 18;
 /// Records between two hashes kept in memory: one lookup reads 3 KiB.
 const STRIDE: usize = 128;
+/// Records that a merge reads at once.
+const PIECE: usize = 64 * STRIDE;
 
 /// What a segment covers, and the hash of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,54 @@ pub struct Segment {
     count: usize,
     file: Arc<dyn DiskFile>,
     filter: Filter,
-    /// The first eight bytes of every 128th hash.
-    fence: Vec<u64>,
+    fences: Fences,
+}
+
+/// What memory knows of every 128 records.
+#[derive(Debug)]
+struct Fences {
+    /// The first eight bytes of the first hash.
+    first: Vec<u64>,
+    /// Checksums of the records.
+    sums: Vec<u64>,
+    /// The records since the last checksum.
+    open: Vec<u8>,
+}
+
+impl Fences {
+    fn with_capacity(count: usize) -> Self {
+        let strides = count.div_ceil(STRIDE);
+        Self {
+            first: Vec::with_capacity(strides),
+            sums: Vec::with_capacity(strides),
+            open: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, key: &KeyHash, seq: u64) {
+        if self.open.is_empty() {
+            self.first.push(prefix(key));
+        }
+        self.open.extend_from_slice(key);
+        self.open.extend_from_slice(&seq.to_be_bytes());
+        if self.open.len() == STRIDE * RECORD {
+            self.close();
+        }
+    }
+
+    /// After the last record.
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.sums.push(checksum(&self.open));
+        }
+        self.open = Vec::new();
+    }
+}
+
+fn checksum(records: &[u8]) -> u64 {
+    let hash = ron_crypto::hash::blake3(records);
+    let (first, _) = hash.split_at(8);
+    first.iter().fold(0, |sum, b| sum << 8 | u64::from(*b))
 }
 
 /// Writes records in ascending order to a file.
@@ -63,7 +109,7 @@ struct Builder<'a> {
     from: u64,
     to: u64,
     filter: Filter,
-    fence: Vec<u64>,
+    fences: Fences,
     count: usize,
 }
 
@@ -100,34 +146,29 @@ impl<'a> Builder<'a> {
             from,
             to,
             filter: Filter::with_capacity(count),
-            fence: Vec::with_capacity(count / STRIDE + 1),
+            fences: Fences::with_capacity(count),
             count: 0,
         })
     }
 
-    fn finish(self) -> io::Result<Segment> {
+    fn finish(mut self) -> io::Result<Segment> {
+        self.fences.close();
         let (from, to, hash) = (self.from, self.to, self.out.finish()?);
         Ok(Segment {
             id: SegmentId { from, to, hash },
             count: self.count,
             file: self.disk.open_read(&self.path)?,
             filter: self.filter,
-            fence: self.fence,
+            fences: self.fences,
         })
     }
 
     fn push(&mut self, key: &KeyHash, seq: u64) -> io::Result<()> {
-        self.note(key);
+        self.filter.insert(key);
+        self.fences.push(key, seq);
+        self.count += 1;
         self.out.put(key)?;
         self.out.put(&seq.to_be_bytes())
-    }
-
-    fn note(&mut self, key: &KeyHash) {
-        self.filter.insert(key);
-        if self.count.is_multiple_of(STRIDE) {
-            self.fence.push(prefix(key));
-        }
-        self.count += 1;
     }
 }
 
@@ -182,21 +223,20 @@ impl Segment {
         let records = records.ok_or_else(|| sealed.damaged(0, "it has half a record"))?;
         let count = records.len() / RECORD;
         let mut filter = Filter::with_capacity(count);
-        let mut fence = Vec::with_capacity(count / STRIDE + 1);
-        for (i, r) in records.chunks_exact(RECORD).enumerate() {
-            let (key, _) = record(r);
+        let mut fences = Fences::with_capacity(count);
+        for r in records.chunks_exact(RECORD) {
+            let (key, seq) = record(r);
             filter.insert(&key);
-            if i % STRIDE == 0 {
-                fence.push(prefix(&key));
-            }
+            fences.push(&key, seq);
         }
+        fences.close();
         let file = disk.open_read(&path).map_err(FileError::io(&path))?;
         Ok(Self {
             id,
             count,
             file,
             filter,
-            fence,
+            fences,
         })
     }
 
@@ -214,7 +254,7 @@ impl Segment {
 
     /// Memory used, in bytes.
     pub const fn memory(&self) -> usize {
-        self.filter.bytes() + self.fence.len() * 8
+        self.filter.bytes() + (self.fences.first.len() + self.fences.sums.len()) * 8
     }
 
     /// The sequence of a key. Reads the file only when the filter says that the key may be there.
@@ -224,11 +264,12 @@ impl Segment {
         }
         // Hashes with the same first eight bytes may straddle a fence, so start one stride earlier.
         let want = prefix(key);
-        let mut stride = self.fence.partition_point(|f| *f < want).saturating_sub(1);
+        let fence = &self.fences.first;
+        let mut stride = fence.partition_point(|f| *f < want).saturating_sub(1);
         let mut buf = [0u8; STRIDE * RECORD];
-        while stride < self.fence.len() && self.fence[stride] <= want {
+        while stride < fence.len() && fence[stride] <= want {
             let n = (self.count - stride * STRIDE).min(STRIDE);
-            self.read(stride * STRIDE, &mut buf[..n * RECORD])?;
+            self.read(stride, &mut buf[..n * RECORD])?;
             let block = &buf[..n * RECORD];
             if let Some(r) = block.chunks_exact(RECORD).find(|r| r[..16] == *key) {
                 return Ok(Some(record(r).1));
@@ -238,24 +279,31 @@ impl Segment {
         Ok(None)
     }
 
-    /// Fills `buf` with the records from number `first` on.
-    fn read(&self, first: usize, mut buf: &mut [u8]) -> io::Result<()> {
-        let mut at = Sealed::CONTENT + (HEADER + first * RECORD) as u64;
-        while !buf.is_empty() {
-            match self.file.read_at(at, buf)? {
+    /// Fills `buf` with the records from this stride on, up to the end of another or of the file.
+    fn read(&self, stride: usize, buf: &mut [u8]) -> io::Result<()> {
+        let mut at = Sealed::CONTENT + (HEADER + stride * STRIDE * RECORD) as u64;
+        let mut rest = &mut *buf;
+        while !rest.is_empty() {
+            match self.file.read_at(at, rest)? {
                 0 => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::UnexpectedEof,
-                        "a key file ends too early",
-                    ));
+                    let why = "a key file ends too early";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
                 }
                 n => {
                     at += n as u64;
-                    buf = &mut buf[n..];
+                    rest = &mut rest[n..];
                 }
             }
         }
-        Ok(())
+        let mut read = buf.chunks(STRIDE * RECORD).zip(&self.fences.sums[stride..]);
+        if read.all(|(records, sum)| checksum(records) == *sum) {
+            return Ok(());
+        }
+        let name = self.id.file_name();
+        Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{name} is damaged; it is rebuilt at the next start"),
+        ))
     }
 }
 
@@ -279,12 +327,12 @@ impl<'a> Cursor<'a> {
 
     fn next(&mut self) -> io::Result<Option<(KeyHash, u64)>> {
         if self.at == self.buffer.len() {
-            let n = (self.of.count - self.next).min(PIECE / RECORD);
+            let n = (self.of.count - self.next).min(PIECE);
             if n == 0 {
                 return Ok(None);
             }
             self.buffer.resize(n * RECORD, 0);
-            self.of.read(self.next, &mut self.buffer)?;
+            self.of.read(self.next / STRIDE, &mut self.buffer)?;
             self.next += n;
             self.at = 0;
         }
@@ -345,6 +393,29 @@ mod tests {
         let records: Vec<_> = (0..1_000).map(|n| (same(n), n)).collect();
         let s = Segment::write(&disk, dir, 0, 999, &records).unwrap();
         assert!((0..1_000).all(|n| s.find(&same(n)).unwrap() == Some(n)));
+    }
+
+    #[test]
+    fn a_record_that_rots_while_the_file_is_open_is_not_missed() {
+        let disk = SimDisk::new();
+        let dir = Path::new("/d");
+        disk.create_dir_all(dir).unwrap();
+        let records = sorted(1..301);
+        let s = Segment::write(&disk, dir, 1, 300, &records).unwrap();
+        let reopened = Segment::open(&disk, dir, s.id()).unwrap();
+        let other = Segment::write(&disk, dir, 301, 302, &sorted(301..303)).unwrap();
+        // In the record number 140, which is in the second 128.
+        let at = Sealed::CONTENT as usize + HEADER + 140 * RECORD;
+        disk.flip(&dir.join(s.id().file_name()), at as u64, 3);
+        for s in [&s, &reopened] {
+            let find = |n: usize| s.find(&records[n].0).map_err(|e| e.kind());
+            assert_eq!(find(140), Err(io::ErrorKind::InvalidData));
+            assert_eq!(find(130), Err(io::ErrorKind::InvalidData));
+            assert_eq!(find(0), Ok(Some(records[0].1)));
+            assert_eq!(find(299), Ok(Some(records[299].1)));
+            let merged = Segment::merge(&disk, dir, s, &other);
+            assert_eq!(merged.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]

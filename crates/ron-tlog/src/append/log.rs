@@ -331,7 +331,18 @@ impl Log {
         let file = &self.filling.active.file;
         file.write_at(self.filling.end, &self.buffer)
             .map_err(failed("writing a batch"))?;
-        file.sync_data().map_err(failed("syncing a batch"))?;
+        let flush = || file.sync_data();
+        #[cfg(mutant = "early")] // acknowledged before it is durable
+        let flush = || match ron_kernel::mutant("early") {
+            true => Ok(()),
+            false => flush(),
+        };
+        #[cfg(mutant = "flush")] // a failed flush counts as done
+        let flush = || match ron_kernel::mutant("flush") {
+            true => flush().or(Ok(())),
+            false => flush(),
+        };
+        flush().map_err(failed("syncing a batch"))?;
         self.filling.end += self.buffer.len() as u64;
         self.head = self.frontier.root();
         Ok(())

@@ -10,6 +10,7 @@ use ron_proto::ledger::{
     AccountDoc, Entry, EntryAnswer, Event, HoldRef, RefusalCode, RequestKey, TrialBalance, TxId,
 };
 
+use super::caller::accounts;
 use crate::model::{Model, is_own};
 
 /// A request that was answered.
@@ -50,6 +51,27 @@ pub struct Known {
     model: Model,
     /// The nonce of an account after an entry, where it changed.
     nonces: BTreeMap<Account, Vec<(u64, u64)>>,
+}
+
+/// Why a ledger is not what its callers know.
+#[derive(Debug)]
+pub enum Difference {
+    /// It says that it cannot tell.
+    Unreadable(String),
+    Other(String),
+}
+
+impl From<String> for Difference {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Unreadable(why) | Self::Other(why)) = self;
+        f.write_str(why)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -94,29 +116,51 @@ impl Book {
     ///
     /// # Errors
     /// The first difference.
-    pub fn compare(&self, ledger: &Ledger) -> Result<u64, String> {
-        let events = all_events(ledger)?;
-        let mut known = self.lock();
-        known.follow(events)?;
-        let calls = std::mem::take(&mut known.calls);
-        for call in &calls {
-            known
-                .check_call(call)
-                .map_err(|why| format!("{why}\n  in {call:#?}"))?;
+    pub fn compare(&self, ledger: &Ledger) -> Result<u64, Difference> {
+        self.follow(ledger)?;
+        // The state may go on meanwhile, because holds end: so each document is compared at its own sequence.
+        let model = self.lock().model.clone();
+        let accounts: Vec<_> = model.accounts().map(|a| ledger.account(a)).collect();
+        let totals: Vec<_> = model.assets().map(|a| ledger.trial_balance(a)).collect();
+        let missing = totals.iter().position(Option::is_none);
+        if let Some(at) = missing {
+            return Err(format!("the asset {:?} is unknown", model.assets().nth(at)).into());
         }
-        let (model, events) = (known.model.clone(), known.events.clone());
-        drop(known);
-        same_state(&model, ledger)?;
+        {
+            let mut known = self.lock();
+            known.accounts.extend(accounts);
+            known.totals.extend(totals.into_iter().flatten());
+        }
+        self.follow(ledger)?;
+        let events = {
+            let mut known = self.lock();
+            let calls = std::mem::take(&mut known.calls);
+            for call in &calls {
+                let checked = known.check_call(call);
+                checked.map_err(|why| format!("{why}\n  in {call:#?}"))?;
+            }
+            known.events.clone()
+        };
+        same_epochs(&model, ledger)?;
         same_keys(&events, ledger)?;
         Ok(events.len() as u64)
     }
+
+    /// Takes the entries that the state has; the log may be ahead of it for a moment.
+    fn follow(&self, ledger: &Ledger) -> Result<(), Difference> {
+        let state = ledger.account(&accounts()[0]).seq;
+        let mut events = all_events(ledger)?;
+        events.truncate(state as usize);
+        Ok(self.lock().follow(events)?)
+    }
 }
 
-fn all_events(ledger: &Ledger) -> Result<Vec<Event>, String> {
+pub fn all_events(ledger: &Ledger) -> Result<Vec<Event>, Difference> {
     let mut events = Vec::new();
     loop {
         let page = ledger.events(events.len() as u64, 1_000);
-        let page = page.map_err(|e| format!("the log cannot be read: {e}"))?;
+        let page =
+            page.map_err(|e| Difference::Unreadable(format!("the log cannot be read: {e}")))?;
         if page.events.is_empty() {
             return Ok(events);
         }
@@ -124,15 +168,8 @@ fn all_events(ledger: &Ledger) -> Result<Vec<Event>, String> {
     }
 }
 
-/// Whatever the model knows, the ledger says too.
-fn same_state(model: &Model, ledger: &Ledger) -> Result<(), String> {
-    for account in model.accounts() {
-        same_account(model, &ledger.account(account))?;
-    }
-    for asset in model.assets() {
-        let totals = ledger.trial_balance(asset);
-        same_totals(model, &totals.ok_or_else(|| format!("{asset} is unknown"))?)?;
-    }
+/// Epochs and reversals are what the model says.
+fn same_epochs(model: &Model, ledger: &Ledger) -> Result<(), String> {
     for (tx, reversed) in model.reversed() {
         let said = ledger.reversed(tx).0;
         if said != reversed {
@@ -151,19 +188,22 @@ fn same_state(model: &Model, ledger: &Ledger) -> Result<(), String> {
 }
 
 /// Each key leads to its entry.
-fn same_keys(events: &[Event], ledger: &Ledger) -> Result<(), String> {
+fn same_keys(events: &[Event], ledger: &Ledger) -> Result<(), Difference> {
+    let unreadable = |e: &dyn std::fmt::Display| Difference::Unreadable(e.to_string());
     for event in events {
         let Some(key) = event.entry.request_key() else {
             continue;
         };
-        match ledger.by_key(key.clone()) {
-            Ok(Some(found)) if found == *event => {}
-            found => return Err(format!("{key:?} leads to {found:?}, not to {event:?}")),
+        let found = ledger.by_key(key.clone()).map_err(|e| unreadable(&e))?;
+        if found.as_ref() != Some(event) {
+            let why = format!("{key:?} leads to {found:?}, not to {event:?}");
+            return Err(Difference::Other(why));
         }
         if let EntryAnswer::Done { txid, .. } = &event.answer {
-            let found = ledger.tx(*txid);
-            if !matches!(&found, Ok(Some(found)) if found == event) {
-                return Err(format!("{txid} leads to {found:?}, not to {event:?}"));
+            let found = ledger.tx(*txid).map_err(|e| unreadable(&e))?;
+            if found.as_ref() != Some(event) {
+                let why = format!("{txid} leads to {found:?}, not to {event:?}");
+                return Err(Difference::Other(why));
             }
         }
     }
@@ -230,6 +270,11 @@ fn same_totals(model: &Model, said: &TrialBalance) -> Result<(), String> {
 }
 
 impl Known {
+    /// The log as far as it was compared.
+    pub fn log(&self) -> Vec<Event> {
+        self.events.clone()
+    }
+
     /// Takes the entries that are new into the model; what callers saw at each sequence is compared on the way.
     fn follow(&mut self, events: Vec<Event>) -> Result<(), String> {
         let before = self.events.len();

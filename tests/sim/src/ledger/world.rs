@@ -17,9 +17,10 @@ use ron_ledger::metrics::Metrics;
 use ron_ledger::topology::TOPOLOGY;
 use ron_ledger::writer::{Notifications, WriterParts, spawn};
 use ron_proto::Timestamp;
+use ron_proto::ledger::Event;
 use ron_sim::{Group, ensure, fault, time};
 
-use super::book::Book;
+use super::book::{Book, Difference, all_events};
 use super::caller::{Caller, Weather, accounts, asset};
 use super::draws::Draws;
 use crate::explore::Operations;
@@ -38,7 +39,7 @@ pub struct Plan {
     pub faults: bool,
     /// The process is killed at any moment, once.
     pub kills: bool,
-    /// A fault at this operation of the disk, counted from the start, instead of at drawn ones.
+    /// A fault at this operation of the disk, counted from the first of all, instead of at drawn ones.
     pub fault_at: Option<(u64, FaultKind)>,
 }
 
@@ -50,44 +51,21 @@ struct Running {
     _notifications: Notifications,
 }
 
-/// How a start of the ledger ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Drained,
-    Killed,
-    /// It did not start, because the disk failed.
-    NotOpened,
-}
-
-pub struct World {
-    plan: Plan,
+/// What a start of the ledger needs.
+#[derive(Clone)]
+struct Starter {
     disk: SimDisk,
-    book: Book,
-    /// Seed of what the program draws.
-    seed: u64,
-    boot: u64,
     snapshot_every: u64,
-    operations: Operations,
+    /// Seed of the salts; differs in each start.
+    salts: u64,
 }
 
-impl World {
-    pub fn new(plan: Plan, operations: &Operations) -> Self {
-        Self {
-            plan,
-            disk: SimDisk::new(),
-            book: Book::default(),
-            seed: fault::random(),
-            boot: 0,
-            snapshot_every: 4 + fault::choose(60),
-            operations: operations.clone(),
-        }
-    }
-
+impl Starter {
     fn open(&self) -> Result<Engine, EngineError> {
         let mut options = EngineOptions::new("sim/ledger");
         options.segment_entries = SEGMENT;
         options.snapshot_every = self.snapshot_every;
-        options.random = Arc::new(SeededRandom::new(self.seed ^ self.boot));
+        options.random = Arc::new(SeededRandom::new(self.salts));
         let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
         let now = Timestamp(SystemClock::shared().unix_ms());
         Engine::open(disk, Path::new("/ledger"), options, now)
@@ -116,6 +94,55 @@ impl World {
             _notifications: notifications,
         })
     }
+}
+
+/// How a start of the ledger ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Drained,
+    Killed,
+    /// It did not start, because the disk failed.
+    NotOpened,
+}
+
+pub struct World {
+    plan: Plan,
+    disk: SimDisk,
+    book: Book,
+    /// Seed of what the program draws.
+    seed: u64,
+    boot: u64,
+    snapshot_every: u64,
+    operations: Operations,
+    /// Whether a fault was planned since the last start of the machine.
+    is_planned: bool,
+}
+
+impl World {
+    pub fn new(plan: Plan, operations: &Operations) -> Self {
+        Self {
+            plan,
+            disk: SimDisk::new(),
+            book: Book::default(),
+            seed: fault::random(),
+            boot: 0,
+            snapshot_every: 4 + fault::choose(60),
+            operations: operations.clone(),
+            is_planned: false,
+        }
+    }
+
+    fn start(&self, group: Group) -> Result<Running, EngineError> {
+        let starter = Starter {
+            disk: self.disk.clone(),
+            snapshot_every: self.snapshot_every,
+            salts: self.seed ^ self.boot,
+        };
+        // Its threads are of the group in which it starts.
+        let started = group.spawn("start", move || starter.start());
+        let started = started.expect("a thread").join();
+        started.expect("nothing is killed while it starts")
+    }
 
     /// Several starts under load, then one without, in which all is compared once more.
     pub fn live(&mut self) {
@@ -129,7 +156,7 @@ impl World {
         }
         self.boot += 1;
         let running = self
-            .start()
+            .start(Group::new("ledger"))
             .unwrap_or_else(|e| panic!("the last start: {e}"));
         self.compare(&running);
         self.drain(&running);
@@ -139,9 +166,8 @@ impl World {
         // Nothing damages files in these worlds, and a snapshot is written whole before the log goes on.
         let skipped = &running.opened.skipped;
         assert_eq!(*skipped, Vec::<String>::new(), "snapshots are not used");
-        if let Err(why) = self.book.compare(&running.ledger) {
-            panic!("{why}");
-        }
+        let compared = self.book.compare(&running.ledger);
+        compared.unwrap_or_else(|why| panic!("after the start: {why}"));
     }
 
     fn drain(&self, running: &Running) {
@@ -151,13 +177,19 @@ impl World {
     }
 
     /// Plans a fault of the disk, mostly soon.
-    fn plan_fault(&self) -> bool {
+    fn plan_fault(&mut self) -> bool {
+        self.is_planned = self.fault_is_planned();
+        self.is_planned
+    }
+
+    fn fault_is_planned(&self) -> bool {
         if let Some((at, kind)) = self.plan.fault_at {
-            let now = self.disk.operations();
-            if at > now {
-                self.disk.fail_after(at - now, kind);
+            let left = at.checked_sub(self.disk.operations());
+            let left = left.filter(|left| *left > 0);
+            if let Some(left) = left {
+                self.disk.fail_after(left, kind);
             }
-            return true;
+            return left.is_some();
         }
         if !self.plan.faults || fault::choose(4) == 0 {
             return false;
@@ -174,8 +206,10 @@ impl World {
 
     /// One start of the ledger, with callers.
     fn under_load(&mut self, kill: bool) -> End {
-        let mut faults = fault::choose(4) == 0 && self.plan_fault();
-        let running = match self.start() {
+        let early = self.plan.fault_at.is_some() || fault::choose(4) == 0;
+        let mut faults = early && self.plan_fault();
+        let group = Group::new("ledger");
+        let running = match self.start(group) {
             Ok(running) => running,
             Err(e) => {
                 assert!(faults, "the start fails without a fault: {e}");
@@ -186,12 +220,11 @@ impl World {
         if self.boot == 1 {
             self.fill(&running);
         }
-        faults = faults || self.plan_fault();
+        faults = faults || (self.plan.fault_at.is_none() && self.plan_fault());
         let weather = Weather {
             faults,
             stopping: Arc::default(),
         };
-        let group = Group::new("ledger");
         let (begin, begun) = Shutdown::pair();
         let load = Load {
             weather: weather.clone(),
@@ -214,6 +247,9 @@ impl World {
         // The end of the callers, or any moment before.
         begun.wait(Deadline::within(ms(20_000)));
         if kill {
+            group.kill();
+            // Its locks stay taken by threads that never run again.
+            std::mem::forget(running);
             return End::Killed;
         }
         weather.stopping.store(true, Ordering::SeqCst);
@@ -273,17 +309,71 @@ impl World {
         }
     }
 
+    /// A start, and then a bit of a file that is another one: while the ledger reads, or before its next start. It is
+    /// noticed, or it stands where nothing is read.
+    pub fn with_rot(&mut self) {
+        self.boot += 1;
+        assert_eq!(self.under_load(false), End::Drained);
+        self.boot += 1;
+        let group = Group::new("ledger");
+        let running = self.start(group).unwrap_or_else(|e| panic!("{e}"));
+        let before = self.book.lock().log();
+        if fault::choose(2) == 0 {
+            self.drain(&running);
+            drop(running);
+            self.rot();
+            self.boot += 1;
+            match self.start(group) {
+                Ok(running) => self.is_right_or_noticed(&running, &before),
+                Err(_noticed) => {}
+            }
+        } else {
+            self.rot();
+            self.is_right_or_noticed(&running, &before);
+        }
+    }
+
+    fn is_right_or_noticed(&self, running: &Running, before: &[Event]) {
+        let after = match all_events(&running.ledger) {
+            Ok(after) => after,
+            Err(_noticed) => return,
+        };
+        assert!(after.starts_with(before), "the log is another one");
+        match self.book.compare(&running.ledger) {
+            Ok(_) | Err(Difference::Unreadable(_)) => {}
+            Err(Difference::Other(why)) => panic!("{why}"),
+        }
+        self.drain(running);
+    }
+
+    fn rot(&self) {
+        let dirs = ["/ledger/log", "/ledger/derived"];
+        let dir = Path::new(dirs[fault::choose(2) as usize]);
+        let names = self.disk.list(dir).expect("the disk is on");
+        let Some(name) = names.get(fault::choose(names.len() as u64) as usize) else {
+            return;
+        };
+        let path = dir.join(name);
+        let bytes = self.disk.peek(&path).map_or(0, |bytes| bytes.len() as u64);
+        if bytes > 0 {
+            self.disk
+                .flip(&path, fault::choose(bytes), fault::choose(8) as u32);
+        }
+    }
+
     /// What happens to the disk between two starts.
-    fn stop_machine(&self, end: End) {
+    fn stop_machine(&mut self, end: End) {
         let torn = self.disk.torn_max().max(1) as u64;
         let mode = match fault::choose(5) {
-            0 if end == End::Drained && !self.disk_is_off() => return,
+            // The machine goes on; a fault that was planned would come later.
+            0 if end == End::Drained && !self.is_planned => return,
             0 | 1 => CrashMode::KeepAll,
             2 => CrashMode::TearLast(fault::choose(torn) as usize),
             3 => CrashMode::HoleInLast(512 * fault::choose(1 + torn / 512) as usize),
             _ => CrashMode::LoseAll,
         };
         self.disk.crash(mode);
+        self.is_planned = false;
     }
 }
 

@@ -158,15 +158,15 @@ fn run(disturbed: bool, operations: &Operations) {
     );
 }
 
-/// Operations of each world in the test command.
-const ENOUGH: u64 = 600;
+/// Seeds of a process: the threads of killed wallets stay until it ends.
+const SEEDS_MAX: u64 = 40;
 
 #[test]
 fn on_a_good_network_callers_the_log_and_the_model_agree() {
-    explore_services(ENOUGH, |operations| run(false, operations));
+    explore_services(SEEDS_MAX, |operations| run(false, operations));
 }
 
 #[test]
 fn over_kills_of_the_wallet_in_any_weather_callers_the_log_and_the_model_agree() {
-    explore_services(ENOUGH, |operations| run(true, operations));
+    explore_services(SEEDS_MAX, |operations| run(true, operations));
 }
