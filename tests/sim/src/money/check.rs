@@ -3,14 +3,16 @@
 use ron_proto::wallet::{ItemOutcome, Operation};
 use ron_sim::ensure;
 
-use super::clients::{ACCOUNTS, Answer, Asked, Client};
+use super::clients::{ACCOUNTS, Answer, Asked, Client, Read};
 use super::model::{End, Model};
 
-pub fn all(auditor: &Client, asked: &[Asked]) {
+pub fn all(auditor: &Client, asked: &[Asked], reads: &[Read]) {
     let mut model = Model::default();
+    balances_at(&model, 0, reads);
     for event in auditor.log() {
         let applied = model.apply(&event);
         ensure(applied.is_ok(), &format!("{applied:?} at {event:?}"));
+        balances_at(&model, event.seq, reads);
     }
     for request in asked {
         answers_are_equal(request);
@@ -28,6 +30,17 @@ pub fn all(auditor: &Client, asked: &[Asked]) {
         let read = auditor.balance(account);
         let due = (model.balance(account), model.available(account));
         ensure(read == due, &format!("{account} has {read:?}, not {due:?}"));
+    }
+}
+
+/// Balances that were read as of this sequence are those of the model then.
+fn balances_at(model: &Model, seq: u64, reads: &[Read]) {
+    for read in reads.iter().filter(|read| read.seq == seq) {
+        let due = (model.balance(read.account), model.available(read.account));
+        ensure(
+            (read.balance, read.available) == due,
+            &format!("{read:?} is not {due:?}"),
+        );
     }
 }
 

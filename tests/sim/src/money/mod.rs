@@ -114,9 +114,13 @@ impl World {
 
 fn run(disturbed: bool, operations: &Operations) {
     let mut world = World::start();
+    let mut auditor = Client::new(&world.net, world.files, 9, false);
+    if !disturbed {
+        auditor.works_before(time::now() + RECOVERY);
+    }
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let mut client = Client::new(&world.net, world.files, number);
+            let mut client = Client::new(&world.net, world.files, number, !disturbed);
             let name = format!("client-{number}");
             let body = move || {
                 (0..OPERATIONS).for_each(|_| client.act());
@@ -135,13 +139,16 @@ fn run(disturbed: bool, operations: &Operations) {
         .collect();
     // The last fault was at the latest when the clients ended.
     let recovered = recovered.max(time::now() + RECOVERY);
-    let mut auditor = Client::new(&world.net, world.files, 9);
     auditor.works_before(recovered);
     for client in &mut clients {
         client.settle(recovered);
     }
     let asked: Vec<Asked> = clients.iter_mut().flat_map(Client::asked).collect();
-    check::all(&auditor, &asked);
+    let reads: Vec<_> = clients
+        .iter()
+        .flat_map(|client| client.reads.clone())
+        .collect();
+    check::all(&auditor, &asked, &reads);
     world.wallet.check_no_panics();
     world.ledger.check_no_panics();
     world.wallet.stop();
