@@ -225,8 +225,8 @@ impl Client {
     pub fn act(&mut self) {
         let op = self.draw();
         let key = self.begin(op.clone());
-        match below(8) {
-            0 => self.twice_at_once(&key, &op),
+        match below(6) {
+            0 | 3 => self.twice_at_once(&key, &op),
             1 => {
                 // Once, whatever the answer; and again under a new key when there is none.
                 let answer = once(&self.wallet, &key, &op);
