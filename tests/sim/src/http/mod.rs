@@ -41,7 +41,7 @@ fn bad_weather() -> Weather {
         slow_segments: of([0, 50_000, 300_000]),
         slow: ms(of([1, 30, 700]).into()),
         cuts: of([0, 5_000, 60_000]),
-        silences: of([0, 0, 20_000]),
+        half_open: of([0, 0, 20_000]),
         refusals: of([0, 10_000, 100_000]),
     }
 }

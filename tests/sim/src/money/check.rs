@@ -73,13 +73,13 @@ fn agrees(request: &Asked, ends: &[End]) {
             ensure(!done, &format!("refused, and nothing took effect: {text}"));
         }
         Some(Answer::Batch(answer)) => {
-            let told: Vec<End> = answer.results.iter().map(outcome).collect();
+            let known: Vec<End> = answer.results.iter().map(outcome).collect();
             let done = |ends: &[End]| -> Vec<End> {
                 let done = ends.iter().filter(|end| matches!(end, End::Done(_)));
                 done.cloned().collect()
             };
             ensure(
-                done(&told) == done(ends),
+                done(&known) == done(ends),
                 &format!("each item once: {text}"),
             );
         }
@@ -91,21 +91,21 @@ fn agrees(request: &Asked, ends: &[End]) {
 fn is_known(auditor: &Client, request: &Asked) {
     let text = || format!("{request:?}");
     match (auditor.operation(&request.key), &request.answers[0]) {
-        (Operation::Done { receipt, .. }, Answer::Done(told)) => {
+        (Operation::Done { receipt, .. }, Answer::Done(known)) => {
             ensure(
-                receipt == **told,
+                receipt == **known,
                 &format!("another receipt: {receipt:?}, {}", text()),
             );
         }
-        (Operation::Refused { code }, Answer::Refused(told)) => {
+        (Operation::Refused { code }, Answer::Refused(known)) => {
             ensure(
-                code.as_str() == told,
+                code.as_str() == known,
                 &format!("refused by {code}: {}", text()),
             );
         }
-        (Operation::Batch { results }, Answer::Batch(told)) => {
+        (Operation::Batch { results }, Answer::Batch(known)) => {
             ensure(
-                results == told.results,
+                results == known.results,
                 &format!("another batch: {results:?}, {}", text()),
             );
         }

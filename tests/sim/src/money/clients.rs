@@ -262,11 +262,11 @@ impl Client {
             ensure(!self.calm, "a read has an answer");
             return;
         };
-        let told = self.knows.get(account).copied().unwrap_or(0);
+        let known = self.knows.get(account).copied().unwrap_or(0);
         // Without the ledger an old one may be answered, which says its age.
         let fresh = self.calm || read.stale_ms == 0;
-        let text = format!("{read:?} lacks the change at {told}");
-        ensure(!fresh || read.as_of_seq >= told, &text);
+        let text = format!("{read:?} lacks the change at {known}");
+        ensure(!fresh || read.as_of_seq >= known, &text);
         self.reads.push(Read {
             account,
             seq: read.as_of_seq,

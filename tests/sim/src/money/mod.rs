@@ -42,7 +42,7 @@ fn bad_weather() -> Weather {
         slow_segments: of([0, 20_000, 100_000]),
         slow: ms(of([1, 30, 300]).into()),
         cuts: of([0, 2_000, 20_000]),
-        silences: of([0, 0, 3_000]),
+        half_open: of([0, 0, 3_000]),
         refusals: of([0, 5_000, 50_000]),
     }
 }
@@ -52,7 +52,7 @@ const GOOD: Weather = Weather {
     slow_segments: 200_000,
     slow: Duration::from_millis(20),
     cuts: 0,
-    silences: 0,
+    half_open: 0,
     refusals: 0,
 };
 
