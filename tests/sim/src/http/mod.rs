@@ -36,7 +36,7 @@ fn ms(ms: u64) -> Duration {
 
 /// What the network does in a run of bad weather.
 fn bad_weather() -> Weather {
-    let mut of = |list: [u32; 3]| list[below(3) as usize];
+    let of = |list: [u32; 3]| list[below(3) as usize];
     Weather {
         slow_segments: of([0, 50_000, 300_000]),
         slow: ms(of([1, 30, 700]).into()),
