@@ -218,7 +218,7 @@ impl World {
         };
         self.compare(&running);
         if self.boot == 1 {
-            self.fill(&running);
+            self.fill(&running, faults);
         }
         faults = faults || (self.plan.fault_at.is_none() && self.plan_fault());
         let weather = Weather {
@@ -266,8 +266,12 @@ impl World {
     }
 
     /// Brings the log near the end of a segment, or anywhere else.
-    fn fill(&self, running: &Running) {
-        let mut caller = self.caller(running, &Weather::default(), 99);
+    fn fill(&self, running: &Running, faults: bool) {
+        let weather = Weather {
+            faults,
+            ..Weather::default()
+        };
+        let mut caller = self.caller(running, &weather, 99);
         let entries = (0..fault::choose(SEGMENT))
             .map(|_| caller.filler())
             .collect();
