@@ -21,6 +21,8 @@ use crate::model::{Together, item_key};
 
 /// Longer than any request may take, also beside a caller that does not run for long.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// An answer takes no longer, because the disk does not hang: a caller that only its deadline wakes was forgotten.
+const PROMPT: Duration = Duration::from_secs(5);
 const EPOCHS: u64 = 4;
 const RECIPIENTS: u64 = 3;
 
@@ -82,8 +84,10 @@ impl Caller {
         let Sent { entries, how } = sent;
         let was_closed = self.ledger.head().closed.is_some();
         let before = self.ledger.head_seq();
+        let begun = time::elapsed();
         let deadline = Deadline::within(PATIENCE);
         let answer = self.ledger.commit(entries.clone(), how, deadline);
+        ensure(time::elapsed() < begun + PROMPT, "an answer comes at once");
         self.note(entries, answer, (before, was_closed));
     }
 

@@ -437,6 +437,10 @@ impl Load {
             if self.done.fetch_add(1, Ordering::SeqCst) >= self.last {
                 self.begin.fire();
             }
+            if caller.draws.below(2) == 0 {
+                let seen = caller.ledger.account(&accounts()[0]).seq;
+                is_found(&caller.ledger, seen, self.weather.faults);
+            }
             self.operations.add();
             caller.step();
             if caller.draws.below(4) == 0 {
