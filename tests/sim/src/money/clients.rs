@@ -255,7 +255,7 @@ impl Client {
     }
 
     /// A balance knows what its reader was told before: its cache is not used after a change.
-    fn read_balance(&mut self, account: &'static str) {
+    pub fn read_balance(&mut self, account: &'static str) {
         let name: Account = account.parse().expect("an account");
         let asset: Asset = ASSET.parse().expect("an asset");
         let Ok(read) = self.wallet.balance(&name, &asset, None, within(CALL)) else {
@@ -383,20 +383,6 @@ impl Client {
             Ok(operation) => operation,
             Err(error) => {
                 ensure(false, &format!("no outcome of {key}: {error}"));
-                unreachable!("the run has ended")
-            }
-        }
-    }
-
-    /// Balance and what is available of it.
-    pub fn balance(&self, account: &str) -> (u128, u128) {
-        let account: Account = account.parse().expect("an account");
-        let asset: Asset = ASSET.parse().expect("an asset");
-        let balance = self.wallet.balance(&account, &asset, None, within(CALL));
-        match balance {
-            Ok(balance) => (balance.amount_minor.0, balance.available_minor.0),
-            Err(error) => {
-                ensure(false, &format!("no balance of {account}: {error}"));
                 unreachable!("the run has ended")
             }
         }

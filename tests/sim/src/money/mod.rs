@@ -158,7 +158,7 @@ fn run(disturbed: bool, operations: &Operations) {
         .iter()
         .flat_map(|client| client.reads.clone())
         .collect();
-    check::all(&auditor, &asked, &reads);
+    check::all(&mut auditor, &asked, reads);
     world.wallet.check_no_panics();
     world.ledger.check_no_panics();
     world.wallet.stop();
