@@ -26,6 +26,7 @@ const MUTANT_OPERATIONS: &str = "10000";
 pub(crate) const WORLD: Part = Part {
     name: "world",
     sources: &[
+        "crates/ron-http/src",
         "crates/ron-kernel/src",
         "crates/ron-ledger/src",
         "crates/ron-tlog/src/append",
@@ -44,6 +45,9 @@ pub(crate) const WORLD: Part = Part {
         ("queue", "ledger::what_is"),
         ("reply", "ledger::what_is"),
         ("drain", "ledger::what_is"),
+        ("limit", "http::a_quiet"),
+        ("seq", "http::a_drain"),
+        ("place", "http::a_drain"),
     ],
 };
 

@@ -109,8 +109,8 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "sim",
         group: Group::Step("simulation"),
-        shows: "the kernel's models, and the ledger on a simulated disk with faults, power cuts and kills, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
-        length: "20 s, and 2 min cold",
+        shows: "the kernel's models, the ledger on a simulated disk with faults, power cuts and kills, and wallet and ledger on a simulated network, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
+        length: "2 min, and 10 min cold",
         longer: Some(("--seeds 20000 --operations 100000", "30 min")),
         args: &[
             "--seeds=200 RON_SIM_SEEDS : seeds of each model",
@@ -119,7 +119,7 @@ pub const TASKS: &[Task] = &[
             "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
             "--trace RON_SIM_TRACE : print the time line of that seed",
             "--models= : only models whose path contains this",
-            "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
+            "--profile=sim : cargo's profile: `sim` is made for this task, `test` builds for development",
         ],
         run: Run::Steps(sim::sim),
         ..REST

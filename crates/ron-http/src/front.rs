@@ -4,9 +4,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::Watch;
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{

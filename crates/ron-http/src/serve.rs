@@ -3,9 +3,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use ron_kernel::atomic::Ordering;
 use ron_kernel::net::Event;
 use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
 use ron_proto::Problem;

@@ -18,9 +18,9 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use ron_kernel::atomic::{AtomicBool, AtomicU64, Ordering};
 use ron_kernel::net::Readiness;
 use ron_kernel::{Gauge, LockSpec, RankedMutex};
 
@@ -292,6 +292,13 @@ impl Slots {
     /// Matches an answer with its request. While the handler still runs, the answer is only left in
     /// the slot: the worker has the rest of the connection's input to serve afterwards.
     pub(crate) fn answer(&self, ticket: Ticket, response: Response) -> Delivery<'_> {
+        #[cfg(mutant = "seq")] // a late answer counts as that of the connection's present request
+        let ticket = match self.with(ticket.token, |_, state| state.phase) {
+            Some(Phase::Waiting { seq, .. }) if ron_kernel::mutant("seq") => {
+                Ticket { seq, ..ticket }
+            }
+            _ => ticket,
+        };
         self.with(ticket.token, |slot, state| match state.phase {
             Phase::Waiting {
                 seq, inside: true, ..

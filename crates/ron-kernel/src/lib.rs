@@ -16,6 +16,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // this crate wraps them
 
+pub mod atomic;
 pub mod backoff;
 mod beside;
 pub mod breaker;

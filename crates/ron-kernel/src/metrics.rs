@@ -259,12 +259,15 @@ impl Registry {
 
     /// All metrics in the Prometheus text format.
     pub fn render(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail, and families come from this registry alone.
-        for registry in [&self.0.prometheus, &self.0.process] {
-            let _ = TextEncoder::new().encode_utf8(&registry.gather(), &mut out);
-        }
-        out
+        // The library holds its locks over our callbacks; on those another thread would wait in the machine.
+        crate::sync::undivided(|| {
+            let mut out = String::new();
+            // Writing to a String cannot fail, and families come from this registry alone.
+            for registry in [&self.0.prometheus, &self.0.process] {
+                let _ = TextEncoder::new().encode_utf8(&registry.gather(), &mut out);
+            }
+            out
+        })
     }
 
     fn made<M>(&self, name: &str, make: impl FnOnce() -> prometheus::Result<M>) -> M

@@ -1,6 +1,8 @@
 //! The bounded queue: a name, a capacity, one policy when full, and its metrics.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use crate::deadline::Deadline;
 use crate::locks::assert_no_locks;
@@ -37,16 +39,44 @@ fn count(counter: Option<&Counter>, n: u64) {
 #[derive(Debug)]
 pub struct Sender<T> {
     tx: chan::Sender<T>,
-    /// Only for drop-oldest queues: the receiver from which the sender drops the oldest item.
-    oldest: Option<chan::Receiver<T>>,
+    /// Drops what no receiver takes: the oldest item of a full drop-oldest queue, and all items of a closed queue.
+    rest: chan::Receiver<T>,
+    receivers: Weak<Outlet<T>>,
     shared: Arc<Shared>,
 }
 
-/// The receiving half; clones compete for items.
+/// The receiving half; clones compete for items. When the last one is dropped, the queue is closed, and the items in it are
+/// dropped.
 #[derive(Debug)]
 pub struct Receiver<T> {
-    rx: chan::Receiver<T>,
+    rx: Arc<Outlet<T>>,
     shared: Arc<Shared>,
+}
+
+/// Where items leave a queue; the receivers share it. The channel itself stays open, because senders and the metric of the
+/// depth can read it, and it would keep what is in it.
+#[derive(Debug)]
+struct Outlet<T>(chan::Receiver<T>);
+
+impl<T> Drop for Outlet<T> {
+    fn drop(&mut self) {
+        drop_all(&self.0);
+    }
+}
+
+impl<T> Deref for Outlet<T> {
+    type Target = chan::Receiver<T>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// Drops the items of a queue that is closed. A sender looks after its send whether the queue is closed, and the last
+/// receiver closes it before it looks for items: one of the two finds each item.
+fn drop_all<T>(rest: &chan::Receiver<T>) {
+    fence(Ordering::SeqCst);
+    while rest.try_recv().is_ok() {}
 }
 
 /// Why an item was not sent; holds the item.
@@ -104,7 +134,7 @@ pub fn queue<T: Send + 'static>(
     let (tx, rx) = build(spec, capacity, counters);
     #[cfg(not(any(loom, shuttle)))]
     {
-        let depth = rx.rx.clone();
+        let depth = tx.rest.clone();
         metrics.queue_depth(spec.name, move || depth.len() as i64);
     }
     (tx, rx)
@@ -126,14 +156,15 @@ fn build<T>(
         drained: DrainMeter::default(),
         counters,
     });
-    let oldest = (spec.overflow == Overflow::DropOldest).then(|| rx.clone());
+    let outlet = Arc::new(Outlet(rx));
     (
         Sender {
             tx,
-            oldest,
+            rest: outlet.0.clone(),
+            receivers: Arc::downgrade(&outlet),
             shared: shared.clone(),
         },
-        Receiver { rx, shared },
+        Receiver { rx: outlet, shared },
     )
 }
 
@@ -141,7 +172,8 @@ impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
         Self {
             tx: self.tx.clone(),
-            oldest: self.oldest.clone(),
+            rest: self.rest.clone(),
+            receivers: self.receivers.clone(),
             shared: self.shared.clone(),
         }
     }
@@ -169,17 +201,23 @@ impl<T> Sender<T> {
         let mut item = item;
         let mut dropped = 0;
         loop {
+            if self.is_closed() {
+                return Err(SendError::Closed(item));
+            }
             match self.tx.try_send(item) {
-                Ok(()) => return Ok(dropped),
+                Ok(()) => {
+                    self.look_again();
+                    return Ok(dropped);
+                }
                 Err(TrySendError::Disconnected(back)) => return Err(SendError::Closed(back)),
                 Err(TrySendError::Full(back)) => {
-                    let Some(oldest) = &self.oldest else {
+                    if self.shared.spec.overflow != Overflow::DropOldest {
                         count(self.shared.counters.lost.as_ref(), 1);
                         return Err(SendError::Full(back));
-                    };
+                    }
                     // The receiver or another sender may be faster on either side: an item can be
                     // gone already, and the room it leaves can be taken again. Hence the loop.
-                    if oldest.try_recv().is_ok() {
+                    if self.rest.try_recv().is_ok() {
                         dropped += 1;
                         count(self.shared.counters.lost.as_ref(), 1);
                     }
@@ -197,8 +235,14 @@ impl<T> Sender<T> {
             return self.try_send(item);
         }
         assert_no_locks("a send");
+        if self.is_closed() {
+            return Err(SendError::Closed(item));
+        }
         match self.tx.send_deadline(item, deadline.at()) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.look_again();
+                Ok(())
+            }
             Err(SendTimeoutError::Timeout(back)) => {
                 #[cfg(mutant = "wait")] // says yes to an item that found no room
                 if crate::sync::mutant("wait") {
@@ -208,6 +252,19 @@ impl<T> Sender<T> {
                 Err(SendError::Full(back))
             }
             Err(SendTimeoutError::Disconnected(back)) => Err(SendError::Closed(back)),
+        }
+    }
+
+    /// Whether no receiver is left.
+    fn is_closed(&self) -> bool {
+        self.receivers.strong_count() == 0
+    }
+
+    /// After a send: an item that came after the last receiver is dropped.
+    fn look_again(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_closed() {
+            drop_all(&self.rest);
         }
     }
 
@@ -457,6 +514,22 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_queue_without_receivers_is_closed() {
+        let (registry, km) = metrics();
+        let (tx, rx) = queue(&REJECT, 2, &km);
+        let item = Arc::new(());
+        tx.try_send(Arc::clone(&item)).unwrap();
+        drop(rx);
+        assert_eq!(Arc::strong_count(&item), 1, "what is left is dropped");
+        assert!(matches!(tx.try_send(item), Err(SendError::Closed(_))));
+        assert!(
+            registry
+                .render()
+                .contains("t_queue_depth{queue=\"reject\"} 0")
+        );
     }
 
     #[test]

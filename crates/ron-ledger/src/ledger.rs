@@ -54,6 +54,30 @@ pub(crate) struct Job {
     pub(crate) reply: Reply,
 }
 
+/// A job on its way to the writer. Where the writer ends before it takes the job, nothing is done, and the caller is told so.
+pub(crate) struct Queued(Option<Job>);
+
+impl Queued {
+    pub(crate) const fn new(job: Job) -> Self {
+        Self(Some(job))
+    }
+
+    /// Takes the job over; whoever calls it sees to the answer.
+    pub(crate) fn take(mut self) -> Option<Job> {
+        self.0.take()
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(job) = self.0.take() {
+            (job.reply)(Err(SubmitError::Unable(STOPPING.to_owned())));
+        }
+    }
+}
+
+const STOPPING: &str = "the ledger is stopping";
+
 /// Whether the writer accepts work; one state for all threads.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -118,7 +142,7 @@ pub(crate) const BROKEN: u8 = 2;
 #[derive(Clone)]
 pub struct Ledger {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) commits: Sender<Job>,
+    pub(crate) commits: Sender<Queued>,
     pub(crate) gate: Arc<Gate>,
     /// Gives the salts of private records.
     pub(crate) random: SharedRandom,
@@ -218,20 +242,20 @@ impl Ledger {
             let first = self.replay(&request.ops);
             return reply(first.ok_or(SubmitError::Closed(why)));
         }
-        match self.commits.try_send(Job {
+        let job = Queued::new(Job {
             request,
             deadline,
             reply,
-        }) {
+        });
+        match self.commits.try_send(job) {
             Ok(()) => {}
             Err(SendError::Full(job)) => {
-                (job.reply)(Err(SubmitError::Busy {
-                    retry_after_s: self.commits.retry_after_s(),
-                }));
+                let retry_after_s = self.commits.retry_after_s();
+                if let Some(job) = job.take() {
+                    (job.reply)(Err(SubmitError::Busy { retry_after_s }));
+                }
             }
-            Err(SendError::Closed(job)) => (job.reply)(Err(SubmitError::Unable(
-                "the ledger is stopping".to_owned(),
-            ))),
+            Err(SendError::Closed(job)) => drop(job),
         }
     }
 

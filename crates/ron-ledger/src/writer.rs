@@ -21,7 +21,7 @@ use crate::core::Kind;
 use crate::engine::{CommitError, Committed, Engine, Request, Shared, SnapshotJob, Snapshotter};
 use crate::health::Health;
 use crate::ledger::{
-    BROKEN, Gate, Job, Ledger, POISONED, Reply, SubmitError, answer_all, outcome_label,
+    BROKEN, Gate, Job, Ledger, POISONED, Queued, Reply, SubmitError, answer_all, outcome_label,
 };
 use crate::metrics::Metrics;
 use crate::topology::{
@@ -67,7 +67,7 @@ pub struct WriterParts {
 
 /// The state of the writer thread.
 struct Writer {
-    commits: Receiver<Job>,
+    commits: Receiver<Queued>,
     answers: Sender<Decided>,
     snapshots: Sender<SnapshotJob>,
     snapshotter: Snapshotter,
@@ -142,13 +142,13 @@ impl Writer {
                 .commits
                 .recv(&ctx.shutdown, Deadline::within(self.pause(&engine)))
             {
-                Recv::Item(job) => self.tick(&mut engine, Some(job)),
+                Recv::Item(job) => self.tick(&mut engine, job.take()),
                 Recv::Timeout => self.tick(&mut engine, None),
                 Recv::Shutdown | Recv::Closed => break,
             }
         }
         while let Some(job) = self.commits.try_recv() {
-            self.tick(&mut engine, Some(job));
+            self.tick(&mut engine, job.take());
         }
         self.last_snapshot(&mut engine);
         // The queue also closes when an embedder drops its handles before it drains.
@@ -224,7 +224,7 @@ impl Writer {
                 replies.push(job.reply);
             }
             next = if entries < BATCH_ENTRIES && requests.len() < BATCH_JOBS {
-                self.commits.try_recv()
+                self.commits.try_recv().and_then(Queued::take)
             } else {
                 None
             };

@@ -20,7 +20,6 @@ use std::time::Instant;
 
 use crate::fault::hash_seed;
 use crate::rng::{Rng, Stream};
-use crate::time;
 use crate::world::{Me, with_me};
 
 /// # Safety
@@ -50,6 +49,9 @@ struct Moment {
     nanoseconds: i64,
 }
 
+/// The date at which every run starts: 2026-01-01 00:00:00 UTC, in seconds since 1970.
+const DATE_START_S: u64 = 1_767_225_600;
+
 /// Seconds of the monotonic clocks at the start of every run; not 0, so that an earlier instant is one too.
 const MONOTONIC_START_S: u64 = 1_000_000;
 
@@ -62,7 +64,7 @@ thread_local! {
 fn virtual_moment(clock: i32) -> Option<u64> {
     // The date and its coarse form; then monotonic, raw, coarse, and since boot.
     let start_s = match clock {
-        0 | 5 => time::START_S,
+        0 | 5 => DATE_START_S,
         1 | 4 | 6 | 7 => MONOTONIC_START_S,
         _ => return None,
     };

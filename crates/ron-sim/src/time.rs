@@ -7,9 +7,6 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::machine;
 use crate::world::{Me, wait_for, with_me};
 
-/// The date at which every run starts: 2026-01-01 00:00:00 UTC, in seconds since 1970.
-pub const START_S: u64 = 1_767_225_600;
-
 /// The instant that stands for the start of every run.
 fn base() -> Instant {
     static BASE: OnceLock<Instant> = OnceLock::new();

@@ -55,26 +55,21 @@ pub fn explore(body: impl Fn(&Operations) + Send + Sync + 'static) {
 
 /// The same under at most so many seeds: the threads of a killed process stay until this one ends.
 pub fn explore_at_most(seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
-    explore_as(world(), OPERATIONS, seeds_max, body);
+    explore_as(world(), seeds_max, body);
 }
 
-/// The same for services, which have many threads, with `operations` in the test command. An operation of a thread takes
-/// 0.1 microseconds: a seed that lets a thread run late would otherwise make every answer late.
-pub fn explore_services(operations: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
+/// The same for services, which have many threads. An operation of a thread takes 0.1 microseconds: a seed that lets a
+/// thread run late would otherwise make every answer late.
+pub fn explore_services(seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
     let sim = Sim {
         step: Some(Duration::from_nanos(100)),
         steps_max: 100_000_000,
         ..world()
     };
-    explore_as(sim, operations, u64::MAX, body);
+    explore_as(sim, seeds_max, body);
 }
 
-fn explore_as(
-    world: Sim,
-    most: u64,
-    seeds_max: u64,
-    body: impl Fn(&Operations) + Send + Sync + 'static,
-) {
+fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
     let operations = Operations::default();
     let counted = operations.clone();
     let body: Body = Arc::new(move || body(&counted));
@@ -85,7 +80,7 @@ fn explore_as(
     let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
     let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
     let sim = Sim { schedule, ..world };
-    let wanted = number("RON_SIM_OPERATIONS").unwrap_or(most);
+    let wanted = number("RON_SIM_OPERATIONS").unwrap_or(OPERATIONS);
     let seeds = match number("RON_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..u64::MAX,

@@ -31,7 +31,7 @@ pub struct Weather {
     /// Writes after which the connection is lost, at any of their bytes.
     pub cuts: u32,
     /// Writes after which nothing arrives any more, in both directions, and neither end learns it.
-    pub silences: u32,
+    pub half_open: u32,
     /// Connects that are refused.
     pub refusals: u32,
 }
@@ -156,7 +156,7 @@ enum Fate {
     Arrives,
     /// The connection is lost after so many of its bytes.
     Cut(usize),
-    Silence,
+    HalfOpen,
 }
 
 impl Weather {
@@ -164,8 +164,8 @@ impl Weather {
         if self.cuts > 0 && fault::happens("a connection is cut", self.cuts) {
             return Fate::Cut(fault::random() as usize % (length + 1));
         }
-        if self.silences > 0 && fault::happens("a connection falls silent", self.silences) {
-            return Fate::Silence;
+        if self.half_open > 0 && fault::happens("a connection falls silent", self.half_open) {
+            return Fate::HalfOpen;
         }
         Fate::Arrives
     }

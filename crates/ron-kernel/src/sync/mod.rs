@@ -36,6 +36,12 @@ pub enum Selected<T, U> {
     TimedOut,
 }
 
+/// Runs `f` without another thread in between where threads are simulated; everywhere else just runs it.
+#[cfg(not(sim))]
+pub fn undivided<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
 /// Runs `body` and returns its panic, if it panicked.
 #[cfg(not(any(loom, shuttle)))]
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn std::any::Any + Send>> {

@@ -39,6 +39,8 @@ pub fn uptime_of_process() -> Duration {
     ron_sim::time::elapsed()
 }
 
+pub use ron_sim::undivided;
+
 /// Random bytes of the seed; false, with nothing filled, outside of a run.
 pub fn fill_random(out: &mut [u8]) -> bool {
     ron_sim::fault::fill_random(out)

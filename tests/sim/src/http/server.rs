@@ -54,12 +54,12 @@ pub const REQUEST: Duration = Duration::from_secs(3);
 pub const LARGE: usize = 150_000;
 
 /// Requests that handlers have seen, by their number.
-type Seen = Arc<Mutex<BTreeMap<u64, u32>>>;
+type SeenCounts = Arc<Mutex<BTreeMap<u64, u32>>>;
 
 pub struct Server {
     pub group: Group,
     pub addr: SocketAddr,
-    seen: Seen,
+    seen: SeenCounts,
     front: FrontHandle,
     sup: Supervisor,
 }
@@ -78,7 +78,7 @@ fn answer(number: u64) -> Response {
     Response::text(200, number.to_string())
 }
 
-fn routes(seen: &Seen) -> Router {
+fn routes(seen: &SeenCounts) -> Router {
     let route = |path: &'static str, handler: fn(Request, Responder)| {
         let seen = seen.clone();
         Route::new(
@@ -138,7 +138,7 @@ impl Server {
     pub fn start(net: &SimNet) -> Self {
         let group = Group::new("server");
         let net = net.clone();
-        let seen = Seen::default();
+        let seen = SeenCounts::default();
         let routes = routes(&seen);
         let workers = 1 + below(3) as usize;
         let begun = group.spawn("server", move || {

@@ -10,7 +10,7 @@ use ron_proto::ledger::{
     AccountDoc, Entry, EntryAnswer, Event, HoldRef, RefusalCode, RequestKey, TrialBalance, TxId,
 };
 
-use super::caller::accounts;
+use super::names::accounts;
 use crate::model::{Model, is_own};
 
 /// A request that was answered.

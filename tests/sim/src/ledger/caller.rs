@@ -11,19 +11,20 @@ use ron_proto::ledger::{
     AccountTerms, AssetLimits, AssetTerms, Details, Entry, EntryAnswer, HoldRef, RequestKey, Sides,
     TxId,
 };
-use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::{Account, Amount, ContentId, Timestamp};
 use ron_sim::{ensure, time};
 
 use super::book::{Book, Call, Sent};
 use super::draws::Draws;
+use super::names::{ACCOUNTS, POOL, account, asset, epoch, tenant};
 use crate::model::{Together, item_key};
 
 /// Longer than any request may take, also beside a caller that does not run for long.
-const PATIENCE: Duration = Duration::from_secs(60);
-const ACCOUNTS: u64 = 6;
+const PATIENCE: Duration = Duration::from_secs(10);
+/// An answer takes no longer, because the disk does not hang: a caller that only its deadline wakes was forgotten.
+const PROMPT: Duration = Duration::from_secs(5);
 const EPOCHS: u64 = 4;
 const RECIPIENTS: u64 = 3;
-const POOL: &str = "pool:t/main";
 
 /// What may go wrong in this boot of the ledger.
 #[derive(Clone, Debug, Default)]
@@ -42,30 +43,6 @@ pub struct Caller {
     /// What the names of its requests begin with; differs in each boot.
     pub name: String,
     pub made: u64,
-}
-
-/// The accounts of all callers.
-pub fn accounts() -> Vec<Account> {
-    let named = (0..ACCOUNTS).map(|n| format!("a{n}"));
-    let all = named.chain([POOL.to_owned()]);
-    all.map(|name| name.parse().expect("a name")).collect()
-}
-
-pub fn asset(n: u64) -> Asset {
-    let name = if n == 0 { "ron" } else { "eur" };
-    name.parse().expect("a name")
-}
-
-fn tenant() -> Tenant {
-    "t".parse().expect("a name")
-}
-
-fn account(n: u64) -> Account {
-    format!("a{n}").parse().expect("a name")
-}
-
-fn epoch(n: u64) -> EpochId {
-    format!("e{n}").parse().expect("a name")
 }
 
 impl Caller {
@@ -107,8 +84,10 @@ impl Caller {
         let Sent { entries, how } = sent;
         let was_closed = self.ledger.head().closed.is_some();
         let before = self.ledger.head_seq();
+        let begun = time::elapsed();
         let deadline = Deadline::within(PATIENCE);
         let answer = self.ledger.commit(entries.clone(), how, deadline);
+        ensure(time::elapsed() < begun + PROMPT, "an answer comes at once");
         self.note(entries, answer, (before, was_closed));
     }
 

@@ -3,6 +3,7 @@
 mod book;
 mod caller;
 mod draws;
+mod names;
 mod world;
 
 use ron_files::FaultKind;

@@ -79,6 +79,13 @@ impl Books {
                 };
                 self.hold(&debit, (ts, *expires_at), id)
             }
+            other => self.decide_hold(other, ts, id),
+        }
+    }
+
+    /// What ends holds, reverses or abandons.
+    fn decide_hold(&mut self, entry: &Entry, ts: Timestamp, id: TxId) -> Rule {
+        match entry {
             Entry::Capture {
                 hold,
                 to,

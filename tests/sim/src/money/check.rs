@@ -3,14 +3,24 @@
 use ron_proto::wallet::{ItemOutcome, Operation};
 use ron_sim::ensure;
 
-use super::clients::{ACCOUNTS, Answer, Asked, Client};
+use super::clients::{ACCOUNTS, Answer, Asked, Client, Read};
 use super::model::{End, Model};
 
-pub fn all(auditor: &Client, asked: &[Asked]) {
+pub fn all(auditor: &mut Client, asked: &[Asked], mut reads: Vec<Read>) {
+    // Before the log is read: a hold may end by the clock at any moment.
+    ACCOUNTS
+        .into_iter()
+        .for_each(|account| auditor.read_balance(account));
+    let all_read = auditor.reads.len() == ACCOUNTS.len();
+    ensure(all_read, "every balance is answered");
+    reads.append(&mut auditor.reads);
+    let reads = &reads;
     let mut model = Model::default();
+    balances_at(&model, 0, reads);
     for event in auditor.log() {
         let applied = model.apply(&event);
         ensure(applied.is_ok(), &format!("{applied:?} at {event:?}"));
+        balances_at(&model, event.seq, reads);
     }
     for request in asked {
         answers_are_equal(request);
@@ -24,10 +34,16 @@ pub fn all(auditor: &Client, asked: &[Asked]) {
         foreign.is_none(),
         &format!("no client asked for {foreign:?}"),
     );
-    for account in ACCOUNTS {
-        let read = auditor.balance(account);
-        let due = (model.balance(account), model.available(account));
-        ensure(read == due, &format!("{account} has {read:?}, not {due:?}"));
+}
+
+/// Balances that were read as of this sequence are those of the model then.
+fn balances_at(model: &Model, seq: u64, reads: &[Read]) {
+    for read in reads.iter().filter(|read| read.seq == seq) {
+        let due = (model.balance(read.account), model.available(read.account));
+        ensure(
+            (read.balance, read.available) == due,
+            &format!("{read:?} is not {due:?}"),
+        );
     }
 }
 
@@ -60,13 +76,13 @@ fn agrees(request: &Asked, ends: &[End]) {
             ensure(!done, &format!("refused, and nothing took effect: {text}"));
         }
         Some(Answer::Batch(answer)) => {
-            let told: Vec<End> = answer.results.iter().map(outcome).collect();
+            let known: Vec<End> = answer.results.iter().map(outcome).collect();
             let done = |ends: &[End]| -> Vec<End> {
                 let done = ends.iter().filter(|end| matches!(end, End::Done(_)));
                 done.cloned().collect()
             };
             ensure(
-                done(&told) == done(ends),
+                done(&known) == done(ends),
                 &format!("each item once: {text}"),
             );
         }
@@ -78,21 +94,21 @@ fn agrees(request: &Asked, ends: &[End]) {
 fn is_known(auditor: &Client, request: &Asked) {
     let text = || format!("{request:?}");
     match (auditor.operation(&request.key), &request.answers[0]) {
-        (Operation::Done { receipt, .. }, Answer::Done(told)) => {
+        (Operation::Done { receipt, .. }, Answer::Done(known)) => {
             ensure(
-                receipt == **told,
+                receipt == **known,
                 &format!("another receipt: {receipt:?}, {}", text()),
             );
         }
-        (Operation::Refused { code }, Answer::Refused(told)) => {
+        (Operation::Refused { code }, Answer::Refused(known)) => {
             ensure(
-                code.as_str() == told,
+                code.as_str() == known,
                 &format!("refused by {code}: {}", text()),
             );
         }
-        (Operation::Batch { results }, Answer::Batch(told)) => {
+        (Operation::Batch { results }, Answer::Batch(known)) => {
             ensure(
-                results == told.results,
+                results == known.results,
                 &format!("another batch: {results:?}, {}", text()),
             );
         }

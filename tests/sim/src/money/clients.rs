@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use ron_client::{ClientError, Credential, LedgerClient, WalletClient};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::SeededRandom;
-use ron_proto::ledger::{Event, TxId};
+use ron_proto::ledger::{Event, Receipt, TxId};
 use ron_proto::wallet::{
-    Batch, BatchAnswer, Burn, Capture, HoldMoney, IssueMoney, Operation, Remarks, Reverse,
-    Transaction, Transfer,
+    Batch, BatchAnswer, Burn, Capture, HoldMoney, IssueMoney, ItemOutcome, Operation, Remarks,
+    Reverse, Transaction, Transfer,
 };
 use ron_proto::{Account, Asset, IdemKey, Timestamp};
 use ron_sim::{ensure, thread, time};
@@ -42,7 +42,7 @@ pub enum Op {
 /// A definite answer, in a form that can be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    Done(Box<ron_proto::ledger::Receipt>),
+    Done(Box<Receipt>),
     Refused(String),
     Batch(Box<BatchAnswer>),
 }
@@ -64,8 +64,22 @@ impl Asked {
     }
 }
 
+/// A balance that was read: what it said, and of which sequence.
+#[derive(Clone, Debug)]
+pub struct Read {
+    pub account: &'static str,
+    pub seq: u64,
+    pub balance: u128,
+    pub available: u128,
+}
+
 pub struct Client {
     number: u8,
+    /// On a good network every request has a definite answer at once.
+    calm: bool,
+    /// The last sequence at which this client was told of a change of an account.
+    knows: BTreeMap<String, u64>,
+    pub reads: Vec<Read>,
     wallet: WalletClient,
     ledger: LedgerClient,
     asked: Vec<Asked>,
@@ -152,7 +166,7 @@ fn once(wallet: &WalletClient, key: &str, op: &Op) -> Option<Answer> {
 }
 
 impl Client {
-    pub fn new(net: &SimNet, files: &Files, number: u8) -> Self {
+    pub fn new(net: &SimNet, files: &Files, number: u8, calm: bool) -> Self {
         let http = Arc::new(HttpClient::new(ClientConfig {
             net: Arc::new(net.host(client_ip(number))),
             random: Arc::new(SeededRandom::new(1_000 + u64::from(number))),
@@ -165,6 +179,9 @@ impl Client {
         let ledger = format!("http://{LEDGER}:80");
         Self {
             number,
+            calm,
+            knows: BTreeMap::new(),
+            reads: Vec::new(),
             wallet: WalletClient::new(&wallet, Credential::bearer(&files.bank), http.clone()),
             ledger: LedgerClient::new(&ledger, Credential::bearer(&files.auditor), http),
             asked: Vec::new(),
@@ -208,8 +225,8 @@ impl Client {
     pub fn act(&mut self) {
         let op = self.draw();
         let key = self.begin(op.clone());
-        match below(8) {
-            0 => self.twice_at_once(&key, &op),
+        match below(6) {
+            0 | 3 => self.twice_at_once(&key, &op),
             1 => {
                 // Once, whatever the answer; and again under a new key when there is none.
                 let answer = once(&self.wallet, &key, &op);
@@ -231,7 +248,31 @@ impl Client {
                 let _ = self.until_definite(&key, &op, 4);
             }
         }
+        if below(2) == 0 {
+            self.read_balance(account());
+        }
         time::sleep(ms(below(100)));
+    }
+
+    /// A balance knows what its reader was told before: its cache is not used after a change.
+    pub fn read_balance(&mut self, account: &'static str) {
+        let name: Account = account.parse().expect("an account");
+        let asset: Asset = ASSET.parse().expect("an asset");
+        let Ok(read) = self.wallet.balance(&name, &asset, None, within(CALL)) else {
+            ensure(!self.calm, "a read has an answer");
+            return;
+        };
+        let known = self.knows.get(account).copied().unwrap_or(0);
+        // Without the ledger an old one may be answered, which says its age.
+        let fresh = self.calm || read.stale_ms == 0;
+        let text = format!("{read:?} lacks the change at {known}");
+        ensure(!fresh || read.as_of_seq >= known, &text);
+        self.reads.push(Read {
+            account,
+            seq: read.as_of_seq,
+            balance: read.amount_minor.0,
+            available: read.available_minor.0,
+        });
     }
 
     fn begin(&mut self, op: Op) -> String {
@@ -245,7 +286,12 @@ impl Client {
     }
 
     fn answered(&mut self, key: &str, answer: Option<Answer>) {
+        ensure(
+            !self.calm || answer.is_some(),
+            &format!("{key} has a definite answer"),
+        );
         let Some(answer) = answer else { return };
+        self.learn(&answer);
         let asked = self
             .asked
             .iter_mut()
@@ -261,6 +307,21 @@ impl Client {
         asked.answers.push(answer);
     }
 
+    /// Notes the changes of accounts that an answer tells of.
+    fn learn(&mut self, answer: &Answer) {
+        let receipts: Vec<&Receipt> = match answer {
+            Answer::Done(receipt) => vec![receipt],
+            Answer::Refused(_) => vec![],
+            Answer::Batch(answer) => answer.results.iter().filter_map(receipt_of).collect(),
+        };
+        for receipt in receipts {
+            for account in receipt.from.iter().chain(&receipt.to) {
+                let known = self.knows.entry(account.to_string()).or_insert(0);
+                *known = receipt.seq.max(*known);
+            }
+        }
+    }
+
     fn twice_at_once(&mut self, key: &str, op: &Op) {
         let (wallet, same, again) = (self.wallet.clone(), key.to_owned(), op.clone());
         let other = thread::spawn(move || once(&wallet, &same, &again));
@@ -273,8 +334,10 @@ impl Client {
     /// By the rules: the same request until its answer is definite.
     fn until_definite(&mut self, key: &str, op: &Op, tries: u32) -> bool {
         for attempt in 0..tries {
-            if let Some(answer) = once(&self.wallet, key, op) {
-                self.answered(key, Some(answer));
+            let answer = once(&self.wallet, key, op);
+            let definite = answer.is_some();
+            self.answered(key, answer);
+            if definite {
                 return true;
             }
             time::sleep(ms(100 * u64::from(attempt + 1)));
@@ -325,20 +388,6 @@ impl Client {
         }
     }
 
-    /// Balance and what is available of it.
-    pub fn balance(&self, account: &str) -> (u128, u128) {
-        let account: Account = account.parse().expect("an account");
-        let asset: Asset = ASSET.parse().expect("an asset");
-        let balance = self.wallet.balance(&account, &asset, None, within(CALL));
-        match balance {
-            Ok(balance) => (balance.amount_minor.0, balance.available_minor.0),
-            Err(error) => {
-                ensure(false, &format!("no balance of {account}: {error}"));
-                unreachable!("the run has ended")
-            }
-        }
-    }
-
     /// The ledger's whole log.
     pub fn log(&self) -> Vec<Event> {
         let mut events = Vec::new();
@@ -356,10 +405,9 @@ impl Client {
     }
 }
 
-/// The requests by their keys.
-pub fn by_key(asked: &[Asked]) -> BTreeMap<&str, &Asked> {
-    asked
-        .iter()
-        .map(|asked| (asked.key.as_str(), asked))
-        .collect()
+const fn receipt_of(item: &ItemOutcome) -> Option<&Receipt> {
+    match item {
+        ItemOutcome::Done { receipt, .. } => Some(receipt),
+        ItemOutcome::Refused { .. } => None,
+    }
 }

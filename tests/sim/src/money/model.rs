@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ron_proto::ledger::{Entry, EntryAnswer, Event, HoldRef, RefusalCode, TxId};
 
 #[derive(Debug)]
-struct Held {
+struct OpenHold {
     from: String,
     left: u128,
 }
@@ -29,7 +29,7 @@ pub enum End {
 #[derive(Debug, Default)]
 pub struct Model {
     balances: BTreeMap<String, u128>,
-    holds: BTreeMap<String, Held>,
+    holds: BTreeMap<String, OpenHold>,
     moved: BTreeMap<String, Moved>,
     issued: u128,
     burnt: u128,
@@ -140,7 +140,7 @@ impl Model {
                 if self.available(from.as_str()) < amount_minor.0 {
                     return Err(format!("{from} cannot hold {}", amount_minor.0));
                 }
-                let held = Held {
+                let held = OpenHold {
                     from: from.to_string(),
                     left: amount_minor.0,
                 };

@@ -14,11 +14,11 @@ use super::{SimNet, State, now, ns};
 #[derive(Debug)]
 pub struct Waiter {
     object: Object,
-    seen: Mutex<Seen>,
+    seen: Mutex<PollState>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct PollState {
     watched: BTreeMap<u64, (u64, Watch)>,
     /// Changes that no thread has taken, by token.
     changes: BTreeMap<u64, Readiness>,
@@ -28,7 +28,7 @@ struct Seen {
 }
 
 impl Waiter {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, PollState> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

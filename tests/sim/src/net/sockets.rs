@@ -166,7 +166,7 @@ impl Connection for End {
             Fate::Cut(at) => (at.min(count), true),
             _ => (count, false),
         };
-        if let Fate::Silence = fate {
+        if let Fate::HalfOpen = fate {
             for end in [self.number, self.other()] {
                 if let Some(pipe) = state.pipes.get_mut(&end) {
                     pipe.silent = true;

@@ -71,7 +71,7 @@ impl Pipe {
         CAPACITY.saturating_sub(self.bytes.len() + under_way.sum::<usize>())
     }
 
-    /// The next arrival.
+    /// When the next segment arrives.
     pub fn next(&self) -> Option<u64> {
         self.under_way.front().map(|(at, _)| *at)
     }
