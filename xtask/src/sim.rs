@@ -42,7 +42,6 @@ pub(crate) const WORLD: Part = Part {
         ("undo", "ledger::a_fault_at_any"),
         ("nonce", "ledger::what_is"),
         ("cursor", "ledger::what_is"),
-        ("queue", "ledger::what_is"),
         ("reply", "ledger::what_is"),
         ("drain", "ledger::what_is"),
         ("limit", "http::a_quiet"),
