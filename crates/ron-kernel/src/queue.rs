@@ -206,7 +206,7 @@ impl<T> Sender<T> {
             }
             match self.tx.try_send(item) {
                 Ok(()) => {
-                    self.look_again();
+                    self.drop_if_closed();
                     return Ok(dropped);
                 }
                 Err(TrySendError::Disconnected(back)) => return Err(SendError::Closed(back)),
@@ -240,7 +240,7 @@ impl<T> Sender<T> {
         }
         match self.tx.send_deadline(item, deadline.at()) {
             Ok(()) => {
-                self.look_again();
+                self.drop_if_closed();
                 Ok(())
             }
             Err(SendTimeoutError::Timeout(back)) => {
@@ -261,7 +261,7 @@ impl<T> Sender<T> {
     }
 
     /// After a send: an item that came after the last receiver is dropped.
-    fn look_again(&self) {
+    fn drop_if_closed(&self) {
         fence(Ordering::SeqCst);
         if self.is_closed() {
             drop_all(&self.rest);

@@ -67,6 +67,8 @@ pub mod writer;
 
 pub use boot::RonLedger;
 pub use ledger::{Ledger, SubmitError};
+#[cfg(any(mutant = "nonce", mutant = "cursor"))]
+pub(crate) use ron_kernel::mutant;
 
 #[cfg(test)]
 mod tests;

@@ -348,7 +348,7 @@ impl Overlay<'_> {
             None => (1, false),
         };
         #[cfg(mutant = "nonce")] // compared with the state before the batch
-        let expected = match ron_kernel::mutant("nonce") {
+        let expected = match crate::mutant("nonce") {
             true => {
                 from.and_then(|ix| self.state.account_at(ix))
                     .map_or(0, |row| row.nonce)

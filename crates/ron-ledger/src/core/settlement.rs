@@ -121,7 +121,7 @@ impl Overlay<'_> {
             return no(Refusal::EpochConflict);
         }
         #[cfg(mutant = "cursor")] // off by one
-        if ron_kernel::mutant("cursor") && payout.index == e.next_index + 1 {
+        if crate::mutant("cursor") && payout.index == e.next_index + 1 {
             return Ok(());
         }
         if payout.index > e.next_index {

@@ -97,7 +97,7 @@ impl Book {
         *self.lock().ends.entry(end).or_default() += 1;
     }
 
-    /// Notes an answer.
+    /// Notes what the ledger answered, for the comparison with the log.
     pub fn answer(&self, call: Call) {
         let mut known = self.lock();
         for answer in &call.answers {

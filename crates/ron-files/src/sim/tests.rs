@@ -1,0 +1,74 @@
+//! What the simulated disk keeps and loses at a power cut.
+
+use super::*;
+
+fn path() -> PathBuf {
+    PathBuf::from("/d/f")
+}
+
+fn with_two_writes() -> SimDisk {
+    let disk = SimDisk::new();
+    let file = disk.create(&path()).expect("created");
+    file.write_at(0, b"safe").expect("written");
+    file.sync_data().expect("synced");
+    disk.sync_dir(Path::new("/d")).expect("synced");
+    file.write_at(4, b"risky").expect("written");
+    disk
+}
+
+#[test]
+fn a_crash_keeps_synced_bytes() {
+    for (mode, left) in [
+        (CrashMode::LoseAll, b"safe".to_vec()),
+        (CrashMode::KeepAll, b"saferisky".to_vec()),
+        (CrashMode::TearLast(2), b"saferi".to_vec()),
+        (CrashMode::HoleInLast(0), b"safe\0\0\0\0\0".to_vec()),
+    ] {
+        let disk = with_two_writes();
+        disk.crash(mode);
+        assert_eq!(disk.peek(&path()), Some(left), "{mode:?}");
+    }
+}
+
+#[test]
+fn names_need_a_directory_sync() {
+    let disk = with_two_writes();
+    disk.rename(&path(), Path::new("/d/g")).expect("renamed");
+    disk.crash(CrashMode::LoseAll);
+    assert_eq!(disk.list(Path::new("/d")).expect("listed"), ["f"]);
+}
+
+#[test]
+fn a_failed_sync_loses_the_bytes_for_good() {
+    let disk = with_two_writes();
+    let file = disk.open_write(&path()).expect("open");
+    disk.fail_after(1, FaultKind::Io);
+    assert!(file.sync_data().is_err());
+    file.sync_data().expect("the second sync lies, as on Linux");
+    assert_eq!(disk.peek(&path()), Some(b"saferisky".to_vec()));
+    disk.crash(CrashMode::LoseAll);
+    assert_eq!(disk.peek(&path()), Some(b"safe".to_vec()));
+    assert!(file.len().is_err(), "handles do not survive the machine");
+}
+
+#[test]
+fn a_bit_turns_over_in_open_files_and_on_the_disk() {
+    let disk = with_two_writes();
+    let file = disk.open_read(&path()).expect("open");
+    disk.flip(&path(), 0, 1);
+    let mut first = [0; 4];
+    file.read_at(0, &mut first).expect("read");
+    assert_eq!(&first, b"qafe");
+    disk.crash(CrashMode::LoseAll);
+    assert_eq!(disk.peek(&path()), Some(b"qafe".to_vec()));
+}
+
+#[test]
+fn power_stays_off_until_the_restart() {
+    let disk = with_two_writes();
+    disk.fail_after(1, FaultKind::PowerOff);
+    assert!(disk.create(Path::new("/d/x")).is_err());
+    assert!(disk.open_read(&path()).is_err());
+    disk.crash(CrashMode::LoseAll);
+    assert!(disk.open_read(&path()).is_ok());
+}
