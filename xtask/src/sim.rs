@@ -39,7 +39,7 @@ pub(crate) const WORLD: Part = Part {
         ("flush", "ledger::a_fault_at_any"),
         ("keys", "ledger::what_is"),
         ("spill", "ledger::what_is"),
-        ("undo", "ledger::a_fault_at_any"),
+        ("undo", "ledger::faults_of"),
         ("nonce", "ledger::what_is"),
         ("cursor", "ledger::what_is"),
         ("reply", "ledger::what_is"),

@@ -30,7 +30,7 @@ struct Moved {
 }
 
 /// The limits of an account in an asset.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Limits {
     credit: u128,
     max: Option<u128>,
@@ -52,6 +52,16 @@ pub struct Holder {
     pub closed: bool,
     pub purses: BTreeMap<Asset, Purse>,
     limits: BTreeMap<Asset, Limits>,
+}
+
+impl Holder {
+    /// The assets that the account had or has limits in.
+    pub fn assets(&self) -> BTreeSet<&Asset> {
+        let limits = self.limits.iter();
+        let limited = limits.filter(|(_, limits)| **limits != Limits::default());
+        let limited = limited.map(|(asset, _)| asset);
+        self.purses.keys().chain(limited).collect()
+    }
 }
 
 /// An asset's sums over all accounts.

@@ -225,7 +225,8 @@ fn same_account(model: &Model, doc: &AccountDoc) -> Result<(), String> {
     if mine != (doc.nonce, doc.require_nonce, doc.frozen, doc.closed) {
         return wrong("terms differ");
     }
-    if doc.balances.len() != holder.purses.len() {
+    let shown: BTreeSet<_> = doc.balances.iter().map(|b| &b.asset).collect();
+    if shown != holder.assets() {
         return wrong("assets differ");
     }
     for balance in &doc.balances {

@@ -280,8 +280,10 @@ impl World {
         let mut caller = self.caller(running, &weather, 99);
         let entries = (0..fault::choose(SEGMENT))
             .map(|_| caller.filler())
-            .collect();
-        caller.send(entries, Atomicity::Independent);
+            .collect::<Vec<_>>();
+        if !entries.is_empty() {
+            caller.send(entries, Atomicity::Independent);
+        }
     }
 
     fn caller(&self, running: &Running, weather: &Weather, n: u64) -> Caller {
