@@ -30,6 +30,7 @@ pub(crate) const WORLD: Part = Part {
         "crates/ron-kernel/src",
         "crates/ron-ledger/src",
         "crates/ron-tlog/src/append",
+        "crates/svc-wallet/src",
     ],
     package: "ron-sim-world",
     target: "--lib",
@@ -47,6 +48,7 @@ pub(crate) const WORLD: Part = Part {
         ("limit", "http::a_quiet"),
         ("seq", "http::a_drain"),
         ("place", "http::a_drain"),
+        ("balance", "money::on_a_good"),
     ],
 };
 
