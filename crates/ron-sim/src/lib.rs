@@ -46,6 +46,7 @@ mod run;
 mod schedule;
 mod search;
 mod state;
+pub mod steered;
 pub mod sync;
 pub mod thread;
 pub mod time;

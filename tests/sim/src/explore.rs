@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ron_sim::steered::{self, test_name, traced};
 use ron_sim::{Body, Outcome, Sim};
 
 /// Operations of a world in the test command.
@@ -27,13 +28,6 @@ impl Operations {
     fn get(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
-}
-
-/// A number of the environment, if it is set.
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// A run of a world has more operations than one of a model, and may last an hour of virtual time.
@@ -77,14 +71,9 @@ fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sy
         operations.1.store(seed, Ordering::SeqCst);
         seed
     };
-    let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
-    let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
-    let sim = Sim { schedule, ..world };
-    let wanted = number("RON_SIM_OPERATIONS").unwrap_or(OPERATIONS);
-    let seeds = match number("RON_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..u64::MAX,
-    };
+    let sim = steered::scheduled(world);
+    let wanted = steered::number("RON_SIM_OPERATIONS").unwrap_or(OPERATIONS);
+    let seeds = steered::seeds(0..u64::MAX);
     let first = seeds.start;
     let mut speed = Speed::default();
     let seeds = seeds.take(usize::try_from(seeds_max).unwrap_or(usize::MAX));
@@ -97,38 +86,22 @@ fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sy
     }
     speed.operations = operations.get();
     // Again: a run that differs from the first of its seed is a failure of its own.
-    let mut hash = 0_u64;
-    for seed in (first..first + speed.seeds).step_by(10) {
-        let (one, again) = (traced(&sim, at(seed), &body), traced(&sim, seed, &body));
-        let difference = one.trace.first_difference(&again.trace);
-        assert_eq!(difference, None, "seed {seed} does not repeat");
-        hash = hash.rotate_left(7) ^ one.hash;
-    }
+    let again = (first..first + speed.seeds).step_by(10).map(at);
+    let hash = steered::repeats(&sim, again, &body);
     speed.print();
-    note_hash(hash, &speed);
-    if std::env::var("RON_SIM_TRACE").is_ok() {
-        let outcome = traced(&sim, at(first), &body);
-        println!("{outcome}{}", outcome.trace.text());
-    }
+    steered::note(&format!("{hash:016x} {} {}", speed.points, speed.switches));
+    steered::show(&sim, at(first), &body);
 }
 
 fn run(sim: &Sim, seed: u64, body: &Body) -> Outcome {
     let sim = Sim {
         seed,
         // Kept when the seed is run again: a long run makes millions of decisions.
-        record: sim.keep_trace,
+        record: false,
         ..sim.clone()
     };
     let body = body.clone();
     sim.run(move || body())
-}
-
-fn traced(sim: &Sim, seed: u64, body: &Body) -> Outcome {
-    let sim = Sim {
-        keep_trace: true,
-        ..sim.clone()
-    };
-    run(&sim, seed, body)
 }
 
 /// Shortens a failing run, and fails with its story.
@@ -184,22 +157,4 @@ impl Speed {
         );
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
-}
-
-fn test_name() -> String {
-    let test = std::thread::current();
-    test.name().unwrap_or("").to_owned()
-}
-
-/// Appends the hash of this test's traces to the file `RON_SIM_HASHES`, for a comparison with another process.
-fn note_hash(hash: u64, speed: &Speed) {
-    let Ok(path) = std::env::var("RON_SIM_HASHES") else {
-        return;
-    };
-    let file = std::fs::OpenOptions::new().append(true).open(path);
-    let test = test_name();
-    let line = format!("{test} {hash:016x} {} {}\n", speed.points, speed.switches);
-    // One write, because other tests append too.
-    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    written.expect("the file of hashes can be written");
 }

@@ -31,7 +31,7 @@ use std::time::Duration;
 #[cfg(loom)]
 use loom::thread;
 #[cfg(sim)]
-use ron_sim::thread;
+use ron_sim::{steered, thread};
 #[cfg(shuttle)]
 use shuttle::thread;
 
@@ -148,67 +148,14 @@ fn sim() -> ron_sim::Sim {
 
 #[cfg(sim)]
 fn explore_with(sim: &ron_sim::Sim, model: impl Fn() + Send + Sync + 'static) {
-    let number = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .filter(|text| !text.is_empty())
-            .map(|text| {
-                text.parse::<u64>()
-                    .unwrap_or_else(|_| panic!("{name} is a number"))
-            })
-    };
-    let seeds = match number("RON_SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("RON_SIM_SEEDS").unwrap_or(200),
-    };
-    let schedule = std::env::var("RON_SIM_SCHEDULE").ok();
-    let schedule = schedule.map(|text| text.parse().expect("RON_SIM_SCHEDULE is a schedule"));
-    let sim = &ron_sim::Sim {
-        schedule,
-        ..sim.clone()
-    };
+    let seeds = steered::seeds(0..steered::number("RON_SIM_SEEDS").unwrap_or(200));
+    let sim = &steered::scheduled(sim.clone());
     let model: ron_sim::Body = std::sync::Arc::new(model);
     if let Some(finding) = sim.search(seeds.clone(), &model) {
         panic!("{finding}");
     }
     // Again: a run that differs from the first of its seed is a failure of its own.
-    let mut hash = 0_u64;
-    for seed in seeds.clone().step_by(10) {
-        let (first, again) = (run(sim, seed, &model), run(sim, seed, &model));
-        let difference = first.trace.first_difference(&again.trace);
-        assert_eq!(difference, None, "seed {seed} does not repeat");
-        hash = hash.rotate_left(7) ^ first.hash;
-    }
-    note_hash(hash);
-    if std::env::var("RON_SIM_TRACE").is_ok() {
-        let outcome = run(sim, seeds.start, &model);
-        println!("{outcome}{}", outcome.trace.text());
-    }
-}
-
-#[cfg(sim)]
-fn run(sim: &ron_sim::Sim, seed: u64, model: &ron_sim::Body) -> ron_sim::Outcome {
-    let sim = ron_sim::Sim {
-        seed,
-        keep_trace: true,
-        ..sim.clone()
-    };
-    let model = model.clone();
-    sim.run(move || model())
-}
-
-/// Appends the hash of this test's traces to the file `RON_SIM_HASHES`, for a comparison with another process.
-#[cfg(sim)]
-fn note_hash(hash: u64) {
-    use std::io::Write as _;
-
-    let Ok(path) = std::env::var("RON_SIM_HASHES") else {
-        return;
-    };
-    let file = std::fs::OpenOptions::new().append(true).open(path);
-    let test = std::thread::current();
-    let line = format!("{} {hash:016x}\n", test.name().unwrap_or(""));
-    // One write, because other tests append too.
-    let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-    written.expect("the file of hashes can be written");
+    let hash = steered::repeats(sim, seeds.clone().step_by(10), &model);
+    steered::note(&format!("{hash:016x}"));
+    steered::show(sim, seeds.start, &model);
 }
