@@ -9,6 +9,7 @@
     clippy::disallowed_types
 )]
 
+mod chance;
 mod explore;
 mod http;
 mod ledger;

@@ -8,7 +8,7 @@ use ron_kernel::{Deadline, SeededRandom};
 use ron_sim::{ensure, fault, time};
 
 use super::server::{LARGE, REQUEST, Server};
-use super::{below, ms};
+use crate::chance::{below, ms};
 use crate::net::Host;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ron_sim::{ensure, fault, thread, time};
 
+use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
 use crate::net::{SimNet, Weather};
 use clients::{Asked, Kind};
@@ -26,23 +27,14 @@ fn client_ip(number: u8) -> IpAddr {
     IpAddr::from([127, 0, 2, number + 1])
 }
 
-fn below(n: u64) -> u64 {
-    fault::random() % n
-}
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
 /// What the network does in a run of bad weather.
 fn bad_weather() -> Weather {
-    let of = |list: [u32; 3]| list[below(3) as usize];
     Weather {
-        slow_segments: of([0, 50_000, 300_000]),
-        slow: ms(of([1, 30, 700]).into()),
-        cuts: of([0, 5_000, 60_000]),
-        half_open: of([0, 0, 20_000]),
-        refusals: of([0, 10_000, 100_000]),
+        slow_segments: one_of([0, 50_000, 300_000]),
+        slow: ms(one_of([1, 30, 700]).into()),
+        cuts: one_of([0, 5_000, 60_000]),
+        half_open: one_of([0, 0, 20_000]),
+        refusals: one_of([0, 10_000, 100_000]),
     }
 }
 
@@ -78,7 +70,7 @@ fn ask_all(net: &SimNet, server: &Arc<Server>) -> Vec<Asked> {
     asked.flatten().collect()
 }
 
-/// A drain in the middle of the calls, on a network without faults: whoever was let in is answered.
+/// A drain in the middle of the calls, on a network without faults: every request that was let in is answered.
 fn calm(operations: &Operations) {
     let net = SimNet::new(Weather::default());
     let server = Arc::new(Server::start(&net));

@@ -16,7 +16,8 @@ use ron_kernel::{
 };
 use ron_sim::{Group, ensure, thread, time};
 
-use super::{SERVER, below, ms};
+use super::SERVER;
+use crate::chance::{below, ms};
 use crate::net::SimNet;
 
 static POLL: ThreadSpec = ThreadSpec {

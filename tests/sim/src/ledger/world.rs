@@ -24,11 +24,8 @@ use super::book::{Book, Difference, all_events};
 use super::caller::{Caller, Weather};
 use super::draws::Draws;
 use super::names::{accounts, asset};
+use crate::chance::ms;
 use crate::explore::Operations;
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 /// Entries of a log segment, the fewest that a log takes.
 const SEGMENT: u64 = 256;

@@ -18,7 +18,8 @@ use ron_sim::{ensure, thread, time};
 use serde_json::{Value, json};
 
 use super::services::{Files, within};
-use super::{LEDGER, WALLET, below, client_ip, ms};
+use super::{LEDGER, WALLET, client_ip};
+use crate::chance::{below, ms};
 use crate::net::SimNet;
 
 pub const ACCOUNTS: [&str; 4] = ["user:a", "user:b", "user:c", "user:d"];

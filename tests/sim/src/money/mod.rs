@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ron_sim::{ensure, fault, thread, time};
 
+use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
 use crate::net::{SimNet, Weather};
 use clients::{Asked, Client};
@@ -28,22 +29,13 @@ fn client_ip(number: u8) -> IpAddr {
     IpAddr::from([127, 0, 2, number + 1])
 }
 
-fn below(n: u64) -> u64 {
-    fault::random() % n
-}
-
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
 fn bad_weather() -> Weather {
-    let of = |list: [u32; 3]| list[below(3) as usize];
     Weather {
-        slow_segments: of([0, 20_000, 100_000]),
-        slow: ms(of([1, 30, 300]).into()),
-        cuts: of([0, 2_000, 20_000]),
-        half_open: of([0, 0, 3_000]),
-        refusals: of([0, 5_000, 50_000]),
+        slow_segments: one_of([0, 20_000, 100_000]),
+        slow: ms(one_of([1, 30, 300]).into()),
+        cuts: one_of([0, 2_000, 20_000]),
+        half_open: one_of([0, 0, 3_000]),
+        refusals: one_of([0, 5_000, 50_000]),
     }
 }
 
