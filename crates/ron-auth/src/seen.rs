@@ -214,7 +214,7 @@ pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
     }
     let document: Document = strict::from_slice(&bytes).map_err(|e| damaged(&e))?;
     if sum_of(&document.issuers).map_err(|e| damaged(&e))? != document.sum {
-        return Err(damaged(&"its sum is another"));
+        return Err(damaged(&"its sum does not match"));
     }
     if !document.issuers.values().all(IssuerRecord::is_readable) {
         return Err(damaged(&"a key or checkpoint cannot be parsed"));

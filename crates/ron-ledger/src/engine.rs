@@ -314,7 +314,7 @@ impl Engine {
         priors: &[Option<u64>],
     ) -> Result<(Vec<Vec<Outcome>>, Batch), Broken> {
         let mut step = Step::new(state, now);
-        step.expect(requests.iter().flat_map(|r| &r.ops));
+        step.prepare(requests.iter().flat_map(|r| &r.ops));
         step.set_limits(self.options.limits);
         step.expire_due(&mut || salts::one(&*self.options.random));
         let mut rest = priors;

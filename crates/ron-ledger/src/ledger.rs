@@ -62,7 +62,7 @@ impl Queued {
         Self(Some(job))
     }
 
-    /// Takes the job over; whoever calls it sees to the answer.
+    /// Takes the job over, with the duty to answer it.
     pub(crate) fn take(mut self) -> Option<Job> {
         self.0.take()
     }

@@ -211,7 +211,7 @@ impl Replay {
             })
         };
         let mut step = Step::new(&self.state, ts);
-        step.expect(self.waiting.iter().map(|w| &w.op));
+        step.prepare(self.waiting.iter().map(|w| &w.op));
         let mut at = 0;
         while at < self.waiting.len() {
             let n = self.waiting[at].place.link.map_or(1, |l| l.length as usize);

@@ -135,8 +135,8 @@ fn request(jobs: &Sender<Job>, ends: &Ends, exact: bool) {
             }
             Err(WaitError::Dropped) => {
                 let for_a_reason = doomed.get() > 0 || deadline.expired();
-                let one_ran = ends.crashes.get() < WORKERS_MAX;
-                ensure(for_a_reason || !one_ran, "no accepted job is dropped");
+                let one_is_left = ends.crashes.get() < WORKERS_MAX;
+                ensure(for_a_reason || !one_is_left, "no accepted job is dropped");
                 ends.dropped.add(1);
             }
         },

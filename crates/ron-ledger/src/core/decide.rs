@@ -102,7 +102,7 @@ impl<'a> Step<'a> {
     }
 
     /// Prepares for these entries, which are decided next.
-    pub fn expect<'b>(&self, ops: impl Iterator<Item = &'b Op>) {
+    pub fn prepare<'b>(&self, ops: impl Iterator<Item = &'b Op>) {
         self.overlay.state.warm(ops);
     }
 
