@@ -170,9 +170,8 @@ fn says(fleet: &Fleet, service: &str) -> (u16, Vec<Value>) {
     (reply.status, body["missing"].as_array().unwrap().clone())
 }
 
-/// Waits until the service reports the disk; returns after how long.
-fn noticed(fleet: &Fleet, service: &str) -> Duration {
-    let since = Instant::now();
+/// Waits until the service reports the disk, and says how long after `since` that is.
+fn noticed(fleet: &Fleet, service: &str, since: Instant) {
     while says(fleet, service) != (503, vec![json!("disk")]) {
         assert!(
             since.elapsed() < NOTICED,
@@ -181,14 +180,11 @@ fn noticed(fleet: &Fleet, service: &str) -> Duration {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    since.elapsed()
+    println!("{service}: not ready after {:?}", since.elapsed());
 }
 
 /// What clients see while the disk hangs.
 fn while_it_hangs(fleet: &Fleet, signs: &Load<'_>, sign: &dyn Fn(&str) -> Value) {
-    for service in ["ron-kms", "ron-ledger"] {
-        println!("{service}: not ready after {:?}", noticed(fleet, service));
-    }
     let deadline = Duration::from_secs(2); // `sign_deadline`
     let since = Instant::now();
     let (status, answer) = signs.send("load-999999", &sign("load-999999"));
@@ -219,6 +215,7 @@ fn the_rewarder_serves<'s>(
     run: &'s Value,
 ) {
     let uploads = format!("{}/rewarder/snapshots", fleet.api("svc-rewarder"));
+    let since = Instant::now();
     for n in 0..8 {
         let (url, bearer) = (uploads.clone(), format!("Bearer {}", computes.token));
         scope.spawn(move || {
@@ -235,10 +232,7 @@ fn the_rewarder_serves<'s>(
         // Before a run begins, its policy is stored and its snapshot marked as used.
         scope.spawn(move || computes.send("load-0", run));
     }
-    println!(
-        "svc-rewarder: not ready after {:?}",
-        noticed(fleet, "svc-rewarder")
-    );
+    noticed(fleet, "svc-rewarder", since);
     let counted = "svc_rewarder_io_timeouts_total{op=\"library\"} ";
     assert!(fleet.metric("svc-rewarder", counted) >= 1.0);
     let runs = format!("{}/rewarder/epochs", fleet.api("svc-rewarder"));
@@ -284,15 +278,15 @@ fn story(fleet: &Fleet, switch: &Switch<'_>) {
         });
         let since = Instant::now();
         let hanging = Hanging::begin(switch);
+        let hung = Instant::now();
         let late = scope.spawn(|| {
             let since = Instant::now();
             (tokens.send("load-0", &token), since.elapsed())
         });
-        // The holder of a token is written before it is signed.
-        println!(
-            "svc-passport: not ready after {:?}",
-            noticed(fleet, "svc-passport")
-        );
+        // All from the same moment. The holder of a token is written before it is signed.
+        for service in ["ron-kms", "ron-ledger", "svc-passport"] {
+            noticed(fleet, service, hung);
+        }
         let counted = "svc_passport_io_timeouts_total{op=\"files\"} ";
         assert!(fleet.metric("svc-passport", counted) >= 1.0);
         the_rewarder_serves(fleet, scope, &computes, &run);
@@ -465,6 +459,9 @@ fn a_wallet_whose_own_disk_hangs_reports_it_and_forgets_no_unknown_outcome() {
         // The attempt takes a second; then the unknown outcome is written.
         let bound = Duration::from_secs(1) + NOTICED;
         wallet.notices(&fleet, "unresolved", since, bound);
+        let counted = "svc_wallet_io_timeouts_total{op=\"unresolved\"} ";
+        let counted = metric(&fleet.http, &wallet.health, counted).unwrap();
+        assert_eq!(counted, "1");
         line.set(Way::Open);
         until("the ledger answers again", || {
             wallet.missing(&fleet) == [json!("disk")]
