@@ -4,6 +4,7 @@
 //! Callers present the same tokens repeatedly, so the signature check of a valid token is cached by the hash of its text.
 //! Its time, its keys and revocations are checked on every call.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use ron_auth::{AuthReject, Claims, JwksSnapshot, SignedBy, hybrid, narrow};
@@ -30,14 +31,27 @@ pub struct RejectedToken {
     pub shown: Option<TokenClaims>,
 }
 
+/// What was found out about a token.
+pub type Judged = Result<Arc<VerifiedToken>, RejectedToken>;
+
 /// Verifies a token, with its narrowing statements if it has any.
-pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken> {
+pub fn judge(api: &Api, token: &str) -> Judged {
+    let free = || Ok::<(), Infallible>(());
+    judge_for(api, token, free).unwrap_or_else(|never| match never {})
+}
+
+/// The same for a caller that pays for a check of the signature. The error is that of `pay`: nothing was checked.
+pub fn judge_for<E>(
+    api: &Api,
+    token: &str,
+    pay: impl FnOnce() -> Result<(), E>,
+) -> Result<Judged, E> {
     let refused = |reject, shown| RejectedToken { reject, shown };
     if token.len() > PQ_NARROWED_BYTES_MAX {
-        return Err(refused(AuthReject::Oversize, None));
+        return Ok(Err(refused(AuthReject::Oversize, None)));
     }
     if api.clock.date_unknown().is_some() {
-        return Err(refused(AuthReject::NoDate, None));
+        return Ok(Err(refused(AuthReject::NoDate, None)));
     }
     let (published, now_s) = (api.keys.published(), api.now_s());
     let keys = &published.verify;
@@ -46,24 +60,20 @@ pub fn judge(api: &Api, token: &str) -> Result<Arc<VerifiedToken>, RejectedToken
     let good = if let Some(good) = known {
         good
     } else {
-        let good = Arc::new(signed(api, token, keys, now_s)?);
+        pay()?;
+        let good = match signed(api, token, keys, now_s) {
+            Ok(good) => Arc::new(good),
+            Err(rejected) => return Ok(Err(rejected)),
+        };
         api.judged.insert(hash, good.clone());
         good
     };
     // On every call, for cached tokens too: a revocation must take effect at once.
     let not_revoked = api.view.with(|view| view.check(&good.claims));
-    not_revoked.map_err(|reject| refused(reject, Some(good.shown.clone())))?;
-    Ok(good)
-}
-
-/// Whether [`judge`] would find the token in the cache, so without a check of its signature.
-pub fn is_known(api: &Api, token: &str) -> bool {
-    let (published, now_s) = (api.keys.published(), api.now_s());
-    let hash = ron_crypto::hash::blake3(token.as_bytes());
-    let known = api
-        .judged
-        .find_if(&hash, |good| good.counts(&published.verify, now_s));
-    known.is_some()
+    Ok(match not_revoked {
+        Ok(()) => Ok(good),
+        Err(reject) => Err(refused(reject, Some(good.shown.clone()))),
+    })
 }
 
 impl VerifiedToken {

@@ -16,8 +16,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     [
         Route::post("/v1/passport/verify", Need::Public, move |req| {
             let body: VerifyToken = req.json()?;
-            charge(&one, req, std::slice::from_ref(&body.token))?;
-            Ok(Response::json(200, &verdict(&one, &body.token)).cache("no-store"))
+            Ok(Response::json(200, &verdict(&one, req, &body.token)?).cache("no-store"))
         })
         .summary("Verify one token; a bad token is an answer, not an error.")
         .body::<VerifyToken>()
@@ -31,8 +30,8 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
                     "tokens must hold 1..{VERIFY_BATCH_MAX} items"
                 )));
             }
-            charge(&many, req, &body.tokens)?;
-            let results = body.tokens.iter().map(|t| verdict(&many, t)).collect();
+            let results = body.tokens.iter().map(|t| verdict(&many, req, t));
+            let results = results.collect::<Result<_, _>>()?;
             Ok(Response::json(200, &VerifyBatchAnswer { results }).cache("no-store"))
         })
         .summary("Verify up to 512 tokens, with one result each.")
@@ -43,31 +42,27 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-/// Takes the signature checks of a request from the share of its peer. Tokens that were found valid before cost
-/// nothing, so a flood of others does not keep a peer from presenting them.
-fn charge(api: &Api, request: &Request, tokens: &[String]) -> Result<(), Problem> {
+/// Takes a signature check from the share of the request's peer. Tokens that were found valid before cost nothing, so a
+/// flood of others does not keep a peer from presenting them.
+fn charge(api: &Api, request: &Request) -> Result<(), Problem> {
     let Some(checks) = &api.checks else {
         return Ok(());
     };
     let peer = Peer::of(request.peer, request.transport).to_string();
-    let now = api.clock.now();
-    for _ in tokens.iter().filter(|token| !judge::is_known(api, token)) {
-        let taken = checks.take(&peer, now);
-        taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))?;
-    }
-    Ok(())
+    let taken = checks.take(&peer, api.clock.now());
+    taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))
 }
 
-fn verdict(api: &Api, token: &str) -> VerifyVerdict {
+fn verdict(api: &Api, request: &Request, token: &str) -> Result<VerifyVerdict, Problem> {
     let timer = api.clock.now();
-    let judged = judge::judge(api, token);
+    let judged = judge::judge_for(api, token, || charge(api, request))?;
     let took = api.clock.now().saturating_duration_since(timer);
     let result = if judged.is_ok() { "ok" } else { "refused" };
     api.metrics
         .verify_seconds
         .with_label_values(&[result])
         .observe(took.as_secs_f64());
-    match judged {
+    Ok(match judged {
         Ok(good) => VerifyVerdict {
             ok: true,
             reason: None,
@@ -78,5 +73,5 @@ fn verdict(api: &Api, token: &str) -> VerifyVerdict {
             reason: Some(refused.reject.reason().to_owned()),
             parsed: refused.shown,
         },
-    }
+    })
 }
