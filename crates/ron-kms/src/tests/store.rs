@@ -201,15 +201,10 @@ fn a_key_with_damaged_metadata_is_out_of_use_and_everything_else_works() {
 
 /// Flips one byte of a sealed record.
 fn damage(dir: &Path, kid: &Kid, number: u32, at: usize) {
-    let db = database(dir);
-    let place = rusqlite::params![kid.to_string(), number];
-    let sql = "SELECT sealed FROM versions WHERE kid = ?1 AND number = ?2";
-    let mut sealed: Vec<u8> = db.query_row(sql, place, |r| r.get(0)).expect("blob");
-    let at = at % sealed.len();
-    sealed[at] ^= 1;
-    let sql = "UPDATE versions SET sealed = ?1 WHERE kid = ?2 AND number = ?3";
-    db.execute(sql, rusqlite::params![sealed, kid.to_string(), number])
-        .expect("changed");
+    let row = format!("kid = '{kid}' AND number = {number}");
+    let place = ("versions", "sealed", row.as_str());
+    let length = flip(dir, place, usize::MAX);
+    flip(dir, place, at % length);
 }
 
 #[test]
