@@ -79,9 +79,7 @@ impl Spool {
 /// Calls the disk, unless it hangs.
 fn watched<R>(disk: Option<&DiskWatches>, call: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
     match disk {
-        Some(disk) => disk
-            .try_call(call)
-            .unwrap_or_else(|hung| Err(io::Error::new(ErrorKind::TimedOut, hung.to_string()))),
+        Some(disk) => disk.try_call(call)?,
         None => call(),
     }
 }

@@ -5,6 +5,7 @@
 //! without any I/O.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,12 @@ pub struct HungDisk {
     pub op: &'static str,
     /// How long the call has taken so far.
     pub took: Duration,
+}
+
+impl From<HungDisk> for io::Error {
+    fn from(hung: HungDisk) -> Self {
+        Self::new(io::ErrorKind::TimedOut, hung.to_string())
+    }
 }
 
 impl fmt::Display for HungDisk {

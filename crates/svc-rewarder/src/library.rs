@@ -83,9 +83,7 @@ impl Library {
 
     fn small_write<R>(&self, write: impl FnOnce() -> io::Result<R>) -> io::Result<R> {
         match &self.disk {
-            Some(disk) => disk.try_call(write).unwrap_or_else(|hung| {
-                Err(io::Error::new(io::ErrorKind::TimedOut, hung.to_string()))
-            }),
+            Some(disk) => disk.try_call(write)?,
             None => write(),
         }
     }
