@@ -31,7 +31,7 @@ pub fn places(dir: &std::path::Path, names: &[&str]) -> Outcome<Vec<Removed>> {
 pub fn fleet(args: &Args) -> Outcome {
     let dir = args.path("dir")?;
     let _places = places(&dir, &["fleet", "log", "ledger"])?;
-    build("release", "--workspace --bins")?;
+    build("release", "--workspace --bins --examples")?;
     build(
         "release",
         "-p svc-rewarder -p ron-ledger -p ron-tlog --examples",
@@ -66,7 +66,7 @@ pub fn console(args: &Args) -> Outcome {
 
 /// Proofs from a log of many leaves.
 pub fn proofs(args: &Args) -> Outcome {
-    build("release", "--workspace --bins")?;
+    build("release", "--workspace --bins --examples")?;
     let dir = args.path("dir")?;
     Cmd::new(built("release").join("load"))
         .args(["proofs", "--leaves", args.text("leaves"), "--dir"])

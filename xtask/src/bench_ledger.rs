@@ -58,8 +58,7 @@ struct Programs {
 fn prepare(args: &Args) -> Outcome<Programs> {
     let profile = args.text("profile");
     let rivals = files::target().join("rivals");
-    build(profile, "--workspace --bins")?;
-    build(profile, "-p ron-ledger --examples")?;
+    build(profile, "--workspace --bins --examples")?;
     Cmd::cargo(&format!("build --profile {profile} --manifest-path benches/rivals/Cargo.toml --bin rival-pg --target-dir"))
         .arg(&rivals)
         .run()?;

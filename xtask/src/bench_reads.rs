@@ -7,7 +7,7 @@ use crate::task::{Args, Outcome};
 
 pub fn reads(args: &Args) -> Outcome {
     let profile = args.text("profile");
-    build(profile, "--workspace --bins")?;
+    build(profile, "--workspace --bins --examples")?;
     let place = Removed(args.path("dir")?);
     files::fresh_dir(&place.0)?;
     let load = |more: &[&str], dir: &str| {

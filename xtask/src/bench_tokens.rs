@@ -68,7 +68,7 @@ pub fn kms(args: &Args) -> Outcome {
     let _places = places(&dir, &["kms", "fair", "envelope"])?;
     files::create_dir(&dir.join("kms"))?;
     files::create_dir(&dir.join("fair"))?;
-    build(profile, "--workspace --bins")?;
+    build(profile, "--workspace --bins --examples")?;
     // With the token's part, aside: the others must not be built again for it.
     let aside = files::target().join("pkcs11");
     Cmd::cargo(&format!(
