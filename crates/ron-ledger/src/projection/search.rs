@@ -16,7 +16,7 @@ pub struct FoundSeqs {
 }
 
 /// A condition of a query and its values.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Conditions {
     text: String,
     values: Vec<Value>,
@@ -202,30 +202,34 @@ impl ProjectionReader {
 fn search_sql(
     db: &Connection,
     search: &EntrySearch,
-    (first, end): (u64, u64),
+    (mut first, mut end): (u64, u64),
 ) -> Result<(Option<u64>, String, Vec<Value>), SearchError> {
+    const RANGE: &str = "x.seq >= ? AND x.seq < ?";
     let Rows { table, within } = Rows::of(search);
-    let mut range = within;
-    range.and("x.seq >= ? AND x.seq < ?", [int(first), int(end)]);
     let order = if search.after.is_some() {
         "ASC"
     } else {
         "DESC"
     };
+    let mut range = within.clone();
+    range.and(RANGE, [int(first), int(end)]);
     let sql = format!(
         "SELECT x.seq FROM {table} WHERE {} ORDER BY x.seq {order} LIMIT 1 OFFSET ?",
         range.text
     );
-    let values = range.values.iter().cloned().chain([int(SCAN - 1)]);
+    let values = range.values.into_iter().chain([int(SCAN - 1)]);
     let edge = db
         .prepare_cached(&sql)?
         .query_row(params_from_iter(values), |r| r.get::<_, i64>(0));
     let edge = edge.optional()?.map(|seq| seq as u64);
+    // One lower and one upper bound: of two, SQLite would search the index with one and read all rows up to it.
     match edge {
-        Some(seq) if search.after.is_some() => range.and("x.seq <= ?", [int(seq)]),
-        Some(seq) => range.and("x.seq >= ?", [int(seq)]),
+        Some(seq) if search.after.is_some() => end = seq + 1,
+        Some(seq) => first = seq,
         None => {}
     }
+    let mut range = within;
+    range.and(RANGE, [int(first), int(end)]);
     let filters = filters(search);
     let mut values = Vec::new();
     // The row of the account's history gives the balance after the entry.
@@ -260,6 +264,47 @@ mod tests {
     use crate::projection::Projection;
     use crate::projection::queries::tests::assert_indexed;
     use ron_proto::ledger::{TxId, Viewer};
+    use rusqlite::StatementStatus;
+
+    /// Instructions of SQLite that a search without matches takes over an account of so many entries.
+    fn instructions(entries: u64, after: Option<u64>) -> i32 {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("projection.sqlite");
+        let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
+        let db = Connection::open(&path).unwrap();
+        db.execute_batch(&format!(
+            "BEGIN;
+             INSERT INTO accounts (id, name) VALUES (1, 'a');
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {entries})
+             INSERT INTO history (account, seq, moved, mixed) SELECT 1, i, 1, 0 FROM n;
+             INSERT INTO entries (seq, ts, kind, outcome, shared) SELECT seq, '', 'issue', 'done', 0 FROM history;
+             COMMIT;"
+        ))
+        .unwrap();
+        let search = EntrySearch {
+            account: Some("a".parse().unwrap()),
+            counterparty: Some("b".parse().unwrap()),
+            after,
+            limit: 10,
+            ..EntrySearch::default()
+        };
+        let (edge, sql, values) = search_sql(&db, &search, (0, entries + 1)).unwrap();
+        assert!(edge.is_some(), "the search stops before the end");
+        let mut q = db.prepare(&sql).unwrap();
+        assert!(!q.exists(params_from_iter(values)).unwrap());
+        q.get_status(StatementStatus::VmStep)
+    }
+
+    #[test]
+    fn a_search_without_matches_costs_the_same_in_any_history() {
+        for after in [None, Some(0)] {
+            let (short, long) = (
+                instructions(4 * SCAN, after),
+                instructions(400 * SCAN, after),
+            );
+            assert!(long < short + 100, "{after:?}: {short} and {long}");
+        }
+    }
 
     #[test]
     fn every_search_is_answered_from_an_index() {
