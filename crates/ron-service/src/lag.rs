@@ -35,8 +35,10 @@ pub struct FollowerLag {
     /// When the oldest entry that is not applied began to wait, or earlier, in ms since 1970; 0 when
     /// none waits.
     since_ms: AtomicU64,
-    /// When fewer entries were left than before, in ms since 1970.
-    shrank_ms: AtomicU64,
+    /// Fewest entries that were left since it is too far behind.
+    fewest: AtomicU64,
+    /// When they became that few, in ms since 1970; 0 when they have not become fewer yet.
+    fewest_ms: AtomicU64,
     degraded: AtomicBool,
 }
 
@@ -55,7 +57,8 @@ impl FollowerLag {
             ready,
             left: AtomicU64::new(0),
             since_ms: AtomicU64::new(0),
-            shrank_ms: AtomicU64::new(0),
+            fewest: AtomicU64::new(0),
+            fewest_ms: AtomicU64::new(0),
             degraded: AtomicBool::new(false),
         });
         let (entries, seconds) = (lag.clone(), lag.clone());
@@ -89,17 +92,17 @@ impl FollowerLag {
     /// `left` entries are not applied; `newest` is the time of the last that just was, if any was.
     pub fn applied(&self, newest: Option<Timestamp>, left: u64) {
         let now = self.clock.unix_ms();
-        let before = self.left.swap(left, Ordering::Relaxed);
-        if left < before {
-            self.shrank_ms.store(now, Ordering::Relaxed);
-        }
+        self.left.store(left, Ordering::Relaxed);
         // The oldest entry that is left is not older than the newest one that is applied.
         let since = match left {
             0 => 0,
             _ => newest.map_or(now, |newest| newest.0).max(1),
         };
         self.since_ms.store(since, Ordering::Relaxed);
-        self.observe();
+        if self.observe() && left < self.fewest.load(Ordering::Relaxed) {
+            self.fewest.store(left, Ordering::Relaxed);
+            self.fewest_ms.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Upper bound of the age of the oldest entry that is not applied.
@@ -110,14 +113,17 @@ impl FollowerLag {
         }
     }
 
-    /// Why a new write is refused: the follower is far behind and does not catch up.
+    /// Why a new write is refused: the follower is far behind and does not catch up. Writes are accepted
+    /// only while fewer entries are left than ever since it is so far behind, so that they never make it
+    /// longer, however unevenly they come.
     pub fn refusal(&self) -> Option<Problem> {
         if !self.observe() {
             return None;
         }
-        let shrank = self.shrank_ms.load(Ordering::Relaxed);
-        let ago = self.clock.unix_ms().saturating_sub(shrank);
-        if Duration::from_millis(ago) < STUCK {
+        let more = self.left.load(Ordering::Relaxed) > self.fewest.load(Ordering::Relaxed);
+        let fewest = self.fewest_ms.load(Ordering::Relaxed);
+        let ago = self.clock.unix_ms().saturating_sub(fewest);
+        if !more && Duration::from_millis(ago) < STUCK {
             return None;
         }
         let mut problem = Problem::busy(1);
@@ -136,6 +142,9 @@ impl FollowerLag {
         if self.degraded.swap(behind, Ordering::Relaxed) != behind {
             let Follower { name, what } = self.follower;
             if behind {
+                self.fewest
+                    .store(self.left.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.fewest_ms.store(0, Ordering::Relaxed);
                 let why = format!("{what} is {} s behind", lag.as_secs());
                 self.ready.degrade(name, why);
             } else {
@@ -205,6 +214,22 @@ mod tests {
         lag.applied(old, 4_000);
         clock.advance(STUCK);
         assert!(lag.refusal().is_some());
+    }
+
+    #[test]
+    fn a_rest_that_falls_a_little_between_growths_is_not_catching_up() {
+        let (_registry, clock, _ready, lag) = lag();
+        let old = Some(Timestamp(clock.unix_ms() - 60_000));
+        for left in [50_000, 49_000] {
+            lag.applied(old, left);
+        }
+        assert!(lag.refusal().is_none());
+        for left in [60_000, 59_000, 70_000, 69_000] {
+            lag.applied(old, left);
+            assert!(lag.refusal().is_some(), "{left}");
+        }
+        lag.applied(old, 48_000);
+        assert!(lag.refusal().is_none(), "fewer than ever");
     }
 
     #[test]
