@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use ron_client::{ClientError, WalletClient};
+use ron_http::Call;
 use ron_kernel::Deadline;
 use ron_proto::ledger::{AssetLimits, Details, EntryKind, HoldRef, RefusalCode, Sides, TxId};
 use ron_proto::wallet::{
@@ -12,12 +13,15 @@ use ron_proto::wallet::{
     ItemOutcome, Operation, ReleaseItem, Reverse, SetAccount, SetAsset, Transaction, Transfer,
 };
 use ron_proto::{Account, Amount, Asset, DebitAmount, IdemKey};
-use ron_tests::{Draws, Fleet, json, number, ok};
+use ron_tests::processes::Rig;
+use ron_tests::{CALL, Draws, Fleet, json, number, ok, ron_on};
 use rustix::process::{Pid, Signal, kill_process};
 
 const WORKERS: usize = 4;
 /// Time for one answer while the fleet may be down.
 const ANSWER: Duration = Duration::from_secs(3);
+/// Time in which the workers go on after the trouble.
+const AFTERWARDS: Duration = Duration::from_millis(300);
 
 /// What each order has in the end, in the order of the ledger.
 const COMPLETE: [EntryKind; 15] = [
@@ -383,12 +387,7 @@ fn every_order_ends_complete_and_nothing_is_done_twice() {
         let after = Duration::from_millis(100 + draws.below(900));
         let full_ms = draws.below(600);
         let wallet = fleet.wallet();
-        std::thread::scope(|scope| {
-            for (worker, mine) in orders.iter_mut().enumerate() {
-                let wallet = &wallet;
-                let until = after + Duration::from_millis(300);
-                scope.spawn(move || work(wallet, mine, worker, until));
-            }
+        ordering(&wallet, &mut orders, after + AFTERWARDS, || {
             std::thread::sleep(after);
             match trouble {
                 Trouble::Kill => fleet.kill(),
@@ -407,27 +406,80 @@ fn every_order_ends_complete_and_nothing_is_done_twice() {
         }
     }
     let wallet = fleet.wallet();
-    for order in orders.iter_mut().flatten() {
-        let late = Deadline::within(Duration::from_secs(60));
-        while order.step < STEPS {
-            assert!(!late.expired(), "{} is not answered", order.name);
-            order.advance(&wallet);
-        }
-    }
-    let count = orders.iter().flatten().count() as u128;
+    let count = complete(&wallet, &mut orders);
     println!("{count} orders over {rounds} rounds");
-    assert!(count >= WORKERS as u128);
-    check(&fleet, &wallet, &orders, count);
+    let url = format!("{}/v1/ledger/head", fleet.api("ron-ledger"));
+    let head = json(&fleet.get(&url, None), 200);
+    check(&head["seq"].to_string(), &wallet, &orders, count);
     assert_eq!(fleet.stop(), Some(0));
     ok(&fleet.ron(&["ledger", "verify"]));
 }
 
-fn check(fleet: &Fleet, wallet: &WalletClient, orders: &[Vec<Order>], count: u128) {
-    let by = || Deadline::within(ron_tests::CALL);
-    let url = format!("{}/v1/ledger/head", fleet.api("ron-ledger"));
-    let head = json(&fleet.get(&url, None), 200)["seq"].to_string();
+#[test]
+fn orders_outlive_kills_of_the_ledger_alone_and_of_the_wallet_alone() {
+    let mut draws = Draws::seeded();
+    let mut rig = Rig::start();
+    let wallet = rig.wallet();
+    let mut orders: Vec<Vec<Order>> = (0..WORKERS).map(|_| Vec::new()).collect();
+    let rounds = number("RON_ORDER_ROUNDS", 8);
+    for round in 0..rounds {
+        let victim = ["ron-ledger", "svc-wallet"][(round % 2) as usize];
+        let after = Duration::from_millis(100 + draws.below(500));
+        let away = Duration::from_millis(draws.below(1_000));
+        ordering(&wallet, &mut orders, after + away + AFTERWARDS, || {
+            std::thread::sleep(after);
+            rig.kill(victim);
+            std::thread::sleep(away);
+            rig.run(victim);
+        });
+        rig.wait_ready(victim);
+    }
+    let count = complete(&wallet, &mut orders);
+    println!("{count} orders over {rounds} rounds");
+    let url = format!("http://127.0.0.1:{}/v1/ledger/head", rig.port("ron-ledger"));
+    let head = rig.http.call(Call::get(&url, Deadline::within(CALL)));
+    let head = json(&head.unwrap(), 200);
+    check(&head["seq"].to_string(), &wallet, &orders, count);
+    rig.kill("ron-ledger");
+    ok(&ron_on(rig.dir.path(), &["ledger", "verify"]));
+}
+
+/// Works on orders for a time while `trouble` happens.
+fn ordering(
+    wallet: &WalletClient,
+    orders: &mut [Vec<Order>],
+    time: Duration,
+    trouble: impl FnOnce(),
+) {
+    std::thread::scope(|scope| {
+        for (worker, mine) in orders.iter_mut().enumerate() {
+            scope.spawn(move || work(wallet, mine, worker, time));
+        }
+        trouble();
+    });
+}
+
+/// Brings each order to its end; returns how many there are.
+fn complete(wallet: &WalletClient, orders: &mut [Vec<Order>]) -> u128 {
+    for order in orders.iter_mut().flatten() {
+        let late = Deadline::within(Duration::from_secs(60));
+        while order.step < STEPS {
+            assert!(!late.expired(), "{} is not answered", order.name);
+            order.advance(wallet);
+        }
+    }
+    let count = orders.iter().flatten().count() as u128;
+    assert!(count >= WORKERS as u128);
+    count
+}
+
+fn check(head: &str, wallet: &WalletClient, orders: &[Vec<Order>], count: u128) {
+    let by = || Deadline::within(CALL);
     for order in orders.iter().flatten() {
-        let query = [("reference", order.name.clone()), ("min_seq", head.clone())];
+        let query = [
+            ("reference", order.name.clone()),
+            ("min_seq", head.to_owned()),
+        ];
         let mut entries = wallet.transactions(&query, by()).unwrap().entries;
         entries.reverse();
         let kinds: Vec<EntryKind> = entries.iter().map(|e| e.op).collect();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use crate::tools::{self, Process};
 use crate::{
     CALM, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
 };
+use ron_client::{Credential, WalletClient};
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use serde_json::{Value, json};
@@ -253,6 +255,15 @@ impl Rig {
         until("the feed copies the answer", || {
             Some(self.wallet_metric("svc_wallet_feed_seq ")) == made["receipt"]["seq"].as_u64()
         });
+    }
+
+    /// A client of the wallet, with the rig's token.
+    pub fn wallet(&self) -> WalletClient {
+        WalletClient::new(
+            &format!("http://127.0.0.1:{}", self.port("svc-wallet")),
+            Credential::bearer(&self.token),
+            Arc::new(http_client()),
+        )
     }
 
     /// The value of a metric of the wallet, 0 when it is absent.
