@@ -116,7 +116,7 @@ const READS: [(&str, &str); 20] = [
         "/v1/balance?account=acct:payee-{n}&asset=ron&at=2099-01-01T00:00:00Z",
     ),
     (
-        "statement, first 500 entries",
+        "statement, first page",
         "/v1/account/acct:hot/statement?asset=ron&from=2020-01-01T00:00:00Z&until=2099-01-01T00:00:00Z",
     ),
     (

@@ -9,8 +9,8 @@ use ron_proto::wallet::{
 };
 use ron_proto::{Asset, Problem, Timestamp, scope};
 
-use super::history::{MIN_SEQ, given};
-use super::{Api, PAGE, page_limit, param, sequence, viewer};
+use super::history::{LIMIT, MIN_SEQ, given};
+use super::{Api, page_limit, param, sequence, viewer};
 use crate::render::shown;
 
 const CSV: &str = "text/csv; charset=utf-8; header=present";
@@ -29,7 +29,7 @@ pub fn route(api: &Arc<Api>) -> Route {
     .query_as::<StatementTime>("by", false, "entry (the ledger's time, the default), or effective: whole UTC days, issues and debits on the day of their effective_at, in one page of at most 10,000")
     .query_as::<String>("format", false, "json (the default) or csv")
     .query_as::<u64>("after", false, "Return only entries after this ledger sequence: `next` of the page before")
-    .query_as::<u64>("limit", false, "Maximum number of entries of a page, 1 to 500; 500 by default")
+    .query_as::<u64>("limit", false, LIMIT)
     .query_as::<u64>("min_seq", false, MIN_SEQ)
     .returns::<Statement>(200)
     .returns_bytes(200, CSV)
@@ -53,10 +53,7 @@ fn statement(api: &Api, req: &Request) -> Result<Response, Problem> {
         Some(_) => return Err(Problem::bad_request("format is json or csv")),
     };
     let after = sequence(req, "after")?;
-    let limit = match req.query_one("limit")? {
-        None => PAGE,
-        Some(_) => page_limit(req)?,
-    };
+    let limit = page_limit(req)?;
     api.allow(req, WalletAction::Read, &account, Some(&asset), None)?;
     let viewer = viewer(&req.principal)?;
     let query = [
