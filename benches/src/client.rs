@@ -1,11 +1,14 @@
-//! A blocking HTTP/1.1 client with little overhead, and the loop that measures with it: each client
-//! is a thread with one connection that sends the next request when the last one is answered.
+//! An HTTP/1.1 client with little overhead, and the loop that measures with it: each client is a
+//! connection that sends the next request when the last one is answered. Two threads serve all clients,
+//! because a thread for each would take the processor from the services that are measured.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::ToSocketAddrs as _;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+use ron_kernel::Net as _;
+use ron_kernel::net::{Address, Direction, Event, OsNet, SharedConnection, SharedPoller, Watch};
 
 /// Makes the requests of one client.
 pub type Maker = Box<dyn FnMut() -> Vec<u8> + Send>;
@@ -15,6 +18,8 @@ pub const HEADER: &str = "| figure | clients | per second | p50 ms | p99 ms | ma
 
 /// Timeout of one response.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Interval at which clients that wait are looked at.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The result of a load.
 pub struct Figure {
@@ -26,6 +31,15 @@ pub struct Figure {
 }
 
 impl Figure {
+    const fn new(time: Duration) -> Self {
+        Self {
+            micros: Vec::new(),
+            seconds: time.as_secs_f64(),
+            refused: 0,
+            refusal: None,
+        }
+    }
+
     fn refuse(&mut self, answer: &Answer) {
         self.refused += 1;
         self.refusal.get_or_insert_with(|| {
@@ -119,37 +133,13 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-pub struct Connection {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-}
-
-impl Connection {
-    pub fn open(host: &str) -> Result<Self, String> {
-        let stream = TcpStream::connect(host).map_err(|e| format!("{host}: {e}"))?;
-        let set = stream
-            .set_nodelay(true)
-            .and_then(|()| stream.set_read_timeout(Some(ANSWER)));
-        set.map_err(|e| format!("{host}: {e}"))?;
-        Ok(Self {
-            stream,
-            buffer: Vec::with_capacity(64 * 1024),
-        })
-    }
-
-    /// Sends a request and reads its response.
-    pub fn call(&mut self, request: &[u8]) -> Result<Answer, String> {
-        self.stream
-            .write_all(request)
-            .map_err(|e| format!("sending: {e}"))?;
-        self.buffer.clear();
-        let head = loop {
-            if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
-                break at + 4;
-            }
-            self.more()?;
+impl Answer {
+    /// The response at the start of these bytes; `None` while a part of it is missing.
+    fn read(bytes: &[u8]) -> Result<Option<Self>, String> {
+        let Some(head) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
+            return Ok(None);
         };
-        let text = String::from_utf8_lossy(&self.buffer[..head]).to_ascii_lowercase();
+        let text = String::from_utf8_lossy(&bytes[..head]).to_ascii_lowercase();
         let status = text
             .split(' ')
             .nth(1)
@@ -160,60 +150,123 @@ impl Connection {
             value.trim().parse().ok()
         };
         let length = number("content-length:").ok_or("an answer without a length")? as usize;
-        let retry_after = number("retry-after:");
-        while self.buffer.len() < head + length {
-            self.more()?;
-        }
-        Ok(Answer {
+        let body = bytes.get(head + 4..head + 4 + length);
+        Ok(body.map(|body| Self {
             status,
-            retry_after,
-            body: self.buffer[head..head + length].to_vec(),
+            retry_after: number("retry-after:"),
+            body: body.to_vec(),
+        }))
+    }
+}
+
+/// A connection with at most one request at a time.
+pub struct Connection {
+    stream: SharedConnection,
+    /// What is not sent yet of the request.
+    unsent: Vec<u8>,
+    /// What has arrived of the response.
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub fn open(host: &str) -> Result<Self, String> {
+        let failed = |e: std::io::Error| format!("{host}: {e}");
+        let mut addresses = host.to_socket_addrs().map_err(failed)?;
+        let address = addresses.next().ok_or("a name without an address")?;
+        let stream = OsNet.connect(&Address::Tcp(address), Some(ANSWER));
+        Ok(Self {
+            stream: stream.map_err(failed)?,
+            unsent: Vec::new(),
+            buffer: Vec::with_capacity(64 * 1024),
         })
     }
 
-    fn more(&mut self) -> Result<(), String> {
-        let mut part = [0; 16 * 1024];
-        match self.stream.read(&mut part) {
-            Ok(0) => Err("the connection was closed".to_owned()),
-            Ok(n) => {
-                self.buffer.extend_from_slice(&part[..n]);
-                Ok(())
+    /// Sends a request and waits for its response.
+    pub fn call(&mut self, request: &[u8]) -> Result<Answer, String> {
+        self.begin(request)?;
+        loop {
+            if let Some(answer) = self.advance()? {
+                return Ok(answer);
             }
-            Err(e) => Err(format!("reading: {e}")),
+            let direction = if self.unsent.is_empty() {
+                Direction::Read
+            } else {
+                Direction::Write
+            };
+            match self.stream.wait(direction, Some(ANSWER)) {
+                Ok(true) => {}
+                Ok(false) => return Err("no answer in time".to_owned()),
+                Err(e) => return Err(format!("waiting: {e}")),
+            }
+        }
+    }
+
+    /// Sends what fits now of a request.
+    fn begin(&mut self, request: &[u8]) -> Result<(), String> {
+        self.buffer.clear();
+        self.unsent.extend_from_slice(request);
+        self.send()
+    }
+
+    fn send(&mut self) -> Result<(), String> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent, false) {
+                Ok(Some(n)) => drop(self.unsent.drain(..n)),
+                Ok(None) => break,
+                Err(e) => return Err(format!("sending: {e}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends and reads what is possible now; returns the response when it is complete.
+    fn advance(&mut self) -> Result<Option<Answer>, String> {
+        self.send()?;
+        let mut part = [0; 16 * 1024];
+        loop {
+            match self.stream.read(&mut part) {
+                Ok(Some(0)) => return Err("the connection was closed".to_owned()),
+                Ok(Some(n)) => {
+                    self.buffer.extend_from_slice(&part[..n]);
+                    if n < part.len() {
+                        return Answer::read(&self.buffer);
+                    }
+                }
+                Ok(None) => return Answer::read(&self.buffer),
+                Err(e) => return Err(format!("reading: {e}")),
+            }
         }
     }
 }
 
-fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
-    bytes.windows(what.len()).position(|w| w == what)
-}
+/// Threads that serve the clients of a load.
+const DRIVERS: usize = 2;
 
-/// Lets `clients` threads call `host` for `time`; `maker` makes the requests of client n.
+/// Lets `clients` call `host` for `time`; `maker` makes the requests of client n.
 pub fn load(
     host: &str,
     clients: usize,
     time: Duration,
     maker: impl Fn(usize) -> Maker,
 ) -> Result<Figure, String> {
-    let makers: Vec<Maker> = (0..clients).map(maker).collect();
-    let start = Barrier::new(clients);
+    let drivers = DRIVERS.min(clients);
+    let mut makers: Vec<Vec<Maker>> = (0..drivers).map(|_| Vec::new()).collect();
+    for n in 0..clients {
+        makers[n % drivers].push(maker(n));
+    }
+    let start = Barrier::new(drivers);
     let parts: Vec<Result<Figure, String>> = std::thread::scope(|scope| {
         let start = &start;
         let running: Vec<_> = makers
             .into_iter()
-            .map(|maker| scope.spawn(move || one(host, time, maker, start)))
+            .map(|makers| scope.spawn(move || drive(host, time, makers, start)))
             .collect();
         running
             .into_iter()
-            .map(|client| client.join().expect("a client does not panic"))
+            .map(|driver| driver.join().expect("a driver does not panic"))
             .collect()
     });
-    let mut sum = Figure {
-        micros: Vec::new(),
-        seconds: time.as_secs_f64(),
-        refused: 0,
-        refusal: None,
-    };
+    let mut sum = Figure::new(time);
     for part in parts {
         let part = part?;
         sum.micros.extend(part.micros);
@@ -225,32 +278,103 @@ pub fn load(
     Ok(sum)
 }
 
-fn one(host: &str, time: Duration, mut next: Maker, start: &Barrier) -> Result<Figure, String> {
-    let connection = Connection::open(host);
-    start.wait();
-    let mut connection = connection?;
-    let mut figure = Figure {
-        micros: Vec::new(),
-        seconds: 0.0,
-        refused: 0,
-        refusal: None,
-    };
-    let begin = Instant::now();
-    // A client that is told to retry waits as long as told and repeats the request; the time counts
-    // from the first attempt.
-    let (mut request, mut sent) = (next(), Instant::now());
-    while begin.elapsed() < time {
-        let answer = connection.call(&request)?;
+/// A client of a load. One that is told to retry waits as long as told and repeats the request; the
+/// time counts from the first attempt.
+struct Client {
+    connection: Connection,
+    next: Maker,
+    request: Vec<u8>,
+    sent: Instant,
+    /// When the request is to be repeated.
+    repeat: Option<Instant>,
+}
+
+impl Client {
+    fn open(host: &str, mut next: Maker) -> Result<Self, String> {
+        Ok(Self {
+            connection: Connection::open(host)?,
+            request: next(),
+            next,
+            sent: Instant::now(),
+            repeat: None,
+        })
+    }
+
+    /// Takes the response if it is there, and sends the next request.
+    fn advance(&mut self, figure: &mut Figure) -> Result<(), String> {
+        if self.repeat.is_some() {
+            return Ok(());
+        }
+        let Some(answer) = self.connection.advance()? else {
+            return Ok(());
+        };
         if (200..300).contains(&answer.status) {
-            figure.micros.push(sent.elapsed().as_micros() as u32);
+            figure.micros.push(self.sent.elapsed().as_micros() as u32);
         } else {
             figure.refuse(&answer);
         }
         match answer.retry_after {
             Some(seconds) if answer.status == 429 => {
-                std::thread::sleep(Duration::from_secs(seconds));
+                self.repeat = Some(Instant::now() + Duration::from_secs(seconds));
+                Ok(())
             }
-            _ => (request, sent) = (next(), Instant::now()),
+            _ => {
+                (self.request, self.sent) = ((self.next)(), Instant::now());
+                self.connection.begin(&self.request)
+            }
+        }
+    }
+
+    /// Repeats the request when its time has come.
+    fn repeat(&mut self, now: Instant) -> Result<(), String> {
+        if self.repeat.is_none_or(|at| at > now) {
+            return Ok(());
+        }
+        self.repeat = None;
+        self.connection.begin(&self.request)
+    }
+}
+
+fn drive(
+    host: &str,
+    time: Duration,
+    makers: Vec<Maker>,
+    start: &Barrier,
+) -> Result<Figure, String> {
+    let opened = || -> Result<(SharedPoller, Vec<Client>), String> {
+        let poller = OsNet.poller().map_err(|e| e.to_string())?;
+        let mut clients = Vec::new();
+        for (token, next) in makers.into_iter().enumerate() {
+            let client = Client::open(host, next)?;
+            let id = client.connection.stream.id();
+            let added = poller.add(id, token as u64, Watch::Changes);
+            added.map_err(|e| e.to_string())?;
+            clients.push(client);
+        }
+        Ok((poller, clients))
+    };
+    let opened = opened();
+    start.wait();
+    let (poller, mut clients) = opened?;
+    let mut figure = Figure::new(Duration::ZERO);
+    let begin = Instant::now();
+    for client in &mut clients {
+        client.sent = Instant::now();
+        client.connection.begin(&client.request)?;
+    }
+    let mut events: Vec<Event> = Vec::with_capacity(clients.len());
+    let mut looked = begin;
+    while begin.elapsed() < time {
+        events.clear();
+        poller.wait(&mut events, LOOK);
+        for event in &events {
+            clients[event.token as usize].advance(&mut figure)?;
+        }
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            for client in &mut clients {
+                client.repeat(looked)?;
+            }
         }
     }
     figure.seconds = begin.elapsed().as_secs_f64();
