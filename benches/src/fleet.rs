@@ -19,7 +19,7 @@ pub struct Fleet {
     pub took: Duration,
 }
 
-/// Makes the data directory and signs policies for principals `bench:*`.
+/// Makes the data directory, signs policies for principals `bench:*`, and gives one address as many connections as there are clients.
 pub fn prepare(ron: &Path, dir: &Path) -> Result<(), String> {
     let fleet = Fleet::start(ron, dir)?;
     let change = |kind: &str, change: &dyn Fn(&mut Value)| -> Result<(), String> {
@@ -39,7 +39,11 @@ pub fn prepare(ron: &Path, dir: &Path) -> Result<(), String> {
     })?;
     change("wallet", &|policy| {
         policy["rules"][0]["principal"] = json!("*");
-    })
+    })?;
+    // All clients have one address, which by default may hold 512 connections.
+    let config = dir.join("svc-wallet/config.toml");
+    let text = fs::read_to_string(&config).map_err(|e| format!("{}: {e}", config.display()))?;
+    fs::write(&config, format!("max_conns = 4096\n{text}")).map_err(|e| e.to_string())
 }
 
 impl Fleet {

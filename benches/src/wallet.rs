@@ -30,7 +30,7 @@ pub fn run(args: &WalletArgs) -> Result<(), String> {
     fleet::prepare(&ron, &dir)?;
     print!("{}", machine::facts(&dir)?);
     println!(
-        "- {} s per figure, limits on, every answer durable (fdatasync)\n",
+        "- {} s per figure, limits on (max_conns = 4096: all clients have one address), every answer durable (fdatasync)\n",
         args.seconds
     );
     let fleet = Fleet::start(&ron, &dir)?;
