@@ -154,7 +154,7 @@ Written by `cargo xtask bench-ledger {seconds} {entries}` on {date}, {profile} p
 
 ## Through the wallet, over HTTP
 
-Each client is a thread with one connection, its own account to debit and its own principals; policy, tokens, rate and
+Each client has one connection, its own account to debit and its own principals; two threads serve all clients. Policy, tokens, rate and
 daily limits are on, and each answer is a receipt that is durable (fdatasync) in a verifiable log.
 
 {wallet}

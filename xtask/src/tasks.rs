@@ -396,7 +396,7 @@ pub const TASKS: &[Task] = &[
             "entries=10000000 : entries in the ledger before the first figure",
             "dir=target/bench-ledger : directory on the disk to measure; emptied",
             "--profile=release : cargo's profile; dev builds quickly, to try the task",
-            "--clients=1,10,100,1000 : numbers of clients",
+            "--clients=1,16,64,1000 : numbers of clients",
             "--out=docs/bench/ledger.md : the page",
             "--postgres=/usr/lib/postgresql/15/bin PG_BIN : directory of PostgreSQL's programs",
         ],

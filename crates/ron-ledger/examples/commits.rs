@@ -1,9 +1,10 @@
 //! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one
-//! hot account; then the time to reopen that ledger, from its snapshot and from the log alone, and
-//! to verify all of it offline.
+//! hot account; then the time to reopen that ledger, from its snapshot and from the log alone, to
+//! verify all of it offline, and the memory that an account takes in an open ledger.
 //!
 //! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there]`
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +22,10 @@ use ron_tlog::Ed25519NoteSigner;
 
 const ACCOUNTS: u64 = 100_000;
 const FUNDS: u128 = 1_000_000_000;
+/// Accounts that are added to see what they take.
+const MORE: u64 = 1_000_000;
+/// Second argument of the process that only opens the ledger.
+const OPEN: &str = "open";
 
 struct Load {
     engine: Engine,
@@ -31,6 +36,33 @@ struct Load {
 }
 
 impl Load {
+    fn on(dir: &str) -> Self {
+        Self {
+            engine: open(dir),
+            clock: SystemClock,
+            nonces: vec![0; ACCOUNTS as usize],
+            serial: 0,
+            random: 0x2545_F491_4F6C_DD1D,
+        }
+    }
+
+    /// Writes a snapshot and closes the ledger; then KiB of memory of a new process that has opened it, so
+    /// that nothing of what made it counts.
+    fn closed_kib(mut self, dir: &str) -> u64 {
+        if let Some(job) = self.engine.begin_snapshot(true) {
+            self.engine
+                .snapshotter()
+                .write(&job)
+                .expect("the disk works");
+        }
+        drop(self);
+        let program = std::env::current_exe().expect("a path");
+        let mut child = std::process::Command::new(program);
+        let out = child.args([dir, OPEN]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&out.stdout);
+        text.trim().parse().expect("a number")
+    }
+
     fn next(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -96,6 +128,31 @@ impl Load {
         }
     }
 
+    /// Issues money to the accounts of these numbers, which come into being by it.
+    fn fund(&mut self, accounts: Range<u64>) {
+        for first in accounts.clone().step_by(1_000) {
+            let ops = (first..accounts.end.min(first + 1_000)).map(|n| {
+                let entry = Entry::Issue {
+                    tenant: "t".parse().expect("a name"),
+                    principal: "bench".parse().expect("a name"),
+                    key: format!("fund-{n}").parse().expect("a key"),
+                    to: format!("acc:{n}").parse().expect("a name"),
+                    asset: "ron".parse().expect("a name"),
+                    amount_minor: Amount(FUNDS),
+                    details: Details::default(),
+                    batch: None,
+                    budgets: Vec::new(),
+                };
+                Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
+            });
+            let request = Request {
+                ops: ops.collect(),
+                atomicity: Atomicity::Independent,
+            };
+            self.commit(&[request]);
+        }
+    }
+
     /// Entries per second at one batch size. Making the requests is not timed, because callers do
     /// that.
     fn rate(&mut self, n: usize, hot: bool, time: Duration) -> f64 {
@@ -116,42 +173,17 @@ fn main() {
     let dir = args
         .next()
         .expect("usage: commits <dir> [entries already there]");
-    let already: u64 = args
-        .next()
-        .map_or(0, |n| n.parse().expect("a number of entries"));
-    let clock = SystemClock;
-    let now = Timestamp(clock.unix_ms());
-    let engine =
-        Engine::open(Arc::new(OsDisk), Path::new(&dir), options(), now).expect("a new directory");
-    let mut load = Load {
-        engine,
-        clock,
-        nonces: vec![0; ACCOUNTS as usize],
-        serial: 0,
-        random: 0x2545_F491_4F6C_DD1D,
-    };
-    for chunk in 0..ACCOUNTS / 1_000 {
-        let ops = (0..1_000).map(|i| {
-            let n = chunk * 1_000 + i;
-            let entry = Entry::Issue {
-                tenant: "t".parse().expect("a name"),
-                principal: "bench".parse().expect("a name"),
-                key: format!("fund-{n}").parse().expect("a key"),
-                to: format!("acc:{n}").parse().expect("a name"),
-                asset: "ron".parse().expect("a name"),
-                amount_minor: Amount(FUNDS),
-                details: Details::default(),
-                batch: None,
-                budgets: Vec::new(),
-            };
-            Op::new(entry, &salts::one(&OsRandom)).expect("a good entry")
-        });
-        let request = Request {
-            ops: ops.collect(),
-            atomicity: Atomicity::Independent,
-        };
-        load.commit(&[request]);
+    let already = args.next();
+    if already.as_deref() == Some(OPEN) {
+        let engine = open(&dir);
+        println!("{}", memory_kib());
+        drop(engine);
+        return;
     }
+    let already: u64 = already.map_or(0, |n| n.parse().expect("a number of entries"));
+    let clock = SystemClock;
+    let mut load = Load::on(&dir);
+    load.fund(0..ACCOUNTS);
     while load.serial < already {
         let requests = load.batch(4_096, false);
         load.commit(&requests);
@@ -169,7 +201,8 @@ fn main() {
     let head = load.engine.shared().head();
     let mut checkpointer = load.engine.take_checkpointer().expect("not taken before");
     checkpointer.publish(&[&signer()]).expect("the disk works");
-    drop((checkpointer, load));
+    let Load { engine, .. } = load;
+    drop((checkpointer, engine));
     println!("\n| {head} entries | |\n|---|---|");
     reopen(&dir, clock, "opened from its snapshot");
     std::fs::remove_dir_all(Path::new(&dir).join("derived")).expect("it can be removed");
@@ -182,6 +215,25 @@ fn main() {
         "| {} entries checked offline | {took:.2?} |",
         report.entries
     );
+    let before = Load::on(&dir).closed_kib(&dir);
+    let mut load = Load::on(&dir);
+    load.fund(ACCOUNTS..ACCOUNTS + MORE);
+    let bytes = (load.closed_kib(&dir) - before) * 1024 / MORE;
+    println!("| memory per account, of {MORE} more in an open ledger | {bytes} bytes |");
+}
+
+/// Opens the ledger of the directory.
+fn open(dir: &str) -> Engine {
+    let now = Timestamp(SystemClock.unix_ms());
+    Engine::open(Arc::new(OsDisk), Path::new(dir), options(), now).expect("it opens")
+}
+
+/// Resident memory of this process in KiB.
+fn memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let number = line.and_then(|l| l.split_whitespace().next());
+    number.and_then(|n| n.parse().ok()).expect("a number")
 }
 
 fn signer() -> Ed25519NoteSigner {
@@ -197,9 +249,7 @@ fn options() -> EngineOptions {
 
 fn reopen(dir: &str, clock: SystemClock, how: &str) {
     let started = clock.now();
-    let now = Timestamp(clock.unix_ms());
-    let engine = Engine::open(Arc::new(OsDisk), Path::new(dir), options(), now);
-    let engine = engine.expect("it opens again");
+    let engine = open(dir);
     let took = clock.now().duration_since(started);
     let opened = engine.opened();
     println!(
