@@ -4,6 +4,8 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
+use hashbrown::HashTable;
+
 /// A map for lookups only. `S` hashes the keys; names from outside keep the randomly seeded
 /// default.
 #[derive(Debug, Clone)]
@@ -62,6 +64,56 @@ impl<K: Ord + Eq + Hash + Copy, V: Copy, S: BuildHasher + Default> Table<K, V, S
         let mut all: Vec<(K, V)> = self.map.iter().map(|(k, v)| (*k, *v)).collect();
         all.sort_unstable_by_key(|(k, _)| *k);
         all
+    }
+}
+
+/// Finds the number of a row by a key that the row itself holds: 8 bytes for each, without a second copy
+/// of the key.
+#[derive(Debug, Clone, Default)]
+pub struct Numbers {
+    hasher: RandomState,
+    found: HashTable<Number>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Number {
+    /// Half of the key's hash, so that the table grows without a look at the rows.
+    hash: u32,
+    row: u32,
+}
+
+impl Number {
+    /// The table takes its places from the low bits and its tags from the high ones.
+    const fn spread(self) -> u64 {
+        (self.hash as u64) << 32 | self.hash as u64
+    }
+}
+
+impl Numbers {
+    pub fn with_capacity(n: usize) -> Self {
+        Self {
+            hasher: RandomState::new(),
+            found: HashTable::with_capacity(n),
+        }
+    }
+
+    /// The row of this key; `is_at` compares the key with that of a row.
+    pub fn get<K: Hash + ?Sized>(&self, key: &K, is_at: impl Fn(u32) -> bool) -> Option<u32> {
+        let wanted = self.number(key, 0);
+        let eq = |n: &Number| n.hash == wanted.hash && is_at(n.row);
+        self.found.find(wanted.spread(), eq).map(|n| n.row)
+    }
+
+    /// Adds a row, whose key no other row has.
+    pub fn add<K: Hash + ?Sized>(&mut self, key: &K, row: u32) {
+        let number = self.number(key, row);
+        let again = |n: &Number| n.spread();
+        self.found.insert_unique(number.spread(), number, again);
+    }
+
+    fn number<K: Hash + ?Sized>(&self, key: &K, row: u32) -> Number {
+        let hash = self.hasher.hash_one(key) as u32;
+        Number { hash, row }
     }
 }
 
@@ -163,6 +215,21 @@ impl<T: Clone> Rows<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_found_by_the_key_of_their_row_and_by_no_other() {
+        let rows: Vec<String> = (0..10_000).map(|n| format!("acct:{n}")).collect();
+        let mut numbers = Numbers::with_capacity(3);
+        let at = |numbers: &Numbers, key: &str| numbers.get(key, |row| rows[row as usize] == key);
+        for (row, key) in rows.iter().enumerate() {
+            assert_eq!(at(&numbers, key), None);
+            numbers.add(key.as_str(), row as u32);
+        }
+        for (row, key) in rows.iter().enumerate() {
+            assert_eq!(at(&numbers, key), Some(row as u32));
+        }
+        assert_eq!(at(&numbers, "acct:10000"), None);
+    }
 
     #[test]
     fn a_frozen_copy_does_not_see_later_writes() {

@@ -126,7 +126,7 @@ impl State {
         // order.
         added.sort_unstable_by_key(|t| t.ix);
         for t in added {
-            self.names.insert(t.row.name.clone(), t.ix);
+            self.numbers.add(&t.row.name, t.ix);
             let ix = self.accounts.push(t.row);
             assert_eq!(ix as u32, t.ix, "account rows are dense");
         }

@@ -12,7 +12,7 @@ use super::state::{
     State,
 };
 use super::terms_codec as terms;
-use crate::table::{Rows, Table};
+use crate::table::{Numbers, Rows};
 
 /// Why an image was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,16 +116,17 @@ impl State {
         }
         let n = i.varint()?;
         // The count is not trusted: an account takes at least four bytes.
-        s.names = Table::with_capacity(usize::try_from(n).unwrap_or(0).min(bytes.len() / 4));
+        s.numbers = Numbers::with_capacity(usize::try_from(n).unwrap_or(0).min(bytes.len() / 4));
         s.accounts = Rows::default();
         for ix in 0..n {
             let row = account(&mut i)?;
-            if s.names.insert(row.name.clone(), ix as u32).is_some() {
+            if s.account_ix(&row.name).is_some() {
                 return Err(ImageError::Audit(format!(
                     "account {} is there twice",
                     row.name
                 )));
             }
+            s.numbers.add(&row.name, ix as u32);
             s.accounts.push(row);
         }
         for _ in 0..i.varint()? {

@@ -36,7 +36,7 @@ impl Overlay<'_> {
     pub(super) fn find(&self, name: &Account) -> Option<u32> {
         self.layers()
             .find_map(|d| d.name(name))
-            .or_else(|| self.state.names.get(name).copied())
+            .or_else(|| self.state.account_ix(name))
     }
 
     pub(super) fn row(&self, ix: u32) -> &AccountRow {

@@ -10,7 +10,7 @@ use ron_proto::{Account, Asset, ContentId, EpochId, SignedAmount, Tenant, Timest
 use smallvec::SmallVec;
 
 use super::op::Op;
-use crate::table::{Rows, Table};
+use crate::table::{Numbers, Rows};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountRow {
@@ -319,7 +319,8 @@ pub(super) type Sources = BTreeMap<(Tenant, ContentId), EpochId>;
 pub struct State {
     pub(super) seq: u64,
     pub(super) ts: Timestamp,
-    pub(super) names: Table<Account, u32>,
+    /// Of the accounts, by name.
+    pub(super) numbers: Numbers,
     pub(super) accounts: Rows<AccountRow>,
     pub(super) assets: Vec<AssetRow>,
     /// By the name in lower case, so that no second spelling comes into being.
@@ -384,9 +385,13 @@ impl State {
 
     /// An account, if it was ever used.
     pub fn account(&self, name: &Account) -> Option<&AccountRow> {
-        self.names
-            .get(name)
-            .and_then(|ix| self.accounts.get(*ix as usize))
+        self.account_at(self.account_ix(name)?)
+    }
+
+    /// The row number of an account.
+    pub(super) fn account_ix(&self, name: &Account) -> Option<u32> {
+        let is_at = |ix| self.account_at(ix).is_some_and(|row| row.name == *name);
+        self.numbers.get(name, is_at)
     }
 
     pub fn account_at(&self, ix: u32) -> Option<&AccountRow> {
@@ -427,7 +432,7 @@ impl State {
         let names = ops.flat_map(Op::accounts);
         let rows: Vec<u32> = names
             .flatten()
-            .filter_map(|name| self.names.get(name).copied())
+            .filter_map(|name| self.account_ix(name))
             .collect();
         let nonces = rows
             .iter()
@@ -453,7 +458,7 @@ impl State {
 
     /// Open holds on an account, oldest first.
     pub fn holds_of(&self, name: &Account) -> impl Iterator<Item = &HoldRow> {
-        let ix = self.names.get(name).copied().unwrap_or(u32::MAX);
+        let ix = self.account_ix(name).unwrap_or(u32::MAX);
         self.holds_by_account
             .range((ix, 0)..=(ix, u64::MAX))
             .filter_map(|(_, seq)| self.holds.get(seq))
