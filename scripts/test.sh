@@ -6,6 +6,16 @@ cd "$(dirname "$0")/.."
 
 step() { printf '\n=== %s (%s s)\n' "$1" "$SECONDS"; }
 
+# What all builds below take together in an empty target/. It is better to know before an hour is spent.
+need_gb=20
+mkdir -p target
+free_gb=$(($(df --output=avail -k . | tail -1) / 1024 / 1024))
+used_gb=$(($(du -sk target | cut -f1) / 1024 / 1024))
+if ((free_gb + used_gb < need_gb)); then
+  echo "test.sh: the builds take about $need_gb GB; $free_gb GB are free here, and target/ has $used_gb GB: free some space" >&2
+  exit 1
+fi
+
 step "install"
 ./scripts/setup.sh
 export PATH="$PWD/target/tools/bin:$PATH"
