@@ -1,6 +1,7 @@
 //! Paths of the tree, and file operations whose errors name the file.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -35,6 +36,14 @@ pub fn read(path: &Path) -> Outcome<String> {
 
 pub fn write(path: &Path, text: &str) -> Outcome {
     with_path(fs::write(path, text), "write", path)
+}
+
+/// Writes a program that others may run.
+pub fn write_program(path: &Path, text: &str) -> Outcome {
+    let new = path.with_extension("new");
+    write(&new, text)?;
+    let made = fs::set_permissions(&new, fs::Permissions::from_mode(0o755));
+    with_path(made.and_then(|()| fs::rename(&new, path)), "make", path)
 }
 
 pub fn create_dir(path: &Path) -> Outcome {

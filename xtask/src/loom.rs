@@ -2,6 +2,8 @@
 //! interleavings of more). Then each mutant, a version that is wrong on purpose: both checkers must fail on it.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -92,9 +94,6 @@ const PARTS: [Part; 4] = [
 ];
 
 const CHECKERS: [&str; 2] = ["loom", "shuttle"];
-/// Directory of what is built for the checkers, which normal builds do not use.
-pub(crate) const TARGET: &str = "target/models";
-
 /// Longest run of all models of a part, and of one model with a mutant; `timeout` ends with 124 after it.
 pub(crate) const MODELS_SECONDS: &str = "3600";
 pub(crate) const MUTANT_SECONDS: &str = "120";
@@ -106,7 +105,7 @@ pub fn loom(args: &Args) -> Outcome {
         let start = Instant::now();
         let mut built = Vec::new();
         for part in &PARTS {
-            built.push((part, part.build(args, checker, &names, TARGET)?));
+            built.push((part, part.build(args, checker, &names)?));
         }
         println!("== {checker}: built in {} s", start.elapsed().as_secs());
         let mut ran = 0;
@@ -132,13 +131,30 @@ pub(crate) fn all_names() -> Outcome<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Flags of the compiler for a checker. They apply to the whole tree, because the checker stands in ron-kernel, below
-/// everything that is modelled. All parts have the same flags and share what is built.
-fn flags(checker: &str, mutants: &BTreeSet<String>) -> String {
-    let checker = format!("--cfg {checker}");
-    mutants.iter().fold(checker, |flags, name| {
-        format!("{flags} --cfg mutant=\"{name}\"")
-    })
+/// A compiler for the crates of this workspace that builds them for a checker. The checker stands in ron-kernel, below
+/// everything that is modelled, so all of them have the same flags; other crates need none and are built once for the
+/// product and all checkers. Another set of flags is another path, because cargo builds anew by the path.
+fn compiler(checker: &str, mutants: &BTreeSet<String>) -> Outcome<PathBuf> {
+    // Assertions of the kernel are a part of what the simulator checks.
+    let assertions = if checker == "sim" {
+        " -C debug-assertions=on"
+    } else {
+        ""
+    };
+    let mut script = format!("#!/bin/sh\nexec \"$@\" --cfg {checker}{assertions}");
+    for name in mutants {
+        let _ = write!(script, " --cfg 'mutant=\"{name}\"'");
+    }
+    script.push('\n');
+    let mut hasher = DefaultHasher::new();
+    script.hash(&mut hasher);
+    let dir = files::target().join("compilers");
+    files::create_dir(&dir)?;
+    let path = dir.join(format!("{checker}-{:016x}", hasher.finish()));
+    if !path.exists() {
+        files::write_program(&path, &script)?;
+    }
+    Ok(path)
 }
 
 impl Part {
@@ -172,15 +188,14 @@ impl Part {
         args: &Args,
         checker: &str,
         names: &BTreeSet<String>,
-        target: &str,
     ) -> Outcome<PathBuf> {
         let build = Cmd::cargo(&format!(
-            "test --quiet --locked --profile {} --message-format json --target-dir {target} -p {} {} --no-run",
+            "test --quiet --locked --profile {} --message-format json -p {} {} --no-run",
             args.text("profile"),
             self.package,
             self.target
         ))
-        .env("RUSTFLAGS", flags(checker, names));
+        .env("RUSTC_WORKSPACE_WRAPPER", compiler(checker, names)?);
         let program = executable(&build.measured()?)?;
         // The build for the other checker may write to the same path.
         let own = PathBuf::from(format!("{}-{checker}", program.display()));

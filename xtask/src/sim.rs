@@ -9,8 +9,6 @@ use crate::files;
 use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
 use crate::task::{Args, Failure, Outcome};
 
-/// Directory of what is built for the simulator, which normal builds do not use.
-const TARGET: &str = "target/sim";
 /// Seeds within which a mutant must be found.
 const MUTANT_SEEDS: &str = "1000";
 /// Mutants that models in virtual time catch, beside the rows of the checkers.
@@ -67,8 +65,8 @@ pub fn sim(args: &Args) -> Outcome {
     let start = Instant::now();
     let names = all_names()?;
     let programs = Programs {
-        kernel: KERNEL.build(args, "sim", &names, TARGET)?,
-        world: WORLD.build(args, "sim", &names, TARGET)?,
+        kernel: KERNEL.build(args, "sim", &names)?,
+        world: WORLD.build(args, "sim", &names)?,
     };
     println!("== sim: built in {} s", start.elapsed().as_secs());
     if args.is_set("seed") {
@@ -132,7 +130,7 @@ fn one_seed(args: &Args, programs: &Programs) -> Outcome {
 
 /// Runs the models and worlds; a line for each, with the hash of its traces.
 fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> {
-    let file = files::root().join(TARGET).join(format!("hashes-{name}"));
+    let file = files::target().join(format!("sim-hashes-{name}"));
     files::write(&file, "")?;
     for (program, filter) in parts(args, programs) {
         checked(args, program, MODELS_SECONDS)

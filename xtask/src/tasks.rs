@@ -119,7 +119,7 @@ pub const TASKS: &[Task] = &[
             "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
             "--trace RON_SIM_TRACE : print the time line of that seed",
             "--models= : only models whose path contains this",
-            "--profile=sim : cargo's profile: `sim` is made for this task, `test` builds for development",
+            "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
         ],
         run: Run::Steps(sim::sim),
         ..REST
