@@ -40,7 +40,7 @@ step "unit tests"
 cargo test --release --locked --workspace --lib --bins
 
 step "fuzz targets compile"
-RUSTFLAGS="--cfg fuzzing" cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
+cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 [ "${1:-all}" = quick ] && exit 0
 

@@ -14,6 +14,7 @@ mod machine;
 mod proofs;
 mod raw;
 mod reads;
+mod revocations;
 mod wallet;
 
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ enum Command {
     Kms(kms::KmsArgs),
     /// Measure strict parsing of JSON bodies.
     Json(json::JsonArgs),
+    /// Measure what many live revocations cost a follower.
+    Revocations(revocations::RevocationArgs),
     /// Run the signature library in a loop, for comparison.
     Raw(raw::RawArgs),
     /// Call a PKCS#11 token directly, for comparison.
@@ -126,6 +129,7 @@ fn main() {
         Command::KmsFair(args) => fair::run(&args),
         Command::Kms(args) => kms::run(&args),
         Command::Json(args) => json::run(&args),
+        Command::Revocations(args) => revocations::run(&args),
         Command::Raw(args) => raw::run(&args),
         #[cfg(feature = "pkcs11")]
         Command::Token(args) => raw::run_token(&args),

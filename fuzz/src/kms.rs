@@ -11,7 +11,8 @@ use ron_proto::strict;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-fn check<T: DeserializeOwned + Serialize>(body: &[u8]) {
+/// A body of one kind.
+pub fn check<T: DeserializeOwned + Serialize>(body: &[u8]) {
     let Ok(read) = strict::from_slice::<T>(body) else {
         return;
     };

@@ -6,14 +6,18 @@
 use std::collections::BTreeMap;
 
 use ron_ledger::core::{
-    Body, KeyHash, Limit, Limits, Op, Outcome, Record, Refusal, Salts, State, Step, Verdict,
+    Body, KeyHash, Leaf, Limit, Limits, Op, Outcome, PublicLeaf, Record, Refusal, Salts, State,
+    Step, Verdict,
 };
 use ron_ledger::replay::Replay;
 use ron_proto::Timestamp;
 use ron_proto::ledger::{Entry, HoldRef, RefusalCode, TxId};
 
+// The ledger's own tests use the rest of both.
+#[allow(dead_code)]
 #[path = "../../crates/ron-ledger/src/core/tests/draw.rs"]
 mod draw;
+#[allow(dead_code)]
 #[path = "../../crates/ron-ledger/src/core/tests/model.rs"]
 mod model;
 
@@ -39,8 +43,25 @@ struct Run {
     limits: Limits,
 }
 
-/// Runs the operations encoded in `data`.
+/// Tries one input: as operations, as a leaf and as an image.
 pub fn run(data: &[u8]) {
+    operations(data);
+    // The first byte says where the leaf ends and its private record begins.
+    if let [at, rest @ ..] = data {
+        let (public, private) = rest.split_at(rest.len().min(usize::from(*at)));
+        if let Ok(leaf) = Leaf::decode(public, private) {
+            assert_eq!(
+                PublicLeaf::decode(public).map(|read| read.txid()),
+                Ok(leaf.txid())
+            );
+            let _ = leaf.op.check_private();
+        }
+    }
+    let _ = State::from_image(data);
+}
+
+/// Runs the operations encoded in `data`.
+fn operations(data: &[u8]) {
     let mut run = Run {
         now: 20_000 * DAY,
         ..Run::default()

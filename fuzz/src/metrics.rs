@@ -1,5 +1,7 @@
 //! The reference for the metrics text: each line read byte by byte by the grammar, everything
-//! owned.
+//! owned. The target compares it with the console's reader, whose parts borrow from the page.
+
+use crate::promtext::{Item, Labels, Reader, label};
 
 /// A sample as the reference reads it.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +12,57 @@ pub struct Row {
     /// As bits: NaN is a value too.
     pub value: u64,
     pub timestamp: Option<u64>,
+}
+
+fn ours(page: &[u8]) -> (Vec<Row>, u64) {
+    let mut reader = Reader::new(page);
+    let mut rows = Vec::new();
+    for item in reader.by_ref() {
+        let Item::Sample(sample) = item else { continue };
+        let labels: Vec<(String, String)> = Labels::new(sample.labels)
+            .map(|(name, value)| (name.to_owned(), value.into_owned()))
+            .collect();
+        // A lookup by name returns the first label of that name.
+        for (name, _) in &labels {
+            let first = labels.iter().find(|(other, _)| other == name);
+            assert_eq!(
+                label(sample.labels, name).as_deref(),
+                first.map(|(_, v)| v.as_str())
+            );
+        }
+        // The key is a slice of the line: name, optional space, optional label block.
+        let rest = sample
+            .key
+            .strip_prefix(sample.name)
+            .expect("the key begins with the name");
+        let block = rest.trim_start_matches([' ', '\t']);
+        assert!(
+            block.is_empty() || block == format!("{{{}}}", sample.labels),
+            "{}",
+            sample.key
+        );
+        rows.push(Row {
+            name: sample.name.to_owned(),
+            labels,
+            value: bits(sample.value),
+            timestamp: sample.timestamp.map(bits),
+        });
+    }
+    (rows, reader.skipped())
+}
+
+/// Tries one input.
+pub fn run(data: &[u8]) {
+    let whole = ours(data);
+    assert_eq!(whole, read(data));
+    // A torn page gives the same samples up to its last whole line.
+    let torn = &data[..data.len() / 2];
+    let lines = torn
+        .iter()
+        .rposition(|b| *b == b'\n')
+        .map_or(0, |at| at + 1);
+    let (before, _) = ours(&torn[..lines]);
+    assert!(whole.0.starts_with(&before));
 }
 
 /// All samples of a page, and the number of lines that were not understood.

@@ -4,14 +4,39 @@
 
 #[path = "../../fuzz/src/assertion.rs"]
 mod assertion;
+#[path = "../../fuzz/src/chunked.rs"]
+mod chunked;
 #[path = "../../fuzz/src/form.rs"]
 mod form;
+#[path = "../../fuzz/src/host.rs"]
+mod host;
+#[path = "../../fuzz/src/http.rs"]
+mod http;
+#[path = "../../fuzz/src/json.rs"]
+mod json;
 #[path = "../../fuzz/src/kms.rs"]
 mod kms;
+#[path = "../../fuzz/src/ledger.rs"]
+mod ledger;
+#[path = "../../fuzz/src/metrics.rs"]
+mod metrics;
+#[path = "../../fuzz/src/paths.rs"]
+mod paths;
+#[path = "../../fuzz/src/pieces.rs"]
+mod pieces;
+#[path = "../../fuzz/src/request.rs"]
+mod request;
+#[path = "../../fuzz/src/routing.rs"]
+mod routing;
 #[path = "../../fuzz/src/token.rs"]
 mod token;
+#[path = "../../fuzz/src/transit.rs"]
+mod transit;
+#[path = "../../fuzz/src/unpack.rs"]
+mod unpack;
 
 use ron_tests::Draws;
+use svc_admin::promtext;
 
 /// Changes a byte, removes bytes, or repeats some.
 fn changed(draws: &mut Draws, mut bytes: Vec<u8>) -> Vec<u8> {
@@ -68,6 +93,65 @@ fn bodies_of_the_kms() {
 }
 
 #[test]
+fn bodies_of_the_vault_transit_routes() {
+    replay("transit", transit::run);
+}
+
+#[test]
+fn streams_of_requests() {
+    replay("request", request::run);
+}
+
+#[test]
+fn chunked_bodies() {
+    replay("chunked", chunked::run);
+}
+
+#[test]
+fn paths_and_routes() {
+    replay("routing", routing::run);
+}
+
+#[test]
+fn compressed_bodies() {
+    replay("unpack", unpack::run);
+}
+
+#[test]
+fn strict_json() {
+    replay("json", json::run);
+}
+
+#[test]
+fn pages_of_metrics() {
+    replay("metrics", metrics::run);
+}
+
+#[test]
+fn operations_leaves_and_images_of_the_ledger() {
+    replay("ledger", ledger::run);
+}
+
+#[test]
 fn tokens_statements_and_proofs() {
     replay("token", token::run);
+}
+
+#[test]
+fn every_target_has_seeds_and_a_test_here() {
+    let list = |path: &str| {
+        let files = std::fs::read_dir(ron_tests::workspace().join(path)).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            path.file_stem().unwrap().to_string_lossy().into_owned()
+        };
+        files.map(name).collect::<std::collections::BTreeSet<_>>()
+    };
+    let targets = list("fuzz/fuzz_targets");
+    assert_eq!(targets, list("fuzz/corpus"));
+    for target in targets {
+        // The readers of columns need a feature; svc-rewarder's own test replays these.
+        let here = include_str!("main.rs").contains(&format!("replay(\"{target}\""));
+        assert!(here || target == "columns", "{target}");
+    }
 }

@@ -6,7 +6,7 @@ use crate::cmd::Cmd;
 use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
-const TARGETS: [&str; 12] = [
+const TARGETS: [&str; 13] = [
     "request",
     "chunked",
     "routing",
@@ -18,6 +18,7 @@ const TARGETS: [&str; 12] = [
     "assertion",
     "form",
     "kms",
+    "transit",
     "columns",
 ];
 

@@ -66,7 +66,9 @@ pub const TASKS: &[Task] = &[
         group: Group::Step("Parquet and Arrow files"),
         shows: "the importers against files from DuckDB and pyarrow, files cut at every length, altered bytes",
         length: "3 min cold",
-        run: Run::Crate("-p svc-rewarder --features parquet --lib -- columns thrift parquet"),
+        run: Run::Crate(
+            "-p svc-rewarder --features parquet --lib --test columns -- columns thrift parquet",
+        ),
         ..REST
     },
     Task {
@@ -263,7 +265,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `assertion`, `form`, `kms`, `columns`",
+        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `assertion`, `form`, `kms`, `transit`, `columns`",
         length: "10 min per target",
         example: "600",
         args: &[

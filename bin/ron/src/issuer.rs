@@ -229,7 +229,10 @@ fn by_the_kms(data_dir: Option<&Path>, signers: &[VerifierKey]) -> Result<bool, 
     let unknown = |e: String| format!("cannot be asked: {e}");
     let client = kms::client(data_dir, None, None).map_err(unknown)?;
     let mut held: Vec<[u8; 32]> = Vec::new();
-    for doc in kms::all_keys(&client, "purpose=note").map_err(unknown)? {
+    for doc in kms::all_keys(&client, "purpose=note")
+        .map_err(unknown)?
+        .keys
+    {
         let versions = kms::all_versions(&client, &doc.key).map_err(unknown)?;
         let raw = versions.iter().map(|version| version.public_key.as_slice());
         held.extend(raw.filter_map(|raw| <[u8; 32]>::try_from(raw).ok()));

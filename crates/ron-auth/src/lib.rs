@@ -18,6 +18,7 @@ mod cache;
 pub mod caveats;
 pub mod client_secret;
 pub mod dpop;
+mod expiring;
 mod feed;
 pub mod hybrid;
 mod jwks;

@@ -1,13 +1,13 @@
 //! The issuer's revocations: epochs, tokens, subjects, keys. Built from the issuer's ordered event
 //! feed. Pure; the thread that reads the feed is in `feed`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 
 use ron_proto::passport::{RevocationPage, Revoked, SKEW_S, TTL_S_MAX};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::tree::{Frontier, Hash};
 
+use crate::expiring::Expiring;
 use crate::jwt::Claims;
 use crate::reject::AuthReject;
 use crate::revocation_log;
@@ -24,9 +24,9 @@ pub struct RevocationView {
     after: u64,
     epoch: u64,
     /// Token id -> Unix seconds after which no check can matter.
-    jtis: BTreeMap<String, u64>,
+    jtis: Expiring,
     /// Subject -> tokens issued up to then (Unix seconds) are void.
-    subjects: BTreeMap<String, u64>,
+    subjects: Expiring,
     kids: BTreeSet<String>,
     /// Number of announced changes of the issuer's key set.
     key_changes: u64,
@@ -172,16 +172,11 @@ impl RevocationView {
     }
     /// Revoked subjects, each with the Unix second up to which tokens issued to it are void.
     pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.subjects
-            .iter()
-            .map(|(of, until)| (of.as_str(), *until))
+        self.subjects.iter()
     }
     /// The revoked token ids that begin with `prefix`.
     pub fn jtis_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
-        self.jtis
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
-            .map(|(jti, _)| jti.as_str())
-            .take_while(move |jti| jti.starts_with(prefix))
+        self.jtis.of(prefix)
     }
 
     /// Merges an earlier view of the same issuer: a revocation that was seen stays, even if the
@@ -190,12 +185,11 @@ impl RevocationView {
         self.epoch = self.epoch.max(earlier.epoch);
         self.policy_version = self.policy_version.max(earlier.policy_version);
         self.kids.extend(earlier.kids.iter().cloned());
-        for (jti, until) in &earlier.jtis {
-            self.jtis.entry(jti.clone()).or_insert(*until);
+        for (jti, until) in earlier.jtis.iter() {
+            self.jtis.extend(jti, until);
         }
-        for (subject, until) in &earlier.subjects {
-            let known = self.subjects.entry(subject.clone()).or_default();
-            *known = (*known).max(*until);
+        for (subject, until) in earlier.subjects.iter() {
+            self.subjects.extend(subject, until);
         }
     }
 
@@ -209,8 +203,8 @@ impl RevocationView {
         }
         let subject_void = self
             .subjects
-            .get(&claims.sub)
-            .is_some_and(|until| claims.iat <= *until);
+            .until(&claims.sub)
+            .is_some_and(|until| claims.iat <= until);
         let from = &claims.ancestors;
         let kids = [Some(&claims.kid), claims.pq_kid.as_ref()]
             .into_iter()
@@ -219,7 +213,7 @@ impl RevocationView {
         let mut jtis = std::iter::once(&claims.jti).chain(from.iter().map(|one| &one.jti));
         if subject_void
             || kids.any(|kid| self.kids.contains(kid))
-            || jtis.any(|jti| self.jtis.contains_key(jti))
+            || jtis.any(|jti| self.jtis.until(jti).is_some())
         {
             return Err(AuthReject::Revoked);
         }
@@ -253,14 +247,13 @@ impl RevocationView {
             }
             match &event.revoked {
                 Revoked::Jti { jti, until } => {
-                    self.jtis.insert(jti.clone(), *until);
+                    self.jtis.extend(jti, *until);
                 }
                 Revoked::Subject {
                     subject_ref,
                     issued_until,
                 } => {
-                    let until = self.subjects.entry(subject_ref.clone()).or_default();
-                    *until = (*until).max(*issued_until);
+                    self.subjects.extend(subject_ref, *issued_until);
                 }
                 Revoked::Kid { kid } => {
                     self.kids.insert(kid.clone());
@@ -280,17 +273,22 @@ impl RevocationView {
 
     /// Drops entries that no unexpired token can match.
     fn forget(&mut self, now_s: u64) {
-        self.jtis
-            .retain(|_, until| until.saturating_add(2 * SKEW_S) > now_s);
-        self.subjects
-            .retain(|_, issued_until| issued_until.saturating_add(TTL_S_MAX + 2 * SKEW_S) > now_s);
+        if let Some(end_s) = now_s.checked_sub(2 * SKEW_S) {
+            self.jtis.forget(end_s);
+            if let Some(end_s) = end_s.checked_sub(TTL_S_MAX) {
+                self.subjects.forget(end_s);
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use proptest::prelude::*;
+    use ron_kernel::Deadline;
     use ron_proto::Timestamp;
     use ron_proto::kms::Bytes;
     use ron_proto::passport::RevocationEvent;
@@ -458,6 +456,31 @@ mod tests {
         assert!(new.kid_revoked("k9"));
         assert_eq!(new.jtis_of("5.").collect::<Vec<_>>(), ["5.1.x"]);
         assert_eq!(new.jtis_of("6.").count(), 0);
+    }
+
+    /// Without an order by their end, each of these pages would pass over all entries, which takes minutes.
+    #[test]
+    fn a_page_costs_what_expires_and_not_what_is_live() {
+        const LIVE: u64 = 100_000;
+        let mut view = RevocationView::default();
+        let jti = |n: u64| Revoked::Jti {
+            jti: format!("1.1.{n}"),
+            until: if n < 10 { 2_000 } else { 9_000 + n },
+        };
+        view.apply(&page(0, (0..LIVE).map(jti).collect(), 0), true, 1_000)
+            .unwrap();
+        let empty = RevocationPage {
+            next: LIVE,
+            ..page(LIVE, vec![], 0)
+        };
+        let bound = Deadline::within(Duration::from_secs(30));
+        for page in 0..20_000 {
+            view.apply(&empty, true, 2_000).unwrap();
+            assert!(!bound.expired(), "after {page} pages");
+        }
+        assert_eq!(view.len() as u64, LIVE);
+        view.apply(&empty, true, 2_000 + 2 * SKEW_S).unwrap();
+        assert_eq!(view.len() as u64, LIVE - 10, "the expired are forgotten");
     }
 
     #[test]

@@ -6,6 +6,10 @@ use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile};
 
+/// A file is flushed whenever so many bytes are new, so that each flush is a short call, also for a large file: a watch over
+/// the disk would take a long one for a disk that hangs.
+const FLUSH_EVERY: u64 = 8 << 20;
+
 /// Writes a file under a temporary name (`<name>.tmp`), which it removes when it is dropped
 /// unfinished. Every write is one of the disk: a caller with small pieces puts a buffer in front.
 #[derive(Debug)]
@@ -15,6 +19,7 @@ pub struct Replacement<'a> {
     temporary: PathBuf,
     file: Arc<dyn DiskFile>,
     len: u64,
+    flushed: u64,
     finished: bool,
 }
 
@@ -30,6 +35,7 @@ impl<'a> Replacement<'a> {
             file: disk.create_with_mode(&temporary, mode)?,
             temporary,
             len: 0,
+            flushed: 0,
             finished: false,
         })
     }
@@ -47,6 +53,10 @@ impl io::Write for Replacement<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write_at(self.len, bytes)?;
         self.len += bytes.len() as u64;
+        if self.len - self.flushed >= FLUSH_EVERY {
+            self.file.sync_data()?;
+            self.flushed = self.len;
+        }
         Ok(bytes.len())
     }
 
@@ -131,6 +141,21 @@ mod tests {
                     write_atomic(&image, dir, "x", b"next").expect("over the temporary file");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_large_file_is_flushed_in_pieces() {
+        let piece = vec![7; 4 << 20];
+        // Create, five writes, a flush after the second and the fourth, and at the end flush, rename, flush.
+        for (fault_at, finished) in [(11, false), (12, true)] {
+            let disk = SimDisk::new();
+            disk.fail_after(fault_at, FaultKind::Io);
+            let mut file = Replacement::create(&disk, Path::new("/d/x"), 0o600).expect("created");
+            for _ in 0..5 {
+                file.write_all(&piece).expect("written");
+            }
+            assert_eq!(file.finish().is_ok(), finished, "operation {fault_at}");
         }
     }
 

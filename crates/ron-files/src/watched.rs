@@ -11,15 +11,15 @@ use crate::disk::{Disk, DiskFile, DiskLock};
 
 /// Another disk, with a watch over every call to it and to its files.
 #[derive(Debug)]
-pub struct WatchedDisk<D> {
-    disk: D,
+pub struct WatchedDisk {
+    disk: Arc<dyn Disk>,
     watches: DiskWatches,
     flushes: bool,
 }
 
-impl<D: Disk> WatchedDisk<D> {
+impl WatchedDisk {
     /// Calls that hang appear under the name of `watches`.
-    pub fn new(disk: D, watches: DiskWatches) -> Self {
+    pub fn new(disk: Arc<dyn Disk>, watches: DiskWatches) -> Self {
         Self {
             disk,
             watches,
@@ -48,7 +48,7 @@ impl<D: Disk> WatchedDisk<D> {
     }
 }
 
-impl<D: Disk> Disk for WatchedDisk<D> {
+impl Disk for WatchedDisk {
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
         self.watches.call(|| self.disk.create_dir_all(dir))
     }
@@ -198,7 +198,7 @@ mod tests {
             })
         });
         for (flushes, expected) in [(true, 2), (false, 1)] {
-            let disk = WatchedDisk::new(MemoryDisk::new(), sup.watch_disks("files", 1));
+            let disk = WatchedDisk::new(Arc::new(MemoryDisk::new()), sup.watch_disks("files", 1));
             let disk = if flushes { disk } else { disk.except_flushes() };
             let hang = hang.clone();
             let slow = || -> io::Result<Arc<dyn DiskFile>> {

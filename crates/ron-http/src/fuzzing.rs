@@ -1,5 +1,5 @@
-//! Internals of the parser and the router for the fuzz targets. Compiled only in their builds,
-//! which set `cfg(fuzzing)`.
+//! Internals of the parser and the router for the fuzz targets and the test that replays their seeds.
+//! No part of the library's interface.
 
 pub use crate::body::Decoded;
 pub use crate::head::Field;

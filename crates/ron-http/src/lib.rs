@@ -31,7 +31,6 @@ mod date;
 mod dial;
 mod failures;
 mod front;
-#[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod head;

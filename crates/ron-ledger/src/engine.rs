@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ron_files::Disk;
-use ron_kernel::{OsRandom, RankedRwLock, SharedRandom};
+use ron_files::{Disk, WatchedDisk};
+use ron_kernel::{DiskWatches, OsRandom, RankedRwLock, SharedRandom};
 use ron_proto::ledger::{LEDGER_PRINCIPAL, RequestKey};
 use ron_proto::{Tenant, Timestamp};
 use ron_tlog::tree::leaf_hash;
@@ -437,6 +437,15 @@ pub struct Snapshotter {
 }
 
 impl Snapshotter {
+    /// Has its calls to the disk watched.
+    #[must_use]
+    pub fn watch_disk(self, watches: DiskWatches) -> Self {
+        Self {
+            disk: Arc::new(WatchedDisk::new(self.disk, watches)),
+            ..self
+        }
+    }
+
     /// Writes a snapshot. After an error the older snapshot remains, keys stay in memory, and the
     /// next snapshot tries again.
     pub fn write(&self, job: &SnapshotJob) -> io::Result<()> {

@@ -89,7 +89,9 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (events_tx, events) = queue(&NOTIFY_EVENTS, 1, &parts.km);
     let (project_tx, project) = queue(&NOTIFY_PROJECT, 1, &parts.km);
     let shared = engine.shared();
-    let snapshotter = engine.snapshotter();
+    // The thread that writes snapshots, and the writer at the end.
+    let watches = parts.sup.watch_disks("snapshot", 2);
+    let snapshotter = engine.snapshotter().watch_disk(watches);
     let random = Arc::clone(engine.random());
     let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room));
     let writer = Writer {

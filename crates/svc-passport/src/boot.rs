@@ -175,7 +175,7 @@ fn issuer_threads(settings: &Settings, chassis: &Chassis) -> usize {
 fn watched(settings: &Settings, chassis: &Chassis) -> Arc<dyn Disk> {
     let threads = issuer_threads(settings, chassis) + 1;
     let watches = chassis.sup.watch_disks("files", threads);
-    Arc::new(WatchedDisk::new(OsDisk, watches))
+    Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches))
 }
 
 /// The register of revocations as it was found.

@@ -345,7 +345,7 @@ fn spawn_intake(
     // Only the flush of a snapshot takes as long as it is large.
     let watches = chassis.sup.watch_disks("intake", settings.keys.imports);
     let intake = Intake {
-        disk: Arc::new(WatchedDisk::new(OsDisk, watches).except_flushes()),
+        disk: Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches).except_flushes()),
         tasks: queues.imports.1.clone(),
         library: library.clone(),
         scratch: uploads.to_owned(),

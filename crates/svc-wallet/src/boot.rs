@@ -223,7 +223,7 @@ fn share(
 fn watched(chassis: &Chassis) -> Arc<dyn Disk> {
     let threads = chassis.config.load().chassis().http_workers + 3;
     let watches = chassis.sup.watch_disks("files", threads);
-    Arc::new(WatchedDisk::new(OsDisk, watches))
+    Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches))
 }
 
 fn spawn_audit(chassis: &Chassis, home: Option<&Path>, disk: &Arc<dyn Disk>) -> Audit {

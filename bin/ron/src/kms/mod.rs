@@ -14,7 +14,7 @@ use ron_client::{ClientError, Credential, KmsClient};
 use ron_crypto::hash::Sha256;
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyDoc, KeyVersionDoc,
+    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyList, KeyVersionDoc,
     MESSAGE_BYTES_MAX, PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, SignRequest,
     Signature, UpdateKey, VerifyMode, VerifyRequest,
 };
@@ -385,16 +385,17 @@ fn encode(text: &str) -> String {
 }
 
 /// All keys that pass the filter, which is a query, without their versions.
-pub fn all_keys(kms: &KmsClient, filter: &str) -> Result<Vec<KeyDoc>, String> {
-    let mut keys: Vec<KeyDoc> = Vec::new();
+pub fn all_keys(kms: &KmsClient, filter: &str) -> Result<KeyList, String> {
+    let mut all = KeyList::default();
     let mut after = String::new();
     loop {
         let query = format!("limit=200&{filter}{after}");
         let page = explain(kms.keys_where(query.trim_end_matches('&'), deadline()))?;
-        keys.extend(page.keys);
+        all.keys.extend(page.keys);
+        all.quarantined.extend(page.quarantined);
         match page.next {
             Some(key) => after = format!("&after={}", encode(&key)),
-            None => return Ok(keys),
+            None => return Ok(all),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Output of the KMS's responses, for people and for programs.
 
-use ron_proto::kms::{KeyChanged, KeyDoc, KeyVersionDoc, SignAnswer, VerifyAnswer};
+use ron_proto::kms::{
+    KeyChanged, KeyDoc, KeyList, KeyVersionDoc, QuarantinedKey, SignAnswer, VerifyAnswer,
+};
 use ron_proto::values::Alg;
 use serde::Serialize;
 
@@ -20,19 +22,33 @@ pub fn made(doc: &KeyDoc, json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints keys, one per line.
-pub fn list(keys: &[KeyDoc], json: bool) -> Result<(), String> {
+/// A row of a list.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    Sound(&'a KeyDoc),
+    Damaged(&'a QuarantinedKey),
+}
+
+/// Prints keys, one per line; those with damaged records come last, with the reason.
+pub fn list(list: &KeyList, json: bool) -> Result<(), String> {
+    let sound = list.keys.iter().map(Listed::Sound);
+    let damaged = list.quarantined.iter().map(Listed::Damaged);
+    let rows: Vec<Listed<'_>> = sound.chain(damaged).collect();
     if json {
-        return as_json(&keys);
+        return as_json(&rows);
     }
-    for doc in keys {
-        println!(
-            "{}  head {}  {}  {}",
-            doc.key,
-            doc.head,
-            doc.state.as_str(),
-            doc.backend
-        );
+    for row in rows {
+        match row {
+            Listed::Sound(doc) => println!(
+                "{}  head {}  {}  {}",
+                doc.key,
+                doc.head,
+                doc.state.as_str(),
+                doc.backend
+            ),
+            Listed::Damaged(key) => println!("{}  quarantined  {}", key.key, key.reason),
+        }
     }
     Ok(())
 }

@@ -3,11 +3,12 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use ron_custody::Refusal;
 use ron_custody::index::{Key, may_use};
 use ron_http::{Method, Principal, Request, Response, Route};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions, RetireKey,
-    RotateLogKey, RotateLogKeyAnswer, RotateRequest, UpdateKey,
+    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions, QuarantinedKey,
+    QuarantinedState, RetireKey, RotateLogKey, RotateLogKeyAnswer, RotateRequest, UpdateKey,
 };
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -146,21 +147,26 @@ fn limit(request: &Request) -> Result<usize, Problem> {
 }
 
 /// Filters of the list.
-struct Wanted {
-    purpose: Option<Purpose>,
-    alg: Option<Alg>,
-    state: Option<KeyState>,
+#[derive(Default)]
+pub struct Wanted {
+    pub purpose: Option<Purpose>,
+    pub alg: Option<Alg>,
+    pub state: Option<KeyState>,
 }
 
 impl Wanted {
+    fn names(&self, kid: &Kid) -> bool {
+        self.purpose.as_ref().is_none_or(|p| *p == kid.purpose)
+            && self.alg.is_none_or(|alg| alg == kid.alg)
+    }
+
     fn has(&self, key: &Key) -> bool {
-        self.purpose.as_ref().is_none_or(|p| *p == key.kid.purpose)
-            && self.alg.is_none_or(|alg| alg == key.kid.alg)
-            && self.state.is_none_or(|state| state == key.state)
+        self.state.is_none_or(|state| state == key.state)
     }
 }
 
-fn page(
+/// The page of the list after `after`, of the keys that the caller may use.
+pub fn page(
     kms: &Kms,
     caller: &Principal,
     wanted: &Wanted,
@@ -168,20 +174,35 @@ fn page(
     limit: usize,
 ) -> KeyList {
     let index = kms.index.load();
-    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-    let mut visible = index
-        .keys
-        .range((from, Bound::Unbounded))
-        .map(|(_, key)| key)
-        .filter(|key| wanted.has(key) && may_use(caller, &key.kid).is_ok());
-    let keys: Vec<KeyDoc> = visible
-        .by_ref()
-        .take(limit)
-        .map(|key| key.summary())
-        .collect();
-    let next = visible
-        .next()
-        .and_then(|_| keys.last())
-        .map(|last| last.key.to_string());
-    KeyList { keys, next }
+    let from = (
+        after.map_or(Bound::Unbounded, Bound::Excluded),
+        Bound::Unbounded,
+    );
+    let shown = |kid: &&Kid| wanted.names(kid) && may_use(caller, kid).is_ok();
+    let keys = index.keys.range(from.clone());
+    let keys = keys.filter(|(_, key)| wanted.has(key)).map(|(kid, _)| kid);
+    // The state of a damaged key is not known.
+    let damaged = index.damaged.range(from);
+    let damaged = damaged.filter(|_| wanted.state.is_none());
+    // One more than the page of each, so that the rest of both shows whether there is another page.
+    let keys = keys.filter(shown).take(limit + 1);
+    let mut both: Vec<&Kid> = keys.chain(damaged.filter(shown).take(limit + 1)).collect();
+    both.sort_unstable();
+    let more = both.len() > limit;
+    both.truncate(limit);
+    let sound = both.iter().filter_map(|kid| index.keys.get(*kid));
+    let damaged = both.iter().filter(|kid| index.damaged.contains(**kid));
+    KeyList {
+        keys: sound.map(|key| key.summary()).collect(),
+        quarantined: damaged.map(|kid| quarantined(kid)).collect(),
+        next: both.last().filter(|_| more).map(|last| last.to_string()),
+    }
+}
+
+fn quarantined(kid: &Kid) -> QuarantinedKey {
+    QuarantinedKey {
+        key: kid.clone(),
+        state: QuarantinedState::Quarantined,
+        reason: Refusal::quarantined_key(kid).detail,
+    }
 }

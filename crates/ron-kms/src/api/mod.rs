@@ -5,7 +5,7 @@ mod batch;
 mod entries;
 mod envelope;
 mod issuer_policy;
-mod keys;
+pub mod keys;
 mod sign;
 mod transfer;
 mod transit;

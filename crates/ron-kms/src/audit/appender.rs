@@ -107,7 +107,7 @@ impl Appender {
                     }
                 }
                 self.remember(journal, unsent);
-                self.writer.keep_state(false);
+                self.disk.call(|| self.writer.keep_state(false));
                 self.signal.watch(&self.metrics, &self.ready);
             }
             Err(error) => {
@@ -147,8 +147,11 @@ impl Appender {
             return;
         }
         let draft = Draft::service(Op::Stop, "drained");
-        match self.writer.append(std::iter::once(draft)) {
-            Ok(_) => self.writer.keep_state(true),
+        match self
+            .disk
+            .call(|| self.writer.append(std::iter::once(draft)))
+        {
+            Ok(_) => self.disk.call(|| self.writer.keep_state(true)),
             // `keep_state` is not called: the counters already count the leaf that is not there, and the next start
             // would take its absence for tampering.
             Err(error) => self.health.fail(

@@ -8,11 +8,14 @@ use ron_custody::backend::Backends;
 use ron_custody::store::{KeyStore, Pending, StoreError};
 use ron_files::{CrashMode, FaultKind, SimDisk};
 use ron_kernel::SeededRandom;
-use ron_proto::kms::{KeyBackend, KeyDoc, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest};
+use ron_proto::kms::{
+    KeyBackend, KeyDoc, KeyState, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest,
+};
 use ron_proto::values::{Alg, Kid, Timestamp};
 use rusqlite::Connection;
 
 use super::{Rig, file_settings, op_id, signed};
+use crate::api::keys::{self, Wanted};
 use crate::audit::leaf::{Leaf, Op};
 use crate::engine::store_settings;
 use crate::settings::SealSource;
@@ -149,6 +152,42 @@ fn a_changed_byte_of_metadata_public_keys_and_sums_is_named_and_takes_nothing_el
     assert_eq!(open(dir.path()).expect("opens").damaged(), [old_named]);
 }
 
+/// The list, whole and in pages of one key, names the damaged key with the code and reason that reading it gives.
+fn listed_with_the_others(rig: &Rig, bad: &Kid, sound: &Kid) {
+    let page = |wanted: &Wanted, after, limit| {
+        keys::page(&rig.engine.kms, &rig.caller, wanted, after, limit)
+    };
+    let all = page(&Wanted::default(), None, 50);
+    let index = rig.engine.kms.index.load();
+    let found = index.find(&rig.caller, bad);
+    let refusal = found.expect_err("it is damaged");
+    assert_eq!(refusal.cause, ron_custody::Cause::Quarantined);
+    let shown = serde_json::to_value(&all.quarantined).expect("json");
+    let wanted = serde_json::json!([
+        {"key": bad, "state": "quarantined", "reason": refusal.detail}
+    ]);
+    assert_eq!((shown, all.next), (wanted, None));
+    assert_eq!(all.keys[0].key, *sound);
+
+    let (mut names, mut after) = (Vec::new(), None);
+    loop {
+        let one = page(&Wanted::default(), after, 1);
+        assert_eq!(one.keys.len() + one.quarantined.len(), 1);
+        names.extend(one.keys.into_iter().map(|doc| doc.key));
+        names.extend(one.quarantined.into_iter().map(|found| found.key));
+        let Some(next) = one.next else { break };
+        after = Some(next.parse().expect("a key's name"));
+    }
+    let mut both = [bad.clone(), sound.clone()];
+    both.sort();
+    assert_eq!(names, both);
+    let active = Wanted {
+        state: Some(KeyState::Active),
+        ..Wanted::default()
+    };
+    assert_eq!(page(&active, None, 50).quarantined, []);
+}
+
 #[test]
 fn a_key_with_damaged_metadata_is_out_of_use_and_everything_else_works() {
     let dir = tempfile::tempdir().expect("dir");
@@ -188,6 +227,7 @@ fn a_key_with_damaged_metadata_is_out_of_use_and_everything_else_works() {
             .find(&rig.caller, &bad)
             .map(drop);
         assert!(found.is_err_and(|e| e.detail.contains("restored from a backup")));
+        listed_with_the_others(&rig, &bad, &sound);
         assert!(rig.verify(&sound, Some(1), b"x", &before.signatures).ok);
         // The store takes changes of the other keys, and its MAC covers the damaged one as before.
         if start == 0 {

@@ -252,12 +252,35 @@ pub struct KeyVersions {
     pub next: Option<u32>,
 }
 
-/// Response of `GET /keys`, ordered by key name.
+/// A key whose stored metadata is damaged: reading it is refused with the code `quarantined`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QuarantinedKey {
+    /// Its name.
+    pub key: Kid,
+    /// Out of use.
+    pub state: QuarantinedState,
+    /// What is damaged, and the remedy.
+    pub reason: String,
+}
+
+/// The state of a key whose stored state cannot be read.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuarantinedState {
+    /// Out of use until the key store is restored from a backup.
+    Quarantined,
+}
+
+/// Response of `GET /keys`, ordered by key name.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyList {
     /// One page of keys of the caller's tenant, without their versions.
     pub keys: Vec<KeyDoc>,
+    /// The keys of this page that are out of use because their stored metadata is damaged; not with a filter by state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<QuarantinedKey>,
     /// Value of `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,

@@ -16,6 +16,7 @@ mod log_key;
 mod payload;
 mod sign;
 mod transfer;
+pub mod transit;
 mod verify;
 mod verify_raw;
 

@@ -6,11 +6,10 @@ use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
 use ron_http::{Method, Request, Route};
+use ron_proto::kms::transit::{Crypt, Datakey, Draw};
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
 use ron_proto::values::Alg;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::form::Form;
@@ -22,74 +21,6 @@ use crate::api::envelope::task;
 use crate::work::Kms;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{many, one};
-
-/// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Crypt {
-    /// The plaintext to encrypt, in base64.
-    plaintext: Option<PlainText>,
-    /// The ciphertext to decrypt or rewrap, as `vault:vN:<base64>`.
-    ciphertext: Option<String>,
-    /// The message of the MAC, in base64.
-    pub input: Option<String>,
-    /// Associated data in base64, at most the limit of the native API.
-    associated_data: Option<String>,
-    /// The version that encrypts: absent, 0 or the newest; other versions are refused.
-    key_version: Option<u32>,
-    /// Hash function of a MAC: `sha2-256` only.
-    algorithm: Option<String>,
-    /// Absent or empty: derived keys are not offered.
-    context: Option<String>,
-    /// Absent or empty: convergent encryption is not offered.
-    nonce: Option<String>,
-    /// Ignored: in Vault the type of a key to create on first use, which this service never does.
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    /// Absent or false: convergent encryption is not offered.
-    convergent_encryption: Option<bool>,
-    /// Returned unchanged with the item's result.
-    reference: Option<String>,
-    /// The items of a batch, 1 to 1,000, instead of one value.
-    batch_input: Option<Vec<Crypt>>,
-    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
-    partial_failure_response_code: Option<u16>,
-}
-
-/// Text that is erased when it is dropped.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(transparent)]
-struct PlainText(String);
-
-impl Drop for PlainText {
-    fn drop(&mut self) {
-        zeroize::Zeroize::zeroize(&mut self.0);
-    }
-}
-
-/// The body of `datakey`.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Datakey {
-    /// Bits of the data key: 128, 256 (when absent) or 512.
-    bits: Option<u32>,
-    /// Absent or empty: derived keys are not offered.
-    context: Option<String>,
-    /// Absent or empty: convergent encryption is not offered.
-    nonce: Option<String>,
-}
-
-/// The body of `random`.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Draw {
-    /// Number of random bytes; 32 when absent.
-    bytes: Option<u32>,
-    /// `base64` (when absent) or `hex`.
-    format: Option<String>,
-    /// `platform` or `all`: both mean the operating system's generator.
-    source: Option<String>,
-}
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {

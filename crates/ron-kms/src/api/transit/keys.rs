@@ -6,12 +6,11 @@ use ron_crypto::hash::sha256;
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
+use ron_proto::kms::transit::{Configure, Create};
 use ron_proto::kms::{CreateKey, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{bad, body, find, form, json_of, key_for_use, names, purpose, route, unsupported};
@@ -21,47 +20,6 @@ use crate::work::{Kms, StoreJob};
 
 /// Maximum versions in an answer, which Vault's format does not page.
 const SHOWN_MAX: usize = 500;
-
-/// The body of `keys/{name}`.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Create {
-    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    /// Parameter set of `ml-dsa`: `44`, `65` (when absent) or `87`.
-    parameter_set: Option<String>,
-    /// Bytes of an `hmac` key: absent, 0 or 32.
-    key_size: Option<u32>,
-    /// Absent or false: derived keys are not offered.
-    derived: Option<bool>,
-    /// Absent or false: convergent encryption is not offered.
-    convergent_encryption: Option<bool>,
-    /// Absent or false: keys are exported only wrapped, through the native API.
-    exportable: Option<bool>,
-    /// Absent or false: plaintext backups are not offered.
-    allow_plaintext_backup: Option<bool>,
-    /// Rotation period: seconds, or a text such as `24h`; 0 (when absent) for none.
-    auto_rotate_period: Option<Value>,
-}
-
-/// The body of `keys/{name}/config`.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Configure {
-    /// The oldest version that decrypts and verifies; 0 or absent leaves it unchanged.
-    min_decryption_version: Option<u32>,
-    /// 0 or the newest version: only the newest version encrypts and signs here.
-    min_encryption_version: Option<u32>,
-    /// Absent or false: keys are destroyed through the native API.
-    deletion_allowed: Option<bool>,
-    /// Absent or false: keys are exported through the native API, wrapped.
-    exportable: Option<bool>,
-    /// Absent or false: plaintext backups are not offered.
-    allow_plaintext_backup: Option<bool>,
-    /// Rotation period: seconds, or a text such as `24h`; 0 for none; absent leaves it unchanged.
-    auto_rotate_period: Option<Value>,
-}
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {

@@ -11,6 +11,7 @@
 //! ```
 
 mod crypt;
+mod der;
 mod form;
 mod keys;
 mod sign;

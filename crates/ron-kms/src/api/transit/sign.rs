@@ -8,14 +8,14 @@ use std::sync::Arc;
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Route};
+use ron_proto::kms::transit::Sign;
 use ron_proto::kms::{Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest};
 use ron_proto::scope;
 use ron_proto::values::Alg;
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::crypt::{check_hash, mac_check, verify_macs};
+use super::der::{der, from_der};
 use super::form::Form;
 use super::{
     bad, base64, body, form, given, key_for_use, pinned, route, tagged, unsupported, untagged,
@@ -26,42 +26,6 @@ use crate::audit::entry::Logged;
 use crate::work::Kms;
 use crate::work::operation::many;
 use crate::work::sign::{SignOutput, SignTask};
-
-/// The body of `sign` and `verify`, and an item of their batches.
-#[derive(Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
-pub struct Sign {
-    /// Ignored: the path names the key.
-    name: Option<String>,
-    /// The message to sign or verify, in base64.
-    input: Option<String>,
-    /// The signature to verify, as `vault:vN:<base64>`.
-    signature: Option<String>,
-    /// The MAC to verify instead of a signature, as `vault:vN:<base64>`.
-    hmac: Option<String>,
-    /// The version that signs: absent, 0 or the newest; other versions are refused.
-    key_version: Option<u32>,
-    /// Hash function: `sha2-256` for P-256 and MACs; ignored for other types.
-    hash_algorithm: Option<String>,
-    /// Older name of `hash_algorithm`, with the same rule.
-    algorithm: Option<String>,
-    /// Absent or false: this service hashes the message itself.
-    prehashed: Option<bool>,
-    /// Absent or empty: RSA is not offered.
-    signature_algorithm: Option<String>,
-    /// Absent or empty: RSA is not offered.
-    salt_length: Option<String>,
-    /// Encoding of P-256 signatures: `asn1` (when absent) or `jws`.
-    marshaling_algorithm: Option<String>,
-    /// Absent or empty: derived keys are not offered.
-    context: Option<String>,
-    /// Returned unchanged with the item's result.
-    reference: Option<String>,
-    /// The items of a batch, 1 to 1,000, instead of one value.
-    batch_input: Option<Vec<Sign>>,
-    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
-    partial_failure_response_code: Option<u16>,
-}
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
@@ -220,42 +184,6 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
     }
 }
 
-/// `r || s` as the DER of RFC 3279.
-fn der(raw: [u8; 64]) -> Vec<u8> {
-    let mut body = Vec::with_capacity(72);
-    for half in raw.chunks(32) {
-        let start = half.iter().position(|byte| *byte != 0).unwrap_or(31);
-        let digits = &half[start..];
-        let sign = usize::from(digits[0] >= 0x80);
-        body.extend_from_slice(&[2, (digits.len() + sign) as u8]);
-        body.extend_from_slice(&[0][..sign]);
-        body.extend_from_slice(digits);
-    }
-    [&[0x30, body.len() as u8][..], &body].concat()
-}
-
-/// The `r || s` of a DER signature. Strict: every signature has exactly one accepted encoding.
-fn from_der(text: &[u8]) -> Option<[u8; 64]> {
-    let [0x30, length, body @ ..] = text else {
-        return None;
-    };
-    if usize::from(*length) != body.len() {
-        return None;
-    }
-    let mut raw = [0; 64];
-    let mut rest = body;
-    for half in raw.chunks_mut(32) {
-        let [2, length, tail @ ..] = rest else {
-            return None;
-        };
-        let (digits, tail) = tail.split_at_checked(usize::from(*length))?;
-        let digits = digits.strip_prefix(&[0]).unwrap_or(digits);
-        half[32_usize.checked_sub(digits.len())?..].copy_from_slice(digits);
-        rest = tail;
-    }
-    (rest.is_empty() && der(raw) == text).then_some(raw)
-}
-
 fn verify(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let read = read(kms, request)?;
     // One MAC decides for all items: a batch verifies MACs or signatures, not both.
@@ -306,30 +234,6 @@ fn verify_one(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn der_has_one_form() {
-        let mut raw = [0_u8; 64];
-        (raw[0], raw[31], raw[63]) = (0x80, 1, 5);
-        let text = der(raw);
-        assert_eq!(
-            text[..5],
-            [0x30, 38, 2, 33, 0],
-            "a high first bit needs a zero in front"
-        );
-        assert_eq!(text[37..], [2, 1, 5], "leading zeros go");
-        assert_eq!(from_der(&text), Some(raw));
-        assert_eq!(from_der(&der([0; 64])), Some([0; 64]));
-        for at in 0..text.len() {
-            assert!(from_der(&text[..at]).is_none(), "cut at {at}");
-        }
-        let mut long = text.clone();
-        long.push(0);
-        assert!(from_der(&long).is_none());
-        // The same numbers with a zero more in front.
-        let padded = [&[0x30, 39, 2, 33, 0][..], &raw[..32], &[2, 2, 0, 5]].concat();
-        assert!(from_der(&padded).is_none());
-    }
 
     #[test]
     fn signatures_are_written_and_read_back() {

@@ -1,0 +1,151 @@
+//! Bodies of the routes `/v1/transit/...`, in the format of HashiCorp Vault's Transit API.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use zeroize::Zeroize as _;
+
+/// The body of `keys/{name}`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Create {
+    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Parameter set of `ml-dsa`: `44`, `65` (when absent) or `87`.
+    pub parameter_set: Option<String>,
+    /// Bytes of an `hmac` key: absent, 0 or 32.
+    pub key_size: Option<u32>,
+    /// Absent or false: derived keys are not offered.
+    pub derived: Option<bool>,
+    /// Absent or false: convergent encryption is not offered.
+    pub convergent_encryption: Option<bool>,
+    /// Absent or false: keys are exported only wrapped, through the native API.
+    pub exportable: Option<bool>,
+    /// Absent or false: plaintext backups are not offered.
+    pub allow_plaintext_backup: Option<bool>,
+    /// Rotation period: seconds, or a text such as `24h`; 0 (when absent) for none.
+    pub auto_rotate_period: Option<Value>,
+}
+
+/// The body of `keys/{name}/config`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Configure {
+    /// The oldest version that decrypts and verifies; 0 or absent leaves it unchanged.
+    pub min_decryption_version: Option<u32>,
+    /// 0 or the newest version: only the newest version encrypts and signs here.
+    pub min_encryption_version: Option<u32>,
+    /// Absent or false: keys are destroyed through the native API.
+    pub deletion_allowed: Option<bool>,
+    /// Absent or false: keys are exported through the native API, wrapped.
+    pub exportable: Option<bool>,
+    /// Absent or false: plaintext backups are not offered.
+    pub allow_plaintext_backup: Option<bool>,
+    /// Rotation period: seconds, or a text such as `24h`; 0 for none; absent leaves it unchanged.
+    pub auto_rotate_period: Option<Value>,
+}
+
+/// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Crypt {
+    /// The plaintext to encrypt, in base64.
+    pub plaintext: Option<PlainText>,
+    /// The ciphertext to decrypt or rewrap, as `vault:vN:<base64>`.
+    pub ciphertext: Option<String>,
+    /// The message of the MAC, in base64.
+    pub input: Option<String>,
+    /// Associated data in base64, at most the limit of the native API.
+    pub associated_data: Option<String>,
+    /// The version that encrypts: absent, 0 or the newest; other versions are refused.
+    pub key_version: Option<u32>,
+    /// Hash function of a MAC: `sha2-256` only.
+    pub algorithm: Option<String>,
+    /// Absent or empty: derived keys are not offered.
+    pub context: Option<String>,
+    /// Absent or empty: convergent encryption is not offered.
+    pub nonce: Option<String>,
+    /// Ignored: in Vault the type of a key to create on first use, which this service never does.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Absent or false: convergent encryption is not offered.
+    pub convergent_encryption: Option<bool>,
+    /// Returned unchanged with the item's result.
+    pub reference: Option<String>,
+    /// The items of a batch, 1 to 1,000, instead of one value.
+    pub batch_input: Option<Vec<Crypt>>,
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
+    pub partial_failure_response_code: Option<u16>,
+}
+
+/// Text that is erased when it is dropped.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(transparent)]
+pub struct PlainText(pub String);
+
+impl Drop for PlainText {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// The body of `datakey`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Datakey {
+    /// Bits of the data key: 128, 256 (when absent) or 512.
+    pub bits: Option<u32>,
+    /// Absent or empty: derived keys are not offered.
+    pub context: Option<String>,
+    /// Absent or empty: convergent encryption is not offered.
+    pub nonce: Option<String>,
+}
+
+/// The body of `random`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Draw {
+    /// Number of random bytes; 32 when absent.
+    pub bytes: Option<u32>,
+    /// `base64` (when absent) or `hex`.
+    pub format: Option<String>,
+    /// `platform` or `all`: both mean the operating system's generator.
+    pub source: Option<String>,
+}
+
+/// The body of `sign` and `verify`, and an item of their batches.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sign {
+    /// Ignored: the path names the key.
+    pub name: Option<String>,
+    /// The message to sign or verify, in base64.
+    pub input: Option<String>,
+    /// The signature to verify, as `vault:vN:<base64>`.
+    pub signature: Option<String>,
+    /// The MAC to verify instead of a signature, as `vault:vN:<base64>`.
+    pub hmac: Option<String>,
+    /// The version that signs: absent, 0 or the newest; other versions are refused.
+    pub key_version: Option<u32>,
+    /// Hash function: `sha2-256` for P-256 and MACs; ignored for other types.
+    pub hash_algorithm: Option<String>,
+    /// Older name of `hash_algorithm`, with the same rule.
+    pub algorithm: Option<String>,
+    /// Absent or false: this service hashes the message itself.
+    pub prehashed: Option<bool>,
+    /// Absent or empty: RSA is not offered.
+    pub signature_algorithm: Option<String>,
+    /// Absent or empty: RSA is not offered.
+    pub salt_length: Option<String>,
+    /// Encoding of P-256 signatures: `asn1` (when absent) or `jws`.
+    pub marshaling_algorithm: Option<String>,
+    /// Absent or empty: derived keys are not offered.
+    pub context: Option<String>,
+    /// Returned unchanged with the item's result.
+    pub reference: Option<String>,
+    /// The items of a batch, 1 to 1,000, instead of one value.
+    pub batch_input: Option<Vec<Sign>>,
+    /// HTTP status of the answer when an item of the batch fails; 400 when absent.
+    pub partial_failure_response_code: Option<u16>,
+}
