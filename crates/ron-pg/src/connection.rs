@@ -4,12 +4,17 @@
 use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_kernel::net::{SharedPoller, SocketId, Watch};
 use ron_kernel::{Deadline, Net, Shutdown};
 
 pub use crate::sys::Notice;
 use crate::sys::{Conn, Progress, RawParam, ResultSet};
+
+/// Under TLS, bytes that have arrived may be in the TLS library and no more in the socket, where some
+/// versions of libpq leave them. No event reports them, so they are asked for at this interval.
+const TLS_POLL: Duration = Duration::from_millis(20);
 
 /// Type numbers of PostgreSQL's catalogue, which never change.
 mod oid {
@@ -87,7 +92,12 @@ impl Waiter {
         if poller.modify(socket, 0, watch).is_err() {
             poller.add(socket, 0, watch).map_err(failed)?; // the first wait on this socket
         }
-        poller.wait(&mut Vec::with_capacity(4), deadline.remaining());
+        let limit = if conn.is_tls() {
+            TLS_POLL
+        } else {
+            Duration::MAX
+        };
+        poller.wait(&mut Vec::with_capacity(4), deadline.remaining().min(limit));
         Ok(())
     }
 }

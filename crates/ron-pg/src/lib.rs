@@ -5,7 +5,8 @@
 //!  connection  one session: connect, query, wait for the answer, each until a deadline
 //!  session     the rules under which a session may write, and what an error means
 //!  schema      tables, partitions ahead of need, expired ids
-//!  log_store   ron_tlog's LogStore and LogBeat
+//!  log_store   ron_tlog's LogStore
+//!  log_beat    ron_tlog's LogBeat
 //! ```
 //!
 //! **Invariant:** no call waits in libpq: sockets are non-blocking, and all waits are in a poller of the kernel.
@@ -16,12 +17,14 @@
 #![cfg(feature = "postgres")]
 
 mod connection;
+mod log_beat;
 mod log_store;
 mod schema;
 mod session;
 mod sys;
 
 pub use connection::{Connection, Notice, Param, PgError, Rows, Waiter};
-pub use log_store::{PgLogBeat, PgLogStore};
+pub use log_beat::PgLogBeat;
+pub use log_store::PgLogStore;
 pub use schema::Upkeep;
 pub use session::{Durability, PgLogOptions};

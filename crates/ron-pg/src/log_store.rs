@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_kernel::Deadline;
 use ron_tlog::store::{
-    Appended, Batch, Head, LogBeat, LogStore, MakeBatch, Once, Place, Refusal, Repeat, StoreError,
+    Appended, Batch, Head, LogStore, MakeBatch, Once, Place, Refusal, Repeat, StoreError,
     StoredBatch, Writer,
 };
 use ron_tlog::tree::Hash;
@@ -299,9 +299,6 @@ impl PgLogStore {
             Some(_) => (self.own_epoch(seen, deadline)?.unwrap_or(seen), true),
             None => (seen, false),
         };
-        if self.unresolved && !again {
-            self.session = None; // it was closed already, unless it was opened for reads
-        }
         self.writable(deadline)?;
         let session = self.session.as_mut().expect("opened above");
         let params = [
@@ -549,60 +546,5 @@ impl LogStore for PgLogStore {
         let size = rows.count(0, 0).map_err(of_read)?;
         let note = rows.text(0, 1).map_err(of_read)?.to_owned();
         Ok(Some((size, note)))
-    }
-}
-
-/// The beat of one log, through a session whose commits do not wait for the standby.
-pub struct PgLogBeat {
-    options: PgLogOptions,
-    waiter: Arc<Waiter>,
-    session: Option<Session>,
-    beat: String,
-    observe: String,
-}
-
-impl PgLogBeat {
-    /// Connects with the first call. `waiter` is not that of the log's store.
-    pub fn new(options: PgLogOptions, waiter: Arc<Waiter>) -> Self {
-        let table = format!("{}.log_beat", options.schema);
-        Self {
-            beat: format!(
-                "INSERT INTO {table} AS b (log, beat) VALUES ($1, 1) \
-                 ON CONFLICT (log) DO UPDATE SET beat = b.beat + 1"
-            ),
-            observe: format!("SELECT beat FROM {table} WHERE log = $1"),
-            options,
-            waiter,
-            session: None,
-        }
-    }
-
-    fn query(&mut self, beats: bool, deadline: Deadline) -> Result<Rows, StoreError> {
-        if self.session.is_none() {
-            let session = Session::open(&self.options, Commits::Local, &self.waiter, deadline)?;
-            self.session = Some(session);
-        }
-        let session = self.session.as_mut().expect("opened above");
-        let sql = if beats { &self.beat } else { &self.observe };
-        let log = [Param::Text(&self.options.log)];
-        let rows = session.connection.query(sql, &log, deadline);
-        if rows.is_err() {
-            self.session = None;
-        }
-        rows.map_err(of_read)
-    }
-}
-
-impl LogBeat for PgLogBeat {
-    fn beat(&mut self, deadline: Deadline) -> Result<(), StoreError> {
-        self.query(true, deadline).map(|_| ())
-    }
-
-    fn observe(&mut self, deadline: Deadline) -> Result<u64, StoreError> {
-        let rows = self.query(false, deadline)?;
-        if rows.is_empty() {
-            return Ok(0);
-        }
-        rows.count(0, 0).map_err(of_read)
     }
 }

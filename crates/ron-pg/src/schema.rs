@@ -1,4 +1,5 @@
-//! Tables of logs, and their upkeep on a session of its own: partitions ahead of need, expired ids.
+//! Tables of logs, and their upkeep on a session of its own: partitions ahead of need, closed ones
+//! frozen, expired ids.
 
 use std::sync::Arc;
 
@@ -60,8 +61,7 @@ impl Upkeep {
         let head = query(&mut session, &sql, &[log], deadline)?;
         let size = head.count(0, 0).map_err(of_read)?;
         let (now, next) = (size / each, (size + each / 2) / each);
-        let name = hex::encode(&sha256(self.options.log.as_bytes())[..8]);
-        let of_log = format!("{schema}.log_batch_{name}");
+        let of_log = self.table_of_log();
         if !exists(&mut session, &of_log, deadline)? {
             let attached = format!("IN ('{}')", self.options.log);
             let parent = format!("{schema}.log_batch");
@@ -82,6 +82,40 @@ impl Upkeep {
             }
         }
         Ok((next - now) as u32)
+    }
+
+    /// Freezes partitions that get no more rows, so that the server never has to read them again
+    /// before its transaction numbers wrap; returns their number. Takes as long as they are large.
+    pub fn freeze_closed(&mut self, deadline: Deadline) -> Result<u32, StoreError> {
+        let mut session = self.open(deadline)?;
+        // A partition that was frozen says so in its comment.
+        let sql = format!(
+            "SELECT p.oid::regclass::text FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid \
+             JOIN {}.log_head h ON h.log = $2 WHERE i.inhparent = to_regclass($1) \
+             AND obj_description(p.oid, 'pg_class') IS NULL \
+             AND substring(p.relname FROM '[0-9]+$')::bigint < h.size / $3",
+            self.options.schema
+        );
+        let of_log = self.table_of_log();
+        let params = [
+            Param::Text(&of_log),
+            Param::Text(&self.options.log),
+            Param::Int8(self.options.partition_entries as i64),
+        ];
+        let closed = query(&mut session, &sql, &params, deadline)?;
+        for row in 0..closed.len() {
+            let table = closed.text(row, 0).map_err(of_read)?;
+            let freeze = format!("VACUUM (FREEZE) {table}");
+            query(&mut session, &freeze, &[], deadline)?;
+            let note = format!("COMMENT ON TABLE {table} IS 'frozen'");
+            of_write(session.connection.query(&note, &[], deadline))?;
+        }
+        Ok(closed.len() as u32)
+    }
+
+    fn table_of_log(&self) -> String {
+        let name = hex::encode(&sha256(self.options.log.as_bytes())[..8]);
+        format!("{}.log_batch_{name}", self.options.schema)
     }
 
     /// Deletes ids whose time is over, some thousands at most; returns their number.

@@ -126,6 +126,11 @@ impl Conn {
         }
     }
 
+    pub fn is_tls(&self) -> bool {
+        // SAFETY: a live connection.
+        unsafe { pq::PQsslInUse(self.raw.as_ptr()) == 1 }
+    }
+
     /// The process that the server said it is when the connection was made.
     pub fn backend_pid(&self) -> i32 {
         // SAFETY: a live connection.

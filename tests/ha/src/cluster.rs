@@ -84,7 +84,7 @@ pub fn waiter() -> Arc<Waiter> {
     Waiter::new(&OsNet, &never).expect("a poller")
 }
 
-/// A running server.
+/// A server of this test, killed when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     dir: PathBuf,
@@ -196,7 +196,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A server alone.
+    /// A server without a standby.
     pub fn alone() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("ron-ha-")
@@ -226,6 +226,36 @@ impl Cluster {
             standby: None,
             _dir: dir,
         }
+    }
+
+    /// Lets the role `tls` in, with the password `secret` over TLS only. Returns its conninfo.
+    pub fn add_tls(&self) -> String {
+        let dir = &self.primary.dir;
+        let (cert, key) = (dir.join("server.crt"), dir.join("server.key"));
+        let mut made = command("/usr/bin/openssl");
+        made.args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ]);
+        made.args(["-nodes", "-days", "30", "-subj", "/CN=ron", "-out"]);
+        run(made.arg(&cert).arg("-keyout").arg(&key));
+        let hba = dir.join("pg_hba.conf");
+        let rest = fs::read_to_string(&hba).expect("initdb wrote it");
+        let first = "hostssl all tls 127.0.0.1/32 scram-sha-256\nhost all tls all reject\n";
+        fs::write(&hba, format!("{first}{rest}")).expect("it can be written");
+        let role = "CREATE ROLE tls LOGIN SUPERUSER PASSWORD 'secret'";
+        self.primary.admin(role, &[]);
+        self.primary.set("ssl", "on");
+        format!(
+            "hostaddr=127.0.0.1 port={} user=tls password=secret dbname=postgres sslmode=verify-ca \
+             sslrootcert={} channel_binding=require",
+            self.primary.port,
+            cert.display()
+        )
     }
 
     /// A server whose commits wait for a second one.

@@ -79,6 +79,10 @@ pub fn rules<R: Rig>() -> Vec<Rule<R>> {
             a_notice_makes_a_commit_unknown,
         ),
         ("a shared append is resolved", a_shared_append_is_resolved),
+        (
+            "ids are resolved with their batch",
+            ids_are_resolved_with_their_batch,
+        ),
         ("a claim comes before a read", a_claim_comes_before_a_read),
         ("a provisional tail is cut", a_provisional_tail_is_cut),
     ]
@@ -105,7 +109,7 @@ pub fn batch(tree: &mut Frontier, entries: &[&str]) -> Batch {
     }
 }
 
-/// Appends without ids.
+/// Appends a batch that has no ids of clients.
 pub fn append(
     store: &mut impl LogStore,
     writer: Writer,
@@ -555,6 +559,28 @@ fn a_shared_append_is_resolved<R: Rig>(rig: &R) {
     let resolved = store.resolve(Writer::Shared, &[], &lost, soon()).unwrap();
     assert!(!resolved.done);
     assert_eq!(content(rig, "shared unknown"), [first, second]);
+}
+
+fn ids_are_resolved_with_their_batch<R: Rig>(rig: &R) {
+    let (mut store, writer) = owned(rig, "ids unknown", "a");
+    let only = batch(&mut Frontier::new(), &["one"]);
+    let ids = [id("ids unknown", 1, "answer")];
+    rig.set_standby(false);
+    let short = Deadline::within(rig.short());
+    let unknown = store.append(writer, &ids, &mut |_| Some(only.clone()), short);
+    assert!(
+        matches!(unknown, Err(StoreError::Unknown(_))),
+        "{unknown:?}"
+    );
+    rig.set_standby(true);
+    let resolved = store.resolve(writer, &ids, &only, soon()).unwrap();
+    let (mut other, writer) = owned(rig, "ids unknown beside", "a");
+    let repeats = other.append(writer, &ids, &mut |_| None, soon()).unwrap();
+    assert_eq!(repeats.repeats.len(), usize::from(resolved.done));
+    assert_eq!(
+        content(rig, "ids unknown").len(),
+        usize::from(resolved.done)
+    );
 }
 
 fn a_claim_comes_before_a_read<R: Rig>(rig: &R) {

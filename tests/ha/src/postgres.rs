@@ -61,7 +61,7 @@ impl Rig for PgRig {
     }
 
     fn short(&self) -> Duration {
-        Duration::from_secs(2)
+        Duration::from_millis(1_500)
     }
 
     fn set_standby(&self, reachable: bool) {
@@ -96,7 +96,9 @@ impl Rig for PgRig {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::io::{Read, Write, copy};
+    use std::net::{Shutdown as Half, TcpListener, TcpStream};
+    use std::sync::OnceLock;
 
     use ron_kernel::{Clock, OsNet, SystemClock};
     use ron_pg::{Connection, Param, PgError, Waiter};
@@ -160,6 +162,65 @@ mod tests {
         assert!(why.contains("recovery"), "{why}");
     }
 
+    /// A pooler makes up the number by which a client cancels: the server's own is another.
+    #[test]
+    fn a_pooler_is_refused() {
+        let cluster = Cluster::alone();
+        let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = proxy.local_addr().unwrap().port();
+        let conninfo = format!(
+            "hostaddr=127.0.0.1 port={port} user=ron dbname=postgres sslmode=disable gssencmode=disable"
+        );
+        let mut options = PgLogOptions::new(&conninfo, "ha", "pooler", "a");
+        options.durability = Durability::Storage;
+        let both: OnceLock<(TcpStream, TcpStream)> = OnceLock::new();
+        let outcomes = ron_kernel::scoped(3, |part| match part {
+            0 => Some(PgLogStore::new(options.clone(), waiter()).claim(0, soon())),
+            1 => {
+                let (client, _) = proxy.accept().unwrap();
+                let server = TcpStream::connect(("127.0.0.1", cluster.primary.port)).unwrap();
+                greet(&client, &server);
+                let _ = both.set((client.try_clone().unwrap(), server.try_clone().unwrap()));
+                let _ = copy(&mut &client, &mut &server); // until the client closes
+                let _ = server.shutdown(Half::Both);
+                None
+            }
+            _ => {
+                wait_for("a session", || both.get().is_some());
+                let (client, server) = both.get().unwrap();
+                let _ = copy(&mut &*server, &mut &*client);
+                None
+            }
+        });
+        let Some(Err(StoreError::Refused(Refusal::Unsafe(why)))) = &outcomes[0] else {
+            panic!("{outcomes:?}");
+        };
+        assert!(why.contains("pooler"), "{why}");
+    }
+
+    /// Passes the start of a session on, with another process number.
+    fn greet(mut client: &TcpStream, mut server: &TcpStream) {
+        let mut length = [0; 4];
+        client.read_exact(&mut length).unwrap();
+        let mut rest = vec![0; u32::from_be_bytes(length) as usize - 4];
+        client.read_exact(&mut rest).unwrap();
+        server.write_all(&[&length[..], &rest].concat()).unwrap();
+        loop {
+            let mut head = [0; 5];
+            server.read_exact(&mut head).unwrap();
+            let length = u32::from_be_bytes(head[1..].try_into().unwrap());
+            let mut body = vec![0; length as usize - 4];
+            server.read_exact(&mut body).unwrap();
+            if head[0] == b'K' {
+                body[3] ^= 1;
+            }
+            client.write_all(&[&head[..], &body].concat()).unwrap();
+            if head[0] == b'Z' {
+                return;
+            }
+        }
+    }
+
     #[test]
     fn partitions_are_made_ahead_of_need() {
         let cluster = Cluster::alone();
@@ -201,6 +262,13 @@ mod tests {
         all.push(three);
         let read = store.read_from(0, 1_000_000, soon()).unwrap();
         assert!(read.into_iter().map(|stored| stored.batch).eq(all));
+        // 27 entries: three partitions are closed, and are frozen once.
+        assert_eq!(upkeep.freeze_closed(soon()), Ok(3));
+        assert_eq!(upkeep.freeze_closed(soon()), Ok(0));
+        let sql = "SELECT count(*) FROM pg_class WHERE relname ~ '^log_batch_.*_[0-2]$' \
+                   AND relallvisible = relpages AND relpages > 0";
+        let frozen = cluster.primary.admin(sql, &[]);
+        assert_eq!(frozen.int8(0, 0), Ok(3));
     }
 
     #[test]
@@ -304,6 +372,31 @@ mod tests {
         drop(silent);
         let refused = Connection::connect(&conninfo, &waiter(), soon());
         assert!(matches!(refused, Err(PgError::Connect(_))), "{refused:?}");
+    }
+
+    #[test]
+    fn tls_and_passwords_work_without_waits() {
+        let cluster = Cluster::alone();
+        let conninfo = cluster.add_tls();
+        let mut connection = Connection::connect(&conninfo, &waiter(), soon()).unwrap();
+        let sql = "SELECT version, ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        let rows = connection.query(sql, &[], soon()).unwrap();
+        assert_eq!(rows.boolean(0, 1), Ok(true));
+        let large = vec![7; 5_000_000];
+        for bytes in (0..50).map(|n| n * 997).chain([5_000_000]) {
+            let sent = [Param::Bytes(&large[..bytes])];
+            let echoed = connection.query("SELECT $1::bytea", &sent, soon());
+            assert_eq!(echoed.unwrap().bytes(0, 0), Ok(&large[..bytes]));
+        }
+        for wrong in [
+            conninfo.replace("secret", "guess"),
+            conninfo
+                .replace("channel_binding=require", "")
+                .replace("verify-ca", "disable"),
+        ] {
+            let refused = Connection::connect(&wrong, &waiter(), soon());
+            assert!(matches!(refused, Err(PgError::Connect(_))), "{refused:?}");
+        }
     }
 
     #[test]
