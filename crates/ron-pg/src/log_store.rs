@@ -56,9 +56,9 @@ impl Statements {
         let s = schema;
         let append = format!(
             "WITH f AS (UPDATE {s}.log_head SET size = size + $3, root = $4 \
-             WHERE log = $1 AND size = $2 OTHER RETURNING epoch) \
-             INSERT INTO {s}.log_batch (log, first, n, epoch, root, frame) \
-             SELECT $1, $2, $3, f.epoch, $4, $5 FROM f"
+             WHERE log = $1 AND size = $2 AND root = $6 OTHER RETURNING epoch) \
+             INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
+             SELECT $1, $2, $3, f.epoch, $6, $4, $5 FROM f"
         );
         Self {
             head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
@@ -67,7 +67,7 @@ impl Statements {
                 "UPDATE {s}.log_head SET epoch = epoch + 1, holder = $3 \
                  WHERE log = $1 AND epoch = $2 RETURNING size, root, epoch, holder"
             ),
-            append_owned: append.replace("OTHER", "AND epoch = $6"),
+            append_owned: append.replace("OTHER", "AND epoch = $7"),
             append_shared: append.replace("OTHER", ""),
             // In the order given, so that nodes that take the same ids wait in the same order.
             take_ids: format!(
@@ -84,7 +84,7 @@ impl Statements {
             ),
             // The lengths first, which need no frame to be read.
             read: format!(
-                "SELECT first, n, epoch, root, frame FROM {s}.log_batch \
+                "SELECT first, n, epoch, root, frame, before FROM {s}.log_batch \
                  WHERE log = $1 AND first >= $2 AND first <= ( \
                  SELECT max(first) FROM ( \
                  SELECT first, sum(bytes) OVER (ORDER BY first) AS total, min(first) OVER () AS start \
@@ -367,6 +367,7 @@ fn append_params<'a>(log: &'a str, writer: Writer, batch: &'a Batch) -> Vec<Para
         Param::Int4(place.count as i32),
         Param::Bytes(&place.root),
         Param::Bytes(&batch.frame),
+        Param::Bytes(&place.before),
     ];
     if let Writer::Owner { epoch } = writer {
         params.push(Param::Int8(epoch as i64));
@@ -488,11 +489,15 @@ impl LogStore for PgLogStore {
             let place = Place {
                 first: rows.count(row, 0).map_err(of_read)?,
                 count: rows.int4(row, 1).map_err(of_read)?.unsigned_abs(),
+                before: hash(&rows, row, 5)?,
                 root: hash(&rows, row, 3)?,
             };
-            if place.first != next {
+            let root = found
+                .last()
+                .map(|stored: &StoredBatch| stored.batch.place.root);
+            if place.first != next || root.is_some_and(|root| root != place.before) {
                 return Err(StoreError::Damaged(format!(
-                    "after entry {next} the next batch begins at {}",
+                    "the batch at {} does not continue the one before, which ends at {next}",
                     place.first
                 )));
             }

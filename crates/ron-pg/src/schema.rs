@@ -168,7 +168,7 @@ const TABLES: [&str; 7] = [
     "CREATE TABLE IF NOT EXISTS SCHEMA.log_head (log text PRIMARY KEY, size bigint NOT NULL, \
      root bytea NOT NULL, epoch bigint NOT NULL, holder text NOT NULL) WITH (fillfactor = 50)",
     "CREATE TABLE IF NOT EXISTS SCHEMA.log_batch (log text NOT NULL, first bigint NOT NULL, \
-     n int NOT NULL, epoch bigint NOT NULL, root bytea NOT NULL, frame bytea NOT NULL, \
+     n int NOT NULL, epoch bigint NOT NULL, before bytea NOT NULL, root bytea NOT NULL, frame bytea NOT NULL, \
      PRIMARY KEY (log, first)) PARTITION BY LIST (log)",
     // Frames are read whole, and packing them would cost more time than it saves bytes.
     "ALTER TABLE SCHEMA.log_batch ALTER COLUMN frame SET STORAGE EXTERNAL",

@@ -25,6 +25,9 @@ pub struct Place {
     pub first: u64,
     /// Number of entries, at least 1.
     pub count: u32,
+    /// Root of the tree before the batch. Compared too: of a tail that vanished with a primary the
+    /// size may be reached again by other entries.
+    pub before: Hash,
     /// Root of the tree after the batch.
     pub root: Hash,
 }
@@ -60,7 +63,7 @@ pub struct Head {
 pub enum Writer {
     /// One holder at a time: the epoch that [`LogStore::claim`] gave it is compared.
     Owner { epoch: u64 },
-    /// Any number of writers: only the size is compared.
+    /// Any number of writers: size and root are compared, and no epoch.
     Shared,
 }
 
@@ -171,7 +174,8 @@ pub trait LogStore: Send {
     /// after the claim was replicated: nothing in it can be lost any more.
     ///
     /// `Fenced`: the epoch is not `seen` any more. `Unknown`: the claim may come into force later;
-    /// calling again with the same `seen` waits for this claim and does not make a second one.
+    /// calling again with the same `seen` waits for this claim and does not make a second one. Until
+    /// then other calls of this store may be refused as `Unresolved`.
     fn claim(&mut self, seen: u64, deadline: Deadline) -> Result<Head, StoreError>;
 
     /// Appends one batch at its place. First the ids in `once`, sorted by scope and key and
@@ -218,7 +222,7 @@ pub trait LogStore: Send {
     /// Finds out what became of an append that returned `Unknown`, by its place.
     ///
     /// An owner claims the log with its own epoch: the engine then refuses what the old session
-    /// may still send. A shared writer appends the same batch again: the size is compared, so at
+    /// may still send. A shared writer appends the same batch again: its place is compared, so at
     /// most one of both attempts is in the log.
     ///
     /// `Fenced`: another holder was first; the batch is or is not in its log, and it alone answers.
@@ -257,7 +261,8 @@ pub trait LogStore: Send {
 fn by_head(head: Head, place: &Place) -> Result<Resolution, StoreError> {
     let done = head.size == place.end() && head.root == place.root;
     // No other holder can have appended in between: the claim compared the epoch.
-    if !done && head.size != place.first {
+    let before = head.size == place.first && head.root == place.before;
+    if !done && !before {
         return Err(StoreError::Lost(format!(
             "it has {} entries after an append of {} at {}",
             head.size, place.count, place.first
@@ -321,7 +326,8 @@ impl Tail {
     }
 
     /// Reads on, makes what was read final by a write of this store, and returns it. On an error
-    /// it stays provisional and is read again. `Lost`: the engine is behind what was final.
+    /// it stays provisional and is read again. `bytes_max` is the same in each call. `Lost`: the
+    /// engine is behind what was final.
     pub fn follow(
         &mut self,
         store: &mut dyn LogStore,
@@ -383,12 +389,19 @@ mod tests {
         let place = Place {
             first: 10,
             count: 5,
+            before: [3; 32],
             root: [7; 32],
         };
         let done = |head| by_head(head, &place).map(|resolution| resolution.done);
         assert_eq!(done(head(15, 7)), Ok(true));
         assert_eq!(done(head(10, 3)), Ok(false));
-        for lost in [head(15, 8), head(9, 3), head(16, 7), head(12, 7)] {
+        for lost in [
+            head(15, 8),
+            head(10, 4),
+            head(9, 3),
+            head(16, 7),
+            head(12, 7),
+        ] {
             assert!(matches!(done(lost), Err(StoreError::Lost(_))));
         }
     }

@@ -95,7 +95,7 @@ pub fn soon() -> Deadline {
 
 /// The next batch of a tree, with its real root.
 pub fn batch(tree: &mut Frontier, entries: &[&str]) -> Batch {
-    let first = tree.size();
+    let (first, before) = (tree.size(), tree.root());
     for entry in entries {
         tree.push(leaf_hash(entry.as_bytes()));
     }
@@ -103,6 +103,7 @@ pub fn batch(tree: &mut Frontier, entries: &[&str]) -> Batch {
         place: Place {
             first,
             count: entries.len() as u32,
+            before,
             root: tree.root(),
         },
         frame: entries.join("\n").into_bytes(),
@@ -249,10 +250,11 @@ fn a_batch_goes_to_its_place_only<R: Rig>(rig: &R) {
     let mut tree = Frontier::new();
     let first = batch(&mut tree, &["one", "two"]);
     assert_eq!(append(&mut store, writer, &first, soon()), Ok(done(&first)));
-    let (mut ahead, mut again) = (batch(&mut tree, &["three"]), first.clone());
+    let other = batch(&mut tree, &["three"]);
+    let (mut ahead, mut beside) = (other.clone(), other);
     ahead.place.first += 1;
-    again.place.first = 0;
-    for wrong in [ahead, again] {
+    beside.place.before = [9; 32];
+    for wrong in [ahead, first.clone(), beside] {
         assert_eq!(
             append(&mut store, writer, &wrong, soon()),
             Err(StoreError::Fenced)
@@ -368,6 +370,7 @@ fn two_at_once_have_one_answer<R: Rig>(rig: &R) {
             let place = Place {
                 first: head.size,
                 count: 1,
+                before: head.root,
                 root: [round; 32],
             };
             let mine = format!("answer of {node}");

@@ -36,6 +36,7 @@ pub enum Defect {
     IgnoresEpoch,
     IgnoresSeen,
     IgnoresSize,
+    IgnoresRoot,
     ClaimsAreLocal,
     ClaimsTwice,
     ForgetsIds,
@@ -46,11 +47,12 @@ pub enum Defect {
     ReadsSkip,
 }
 
-pub const DEFECTS: [Defect; 12] = [
+pub const DEFECTS: [Defect; 13] = [
     Defect::AcknowledgesUnknown,
     Defect::IgnoresEpoch,
     Defect::IgnoresSeen,
     Defect::IgnoresSize,
+    Defect::IgnoresRoot,
     Defect::ClaimsAreLocal,
     Defect::ClaimsTwice,
     Defect::ForgetsIds,
@@ -121,6 +123,7 @@ impl View {
                 let taken = |id: &Once| self.ids.contains_key(&name(id));
                 if is_past(writer) && defect != Defect::IgnoresEpoch
                     || state.size != batch.place.first && defect != Defect::IgnoresSize
+                    || state.root != batch.place.before && defect != Defect::IgnoresRoot
                     || ids.iter().any(taken) && defect != Defect::ForgetsIds
                 {
                     return Err(moved);
@@ -584,6 +587,9 @@ mod tests {
         }
         for seed in 0..300 {
             one_holder_under_faults(&MemoryEngine::new(Defect::None), seed);
+            if seed % 3 == 0 {
+                shared_writers_under_faults(&MemoryEngine::new(Defect::None), seed);
+            }
         }
     }
 
@@ -600,15 +606,140 @@ mod tests {
         }
     }
 
+    const FAULTS: [Fault; 5] = [
+        Fault::Refused,
+        Fault::UnknownDone,
+        Fault::UnknownNot,
+        Fault::UnknownLate,
+        Fault::UnknownLocal,
+    ];
+
+    fn below(random: &SeededRandom, n: u8) -> u8 {
+        let mut byte = [0];
+        random.fill(&mut byte);
+        byte[0] % n
+    }
+
+    /// The tree of the batches that a store shows, and their entries. Each root is that of the entries.
+    fn shown(store: &mut MemoryStore) -> (Frontier, Vec<String>) {
+        let (mut tree, mut entries) = (Frontier::new(), Vec::new());
+        for stored in store.read_from(0, usize::MAX, soon()).unwrap() {
+            let text = String::from_utf8(stored.batch.frame.clone()).unwrap();
+            let lines: Vec<&str> = text.split('\n').collect();
+            assert_eq!(
+                batch(&mut tree, &lines),
+                stored.batch,
+                "a root of other entries"
+            );
+            entries.extend(lines.into_iter().map(str::to_owned));
+        }
+        (tree, entries)
+    }
+
+    /// Several writers of one log, whose tails may vanish, each entry under an id: what was done is in
+    /// the log once, and all roots are those of the entries before them.
+    fn shared_writers_under_faults(engine: &MemoryEngine, seed: u64) {
+        let random = SeededRandom::new(seed);
+        let mut stores = ["a", "b", "c"].map(|holder| engine.store("shared faults", holder));
+        let mut expected = Vec::new();
+        for n in 0..60 {
+            let at = usize::from(below(&random, 3));
+            // The tail was read some time ago.
+            let (tree, _) = shown(&mut stores[at]);
+            if below(&random, 3) == 0 {
+                let other = (at + 1) % 3;
+                let (mut tree, _) = shown(&mut stores[other]);
+                let entry = format!("{n} between");
+                let next = batch(&mut tree, &[entry.as_str()]);
+                engine.fail_next(Fault::UnknownLocal);
+                let _ = append(&mut stores[other], Writer::Shared, &next, soon());
+                let (later, _) = shown(&mut stores[at]);
+                if below(&random, 2) == 0 {
+                    engine.fail_over();
+                }
+                if below(&random, 2) == 0 {
+                    let (mut tree, _) = shown(&mut stores[other]);
+                    let entry = format!("{n} instead");
+                    let next = batch(&mut tree, &[entry.as_str()]);
+                    append(&mut stores[other], Writer::Shared, &next, soon()).unwrap();
+                    expected.push(entry);
+                }
+                one_of_shared(engine, &mut stores[at], later, n, &random, &mut expected);
+            } else {
+                one_of_shared(engine, &mut stores[at], tree, n, &random, &mut expected);
+            }
+        }
+        engine.fail_over();
+        let (_, found) = shown(&mut stores[0]);
+        for entry in &expected {
+            let times = found.iter().filter(|found| *found == entry).count();
+            assert_eq!(times, 1, "seed {seed}: {entry}");
+        }
+        for entry in &found {
+            // An append that was given up without an answer may be there, once.
+            let times = found.iter().filter(|other| *other == entry).count();
+            assert!(
+                times == 1 && (expected.contains(entry) || entry.contains("between")),
+                "seed {seed}: {entry}"
+            );
+        }
+    }
+
+    /// One entry of a shared writer that has read `tree`: until it is done or refused.
+    fn one_of_shared(
+        engine: &MemoryEngine,
+        store: &mut MemoryStore,
+        mut tree: Frontier,
+        n: u64,
+        random: &SeededRandom,
+        expected: &mut Vec<String>,
+    ) {
+        let fault = |engine: &MemoryEngine| {
+            if below(random, 2) == 0 {
+                engine.fail_next(FAULTS[usize::from(below(random, 5))]);
+            }
+        };
+        let entry = format!("{n}");
+        let ids = [Once {
+            scope: "shared".into(),
+            key: entry.clone(),
+            body_hash: [1; 32],
+            answer: Vec::new(),
+        }];
+        loop {
+            let next = batch(&mut tree, &[entry.as_str()]);
+            fault(engine);
+            let mut appended = store
+                .append(Writer::Shared, &ids, &mut |_| Some(next.clone()), soon())
+                .map(|_| true);
+            while matches!(appended, Err(StoreError::Unknown(_))) {
+                if below(random, 4) == 0 {
+                    engine.fail_over();
+                }
+                fault(engine);
+                match store.resolve(Writer::Shared, &ids, &next, soon()) {
+                    Ok(resolution) => appended = Ok(resolution.done),
+                    Err(StoreError::Unknown(_) | StoreError::Refused(_)) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            match appended {
+                Ok(true) => {
+                    expected.push(entry);
+                    return;
+                }
+                Err(StoreError::Refused(_)) => return,
+                Ok(false) | Err(StoreError::Moved) => tree = shown(store).0,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    }
+
     /// One holder appends, with every outcome by chance, kills of the primary between them: what
     /// was done is in the log once, what was not is not.
     fn one_holder_under_faults(engine: &MemoryEngine, seed: u64) {
         let random = SeededRandom::new(seed);
-        let below = |n: u8| {
-            let mut byte = [0];
-            random.fill(&mut byte);
-            byte[0] % n
-        };
+        let below = |n: u8| below(&random, n);
         let mut store = engine.store("faults", "a");
         let mut epoch = store.claim(0, soon()).unwrap().epoch;
         let mut tree = Frontier::new();
@@ -617,15 +748,8 @@ mod tests {
             let mut longer = tree.clone();
             let entry = format!("{n} of {seed}");
             let next = batch(&mut longer, &[entry.as_str()]);
-            let fault = [
-                Fault::Refused,
-                Fault::UnknownDone,
-                Fault::UnknownNot,
-                Fault::UnknownLate,
-                Fault::UnknownLocal,
-            ];
             if below(2) == 0 {
-                engine.fail_next(fault[usize::from(below(5))]);
+                engine.fail_next(FAULTS[usize::from(below(5))]);
             }
             let appended = append(&mut store, Writer::Owner { epoch }, &next, soon());
             if below(4) == 0 {
@@ -636,7 +760,7 @@ mod tests {
                 Err(StoreError::Refused(_)) => false,
                 Err(StoreError::Unknown(_)) => loop {
                     if below(3) == 0 {
-                        engine.fail_next(fault[usize::from(below(5))]);
+                        engine.fail_next(FAULTS[usize::from(below(5))]);
                     }
                     match store.resolve(Writer::Owner { epoch }, &[], &next, soon()) {
                         Ok(resolution) => {

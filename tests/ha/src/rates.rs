@@ -7,6 +7,7 @@ use ron_ha::contract::{append, soon};
 use ron_kernel::{Clock, Deadline, SystemClock};
 use ron_pg::{PgLogOptions, PgLogStore, Upkeep};
 use ron_tlog::store::{Batch, LogStore, Place, Writer};
+use ron_tlog::tree::empty_root;
 
 /// Bytes of an entry, as a transfer has.
 const ENTRY_BYTES: usize = 150;
@@ -33,18 +34,19 @@ fn measure(cluster: &Cluster, entries: u32, time: Duration) {
     let writer = Writer::Owner { epoch };
     let clock = SystemClock;
     let (begun, end) = (clock.now(), Deadline::within(time));
-    let (mut first, mut waits) = (0, Vec::new());
+    let (mut first, mut before, mut waits) = (0, empty_root(), Vec::new());
     while !end.expired() {
         let place = Place {
             first,
             count: entries,
+            before,
             root: [first as u8; 32],
         };
         let frame = vec![7; ENTRY_BYTES * entries as usize];
-        let before = clock.now();
+        let sent = clock.now();
         append(&mut store, writer, &Batch { place, frame }, soon()).expect("it is appended");
-        waits.push(clock.now() - before);
-        first = place.end();
+        waits.push(clock.now() - sent);
+        (first, before) = (place.end(), place.root);
     }
     let took = (clock.now() - begun).as_secs_f64();
     waits.sort();
