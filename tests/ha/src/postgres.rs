@@ -162,6 +162,33 @@ mod tests {
         assert!(why.contains("recovery"), "{why}");
     }
 
+    /// Sessions that wait for the standby do not notice that their client is gone, so a store must not add more of them.
+    #[test]
+    fn a_store_that_waits_has_two_sessions_at_most() {
+        let rig = PgRig::new(Cluster::pair());
+        let mut store = rig.store("sessions", "a");
+        let epoch = store.claim(0, soon()).unwrap().epoch;
+        let writer = Writer::Owner { epoch };
+        let only = batch(&mut Frontier::new(), &["one"]);
+        rig.set_standby(false);
+        let short = || Deadline::within(Duration::from_secs(1));
+        let unknown = append(&mut store, writer, &only, short());
+        assert!(
+            matches!(unknown, Err(StoreError::Unknown(_))),
+            "{unknown:?}"
+        );
+        let sql = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        for _ in 0..4 {
+            let waits = store.resolve(writer, &[], &only, short());
+            assert!(matches!(waits, Err(StoreError::Unknown(_))), "{waits:?}");
+            let sessions = rig.cluster(|cluster| cluster.primary.admin(sql, &[]).int8(0, 0));
+            assert_eq!(sessions, Ok(2));
+        }
+        rig.set_standby(true);
+        assert!(store.resolve(writer, &[], &only, soon()).unwrap().done);
+    }
+
     /// A pooler makes up the number by which a client cancels: the server's own is another.
     #[test]
     fn a_pooler_is_refused() {
