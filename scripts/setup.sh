@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy,
-# slowhttptest, shellcheck, SoftHSM2, a software TPM, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +27,9 @@ need tpm2_checkquote tpm2-tools
 need pkg-config pkg-config
 [ -e /usr/include/tss2/tss2_esys.h ] || packages+=(libtss2-dev)
 need openssl openssl
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || packages+=(postgresql)
+need pg_config libpq-dev
+need setpriv util-linux
 # Packages, their users and units.
 need dpkg-shlibdeps dpkg-dev
 need systemd-analyze systemd
@@ -38,6 +41,11 @@ if ((${#packages[@]})); then
   as_root=()
   [ "$(id -u)" = 0 ] || as_root=(sudo)
   "${as_root[@]}" apt-get update -qq
+  if [[ " ${packages[*]} " == *" postgresql "* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
+    # Tests make their own servers; the package would make and start one for the machine.
+    "${as_root[@]}" mkdir -p /etc/postgresql-common
+    echo 'create_main_cluster = false' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+  fi
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
 fi
 

@@ -74,6 +74,14 @@ pub fn proofs(args: &Args) -> Outcome {
         .run()
 }
 
+/// Appends to a log in PostgreSQL, with a standby.
+pub fn ha(args: &Args) -> Outcome {
+    let profile = args.text("profile");
+    build(profile, "-p ron-ha --features postgres --bin ha-rates")?;
+    let seconds = args.text("seconds");
+    Cmd::new(built(profile).join("ha-rates")).arg(seconds).run()
+}
+
 /// Our HTTP front beside axum and tiny_http, loaded with wrk at 16, 128 and 1,000 connections; prints medians.
 pub fn rivals(args: &Args) -> Outcome {
     require(&["wrk"], "apt-get install wrk")?;

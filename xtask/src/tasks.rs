@@ -20,6 +20,9 @@ use crate::ui;
 /// Nothing but the libraries is built with these features.
 const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2";
 
+/// The unit tests of ron-pg, and the contract of a log's store.
+const HA: &str = "-p ron-pg -p ron-ha --features ron-ha/postgres --lib -- --test-threads 3";
+
 /// What a row of the table leaves out.
 const REST: Task = Task {
     name: "",
@@ -59,6 +62,14 @@ pub const TASKS: &[Task] = &[
         shows: "the device backends against SoftHSM and swtpm, including hanging and absent devices",
         length: "2 min",
         run: Run::Crate(DEVICES),
+        ..REST
+    },
+    Task {
+        name: "ha",
+        group: Group::Step("logs in PostgreSQL"),
+        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once",
+        length: "1 min",
+        run: Run::Crate(HA),
         ..REST
     },
     Task {
@@ -449,6 +460,17 @@ pub const TASKS: &[Task] = &[
             "dir=target/bench-log : directory on the disk to measure",
         ],
         run: Run::Steps(bench::proofs),
+        ..REST
+    },
+    Task {
+        name: "bench-ha",
+        group: Group::Measurement,
+        shows: "appends to a log in PostgreSQL with a synchronous standby on the same machine, in batches of 1, 64 and 512 entries",
+        args: &[
+            "seconds=5 : seconds per figure",
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+        ],
+        run: Run::Steps(bench::ha),
         ..REST
     },
     Task {

@@ -12,7 +12,7 @@
 //!  cosignature  timestamped signatures of witnesses
 //!  policy  the witnesses that must have cosigned
 //!  rotation  statements by which a log changes its key
-//!  witness the rules of add-checkpoint
+//!  witness the rules of add-checkpoint             store   LogStore: the contract of an engine that keeps batches on two hosts
 //! ```
 //!
 //! **Invariant:** the pure modules import no file, thread, network or clock.
@@ -32,6 +32,7 @@ pub mod note;
 pub mod policy;
 pub mod proof;
 pub mod rotation;
+pub mod store;
 pub mod tile;
 pub mod tree;
 pub mod witness;

@@ -1,0 +1,385 @@
+//! One session with a server. No call waits in libpq; each ends at its deadline, or when the token
+//! fires.
+
+use std::ffi::CString;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::net::{SharedPoller, SocketId, Watch};
+use ron_kernel::{Deadline, Net, Shutdown};
+
+pub use crate::sys::Notice;
+use crate::sys::{Conn, Progress, RawParam, ResultSet};
+
+/// Under TLS, bytes that have arrived may be in the TLS library and no more in the socket, where some
+/// versions of libpq leave them. No event reports them, so they are asked for at this interval.
+const TLS_POLL: Duration = Duration::from_millis(20);
+
+/// Type numbers of PostgreSQL's catalogue, which never change.
+mod oid {
+    pub const BYTES: u32 = 17;
+    pub const INT8: u32 = 20;
+    pub const INT4: u32 = 23;
+    pub const TEXT: u32 = 25;
+    pub const BYTES_ARRAY: u32 = 1001;
+    pub const TEXT_ARRAY: u32 = 1009;
+}
+
+/// Why a connection could not be made, or a query was not answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PgError {
+    /// No session was made; nothing was sent.
+    #[error("connecting failed: {0}")]
+    Connect(String),
+    /// The deadline passed. The query goes on at the server: call [`Connection::finish`] again, or
+    /// drop the connection.
+    #[error("the server did not answer in time")]
+    TimedOut,
+    #[error("the service is stopping")]
+    Stopping,
+    /// The connection broke. What was sent may be carried out or not.
+    #[error("the connection to the server is lost: {0}")]
+    Lost(String),
+    /// The server refused. `fatal` means that it ended the session, so that a commit which it was
+    /// waiting for may stand; otherwise the statement has changed nothing.
+    #[error("the server refused ({sqlstate}): {message}")]
+    Server {
+        sqlstate: String,
+        message: String,
+        fatal: bool,
+    },
+    /// The session is not in a state for this call, or an answer has another form than asked for.
+    #[error("{0}")]
+    Misuse(&'static str),
+}
+
+/// What the calls of one connection wait with; kept over reconnections, so that the token gets
+/// one hook and not one for each connection. For one connection at a time.
+#[derive(Debug)]
+pub struct Waiter {
+    poller: SharedPoller,
+    shutdown: Shutdown,
+}
+
+impl Waiter {
+    /// Waits end when `shutdown` fires.
+    pub fn new(net: &dyn Net, shutdown: &Shutdown) -> io::Result<Arc<Self>> {
+        let poller = net.poller()?;
+        let woken = Arc::clone(&poller);
+        shutdown.on_fire(move || woken.wake());
+        let shutdown = shutdown.clone();
+        Ok(Arc::new(Self { poller, shutdown }))
+    }
+
+    /// Waits until the socket of `conn` is ready, or may be.
+    fn wait(&self, conn: &Conn, write: bool, deadline: Deadline) -> Result<(), PgError> {
+        if self.shutdown.is_set() {
+            return Err(PgError::Stopping);
+        }
+        if deadline.expired() {
+            return Err(PgError::TimedOut);
+        }
+        let socket = conn
+            .socket()
+            .ok_or_else(|| PgError::Lost("it has no socket".into()))?;
+        // Input as long as there is some: libpq may leave bytes in the socket, and a change is
+        // reported once. Output only while bytes wait to be sent, since it is nearly always ready;
+        // setting the watch again reports the present state.
+        let watch = if write { Watch::Changes } else { Watch::Input };
+        let socket = SocketId::Descriptor(socket);
+        let (poller, failed) = (&self.poller, |e: io::Error| PgError::Lost(e.to_string()));
+        if poller.modify(socket, 0, watch).is_err() {
+            poller.add(socket, 0, watch).map_err(failed)?; // the first wait on this socket
+        }
+        let limit = if conn.is_tls() {
+            TLS_POLL
+        } else {
+            Duration::MAX
+        };
+        poller.wait(&mut Vec::with_capacity(4), deadline.remaining().min(limit));
+        Ok(())
+    }
+}
+
+/// A parameter of a query, sent in binary.
+#[derive(Clone, Copy, Debug)]
+pub enum Param<'a> {
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    Int8(i64),
+    Int4(i32),
+    Texts(&'a [&'a str]),
+    BytesList(&'a [&'a [u8]]),
+}
+
+impl Param<'_> {
+    fn oid(&self) -> u32 {
+        match self {
+            Self::Text(_) => oid::TEXT,
+            Self::Bytes(_) => oid::BYTES,
+            Self::Int8(_) => oid::INT8,
+            Self::Int4(_) => oid::INT4,
+            Self::Texts(_) => oid::TEXT_ARRAY,
+            Self::BytesList(_) => oid::BYTES_ARRAY,
+        }
+    }
+
+    /// The bytes, if they are not there already.
+    fn encoded(&self) -> Vec<u8> {
+        match self {
+            Self::Text(_) | Self::Bytes(_) => Vec::new(),
+            Self::Int8(number) => number.to_be_bytes().into(),
+            Self::Int4(number) => number.to_be_bytes().into(),
+            Self::Texts(items) => array(oid::TEXT, items.iter().map(|item| item.as_bytes())),
+            Self::BytesList(items) => array(oid::BYTES, items.iter().copied()),
+        }
+    }
+}
+
+/// The binary form of an array: one dimension from 1, without NULL.
+fn array<'a>(element: u32, items: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for word in [1, 0, element, items.len() as u32, 1] {
+        bytes.extend(word.to_be_bytes());
+    }
+    for item in items {
+        bytes.extend((item.len() as u32).to_be_bytes());
+        bytes.extend(item);
+    }
+    bytes
+}
+
+/// What a query gave.
+#[derive(Debug, Default)]
+pub struct Rows {
+    results: Option<ResultSet>,
+    /// What the server says was done, such as `INSERT 0 1`.
+    pub tag: String,
+    /// Messages that came with it. With a commit they mean that it is unknown.
+    pub notices: Vec<Notice>,
+}
+
+impl Rows {
+    pub fn len(&self) -> usize {
+        self.results.as_ref().map_or(0, |results| results.size().0)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Rows that an INSERT, UPDATE or DELETE has changed.
+    pub fn changed(&self) -> u64 {
+        let last = self.tag.rsplit(' ').next();
+        last.and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
+
+    /// A value; an error for NULL and outside of the result.
+    pub fn bytes(&self, row: usize, column: usize) -> Result<&[u8], PgError> {
+        let results = self.results.as_ref();
+        let results = results.filter(|results| row < results.size().0 && column < results.size().1);
+        results
+            .and_then(|results| results.value(row, column))
+            .ok_or(PgError::Misuse("a value is missing in the answer"))
+    }
+
+    pub fn int8(&self, row: usize, column: usize) -> Result<i64, PgError> {
+        let bytes = self.bytes(row, column)?.try_into();
+        let wrong = PgError::Misuse("a value of the answer is no bigint");
+        bytes.map(i64::from_be_bytes).map_err(|_| wrong)
+    }
+
+    /// A bigint that counts something.
+    pub fn count(&self, row: usize, column: usize) -> Result<u64, PgError> {
+        let wrong = PgError::Misuse("a number of the answer is negative");
+        u64::try_from(self.int8(row, column)?).map_err(|_| wrong)
+    }
+
+    pub fn int4(&self, row: usize, column: usize) -> Result<i32, PgError> {
+        let bytes = self.bytes(row, column)?.try_into();
+        let wrong = PgError::Misuse("a value of the answer is no integer");
+        bytes.map(i32::from_be_bytes).map_err(|_| wrong)
+    }
+
+    pub fn text(&self, row: usize, column: usize) -> Result<&str, PgError> {
+        let wrong = PgError::Misuse("a value of the answer is no text");
+        std::str::from_utf8(self.bytes(row, column)?).map_err(|_| wrong)
+    }
+
+    pub fn boolean(&self, row: usize, column: usize) -> Result<bool, PgError> {
+        Ok(self.bytes(row, column)? == [1])
+    }
+}
+
+/// A session. Dropping it closes the socket; the server may go on with what was sent.
+#[derive(Debug)]
+pub struct Connection {
+    conn: Conn,
+    waiter: Arc<Waiter>,
+    /// The query whose results are being collected.
+    pending: Option<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    last: Option<ResultSet>,
+    failure: Option<PgError>,
+}
+
+impl Connection {
+    /// Connects. A host name in `conninfo` is resolved by the system's resolver, which does not
+    /// know the deadline; with addresses (`hostaddr`) nothing waits beyond it.
+    pub fn connect(
+        conninfo: &str,
+        waiter: &Arc<Waiter>,
+        deadline: Deadline,
+    ) -> Result<Self, PgError> {
+        let conn = Conn::start(conninfo);
+        let mut conn = conn.ok_or_else(|| PgError::Connect("conninfo has a zero byte".into()))?;
+        if conn.is_bad() {
+            return Err(PgError::Connect(conn.error()));
+        }
+        let mut progress = Progress::Write;
+        loop {
+            match progress {
+                Progress::Done => break,
+                Progress::Failed => return Err(PgError::Connect(conn.error())),
+                Progress::Read | Progress::Write => {
+                    let write = progress == Progress::Write;
+                    waiter
+                        .wait(&conn, write, deadline)
+                        .map_err(|error| match error {
+                            PgError::Stopping => error,
+                            error => PgError::Connect(error.to_string()),
+                        })?;
+                    progress = conn.connect_on();
+                }
+            }
+        }
+        if !conn.set_nonblocking() {
+            return Err(PgError::Connect(conn.error()));
+        }
+        conn.take_notices();
+        Ok(Self {
+            conn,
+            waiter: Arc::clone(waiter),
+            pending: None,
+        })
+    }
+
+    /// The server's process as it was announced when the connection was made. A pooler announces
+    /// another one than `pg_backend_pid()` says.
+    pub fn announced_pid(&self) -> i32 {
+        self.conn.backend_pid()
+    }
+
+    /// One statement with its parameters, and its answer.
+    pub fn query(
+        &mut self,
+        sql: &str,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Rows, PgError> {
+        self.send(sql, params)?;
+        self.finish(deadline)
+    }
+
+    /// Begins a query. After [`PgError::Misuse`] nothing of it was sent; after another error it may be.
+    pub fn send(&mut self, sql: &str, params: &[Param<'_>]) -> Result<(), PgError> {
+        if self.pending.is_some() {
+            return Err(PgError::Misuse("an earlier query is not finished"));
+        }
+        let sql = CString::new(sql).map_err(|_| PgError::Misuse("SQL has a zero byte"))?;
+        let encoded: Vec<Vec<u8>> = params.iter().map(Param::encoded).collect();
+        let raw: Vec<RawParam<'_>> = params
+            .iter()
+            .zip(&encoded)
+            .map(|(param, encoded)| RawParam {
+                oid: param.oid(),
+                bytes: match param {
+                    Param::Text(text) => text.as_bytes(),
+                    Param::Bytes(bytes) => bytes,
+                    _ => encoded,
+                },
+            })
+            .collect();
+        self.conn.take_notices();
+        if !self.conn.send(&sql, &raw) {
+            return Err(PgError::Lost(self.conn.error()));
+        }
+        self.pending = Some(Pending::default());
+        Ok(())
+    }
+
+    /// Waits for the answer to the query that was sent. After [`PgError::TimedOut`] it may be
+    /// called again; after any other error the query is over.
+    pub fn finish(&mut self, deadline: Deadline) -> Result<Rows, PgError> {
+        while self.receive()? {
+            let flushed = self.conn.flush();
+            let Some(sent) = flushed else {
+                return Err(self.lost());
+            };
+            self.waiter.wait(&self.conn, !sent, deadline)?;
+            if !self.conn.consume() {
+                return Err(self.lost());
+            }
+        }
+        let pending = self.pending.take().unwrap_or_default();
+        if let Some(failure) = pending.failure {
+            return Err(failure);
+        }
+        let tag = pending.last.as_ref().map(ResultSet::tag);
+        Ok(Rows {
+            tag: tag.unwrap_or_default(),
+            results: pending.last,
+            notices: self.conn.take_notices(),
+        })
+    }
+
+    /// Collects the results that have arrived; true while there are more to come.
+    fn receive(&mut self) -> Result<bool, PgError> {
+        let pending = self.pending.as_mut();
+        let pending = pending.ok_or(PgError::Misuse("no query was sent"))?;
+        while !self.conn.is_busy() {
+            let Some(result) = self.conn.result() else {
+                return Ok(false);
+            };
+            if result.is_ok() {
+                pending.last = Some(result);
+            } else if pending.failure.is_none() {
+                let sqlstate = result.error_field(b'C');
+                pending.failure = Some(if sqlstate.is_empty() {
+                    PgError::Lost(self.conn.error()) // the library's own error, not the server's
+                } else {
+                    PgError::Server {
+                        sqlstate,
+                        message: result.error_field(b'M'),
+                        fatal: result.error_field(b'V') != "ERROR",
+                    }
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    fn lost(&mut self) -> PgError {
+        // The server may have said why before it closed the connection.
+        let said = self.conn.take_notices().pop().map(|notice| notice.message);
+        self.pending = None;
+        PgError::Lost(said.unwrap_or_else(|| self.conn.error()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_are_encoded_as_the_server_reads_them() {
+        let texts = Param::Texts(&["ab", ""]).encoded();
+        let head = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 25, 0, 0, 0, 2, 0, 0, 0, 1];
+        assert_eq!(texts[..20], head);
+        assert_eq!(texts[20..], [0, 0, 0, 2, b'a', b'b', 0, 0, 0, 0]);
+    }
+}

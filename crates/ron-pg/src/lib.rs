@@ -1,0 +1,30 @@
+//! ron-pg: logs in PostgreSQL, through libpq, without a runtime.
+//!
+//! ```text
+//!  sys         libpq as safe values: the only `unsafe` code
+//!  connection  one session: connect, query, wait for the answer, each until a deadline
+//!  session     the rules under which a session may write, and what an error means
+//!  schema      tables, partitions ahead of need, expired ids
+//!  log_store   ron_tlog's LogStore
+//!  log_beat    ron_tlog's LogBeat
+//! ```
+//!
+//! **Invariant:** no call waits in libpq: sockets are non-blocking, and all waits are in a poller of the kernel.
+//! **Invariant:** a query is never cancelled. A caller that gives up closes the connection.
+//! **Invariant:** a write that the server answers with success and a notice is unknown.
+//!
+//! Without the feature `postgres` the crate is empty, and nothing links libpq.
+#![cfg(feature = "postgres")]
+
+mod connection;
+mod log_beat;
+mod log_store;
+mod schema;
+mod session;
+mod sys;
+
+pub use connection::{Connection, Notice, Param, PgError, Rows, Waiter};
+pub use log_beat::PgLogBeat;
+pub use log_store::PgLogStore;
+pub use schema::Upkeep;
+pub use session::{Durability, PgLogOptions};

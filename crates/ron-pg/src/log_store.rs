@@ -1,0 +1,555 @@
+//! A log in PostgreSQL: one session, one statement for an append.
+
+use std::sync::Arc;
+
+use ron_kernel::Deadline;
+use ron_tlog::store::{
+    Appended, Batch, Head, LogStore, MakeBatch, Once, Place, Refusal, Repeat, StoreError,
+    StoredBatch, Writer,
+};
+use ron_tlog::tree::Hash;
+
+use crate::connection::{Param, PgError, Rows, Waiter};
+use crate::session::{Commits, PgLogOptions, Session, of_read, of_write};
+
+/// Batches that one read looks at, at most.
+const READ_BATCHES: i64 = 1_024;
+
+/// A claim without a known outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PendingClaim {
+    seen: u64,
+    /// An earlier claim of the same call was lost, and may still come into force.
+    again: bool,
+    /// True: the session still waits for its answer. False: the session is gone.
+    is_sent: bool,
+}
+
+/// One log, through one session that is opened again when it is lost. At most one earlier session
+/// of this store may still be waiting at the server: after an append without an outcome only a
+/// claim is sent, and that claim is waited for as long as its session lives.
+pub struct PgLogStore {
+    options: PgLogOptions,
+    waiter: Arc<Waiter>,
+    session: Option<Session>,
+    /// An append of an owner has no known outcome; a claim resolves it.
+    unresolved: bool,
+    claim: Option<PendingClaim>,
+    sql: Statements,
+}
+
+/// The statements with the schema in its place.
+struct Statements {
+    head: String,
+    claim: String,
+    append_owned: String,
+    append_shared: String,
+    take_ids: String,
+    stored_ids: String,
+    read: String,
+    put_checkpoint: String,
+    checkpoint: String,
+}
+
+impl Statements {
+    fn of(schema: &str) -> Self {
+        let s = schema;
+        let append = format!(
+            "WITH f AS (UPDATE {s}.log_head SET size = size + $3, root = $4 \
+             WHERE log = $1 AND size = $2 AND root = $6 OTHER RETURNING epoch) \
+             INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
+             SELECT $1, $2, $3, f.epoch, $6, $4, $5 FROM f"
+        );
+        Self {
+            head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
+            // The newest epoch exactly: a claim that arrives late changes nothing.
+            claim: format!(
+                "UPDATE {s}.log_head SET epoch = epoch + 1, holder = $3 \
+                 WHERE log = $1 AND epoch = $2 RETURNING size, root, epoch, holder"
+            ),
+            append_owned: append.replace("OTHER", "AND epoch = $7"),
+            append_shared: append.replace("OTHER", ""),
+            // In the order given, so that nodes that take the same ids wait in the same order.
+            take_ids: format!(
+                "INSERT INTO {s}.log_unique (scope, key, body_hash, answer, expires) \
+                 SELECT u.scope, u.key, u.body_hash, u.answer, now() + $5 * interval '1 ms' \
+                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[]) \
+                 WITH ORDINALITY AS u (scope, key, body_hash, answer, n) ORDER BY u.n \
+                 ON CONFLICT DO NOTHING RETURNING scope, key"
+            ),
+            stored_ids: format!(
+                "SELECT u.n, k.body_hash, k.answer FROM {s}.log_unique k \
+                 JOIN unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (scope, key, n) \
+                 ON k.scope = u.scope AND k.key = u.key ORDER BY u.n"
+            ),
+            // The lengths first, which need no frame to be read.
+            read: format!(
+                "SELECT first, n, epoch, root, frame, before FROM {s}.log_batch \
+                 WHERE log = $1 AND first >= $2 AND first <= ( \
+                 SELECT max(first) FROM ( \
+                 SELECT first, sum(bytes) OVER (ORDER BY first) AS total, min(first) OVER () AS start \
+                 FROM (SELECT first, octet_length(frame) AS bytes FROM {s}.log_batch \
+                 WHERE log = $1 AND first >= $2 ORDER BY first LIMIT $4) b) c \
+                 WHERE total <= $3 OR first = start) ORDER BY first"
+            ),
+            // The lock makes the comparison of the epoch hold until the commit.
+            put_checkpoint: format!(
+                "WITH h AS (SELECT epoch FROM {s}.log_head \
+                 WHERE log = $1 AND size >= $2 AND ($3 < 0 OR epoch = $3) FOR SHARE) \
+                 INSERT INTO {s}.log_checkpoint (log, size, epoch, note) \
+                 SELECT $1, $2, h.epoch, $4 FROM h \
+                 ON CONFLICT (log, size) DO UPDATE SET epoch = EXCLUDED.epoch, note = EXCLUDED.note"
+            ),
+            checkpoint: format!(
+                "SELECT size, note FROM {s}.log_checkpoint WHERE log = $1 ORDER BY size DESC LIMIT 1"
+            ),
+        }
+    }
+}
+
+impl PgLogStore {
+    /// Connects with the first call. The tables are made by [`crate::Upkeep::install`].
+    pub fn new(options: PgLogOptions, waiter: Arc<Waiter>) -> Self {
+        Self {
+            sql: Statements::of(&options.schema),
+            options,
+            waiter,
+            session: None,
+            unresolved: false,
+            claim: None,
+        }
+    }
+
+    /// The session, opened if there is none.
+    fn open(&mut self, deadline: Deadline) -> Result<&mut Session, StoreError> {
+        if self.claim.is_some_and(|claim| claim.is_sent) {
+            return Err(Refusal::Unresolved.into());
+        }
+        if self.session.is_none() {
+            let commits = Commits::Replicated;
+            let session = Session::open(&self.options, commits, &self.waiter, deadline)?;
+            self.session = Some(session);
+        }
+        Ok(self.session.as_mut().expect("opened above"))
+    }
+
+    /// The session, for a write: refused unless its commits are durable beyond one host.
+    fn writable(&mut self, deadline: Deadline) -> Result<&mut Session, StoreError> {
+        let checked = self.open(deadline)?.check(deadline);
+        if checked.is_err() {
+            self.session = None; // another server may be the primary by the next call
+        }
+        checked?;
+        self.open(deadline)
+    }
+
+    /// A query that changes nothing.
+    fn read(
+        &mut self,
+        sql: impl Fn(&Statements) -> &str,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Rows, StoreError> {
+        self.open(deadline)?;
+        let (session, sql) = (self.session.as_mut().expect("opened above"), sql(&self.sql));
+        let rows = session.connection.query(sql, params, deadline);
+        self.kept(rows).map_err(of_read)
+    }
+
+    /// A statement that is a transaction of its own and changes something. An unknown outcome
+    /// closes the session: its query is never cancelled, and nothing waits for it here.
+    fn write(
+        &mut self,
+        sql: impl Fn(&Statements) -> &str,
+        params: &[Param<'_>],
+        deadline: Deadline,
+    ) -> Result<Rows, StoreError> {
+        self.writable(deadline)?;
+        let (session, sql) = (self.session.as_mut().expect("opened above"), sql(&self.sql));
+        let rows = session.connection.query(sql, params, deadline);
+        let outcome = of_write(self.kept(rows));
+        if matches!(outcome, Err(StoreError::Unknown(_))) {
+            self.session = None;
+        }
+        outcome
+    }
+
+    /// Forgets the session after an error that has ended it or left it in the middle of a query.
+    fn kept<T>(&mut self, outcome: Result<T, PgError>) -> Result<T, PgError> {
+        if !matches!(outcome, Ok(_) | Err(PgError::Server { fatal: false, .. })) {
+            self.session = None;
+        }
+        outcome
+    }
+
+    fn append_alone(
+        &mut self,
+        writer: Writer,
+        batch: &Batch,
+        deadline: Deadline,
+    ) -> Result<u64, StoreError> {
+        let log = self.options.log.clone();
+        let params = append_params(&log, writer, batch);
+        let rows = self.write(|sql| sql.append(writer), &params, deadline)?;
+        Ok(rows.changed())
+    }
+
+    /// Ids first, then the batch, in one transaction. Until COMMIT is sent nothing is unknown: a
+    /// session that is lost before it rolls back.
+    fn append_once(
+        &mut self,
+        writer: Writer,
+        once: &[Once],
+        make: &mut MakeBatch<'_>,
+        deadline: Deadline,
+    ) -> Result<Appended, StoreError> {
+        self.writable(deadline)?;
+        self.read(|_| "BEGIN", &[], deadline)?;
+        let prepared = self.prepare(writer, once, make, deadline);
+        match prepared {
+            Ok((appended @ Appended { place: Some(_), .. }, 1)) => {
+                self.write(|_| "COMMIT", &[], deadline).and_then(|rows| {
+                    // A failed transaction answers COMMIT with ROLLBACK.
+                    if rows.tag == "COMMIT" {
+                        return Ok(appended);
+                    }
+                    Err(Refusal::Rejected("the transaction was rolled back".into()).into())
+                })
+            }
+            Ok((appended, _)) => {
+                if self.read(|_| "ROLLBACK", &[], deadline).is_err() {
+                    self.session = None;
+                }
+                if appended.place.is_some() {
+                    return Err(not_appended(writer));
+                }
+                // Answers that were read are given only when they cannot vanish any more.
+                self.confirm(deadline).map_err(|error| match error {
+                    StoreError::Unknown(why) => Refusal::Unavailable(why).into(),
+                    error => error,
+                })?;
+                Ok(appended)
+            }
+            Err(error) => {
+                self.session = None; // the server rolls back
+                Err(error)
+            }
+        }
+    }
+
+    /// The statements of a transaction before its COMMIT, and the number of batches appended.
+    fn prepare(
+        &mut self,
+        writer: Writer,
+        once: &[Once],
+        make: &mut MakeBatch<'_>,
+        deadline: Deadline,
+    ) -> Result<(Appended, u64), StoreError> {
+        let scopes: Vec<&str> = once.iter().map(|id| id.scope.as_str()).collect();
+        let keys: Vec<&str> = once.iter().map(|id| id.key.as_str()).collect();
+        let hashes: Vec<&[u8]> = once.iter().map(|id| id.body_hash.as_slice()).collect();
+        let answers: Vec<&[u8]> = once.iter().map(|id| id.answer.as_slice()).collect();
+        let kept_ms = self.options.once_kept.as_millis() as i64;
+        let ids = [
+            Param::Texts(&scopes),
+            Param::Texts(&keys),
+            Param::BytesList(&hashes),
+            Param::BytesList(&answers),
+            Param::Int8(kept_ms),
+        ];
+        let taken = self.read(|sql| &sql.take_ids, &ids, deadline)?;
+        let mut repeats = Vec::new();
+        if taken.len() < once.len() {
+            let fresh = (0..taken.len())
+                .map(|row| Ok((taken.text(row, 0)?, taken.text(row, 1)?)))
+                .collect::<Result<Vec<_>, PgError>>()
+                .map_err(of_read)?;
+            let stored = self.read(|sql| &sql.stored_ids, &ids[..2], deadline)?;
+            for row in 0..stored.len() {
+                let at = stored.count(row, 0).map_err(of_read)? as usize - 1;
+                if fresh.contains(&(scopes[at], keys[at])) {
+                    continue;
+                }
+                repeats.push(Repeat {
+                    at,
+                    same_body: stored.bytes(row, 1).map_err(of_read)? == once[at].body_hash,
+                    answer: stored.bytes(row, 2).map_err(of_read)?.to_vec(),
+                });
+            }
+        }
+        let batch = make(&repeats);
+        let changed = match &batch {
+            None => 0,
+            Some(batch) => {
+                let log = self.options.log.clone();
+                let params = append_params(&log, writer, batch);
+                self.read(|sql| sql.append(writer), &params, deadline)?
+                    .changed()
+            }
+        };
+        let place = batch.map(|batch| batch.place);
+        Ok((Appended { place, repeats }, changed))
+    }
+
+    /// Sends a claim, or goes on with the one whose outcome is not known.
+    fn send_claim(&mut self, seen: u64, deadline: Deadline) -> Result<(), StoreError> {
+        let (compared, again) = match self.claim {
+            Some(claim) if claim.seen != seen => return Err(Refusal::Unresolved.into()),
+            Some(claim) if claim.is_sent => return Ok(()),
+            Some(_) => (self.own_epoch(seen, deadline)?.unwrap_or(seen), true),
+            None => (seen, false),
+        };
+        self.writable(deadline)?;
+        let session = self.session.as_mut().expect("opened above");
+        let params = [
+            Param::Text(&self.options.log),
+            Param::Int8(compared as i64),
+            Param::Text(&self.options.holder),
+        ];
+        let sent = session.connection.send(&self.sql.claim, &params);
+        let is_sent = sent.is_ok();
+        self.claim = Some(PendingClaim {
+            seen,
+            again,
+            is_sent,
+        });
+        sent.map_err(|error| {
+            self.session = None;
+            StoreError::Unknown(error.to_string())
+        })
+    }
+
+    /// The epoch of this holder, if it is past `seen`: a claim whose answer was lost is in force.
+    fn own_epoch(&mut self, seen: u64, deadline: Deadline) -> Result<Option<u64>, StoreError> {
+        let head = self.head(deadline)?;
+        let is_ours = head.epoch > seen && head.holder == self.options.holder;
+        Ok(is_ours.then_some(head.epoch))
+    }
+
+    /// The answer to the claim that was sent: `None` when its epoch was not the newest.
+    fn finish_claim(&mut self, seen: u64, deadline: Deadline) -> Result<Option<Head>, StoreError> {
+        let session = self.session.as_mut().expect("a claim is on its way");
+        let outcome = session.connection.finish(deadline);
+        if matches!(outcome, Err(PgError::TimedOut)) {
+            // Waited for by the next call: a second claim would be fenced by the first.
+            return Err(StoreError::Unknown("the claim waits at the server".into()));
+        }
+        let outcome = of_write(self.kept(outcome));
+        if let Err(StoreError::Unknown(_)) = outcome {
+            self.session = None;
+            self.claim = Some(PendingClaim {
+                seen,
+                again: true,
+                is_sent: false,
+            });
+        } else if let Some(claim) = &mut self.claim {
+            claim.is_sent = false;
+        }
+        let rows = outcome?;
+        (!rows.is_empty()).then(|| head(&rows)).transpose()
+    }
+}
+
+impl Statements {
+    fn append(&self, writer: Writer) -> &str {
+        match writer {
+            Writer::Owner { .. } => &self.append_owned,
+            Writer::Shared => &self.append_shared,
+        }
+    }
+}
+
+fn append_params<'a>(log: &'a str, writer: Writer, batch: &'a Batch) -> Vec<Param<'a>> {
+    let place = &batch.place;
+    let mut params = vec![
+        Param::Text(log),
+        Param::Int8(place.first as i64),
+        Param::Int4(place.count as i32),
+        Param::Bytes(&place.root),
+        Param::Bytes(&batch.frame),
+        Param::Bytes(&place.before),
+    ];
+    if let Writer::Owner { epoch } = writer {
+        params.push(Param::Int8(epoch as i64));
+    }
+    params
+}
+
+/// What 0 rows mean.
+fn not_appended(writer: Writer) -> StoreError {
+    match writer {
+        Writer::Owner { .. } => StoreError::Fenced,
+        Writer::Shared => StoreError::Moved,
+    }
+}
+
+fn hash(rows: &Rows, row: usize, column: usize) -> Result<Hash, StoreError> {
+    let bytes = rows.bytes(row, column).map_err(of_read)?.try_into();
+    bytes.map_err(|_| StoreError::Damaged("a root has not 32 bytes".into()))
+}
+
+fn head(rows: &Rows) -> Result<Head, StoreError> {
+    if rows.is_empty() {
+        return Err(Refusal::Rejected("the log has no row: install it first".into()).into());
+    }
+    Ok(Head {
+        size: rows.count(0, 0).map_err(of_read)?,
+        root: hash(rows, 0, 1)?,
+        epoch: rows.count(0, 2).map_err(of_read)?,
+        holder: rows.text(0, 3).map_err(of_read)?.to_owned(),
+    })
+}
+
+impl LogStore for PgLogStore {
+    fn head(&mut self, deadline: Deadline) -> Result<Head, StoreError> {
+        let log = self.options.log.clone();
+        head(&self.read(|sql| &sql.head, &[Param::Text(&log)], deadline)?)
+    }
+
+    fn claim(&mut self, seen: u64, deadline: Deadline) -> Result<Head, StoreError> {
+        loop {
+            self.send_claim(seen, deadline)?;
+            let again = self.claim.is_some_and(|claim| claim.again);
+            match self.finish_claim(seen, deadline) {
+                Ok(None) => {}
+                Ok(Some(head)) => {
+                    (self.claim, self.unresolved) = (None, false);
+                    return Ok(head);
+                }
+                Err(error) => {
+                    if matches!(error, StoreError::Refused(_)) && !again {
+                        self.claim = None; // nothing of it is left
+                    }
+                    return Err(error);
+                }
+            }
+            // It may be fenced by its own holder: by the claim before it, which was lost. Each turn
+            // finds a higher epoch, and there are only as many as claims were lost.
+            if !again || self.own_epoch(seen, deadline)?.is_none() {
+                self.claim = None;
+                return Err(StoreError::Fenced);
+            }
+        }
+    }
+
+    fn append(
+        &mut self,
+        writer: Writer,
+        once: &[Once],
+        batch: &mut MakeBatch<'_>,
+        deadline: Deadline,
+    ) -> Result<Appended, StoreError> {
+        let is_owner = matches!(writer, Writer::Owner { .. });
+        if is_owner && (self.unresolved || self.claim.is_some()) {
+            return Err(Refusal::Unresolved.into());
+        }
+        let ids = once.iter().map(|id| (&id.scope, &id.key));
+        if !ids.is_sorted_by(|one, next| one < next) {
+            return Err(Refusal::Rejected("ids must be sorted and distinct".into()).into());
+        }
+        let outcome = if once.is_empty() {
+            let Some(batch) = batch(&[]) else {
+                return Ok(Appended {
+                    place: None,
+                    repeats: Vec::new(),
+                });
+            };
+            match self.append_alone(writer, &batch, deadline) {
+                Ok(1) => Ok(Appended {
+                    place: Some(batch.place),
+                    repeats: Vec::new(),
+                }),
+                Ok(_) => Err(not_appended(writer)),
+                Err(error) => Err(error),
+            }
+        } else {
+            self.append_once(writer, once, batch, deadline)
+        };
+        self.unresolved |= is_owner && matches!(outcome, Err(StoreError::Unknown(_)));
+        outcome
+    }
+
+    fn read_from(
+        &mut self,
+        first: u64,
+        bytes_max: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<StoredBatch>, StoreError> {
+        let log = self.options.log.clone();
+        let params = [
+            Param::Text(&log),
+            Param::Int8(first as i64),
+            Param::Int8(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
+            Param::Int8(READ_BATCHES),
+        ];
+        let rows = self.read(|sql| &sql.read, &params, deadline)?;
+        let mut next = first;
+        let mut found = Vec::with_capacity(rows.len());
+        for row in 0..rows.len() {
+            let place = Place {
+                first: rows.count(row, 0).map_err(of_read)?,
+                count: rows.int4(row, 1).map_err(of_read)?.unsigned_abs(),
+                before: hash(&rows, row, 5)?,
+                root: hash(&rows, row, 3)?,
+            };
+            let root = found
+                .last()
+                .map(|stored: &StoredBatch| stored.batch.place.root);
+            if place.first != next || root.is_some_and(|root| root != place.before) {
+                return Err(StoreError::Damaged(format!(
+                    "the batch at {} does not continue the one before, which ends at {next}",
+                    place.first
+                )));
+            }
+            next = place.end();
+            let frame = rows.bytes(row, 4).map_err(of_read)?.to_vec();
+            found.push(StoredBatch {
+                batch: Batch { place, frame },
+                epoch: rows.count(row, 2).map_err(of_read)?,
+            });
+        }
+        Ok(found)
+    }
+
+    fn confirm(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        // A record in the server's log and a commit, and nothing in a table.
+        let sql = "SELECT pg_logical_emit_message(true, 'ron', '') IS NOT NULL";
+        self.write(|_| sql, &[], deadline).map(|_| ())
+    }
+
+    fn put_checkpoint(
+        &mut self,
+        writer: Writer,
+        size: u64,
+        note: &str,
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        let log = self.options.log.clone();
+        let epoch = match writer {
+            Writer::Owner { epoch } => epoch as i64,
+            Writer::Shared => -1,
+        };
+        let params = [
+            Param::Text(&log),
+            Param::Int8(size as i64),
+            Param::Int8(epoch),
+            Param::Bytes(note.as_bytes()),
+        ];
+        let rows = self.write(|sql| &sql.put_checkpoint, &params, deadline)?;
+        if rows.changed() == 0 {
+            return Err(StoreError::Fenced);
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, deadline: Deadline) -> Result<Option<(u64, String)>, StoreError> {
+        let log = self.options.log.clone();
+        let rows = self.read(|sql| &sql.checkpoint, &[Param::Text(&log)], deadline)?;
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let size = rows.count(0, 0).map_err(of_read)?;
+        let note = rows.text(0, 1).map_err(of_read)?.to_owned();
+        Ok(Some((size, note)))
+    }
+}

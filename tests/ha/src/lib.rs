@@ -1,0 +1,11 @@
+//! What every store of logs must do, and stores to try it on: in memory with each kind of failure,
+//! with a defect each (which the contract must find), and PostgreSQL with a synchronous standby.
+
+#![allow(clippy::unwrap_used, clippy::disallowed_types)] // a test may panic, and has no topology
+
+#[cfg(feature = "postgres")]
+pub mod cluster;
+pub mod contract;
+pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
