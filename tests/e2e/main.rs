@@ -36,6 +36,7 @@ mod newer;
 mod packages;
 mod passport;
 mod passport_attacks;
+mod passport_audiences;
 mod passport_caveats;
 mod passport_chaos;
 mod passport_clients;

@@ -80,7 +80,7 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
         refused(&with(name, value), error);
     }
     refused(&[("grant_type", "password")], "unsupported_grant_type");
-    refused(&[ask[0], ("audience", "svc-other")], "unauthorized_client");
+    refused(&[ask[0], ("audience", "svc-other")], "invalid_target");
     let typed = r#"[{"type":"ron","asset":"ron","method":"GET"}]"#;
     let got = rig.operator("/oauth2/token", &with("authorization_details", typed));
     assert_eq!(

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient};
 use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
+use ron_proto::passport::IssuerPolicy;
 use ron_proto::policy::{PolicySig, policy_digest};
 use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
 use ron_proto::wallet::WalletPolicy;
@@ -70,7 +71,7 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     let usable = match args.kind.as_str() {
         POLICY_KIND => check_reward(&tree),
         WalletPolicy::KIND => check_wallet(&tree),
-        _ => Ok(()),
+        _ => check_issuer(&tree),
     };
     usable.map_err(|e| format!("{}: {e}", args.file.display()))?;
     let credential = Credential::from_file(&layout.operator_token())?;
@@ -84,6 +85,18 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
     write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
     Ok(())
+}
+
+/// A policy that issuer and KMS would refuse is not signed; the error has all its faults.
+fn check_issuer(policy: &serde_json::Value) -> Result<(), String> {
+    let policy = strict::from_slice::<IssuerPolicy>(policy.to_string().as_bytes());
+    let faults = policy
+        .map_err(|e| format!("not an issuer policy: {e}"))?
+        .faults();
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(faults.join("\n  "))
 }
 
 /// A policy that the wallet would refuse is not signed.

@@ -57,7 +57,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
             "/.well-known/oauth-authorization-server",
             Need::Public,
             move |_| {
-                let said = metadata(&meta.issuer_url, &meta.public_url);
+                let said = metadata(&meta);
                 let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
                 let answer = Response::json(200, &said).cache(MAX_AGE);
                 Ok(match tag {
@@ -72,7 +72,22 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
     ]
 }
 
-fn metadata(issuer: &str, base: &str) -> ServerMetadata {
+/// The scopes of this installation's services, then those of the others that the policy in force names.
+fn scopes(api: &Api) -> Vec<String> {
+    let mut all: Vec<String> = scope::ALL.iter().map(|s| (*s).to_owned()).collect();
+    api.policy.with(|in_force| {
+        let audiences = in_force.iter().flat_map(|one| &one.policy.audiences);
+        let mut named: Vec<&String> = audiences.flat_map(|one| &one.scopes).collect();
+        named.sort_unstable();
+        named.dedup();
+        named.retain(|scope| !all.contains(scope));
+        all.extend(named.into_iter().cloned());
+    });
+    all
+}
+
+fn metadata(api: &Api) -> ServerMetadata {
+    let (issuer, base) = (&*api.issuer_url, &*api.public_url);
     let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     let clients = texts(&[
         "client_secret_basic",
@@ -98,6 +113,6 @@ fn metadata(issuer: &str, base: &str) -> ServerMetadata {
         tls_client_certificate_bound_access_tokens: true,
         authorization_details_types_supported: texts(&["ron"]),
         response_types_supported: Vec::new(),
-        scopes_supported: texts(scope::ALL),
+        scopes_supported: scopes(api),
     }
 }
