@@ -89,7 +89,7 @@ fn services_of_others_verify_tokens_for_the_audiences_and_scopes_of_the_policy()
         said["authorization_details"],
         json!([{"type": "ron", "region": "eu"}])
     );
-    let asked = [orders, ("scope", "orders:write"), ("ttl_s", "60")];
+    let asked = [("resource", ORDERS), ("scope", "orders:write"), ("ttl_s", "60")];
     let write = text(&operator(&rig, &asked), "access_token");
     let reports = text(&operator(&rig, &[("audience", "reports")]), "access_token");
     let wallet = text(&rig.robot_token(), "access_token");
