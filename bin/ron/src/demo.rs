@@ -246,7 +246,7 @@ fn within() -> Deadline {
 }
 
 /// A short pause that only the end of the process can interrupt.
-fn pause(time: Duration) {
+pub fn pause(time: Duration) {
     let (_keep, never) = ron_kernel::Shutdown::pair();
     never.wait(Deadline::within(time));
 }

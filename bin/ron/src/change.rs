@@ -1,0 +1,102 @@
+//! Changes of the issuer policy of a data directory, for `ron audience` and `ron client`: read the
+//! signed policy, change it, refuse what the services would refuse, have the KMS sign it, and put it
+//! in force.
+
+use std::time::Duration;
+
+use ron_client::{Credential, KmsClient, PassportClient};
+use ron_kernel::Deadline;
+use ron_proto::Kid;
+use ron_proto::passport::IssuerPolicy;
+use ron_service::kept_policy::Versioned as _;
+use ron_service::pinned::{KeyRing, PinnedKey};
+use ron_service::signed_policy::{self, policy_paths};
+
+use crate::demo::pause;
+use crate::fleet;
+use crate::layout::Layout;
+use crate::policy::{sign, write_signed};
+
+/// Maximum wait for a policy to come into force after a reload.
+const IN_FORCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(100);
+const CALL: Duration = Duration::from_secs(3);
+
+/// The signed issuer policy in the files of a data directory.
+pub fn read(layout: &Layout) -> Result<IssuerPolicy, String> {
+    let pinned = layout.read_bootstrap()?.policy_public_key;
+    let pinned: PinnedKey = pinned.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
+    let ring = KeyRing::new(vec![pinned]);
+    let signed = signed_policy::load(&layout.policy(), IssuerPolicy::KIND, &ring);
+    signed
+        .map(|signed| signed.policy)
+        .map_err(|e| e.to_string())
+}
+
+/// All faults of a policy, one per line.
+pub fn sound(policy: &IssuerPolicy) -> Result<(), String> {
+    let faults = policy.faults();
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(faults.join("\n  "))
+    }
+}
+
+/// Gives the policy the next version and has it signed; it is not in force yet.
+pub fn signed(layout: &Layout, policy: &mut IssuerPolicy) -> Result<Signed, String> {
+    policy.version += 1;
+    sound(policy)?;
+    let credential = Credential::from_file(&layout.operator_token())?;
+    let at = fleet::reach(layout, "ron-kms")?;
+    let kms = KmsClient::new(&at.url, credential, at.http);
+    let key = layout.read_bootstrap()?.policy_key;
+    let key: Kid = key.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
+    let tree = serde_json::to_value(&*policy).map_err(|e| e.to_string())?;
+    let (bytes, sig) = sign(&kms, &key, IssuerPolicy::KIND, &tree)?;
+    Ok(Signed {
+        version: policy.version,
+        bytes,
+        sig,
+    })
+}
+
+/// A policy that waits for being put in force.
+pub struct Signed {
+    version: u64,
+    bytes: Vec<u8>,
+    sig: ron_proto::policy::PolicySig,
+}
+
+impl Signed {
+    /// Writes the policy where the services read it, and has a running `ron up` read it.
+    pub fn put_in_force(&self, layout: &Layout) -> Result<(), String> {
+        let (path, _) = policy_paths(&layout.policy(), IssuerPolicy::KIND);
+        write_signed(&path, &self.bytes, &self.sig)?;
+        println!("signed version {} of the issuer policy", self.version);
+        if !fleet::reload(layout)? {
+            eprintln!(
+                "the services are separate processes: reload svc-passport (kill -HUP, or systemctl reload) to put it in force"
+            );
+            return Ok(());
+        }
+        let at = fleet::reach(layout, "svc-passport")?;
+        let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
+        let until = Deadline::within(IN_FORCE);
+        let line = format!("\npolicy {} ", self.version);
+        loop {
+            let note = issuer.policy_note(until.capped(CALL));
+            if note.as_ref().is_ok_and(|note| note.contains(&line)) {
+                println!("version {} is in force", self.version);
+                return Ok(());
+            }
+            if until.expired() {
+                return Err(format!(
+                    "version {} is written, but not in force yet; `ron doctor` says why",
+                    self.version
+                ));
+            }
+            pause(PAUSE);
+        }
+    }
+}
