@@ -18,7 +18,9 @@ use crate::layout::Layout;
 use crate::policy::{sign, write_signed};
 
 /// Maximum wait for a policy to come into force after a reload.
-const IN_FORCE: Duration = Duration::from_secs(20);
+const IN_FORCE: Duration = Duration::from_secs(60);
+/// Pause before a reload that had no effect is repeated: the KMS may have been busy.
+const AGAIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const CALL: Duration = Duration::from_secs(3);
 
@@ -83,6 +85,7 @@ impl Signed {
         let at = fleet::reach(layout, "svc-passport")?;
         let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
         let until = Deadline::within(IN_FORCE);
+        let mut again = Deadline::within(AGAIN);
         let line = format!("\npolicy {} ", self.version);
         loop {
             let note = issuer.policy_note(until.capped(CALL));
@@ -95,6 +98,10 @@ impl Signed {
                     "version {} is written, but not in force yet; `ron doctor` says why",
                     self.version
                 ));
+            }
+            if again.expired() {
+                fleet::reload(layout)?;
+                again = Deadline::within(AGAIN);
             }
             pause(PAUSE);
         }

@@ -232,7 +232,7 @@ fn scopes(
     } else {
         let list = "scopes_supported of /.well-known/oauth-authorization-server";
         Problem::bad_request(format!(
-            "scope: this audience has no scope {extra}; {list} has all that exist"
+            "scope: {extra} is an unknown scope at this audience; {list} has all that exist"
         ))
     };
     Err(refused.with_oauth("invalid_scope"))

@@ -199,102 +199,82 @@ mod tests {
             {"audience": "svc-wallet", "scopes": ["wallet:read", "admin:operate"], "caveats": ["asset=rpl"]}]}]})
     }
 
+    /// The sound policy with this change has a fault with these words, or none if there are no words.
+    fn check(pointer: &str, value: &Value, fault: &str) {
+        let mut policy = sound();
+        match (policy.pointer_mut(pointer), pointer.rsplit_once('/')) {
+            (Some(place), _) => *place = value.clone(),
+            (None, Some((object, name))) => {
+                policy.pointer_mut(object).expect(object)[name] = value.clone();
+            }
+            (None, None) => panic!("{pointer}"),
+        }
+        let policy: IssuerPolicy = serde_json::from_value(policy).expect("a policy");
+        let faults = policy.faults();
+        if fault.is_empty() {
+            assert_eq!(faults, [] as [String; 0], "{pointer} {value}");
+        } else {
+            let found = faults.iter().any(|one| one.contains(fault));
+            assert!(found, "{pointer} {value}: {faults:?}");
+            assert_eq!(policy.check().as_ref(), Err(&faults[0]));
+        }
+    }
+
     #[test]
-    fn each_fault_is_found_and_named() {
-        let check = |pointer: &str, value: Value, fault: &str| {
-            let mut policy = sound();
-            match (policy.pointer_mut(pointer), pointer.rsplit_once('/')) {
-                (Some(place), _) => *place = value.clone(),
-                (None, Some((object, name))) => {
-                    policy.pointer_mut(object).expect(object)[name] = value.clone()
-                }
-                (None, None) => panic!("{pointer}"),
-            }
-            let policy: IssuerPolicy = serde_json::from_value(policy).expect("a policy");
-            let faults = policy.faults();
-            if fault.is_empty() {
-                assert_eq!(faults, [] as [String; 0], "{pointer} {value}");
-            } else {
-                let found = faults.iter().any(|one| one.contains(fault));
-                assert!(found, "{pointer} {value}: {faults:?}");
-                assert_eq!(policy.check().as_ref(), Err(&faults[0]));
-            }
-        };
-        check("/version", json!(7), "");
-        check("/version", json!(0), "version");
-        let (audience, client) = ("/audiences/0", "/clients/0");
-        let first = "/clients/0/audiences/0";
-        let at = |place: &str, member: &str| format!("{place}/{member}");
-        check(&at(audience, "audience"), json!("a b"), "printable ASCII");
-        check(&at(audience, "audience"), json!(""), "printable ASCII");
-        check(&at(audience, "audience"), json!("plain"), "two entries");
-        check(
-            &at(audience, "audience"),
-            json!("svc-wallet"),
-            "of this installation",
-        );
-        check(
-            &at(audience, "scopes"),
-            json!(["orders.read", "a,b"]),
-            "is no scope",
-        );
-        check(
-            &at(audience, "scopes"),
-            json!(["orders.read", "orders.read"]),
-            "twice",
-        );
-        check(
-            &at(audience, "scopes"),
-            json!(["other"]),
-            "it has no scope orders.read",
-        );
-        check(&at(audience, "alg"), json!("RS257"), "no algorithm");
-        check(&at(audience, "max_ttl_s"), json!(3600), "");
-        check(&at(audience, "max_ttl_s"), json!(3601), "max_ttl_s");
-        check(&at(audience, "max_ttl_s"), json!(0), "max_ttl_s");
-        check(&at(audience, "caveats"), json!(["zzz=1"]), "zzz=1");
-        check(
-            &at(audience, "caveats"),
-            json!(["pq.fallback=true"]),
-            "own mark",
-        );
-        check(&at(client, "client_id"), json!("a b"), "client_id");
-        check(
-            &at(client, "subjects"),
-            json!(["user:*:x"]),
-            "neither a name",
-        );
-        check(&at(client, "subjects"), json!(["*"]), "");
-        check(&at(client, "subjects"), json!([""]), "neither a name");
-        check(&at(client, "max_ttl_s"), json!(999_999), "max_ttl_s");
-        check(&at(client, "audiences"), json!([]), "no audience");
-        check(&at(first, "audience"), json!("nope"), "no such audience");
-        check(
-            &at(first, "audience"),
-            json!("plain"),
-            "two rules for audience plain",
-        );
-        check(
-            &at(first, "scopes"),
-            json!(["orders.write"]),
-            "it has no scope orders.write",
-        );
-        check(
-            &at(first, "scopes"),
-            json!(["orders.read", "orders.read"]),
-            "twice",
-        );
-        check(&at(first, "algs"), json!(["none"]), "no algorithm");
+    fn faults_of_the_policy_and_its_audiences_are_found_and_named() {
+        check("/version", &json!(7), "");
+        check("/version", &json!(0), "version");
+        for (member, value, fault) in [
+            ("audience", json!("a b"), "printable ASCII"),
+            ("audience", json!(""), "printable ASCII"),
+            ("audience", json!("plain"), "two entries"),
+            ("audience", json!("svc-wallet"), "of this installation"),
+            ("scopes", json!(["orders.read", "a,b"]), "is no scope"),
+            ("scopes", json!(["orders.read", "orders.read"]), "twice"),
+            ("scopes", json!(["other"]), "it has no scope orders.read"),
+            ("alg", json!("RS257"), "no algorithm"),
+            ("max_ttl_s", json!(3600), ""),
+            ("max_ttl_s", json!(3601), "max_ttl_s"),
+            ("max_ttl_s", json!(0), "max_ttl_s"),
+            ("caveats", json!(["zzz=1"]), "zzz=1"),
+            ("caveats", json!(["pq.fallback=true"]), "own mark"),
+        ] {
+            check(&format!("/audiences/0/{member}"), &value, fault);
+        }
+    }
+
+    #[test]
+    fn faults_of_clients_are_found_and_named() {
+        for (member, value, fault) in [
+            ("client_id", json!("a b"), "client_id"),
+            ("subjects", json!(["user:*:x"]), "neither a name"),
+            ("subjects", json!(["*"]), ""),
+            ("subjects", json!([""]), "neither a name"),
+            ("max_ttl_s", json!(999_999), "max_ttl_s"),
+            ("audiences", json!([]), "no audience"),
+        ] {
+            check(&format!("/clients/0/{member}"), &value, fault);
+        }
         let many: Vec<String> = (0..32).map(|n| format!("route=/{n}")).collect();
-        check(&at(first, "caveats"), json!(many), "more than 32");
-        check(
-            "/clients/0/audiences/2/scopes",
-            json!(["wallet:sing"]),
-            "no scope wallet:sing",
-        );
+        for (member, value, fault) in [
+            ("audience", json!("nope"), "no such audience"),
+            ("audience", json!("plain"), "two rules for audience plain"),
+            (
+                "scopes",
+                json!(["orders.write"]),
+                "it has no scope orders.write",
+            ),
+            ("scopes", json!(["orders.read", "orders.read"]), "twice"),
+            ("algs", json!(["none"]), "no algorithm"),
+            ("caveats", json!(many), "more than 32"),
+        ] {
+            check(&format!("/clients/0/audiences/0/{member}"), &value, fault);
+        }
+        let wallet = "/clients/0/audiences/2/scopes";
+        check(wallet, &json!(["wallet:sing"]), "no scope wallet:sing");
         let mut twice = sound()["clients"].clone();
         let rule = twice[0].clone();
         twice.as_array_mut().expect("a list").push(rule);
-        check("/clients", twice, "two rules");
+        check("/clients", &twice, "two rules");
     }
 }
