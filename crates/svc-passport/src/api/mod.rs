@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource. Handlers answer from snapshots or queue a job.
 
 mod feed;
+mod forward;
 mod issue;
 pub mod judge;
 mod oauth;
@@ -75,6 +76,7 @@ pub fn router(api: &Arc<Api>) -> Router {
     })
     .add(issue::route(api))
     .add_all(verify::routes(api))
+    .add(forward::route(api))
     .add(revoke::route(api))
     .add(feed::route(api))
     .add_all(published::routes(api))
