@@ -141,7 +141,7 @@ fn show(args: &NameArgs) -> Result<(), String> {
             println!("{json}");
         }
         None if OWN_AUDIENCES.contains(&name) => {
-            println!("{name} is a service of this installation")
+            println!("{name} is a service of this installation");
         }
         None => return Err(unknown(name)),
     }

@@ -1,21 +1,22 @@
-//! Changes of the issuer policy of a data directory, for `ron audience` and `ron client`: read the
-//! signed policy, change it, refuse what the services would refuse, have the KMS sign it, and put it
-//! in force.
+//! Policies of a data directory: signed by the KMS and written. For `ron audience` and `ron client`, a
+//! change of the issuer policy: read the signed one, refuse what the services would refuse, have the
+//! next version signed, and put it in force.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ron_client::{Credential, KmsClient, PassportClient};
 use ron_kernel::Deadline;
-use ron_proto::Kid;
+use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::passport::IssuerPolicy;
+use ron_proto::policy::{PolicySig, policy_digest};
+use ron_proto::{Kid, b64, jcs};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy::{self, policy_paths};
 
-use crate::demo::pause;
-use crate::fleet;
-use crate::layout::Layout;
-use crate::policy::{sign, write_signed};
+use crate::layout::{Layout, write_atomic};
+use crate::{fleet, net};
 
 /// Maximum wait for a policy to come into force after a reload.
 const IN_FORCE: Duration = Duration::from_secs(60);
@@ -67,7 +68,7 @@ pub fn signed(layout: &Layout, policy: &mut IssuerPolicy) -> Result<Signed, Stri
 pub struct Signed {
     version: u64,
     bytes: Vec<u8>,
-    sig: ron_proto::policy::PolicySig,
+    sig: PolicySig,
 }
 
 impl Signed {
@@ -103,7 +104,47 @@ impl Signed {
                 fleet::reload(layout)?;
                 again = Deadline::within(AGAIN);
             }
-            pause(PAUSE);
+            net::pause(PAUSE);
         }
     }
+}
+
+/// Canonical bytes of a policy and its signature by the KMS.
+pub fn sign(
+    kms: &KmsClient,
+    key: &Kid,
+    kind: &str,
+    policy: &serde_json::Value,
+) -> Result<(Vec<u8>, PolicySig), String> {
+    let bytes =
+        jcs::to_vec(policy).map_err(|e| format!("the policy has no canonical form: {e}"))?;
+    let digest = Digest::new(DigestAlg::Blake3, &policy_digest(kind, &bytes));
+    let answer = kms
+        .sign(
+            &SignRequest::digest(key.clone(), digest),
+            Deadline::within(Duration::from_secs(5)),
+        )
+        .map_err(|e| format!("ron-kms: {e}"))?;
+    let first = answer
+        .signatures
+        .first()
+        .ok_or("ron-kms answered without a signature")?;
+    let sig = PolicySig {
+        alg: "ed25519".to_owned(),
+        key: format!("{}#v{}", answer.key, answer.version),
+        value: b64::url(first.signature.as_slice()),
+    };
+    Ok((bytes, sig))
+}
+
+/// Writes policy and signature.
+pub fn write_signed(path: &Path, bytes: &[u8], sig: &PolicySig) -> Result<(), String> {
+    write_atomic(path, bytes, 0o600)?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".sig");
+    write_atomic(
+        Path::new(&name),
+        &signed_policy::signature_bytes(sig)?,
+        0o600,
+    )
 }

@@ -4,6 +4,7 @@
 
 mod blocks;
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand};
@@ -316,7 +317,10 @@ fn proof(args: &AddArgs, layout: &Layout) -> Result<String, String> {
         let body: String = body.ok_or_else(bad)?.split_whitespace().collect();
         let der = b64::from_std(&body).map_err(|_| bad())?;
         let print = ron_crypto::hash::sha256(&der);
-        let digits: String = print.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut digits = String::new();
+        for byte in print {
+            let _ = write!(digits, "{byte:02x}");
+        }
         return Ok(format!("certs = [\"{digits}\"]"));
     }
     make_dir(&layout.root.join("clients"))?;

@@ -1,19 +1,15 @@
-//! `ron policy`: signs policies through the KMS and verifies them offline.
+//! `ron policy`: signs policies through the KMS; shows, checks, explains and verifies them offline.
 
 mod explain;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient};
-use ron_kernel::Deadline;
-use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::passport::IssuerPolicy;
-use ron_proto::policy::{PolicySig, policy_digest};
 use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
 use ron_proto::wallet::WalletPolicy;
-use ron_proto::{Kid, b64, jcs, strict};
+use ron_proto::{Kid, strict};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
@@ -22,7 +18,7 @@ use svc_rewarder::calculus::check_policy;
 use self::explain::ExplainArgs;
 use crate::change;
 use crate::fleet;
-use crate::layout::{Layout, write_atomic};
+use crate::layout::Layout;
 
 /// Show, check, explain, sign and verify policies.
 #[derive(Args)]
@@ -108,8 +104,8 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
         .policy_key
         .parse()
         .map_err(|e| format!("bootstrap.json: {e}"))?;
-    let (bytes, sig) = sign(&kms, &key, &args.kind, &tree)?;
-    write_signed(&args.file, &bytes, &sig)?;
+    let (bytes, sig) = change::sign(&kms, &key, &args.kind, &tree)?;
+    change::write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
     Ok(())
 }
@@ -163,46 +159,6 @@ fn check_reward(policy: &serde_json::Value) -> Result<(), String> {
     let policy = strict::from_slice::<RewardPolicy>(policy.to_string().as_bytes());
     let policy = policy.map_err(|e| format!("not a reward policy: {e}"))?;
     check_policy(&policy).map_err(|e| e.to_string())
-}
-
-/// Canonical bytes of a policy and its signature by the KMS.
-pub fn sign(
-    kms: &KmsClient,
-    key: &Kid,
-    kind: &str,
-    policy: &serde_json::Value,
-) -> Result<(Vec<u8>, PolicySig), String> {
-    let bytes =
-        jcs::to_vec(policy).map_err(|e| format!("the policy has no canonical form: {e}"))?;
-    let digest = Digest::new(DigestAlg::Blake3, &policy_digest(kind, &bytes));
-    let answer = kms
-        .sign(
-            &SignRequest::digest(key.clone(), digest),
-            Deadline::within(Duration::from_secs(5)),
-        )
-        .map_err(|e| format!("ron-kms: {e}"))?;
-    let first = answer
-        .signatures
-        .first()
-        .ok_or("ron-kms answered without a signature")?;
-    let sig = PolicySig {
-        alg: "ed25519".to_owned(),
-        key: format!("{}#v{}", answer.key, answer.version),
-        value: b64::url(first.signature.as_slice()),
-    };
-    Ok((bytes, sig))
-}
-
-/// Writes policy and signature.
-pub fn write_signed(path: &Path, bytes: &[u8], sig: &PolicySig) -> Result<(), String> {
-    write_atomic(path, bytes, 0o600)?;
-    let mut name = path.as_os_str().to_owned();
-    name.push(".sig");
-    write_atomic(
-        Path::new(&name),
-        &signed_policy::signature_bytes(sig)?,
-        0o600,
-    )
 }
 
 fn verify_file(args: &FileArgs) -> Result<(), String> {

@@ -27,7 +27,7 @@ pub struct Verdict {
     pub audience: String,
     pub scope: String,
     pub ttl_s: u64,
-    /// As `key=value`.
+    /// Its caveats, each as `key=value`.
     pub caveats: Vec<String>,
     pub alg: &'static str,
 }

@@ -159,7 +159,7 @@ impl IssuerPolicy {
         };
         let mut merged = rule.clone();
         merged.alg = merged.alg.or_else(|| declared.alg.clone());
-        merged.caveats = declared.caveats.clone();
+        merged.caveats.clone_from(&declared.caveats);
         let of_rule = rule.caveats.iter();
         merged
             .caveats

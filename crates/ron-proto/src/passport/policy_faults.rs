@@ -45,6 +45,8 @@ impl IssuerPolicy {
         faults
     }
 
+    /// Whether the policy may come into force.
+    ///
     /// # Errors
     /// The first fault.
     pub fn check(&self) -> Result<(), String> {
