@@ -74,13 +74,46 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
         ("scope", "kms:sign", "invalid_scope"),
         ("ttl_s", "3601", "invalid_request"),
         ("caveat", "colour=red", "invalid_request"),
-        ("colour", "red", "invalid_request"),
         ("grant_type", "client_credentials", "invalid_request"),
     ] {
         refused(&with(name, value), error);
     }
     refused(&[("grant_type", "password")], "unsupported_grant_type");
-    refused(&[ask[0], ("audience", "svc-other")], "unauthorized_client");
+    // Parameters that nobody reads are ignored, and those without a value count as absent.
+    let code = [
+        ("grant_type", "authorization_code"),
+        ("code", "x"),
+        ("redirect_uri", "http://a"),
+    ];
+    refused(&code, "unsupported_grant_type");
+    for ignored in [
+        ("colour", "red"),
+        ("scope", ""),
+        ("ttl_s", ""),
+        ("resource", ""),
+        ("client_assertion", ""),
+        ("subject_token", ""),
+        ("authorization_details", ""),
+    ] {
+        let got = rig.operator("/oauth2/token", &with(ignored.0, ignored.1));
+        let scope = text(&got, "scope");
+        assert!(
+            scope.contains("wallet:read wallet:issue"),
+            "{ignored:?}: {scope}"
+        );
+    }
+    refused(&[ask[0], ("audience", "")], "invalid_request");
+    for (resource, audience) in [
+        ("svc-wallet", ""),
+        ("https://nobody.example.org/", ""),
+        ("https://nobody.example.org/#x", ""),
+        ("https://nobody.example.org/", "svc-wallet"),
+    ] {
+        let fields = [ask[0], ("resource", resource), ("audience", audience)];
+        refused(&fields, "invalid_target");
+    }
+    refused(&[ask[0], ask[1], ("audience", "ron-kms")], "invalid_target");
+    refused(&[ask[0], ("audience", "svc-other")], "invalid_target");
     let typed = r#"[{"type":"ron","asset":"ron","method":"GET"}]"#;
     let got = rig.operator("/oauth2/token", &with("authorization_details", typed));
     assert_eq!(

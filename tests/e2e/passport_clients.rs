@@ -551,6 +551,7 @@ fn an_audience_that_the_policy_names_gets_tokens_at_once() {
     let mut policy = rig.policy();
     policy["version"] = 3.into();
     let audience = json!({"audience": "my-api", "scopes": ["wallet:read"]});
+    policy["audiences"] = json!([audience]);
     let rules = policy["clients"][0]["audiences"].as_array_mut().unwrap();
     rules.push(audience);
     rig.publish(&policy, true);

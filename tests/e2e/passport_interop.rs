@@ -142,29 +142,48 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[2], &after[3]], &good);
 }
 
-/// The blocks of `docs/nginx.md`, for this issuer, this port and this client.
-fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
+/// The blocks of `docs/nginx.md`: the client's credential, the server that introspects, the one with
+/// the forward endpoint.
+fn nginx_blocks() -> [String; 3] {
     let page = std::fs::read_to_string(workspace().join("docs/nginx.md")).unwrap();
     let mut blocks = page.split("```nginx\n").skip(1);
-    let mut next = || blocks.next().unwrap().split("```").next().unwrap();
-    let (credential, server) = (next(), next());
-    let replaced = |text: &str, from: &str, into: &str| {
-        assert!(text.contains(from), "{from} is in docs/nginx.md");
-        text.replace(from, into)
-    };
+    [(); 3].map(|()| {
+        blocks
+            .next()
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap()
+            .to_owned()
+    })
+}
+
+fn replaced(text: &str, from: &str, into: &str) -> String {
+    assert!(text.contains(from), "{from} is in docs/nginx.md");
+    text.replace(from, into)
+}
+
+/// The server that introspects, for this issuer, this port and this client.
+fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
+    let [credential, server, _] = nginx_blocks();
     let shown = "Basic Z2F0ZXdheTpyb25fY3NfZ2F0ZXdheV8uLi4=";
     let file = dir.join("ron-client.conf");
-    std::fs::write(&file, replaced(credential, shown, basic)).unwrap();
-    let dir = dir.display();
-    let mut server = server.to_owned();
+    std::fs::write(&file, replaced(&credential, shown, basic)).unwrap();
+    let mut server = server;
     for (from, into) in [
         ("/etc/nginx/ron-client.conf", &*file.display().to_string()),
         ("127.0.0.1:8080", &format!("127.0.0.1:{port}")),
-        ("/srv/www", &format!("{dir}/www")),
+        ("/srv/www", &format!("{}/www", dir.display())),
         ("/run/ron-public/svc-passport.sock", passport),
     ] {
         server = replaced(&server, from, into);
     }
+    nginx_http(dir, &server)
+}
+
+/// A configuration of nginx with these servers, which keeps to a directory.
+fn nginx_http(dir: &Path, servers: &str) -> String {
+    let dir = dir.display();
     format!(
         r"daemon off;
 master_process off;
@@ -178,14 +197,15 @@ http {{
   fastcgi_temp_path {dir}/fastcgi;
   uwsgi_temp_path {dir}/uwsgi;
   scgi_temp_path {dir}/scgi;
-{server}
+{servers}
 }}
 "
     )
 }
 
-#[test]
-fn nginx_protects_a_page_with_our_introspection() {
+/// A fleet whose issuer has a socket for local programs, the path of that socket, and a directory with
+/// a page to protect.
+fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
     let mut fleet = Fleet::start();
     let socket = fleet.dir().join("public/svc-passport.sock");
     let path = fleet.dir().join("svc-passport/config.toml");
@@ -197,18 +217,14 @@ fn nginx_protects_a_page_with_our_introspection() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("www")).unwrap();
     std::fs::write(dir.path().join("www/page.txt"), "the page").unwrap();
-    let client = read_json(&fleet.dir().join("clients/operator.json"));
-    let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
-    let basic = format!("Basic {}", b64::std(pair.as_bytes()));
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
-    let config = dir.path().join("nginx.conf");
-    let text = nginx_config(dir.path(), port, socket.to_str().unwrap(), &basic);
+    (fleet, socket.to_str().unwrap().to_owned(), dir)
+}
+
+/// nginx with this configuration, once it listens at the port.
+fn nginx(dir: &Path, text: &str, port: u16) -> Process {
+    let config = dir.join("nginx.conf");
     std::fs::write(&config, text).unwrap();
-    let _nginx = Process(
+    let nginx = Process(
         Command::new("/usr/sbin/nginx")
             .arg("-c")
             .arg(&config)
@@ -216,7 +232,6 @@ fn nginx_protects_a_page_with_our_introspection() {
             .spawn()
             .expect("installed by scripts/setup.sh"),
     );
-    let url = format!("http://127.0.0.1:{port}/page.txt");
     let since = Instant::now();
     while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
         assert!(
@@ -225,6 +240,24 @@ fn nginx_protects_a_page_with_our_introspection() {
         );
         std::thread::sleep(Duration::from_millis(20));
     }
+    nginx
+}
+
+fn nginx_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
+}
+
+#[test]
+fn nginx_protects_a_page_with_our_introspection() {
+    let (fleet, socket, dir) = with_public_socket();
+    let client = read_json(&fleet.dir().join("clients/operator.json"));
+    let pair = format!("operator:{}", client["client_secret"].as_str().unwrap());
+    let basic = format!("Basic {}", b64::std(pair.as_bytes()));
+    let port = nginx_port();
+    let text = nginx_config(dir.path(), port, &socket, &basic);
+    let _nginx = nginx(dir.path(), &text, port);
+    let url = format!("http://127.0.0.1:{port}/page.txt");
     let token = fleet.token("svc-wallet", None);
     let got = fleet.get(&url, Some(&token));
     assert_eq!((got.status, &got.body[..]), (200, &b"the page"[..]));
@@ -241,6 +274,87 @@ fn nginx_protects_a_page_with_our_introspection() {
         401,
         "at once after its revocation"
     );
+}
+
+#[test]
+fn nginx_protects_a_page_with_the_forward_endpoint() {
+    let (fleet, socket, dir) = with_public_socket();
+    let orders = "https://orders.example.org/";
+    ok(&fleet.ron(&[
+        "audience",
+        "add",
+        orders,
+        "--scope",
+        "orders:read orders:write",
+    ]));
+    let scope = ["--scope", "orders:read orders:write", "--secret"];
+    ok(&fleet.ron(&[&["client", "add", "shop", "--audience", orders], &scope[..]].concat()));
+    let token = |more: &[&str]| {
+        let ask = ["token", "--client", "shop", "--audience", orders];
+        ok(&fleet.ron(&[&ask[..], more].concat())).trim().to_owned()
+    };
+    let port = nginx_port();
+    let [_, _, server] = nginx_blocks();
+    let www = format!("{}/www", dir.path().display());
+    let server = replaced(&server, "127.0.0.1:8081", &format!("127.0.0.1:{port}"));
+    let server = replaced(&server, "/srv/www", &www);
+    let server = replaced(&server, "/run/ron-public/svc-passport.sock", &socket);
+    let _nginx = nginx(dir.path(), &nginx_http(dir.path(), &server), port);
+    let url = format!("http://127.0.0.1:{port}/page.txt?a=b");
+    let seen = |token: Option<&str>| {
+        let reply = fleet.get(&url, token);
+        let challenge = reply.header("www-authenticate").unwrap_or_default();
+        (reply.status, challenge.to_owned())
+    };
+    let none = String::new();
+    let read = token(&["--scope", "orders:read"]);
+    let got = fleet.get(&url, Some(&read));
+    assert_eq!((got.status, &got.body[..]), (200, &b"the page"[..]));
+    assert_eq!(got.header("x-served-to"), Some("shop"));
+    assert_eq!(
+        seen(Some(&token(&["--caveat", "tenant=default"]))),
+        (200, none)
+    );
+    assert_eq!(seen(None), (401, "Bearer".to_owned()));
+    let invalid = (401, "Bearer error=\"invalid_token\"".to_owned());
+    let wallet = fleet.token("svc-wallet", None);
+    for bad in ["not.a.token", &*wallet, &read[..read.len() - 2]] {
+        assert_eq!(seen(Some(bad)), invalid, "{bad}");
+    }
+    assert_eq!(seen(Some(&token(&["--scope", "orders:write"]))).0, 403);
+    assert_eq!(seen(Some(&token(&["--caveat", "method=GET"]))).0, 403);
+    let key = dir.path().join("holder.key").display().to_string();
+    ron_tests::issuer::bare(&["token", "key", &key]);
+    assert_eq!(
+        seen(Some(&token(&["--key", &key]))).0,
+        401,
+        "without its proof"
+    );
+    let basic = [("Authorization", "Basic b3BlcmF0b3I6cHc=")];
+    let other = fleet.send(Method::GET, &url, None, None, &basic);
+    assert_eq!(other.status, 401, "another scheme");
+    ok(&fleet.ron(&["token", "revoke", "--token", &read, "--reason", "test"]));
+    assert_eq!(seen(Some(&read)), invalid, "at once after its revocation");
+
+    // As a gateway sees it that asks for more, or wrongly.
+    let forward = format!("{}/v1/passport/forward", fleet.api("svc-passport"));
+    let write = token(&["--scope", "orders:write"]);
+    let both = format!("{forward}?audience={orders}&scope=orders:read+orders:write");
+    let refused = fleet.get(&both, Some(&write));
+    assert_eq!(refused.status, 403);
+    let want = "Bearer error=\"insufficient_scope\", scope=\"orders:read orders:write\"";
+    assert_eq!(refused.header("www-authenticate"), Some(want));
+    let all = token(&[]);
+    let passed = fleet.send(Method::HEAD, &both, Some(&all), None, &[]);
+    assert_eq!(passed.status, 200);
+    assert_eq!(passed.header("x-scope"), Some("orders:read orders:write"));
+    assert_eq!(
+        (passed.header("x-subject"), passed.header("x-client")),
+        (Some("shop"), Some("shop"))
+    );
+    assert_eq!(fleet.get(&forward, Some(&all)).status, 400, "no audience");
+    let unknown = format!("{forward}?audience={orders}&colour=red");
+    assert_eq!(fleet.get(&unknown, Some(&all)).status, 400);
 }
 
 #[test]

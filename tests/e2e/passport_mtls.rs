@@ -111,6 +111,17 @@ fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
     let (status, made) = ask("good", "client_id=operator");
     assert_eq!(status, "200", "{made}");
     assert_eq!(made["token_type"], "Bearer");
+    // The metadata say what works here, and where.
+    for name in ["oauth-authorization-server", "openid-configuration"] {
+        let (status, meta) = curl(dir, "good", &format!("{issuer}/.well-known/{name}"), &[]);
+        assert_eq!(status, "200", "{meta}");
+        assert_eq!(meta["token_endpoint"], url);
+        let ways = meta["token_endpoint_auth_methods_supported"]
+            .as_array()
+            .unwrap();
+        assert!(ways.contains(&"tls_client_auth".into()), "{meta}");
+        assert_eq!(meta["tls_client_certificate_bound_access_tokens"], true);
+    }
     let token = made["access_token"].as_str().unwrap();
     let claims = ron_auth::hybrid::payload(token).unwrap();
     let claims: Value = serde_json::from_slice(&claims).unwrap();

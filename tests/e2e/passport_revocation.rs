@@ -472,7 +472,13 @@ fn what_is_published_verifies_and_shows_revocations() {
         "{note}"
     );
     assert_eq!(bit(), "32768 1", "every bit of an older epoch is set");
-    for name in ["oauth-authorization-server", "jwks.json", "jwks-pq.json"] {
+    let documents = [
+        "oauth-authorization-server",
+        "openid-configuration",
+        "jwks.json",
+        "jwks-pq.json",
+    ];
+    for name in documents {
         let url = rig.url(&format!("/.well-known/{name}"));
         let tag = rig.fleet.get(&url, None).header("etag").unwrap().to_owned();
         let known = [("If-None-Match", tag.as_str())];

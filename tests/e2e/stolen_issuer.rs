@@ -300,6 +300,87 @@ fn nothing_is_signed_beyond_the_policy_and_the_policy_is_not_changed() {
     ok(&rig.fleet.ron(&["audit", "verify"]));
 }
 
+/// A service that is not of this installation is a matter of the policy that the KMS has verified, as ours are.
+#[test]
+fn another_audience_is_signed_for_its_client_while_the_policy_names_it() {
+    let rig = Rig::start();
+    let thief = Thief::of(&rig);
+    let orders = "https://orders.example.org/";
+    let first = rig.policy();
+    let publish = |version: u64, audiences: Value, rules: Value| {
+        let mut policy = first.clone();
+        policy["version"] = version.into();
+        policy["audiences"] = audiences;
+        policy["clients"][1]["audiences"] = rules;
+        rig.publish(&policy, true);
+        until("the policy is in force", || {
+            thief.in_force()["version"] == version
+        });
+    };
+    let asked = |change: &Value| {
+        let mut claims = json!({"aud": orders, "scope": "read", "exp": now_s() + 60});
+        let to = claims.as_object_mut().unwrap();
+        to.extend(change.as_object().unwrap().clone());
+        code(&thief.jwt("at+jwt", &claims))
+    };
+    let (signed, refused) = ("200 ", "403 payload_refused");
+    assert_eq!(asked(&json!({})), refused);
+    let named = json!([{"audience": orders, "scopes": ["read", "write"], "max_ttl_s": 60, "caveats": ["region=eu"]}]);
+    let eu = json!([{"type": "ron", "region": "eu"}]);
+    publish(
+        3,
+        named.clone(),
+        json!([{"audience": "svc-wallet", "scopes": ["wallet:read"]}]),
+    );
+    assert_eq!(
+        asked(&json!({"authorization_details": eu})),
+        refused,
+        "for no client"
+    );
+    publish(4, named, json!([{"audience": orders, "scopes": ["read"]}]));
+    for (what, want, change) in [
+        ("what its rule says", signed, json!({})),
+        (
+            "a scope of another client",
+            refused,
+            json!({"scope": "read write"}),
+        ),
+        ("a scope of ours", refused, json!({"scope": "wallet:read"})),
+        (
+            "longer than the audience's maximum",
+            refused,
+            json!({"exp": now_s() + 120}),
+        ),
+        (
+            "without the audience's caveat",
+            refused,
+            json!({"authorization_details": []}),
+        ),
+        (
+            "another client",
+            refused,
+            json!({"client_id": "operator", "sub": "operator"}),
+        ),
+        (
+            "one of ours too",
+            refused,
+            json!({"aud": [orders, "svc-wallet"]}),
+        ),
+    ] {
+        let mut change = change;
+        if change["authorization_details"].is_null() {
+            change["authorization_details"] = eu.clone();
+        }
+        assert_eq!(asked(&change), want, "{what}");
+    }
+    publish(
+        5,
+        json!([]),
+        json!([{"audience": "svc-wallet", "scopes": ["wallet:read"]}]),
+    );
+    assert_eq!(asked(&json!({"authorization_details": eu})), refused);
+}
+
 /// The other routes of the KMS that sign decide as `/sign` does, and those of Vault's API show no key of the installation.
 #[test]
 fn batches_and_the_routes_of_vault_sign_nothing_more() {

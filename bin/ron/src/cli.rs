@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, receipt, rewarder,
-    shell, token, up, wallet, witness,
+    audience, check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, receipt,
+    rewarder, shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -44,6 +44,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Token(token::TokenArgs),
     Client(client::ClientArgs),
+    Audience(audience::AudienceArgs),
     Policy(policy::PolicyArgs),
     Issuer(issuer::IssuerArgs),
     Clock(clock::ClockArgs),
@@ -82,6 +83,7 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args),
             Command::Token(args) => token::run(args),
             Command::Client(args) => client::run(&args),
+            Command::Audience(args) => audience::run(args),
             Command::Policy(args) => policy::run(args),
             Command::Issuer(args) => issuer::run(&args),
             Command::Clock(args) => clock::run(&args),

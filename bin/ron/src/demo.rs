@@ -16,7 +16,7 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, IdemKey, strict};
 use serde::Serialize;
 
 use crate::layout::Layout;
-use crate::{check, fleet, token, verifiers};
+use crate::{check, fleet, net, token, verifiers};
 
 /// The example epochs (see examples/rocketpool/README.md).
 const EPOCHS: [(&str, &[u8]); 5] = [
@@ -232,7 +232,7 @@ impl Demo {
                 }
                 _ => {}
             }
-            pause(Duration::from_millis(20));
+            net::pause(Duration::from_millis(20));
             run = self
                 .rewarder
                 .epoch(epoch, within())
@@ -243,12 +243,6 @@ impl Demo {
 
 fn within() -> Deadline {
     Deadline::within(CALL)
-}
-
-/// A short pause that only the end of the process can interrupt.
-fn pause(time: Duration) {
-    let (_keep, never) = ron_kernel::Shutdown::pair();
-    never.wait(Deadline::within(time));
 }
 
 fn idem(text: &str) -> Result<IdemKey, String> {

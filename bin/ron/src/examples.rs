@@ -43,6 +43,41 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron token proof $TOKEN --key holder.key --method POST --url http://127.0.0.1:7470/v1/transfer",
     ),
     (
+        "client add",
+        "ron client add shop --audience https://orders.example.org/ --scope orders:read --secret\nron client add ci --audience svc-wallet --scope wallet:read --key ci.jwk.json\nron client add shop --audience reports --scope read   # a second audience",
+    ),
+    (
+        "client list",
+        "ron client list\nron client list --data-dir /srv/ron",
+    ),
+    ("client show", "ron client show shop"),
+    (
+        "client remove",
+        "ron client remove shop --audience reports\nron client remove shop",
+    ),
+    (
+        "audience add",
+        "ron audience add https://orders.example.org/ --scope 'orders:read orders:write' --max-ttl 10m",
+    ),
+    ("audience list", "ron audience list"),
+    (
+        "audience show",
+        "ron audience show https://orders.example.org/",
+    ),
+    (
+        "audience remove",
+        "ron audience remove https://orders.example.org/",
+    ),
+    (
+        "policy show",
+        "ron policy show > draft.json\nron policy show --kind wallet",
+    ),
+    ("policy check", "ron policy check --kind issuer draft.json"),
+    (
+        "policy explain",
+        "ron policy explain --client shop --audience https://orders.example.org/ --scope orders:write\nron policy explain --client shop --audience reports --policy draft.json",
+    ),
+    (
         "client secret",
         "ron client secret my-app\nron client secret my-app --out next.json --expires 2027-01-01T00:00:00Z   # the second of two",
     ),

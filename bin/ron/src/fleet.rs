@@ -18,6 +18,7 @@ use ron_kernel::{
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
 use ron_services::NAMES;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::layout::{Endpoint, Endpoints, Layout, api_port, owner, read_json, socket_url};
 use crate::net;
@@ -113,6 +114,17 @@ pub fn running(layout: &Layout) -> Result<Option<Endpoints>, String> {
             e.uid
         )),
     }
+}
+
+/// Has the running `ron up` of a data directory read its configuration again; false if there is none.
+pub fn reload(layout: &Layout) -> Result<bool, String> {
+    let Some(endpoints) = running(layout)? else {
+        return Ok(false);
+    };
+    let pid = i32::try_from(endpoints.pid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or("endpoints.json has no process id")?;
+    kill_process(pid, Signal::HUP).map_err(|e| format!("cannot reload `ron up`: {e}"))?;
+    Ok(true)
 }
 
 /// The endpoint of a service by its configuration, at these addresses.

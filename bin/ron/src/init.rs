@@ -29,7 +29,7 @@ use crate::layout::{
     write_atomic, write_json,
 };
 use crate::net;
-use crate::{policy, verifiers};
+use crate::{change, verifiers};
 
 /// Calls between services: caller, callee, scopes, KMS key prefixes.
 pub const CALLS: [(&str, &str, &str, &str); 15] = [
@@ -354,8 +354,8 @@ fn keys_and_policies(
     for (kind, policy) in policies::all()? {
         let path = layout.policy().join(format!("{kind}.json"));
         if !layout.policy().join(format!("{kind}.json.sig")).exists() {
-            let (bytes, sig) = policy::sign(&kms, &policy_key.key, kind, &policy)?;
-            policy::write_signed(&path, &bytes, &sig)?;
+            let (bytes, sig) = change::sign(&kms, &policy_key.key, kind, &policy)?;
+            change::write_signed(&path, &bytes, &sig)?;
         }
     }
     let audit_vkey = kms

@@ -1,5 +1,7 @@
 //! The `ron` command line: the system in one process, and tools. One file per subcommand.
 
+mod audience;
+mod change;
 mod check;
 mod cli;
 mod client;

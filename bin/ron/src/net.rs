@@ -1,4 +1,5 @@
-//! The HTTP client of every subcommand: its trusted authorities and its own identity.
+//! The HTTP client of every subcommand: its trusted authorities and its own identity; and pauses between
+//! calls.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, TlsIdentity};
+use ron_kernel::{Deadline, Shutdown};
 
 /// Set once at the start; without it, https URLs are refused.
 static TRUSTED: OnceLock<ClientTls> = OnceLock::new();
@@ -55,4 +57,10 @@ pub fn client_of(peer_uids: Vec<u32>) -> Arc<HttpClient> {
         insecure_loopback: insecure_loopback(),
         ..ClientConfig::default()
     }))
+}
+
+/// A short pause that only the end of the process can interrupt.
+pub fn pause(time: Duration) {
+    let (_keep, never) = Shutdown::pair();
+    never.wait(Deadline::within(time));
 }

@@ -1,28 +1,29 @@
-//! `ron policy`: signs policies through the KMS and verifies them offline.
+//! `ron policy`: signs policies through the KMS; shows, checks, explains and verifies them offline.
+
+mod explain;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{Credential, KmsClient};
-use ron_kernel::Deadline;
-use ron_proto::kms::{Digest, DigestAlg, SignRequest};
-use ron_proto::policy::{PolicySig, policy_digest};
+use ron_proto::passport::IssuerPolicy;
 use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
 use ron_proto::wallet::WalletPolicy;
-use ron_proto::{Kid, b64, jcs, strict};
+use ron_proto::{Kid, strict};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
 use svc_rewarder::calculus::check_policy;
 
+use self::explain::ExplainArgs;
+use crate::change;
 use crate::fleet;
-use crate::layout::{Layout, write_atomic};
+use crate::layout::Layout;
 
-/// Sign and verify policies.
+/// Show, check, explain, sign and verify policies.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron policy sign --kind wallet my-wallet.json\n  ron policy verify --kind wallet my-wallet.json"
+    after_help = "Examples:\n  ron policy show\n  ron policy check --kind issuer draft.json\n  ron policy explain --client shop --audience https://orders.example.org/\n  ron policy sign --kind wallet my-wallet.json"
 )]
 pub struct PolicyArgs {
     #[command(subcommand)]
@@ -31,6 +32,12 @@ pub struct PolicyArgs {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show the signed policy in the data directory, once its signature is verified.
+    Show(ShowArgs),
+    /// Say everything for which the services would refuse a policy. Needs no service.
+    Check(CheckArgs),
+    /// Say whether a client would get a token, and which rule decides. Needs no service.
+    Explain(ExplainArgs),
     /// Write the policy in canonical form and its signature beside it, as <file> and <file>.sig.
     Sign(FileArgs),
     /// Check a policy and its signature against the pinned public key. Needs no service.
@@ -53,8 +60,34 @@ struct FileArgs {
     file: PathBuf,
 }
 
+#[derive(Args)]
+struct ShowArgs {
+    /// Data directory, as given to `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Kind of the policy: the service that it is for.
+    #[arg(long, default_value = "issuer", value_parser = ["issuer", "wallet", "reward"])]
+    kind: String,
+}
+
+#[derive(Args)]
+struct CheckArgs {
+    /// Kind of the policy: the service that it is for.
+    #[arg(long, value_parser = ["issuer", "wallet", "reward"])]
+    kind: String,
+    /// File with the policy, signed or not.
+    file: PathBuf,
+}
+
 pub fn run(args: PolicyArgs) -> Result<(), String> {
     match args.command {
+        Command::Show(args) => show_file(&args),
+        Command::Check(args) => {
+            read_checked(&args.kind, &args.file)?;
+            println!("{} is a sound {} policy", args.file.display(), args.kind);
+            Ok(())
+        }
+        Command::Explain(args) => explain::run(&args),
         Command::Sign(args) => sign_file(&args),
         Command::Verify(args) => verify_file(&args),
     }
@@ -63,16 +96,7 @@ pub fn run(args: PolicyArgs) -> Result<(), String> {
 fn sign_file(args: &FileArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let bootstrap = layout.read_bootstrap()?;
-    let text = std::fs::read(&args.file)
-        .map_err(|e| format!("cannot read {}: {e}", args.file.display()))?;
-    let tree: serde_json::Value =
-        strict::from_slice(&text).map_err(|e| format!("{}: {e}", args.file.display()))?;
-    let usable = match args.kind.as_str() {
-        POLICY_KIND => check_reward(&tree),
-        WalletPolicy::KIND => check_wallet(&tree),
-        _ => Ok(()),
-    };
-    usable.map_err(|e| format!("{}: {e}", args.file.display()))?;
+    let tree = read_checked(&args.kind, &args.file)?;
     let credential = Credential::from_file(&layout.operator_token())?;
     let at = fleet::reach(&layout, "ron-kms")?;
     let kms = KmsClient::new(&at.url, credential, at.http);
@@ -80,9 +104,47 @@ fn sign_file(args: &FileArgs) -> Result<(), String> {
         .policy_key
         .parse()
         .map_err(|e| format!("bootstrap.json: {e}"))?;
-    let (bytes, sig) = sign(&kms, &key, &args.kind, &tree)?;
-    write_signed(&args.file, &bytes, &sig)?;
+    let (bytes, sig) = change::sign(&kms, &key, &args.kind, &tree)?;
+    change::write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
+    Ok(())
+}
+
+/// A policy that its service would accept, as a document.
+fn read_checked(kind: &str, path: &Path) -> Result<serde_json::Value, String> {
+    let at = |why: String| format!("{}: {why}", path.display());
+    let text = std::fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    let tree: serde_json::Value = strict::from_slice(&text).map_err(|e| at(e.to_string()))?;
+    let usable = match kind {
+        POLICY_KIND => check_reward(&tree),
+        WalletPolicy::KIND => check_wallet(&tree),
+        _ => issuer_policy(&tree).map(drop),
+    };
+    usable.map_err(at)?;
+    Ok(tree)
+}
+
+/// A policy that issuer and KMS would accept; the error has all its faults.
+fn issuer_policy(tree: &serde_json::Value) -> Result<IssuerPolicy, String> {
+    let policy = strict::from_slice::<IssuerPolicy>(tree.to_string().as_bytes());
+    let policy = policy.map_err(|e| format!("not an issuer policy: {e}"))?;
+    change::sound(&policy)?;
+    Ok(policy)
+}
+
+fn show_file(args: &ShowArgs) -> Result<(), String> {
+    let layout = Layout::new(args.data_dir.as_deref())?;
+    let pinned = layout.read_bootstrap()?.policy_public_key;
+    let pinned: PinnedKey = pinned.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
+    let ring = KeyRing::new(vec![pinned]);
+    let signed = signed_policy::load::<serde_json::Value>(&layout.policy(), &args.kind, &ring);
+    let signed = signed.map_err(|e| e.to_string())?;
+    let json = serde_json::to_string_pretty(&signed.policy).map_err(|e| e.to_string())?;
+    println!("{json}");
+    eprintln!(
+        "{} {}, signed by {}",
+        args.kind, signed.hash, signed.sig.key
+    );
     Ok(())
 }
 
@@ -97,46 +159,6 @@ fn check_reward(policy: &serde_json::Value) -> Result<(), String> {
     let policy = strict::from_slice::<RewardPolicy>(policy.to_string().as_bytes());
     let policy = policy.map_err(|e| format!("not a reward policy: {e}"))?;
     check_policy(&policy).map_err(|e| e.to_string())
-}
-
-/// Canonical bytes of a policy and its signature by the KMS.
-pub fn sign(
-    kms: &KmsClient,
-    key: &Kid,
-    kind: &str,
-    policy: &serde_json::Value,
-) -> Result<(Vec<u8>, PolicySig), String> {
-    let bytes =
-        jcs::to_vec(policy).map_err(|e| format!("the policy has no canonical form: {e}"))?;
-    let digest = Digest::new(DigestAlg::Blake3, &policy_digest(kind, &bytes));
-    let answer = kms
-        .sign(
-            &SignRequest::digest(key.clone(), digest),
-            Deadline::within(Duration::from_secs(5)),
-        )
-        .map_err(|e| format!("ron-kms: {e}"))?;
-    let first = answer
-        .signatures
-        .first()
-        .ok_or("ron-kms answered without a signature")?;
-    let sig = PolicySig {
-        alg: "ed25519".to_owned(),
-        key: format!("{}#v{}", answer.key, answer.version),
-        value: b64::url(first.signature.as_slice()),
-    };
-    Ok((bytes, sig))
-}
-
-/// Writes policy and signature.
-pub fn write_signed(path: &Path, bytes: &[u8], sig: &PolicySig) -> Result<(), String> {
-    write_atomic(path, bytes, 0o600)?;
-    let mut name = path.as_os_str().to_owned();
-    name.push(".sig");
-    write_atomic(
-        Path::new(&name),
-        &signed_policy::signature_bytes(sig)?,
-        0o600,
-    )
 }
 
 fn verify_file(args: &FileArgs) -> Result<(), String> {

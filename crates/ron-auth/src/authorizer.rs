@@ -1,5 +1,6 @@
 //! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -467,16 +468,17 @@ impl Authorizer for RonAuthorizer {
                 &head.request_id,
                 client,
             );
-            match (reject, need) {
-                // The scope is public, it is in the OpenAPI document: the answer may name it.
-                (AuthReject::Scope, Need::Scope(scope)) => {
-                    let mut problem = reject.problem();
-                    problem.detail =
-                        format!("the caller lacks the scope {scope}; get a token with it");
-                    problem
+            let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
+            let mut problem = reject.problem();
+            problem.challenge = reject.challenge(dpop);
+            // The scope is public, it is in the OpenAPI document: the answer may name it.
+            if let (AuthReject::Scope, Need::Scope(scope)) = (reject, need) {
+                problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
+                if let Some(challenge) = &mut problem.challenge {
+                    let _ = write!(challenge, ", scope=\"{scope}\"");
                 }
-                _ => reject.problem(),
             }
+            problem
         })
     }
 

@@ -3,6 +3,8 @@
 
 use ron_proto::Problem;
 
+use crate::dpop::PROOF_ALGS;
+
 /// One cause of refusal. `Display` is the sentence for the caller; it names a rule, never any
 /// input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -195,6 +197,31 @@ impl AuthReject {
         }
     }
 
+    /// The value of `WWW-Authenticate`, by which standard clients decide what to do next (RFC 6750
+    /// section 3, RFC 9449 section 7.1). `dpop` says whether the token came under that scheme. `None`
+    /// for a refusal that no other token would change.
+    pub fn challenge(self, dpop: bool) -> Option<String> {
+        let error = match self {
+            // Without a token there is no error to name.
+            Self::Missing => return Some("Bearer".to_owned()),
+            Self::Scheme => "invalid_request",
+            Self::Proof | Self::ProofPlace | Self::ProofTime | Self::ProofReplay => {
+                "invalid_dpop_proof"
+            }
+            Self::Scope | Self::Caveat | Self::CaveatUnsupported | Self::Budget => {
+                "insufficient_scope"
+            }
+            _ if self.status() == 401 => "invalid_token",
+            _ => return None,
+        };
+        // A bound token that was sent as Bearer needs the other scheme.
+        Some(if dpop || self == Self::Binding {
+            format!("DPoP algs=\"{}\", error=\"{error}\"", PROOF_ALGS.join(" "))
+        } else {
+            format!("Bearer error=\"{error}\"")
+        })
+    }
+
     /// The problem document for the caller.
     pub fn problem(self) -> Problem {
         let details = serde_json::json!({ "reason": self.reason() });
@@ -245,5 +272,29 @@ mod tests {
             );
         }
         assert_eq!(AuthReject::NoKeys.problem().retry_after_s, Some(2));
+    }
+
+    #[test]
+    fn challenges_name_scheme_and_error() {
+        let check = |reject: AuthReject, dpop: bool, want: Option<&str>| {
+            assert_eq!(reject.challenge(dpop).as_deref(), want, "{reject:?}");
+        };
+        check(AuthReject::Missing, false, Some("Bearer"));
+        let expired = AuthReject::Expired;
+        check(expired, false, Some("Bearer error=\"invalid_token\""));
+        let bound = "DPoP algs=\"EdDSA ES256\", error=\"invalid_token\"";
+        check(expired, true, Some(bound));
+        check(AuthReject::Binding, false, Some(bound));
+        let proof = "DPoP algs=\"EdDSA ES256\", error=\"invalid_dpop_proof\"";
+        check(AuthReject::ProofTime, true, Some(proof));
+        let scope = "Bearer error=\"insufficient_scope\"";
+        check(AuthReject::Scope, false, Some(scope));
+        check(AuthReject::Caveat, false, Some(scope));
+        check(AuthReject::NoKeys, false, None);
+        check(AuthReject::Rate, false, None);
+        for reject in AuthReject::ALL {
+            let wants = matches!(reject.status(), 401 | 403);
+            assert_eq!(reject.challenge(false).is_some(), wants, "{reject:?}");
+        }
     }
 }

@@ -190,7 +190,9 @@ impl From<Problem> for Response {
         if let Some(location) = problem.location.clone() {
             response = response.header("location", location);
         }
-        if problem.status == 401 {
+        if let Some(challenge) = problem.challenge.clone() {
+            response = response.header("www-authenticate", challenge);
+        } else if problem.status == 401 {
             let scheme = if problem.oauth.is_some() {
                 "Basic realm=\"ron\""
             } else {

@@ -8,8 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod issuer_policy;
+mod policy_faults;
 
 pub use issuer_policy::*;
+pub use policy_faults::TOKEN_ALGS;
 
 use crate::kms::{Bytes, Jwk};
 use crate::receipt::LogReceipt;
@@ -45,7 +47,8 @@ pub struct IssueRequest {
     /// Opaque reference to the holder, 1 to 256 printable ASCII bytes without spaces; no personal
     /// data.
     pub subject_ref: String,
-    /// The one service that accepts the token, such as `svc-wallet`.
+    /// The one service that accepts the token: a service of this installation, such as `svc-wallet`, or
+    /// another audience that the issuer policy names.
     pub audience: String,
     /// Lifetime in seconds; a value above the maximum is rejected, not reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -119,6 +119,9 @@ pub struct Problem {
     pub location: Option<String>,
     /// The RFC 6749 error code, on OAuth endpoints only.
     pub oauth: Option<&'static str>,
+    /// Value of the `WWW-Authenticate` header of a 401 or 403 (RFC 6750 section 3, RFC 9449 section
+    /// 7.1); a 401 without one names the scheme alone.
+    pub challenge: Option<String>,
 }
 
 macro_rules! with_detail {
@@ -149,6 +152,7 @@ impl Problem {
             retry_after_s: None,
             location: None,
             oauth: None,
+            challenge: None,
         }
     }
 
@@ -251,6 +255,12 @@ impl Problem {
     /// Sets whether the same request may succeed later.
     pub fn retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
+        self
+    }
+
+    /// Sets the `WWW-Authenticate` header.
+    pub fn with_challenge(mut self, challenge: impl Into<String>) -> Self {
+        self.challenge = Some(challenge.into());
         self
     }
 

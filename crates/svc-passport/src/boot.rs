@@ -109,8 +109,13 @@ impl Service for SvcPassport {
         chassis
             .sup
             .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+        let takes_certs = chassis.config.with(|config| {
+            let settings = config.chassis();
+            settings.tls_enabled && settings.tls_client_ca.is_some()
+        });
         let api = Arc::new(Api {
             public_url: core.public_url,
+            takes_certs,
             issuer_url: core.settings.issuer,
             policy: core.policy,
             limits,
@@ -118,7 +123,8 @@ impl Service for SvcPassport {
             proofs: Proofs::new(core.settings.keys.require_nonce, &*chassis.random),
             auth,
             keys,
-            checks: checks(core.settings.keys.checks_per_second),
+            checks: shares(core.settings.keys.checks_per_second),
+            guesses: shares(core.settings.keys.checks_per_second),
             judged: TokenCache::new(TOKENS_REMEMBERED),
             view: core.view,
             issue,
@@ -131,8 +137,8 @@ impl Service for SvcPassport {
     }
 }
 
-/// Signature checks by peer. A full batch always fits in a burst.
-fn checks(per_second: u32) -> Option<TokenBuckets> {
+/// Signature checks or wrong credentials by peer. A full batch always fits in a burst.
+fn shares(per_second: u32) -> Option<TokenBuckets> {
     let burst = per_second.max(VERIFY_BATCH_MAX as u32);
     (per_second > 0).then(|| TokenBuckets::new(per_second, burst, PEERS_MAX))
 }
@@ -140,7 +146,7 @@ fn checks(per_second: u32) -> Option<TokenBuckets> {
 /// Declares the reasons of refusals, the readiness causes and the capabilities.
 fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
-    auth.declare_reasons(["issuer_policy", "proofs_several"]);
+    auth.declare_reasons(["client_guesses", "issuer_policy", "proofs_several"]);
     let causes = ["issue", "note", "policy", "pq", "store", "verify"];
     chassis.ready.declare(&causes);
     chassis.capabilities(&[

@@ -43,7 +43,7 @@ pub fn exchange(
             "invalid_target",
         ));
     }
-    let audience = rule.audience(held.audience).ok_or_else(|| {
+    let terms = policy.terms(rule, held.audience).ok_or_else(|| {
         refused(
             "the issuer policy does not allow this client the token's audience",
             "invalid_target",
@@ -59,7 +59,8 @@ pub fn exchange(
     if left == 0 {
         return Err(refused("the token has expired", "invalid_grant"));
     }
-    let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, left)?;
+    let audience = &*terms.rule;
+    let ttl_s = ttl(terms.ttl_s_max.min(left), ask.ttl_s, limits.ttl_s_default)?;
     let given = claims.caveats.iter().map(ToString::to_string);
     let given: Vec<String> = given.chain(audience.caveats.iter().cloned()).collect();
     let mut all = caveats(&given, ask.caveats, &limits.maxima)?;

@@ -17,6 +17,7 @@ fn rule(id: &str, scopes: &[&str], exchange: bool) -> ClientRule {
 fn policy() -> IssuerPolicy {
     IssuerPolicy {
         version: 1,
+        audiences: Vec::new(),
         clients: vec![
             rule("operator", &["wallet:read", "wallet:issue"], false),
             rule("gateway", &["wallet:read", "wallet:issue"], true),

@@ -19,6 +19,7 @@ mod boot;
 mod clients;
 mod dpop;
 mod exchange;
+pub mod explain;
 mod issue;
 mod keys;
 mod lists;

@@ -3,7 +3,7 @@
 use ron_auth::Claims;
 use ron_proto::caveat::{Caveat, CaveatMaxima};
 use ron_proto::passport::{
-    Actor, AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, TTL_S_MAX, is_subject,
+    Actor, AudienceRule, CAVEATS_MAX, ClientRule, IssuerPolicy, Terms, is_subject,
 };
 use ron_proto::{Problem, Tenant, scope};
 
@@ -106,8 +106,9 @@ pub fn decide(
 ) -> Result<Grant, Problem> {
     let rule = rule_of(policy, ask.client_id)?;
     let subject = subject(rule, ask)?;
-    let audience = audience(rule, ask)?;
-    let ttl_s = ttl(rule, ask.ttl_s, limits.ttl_s_default, TTL_S_MAX)?;
+    let terms = terms(policy, rule, ask)?;
+    let audience = &*terms.rule;
+    let ttl_s = ttl(terms.ttl_s_max, ask.ttl_s, limits.ttl_s_default)?;
     let mut caveats = caveats(&audience.caveats, ask.caveats, &limits.maxima)?;
     let jkt = binding(&mut caveats, ask.jkt)?;
     let alg = algorithm(audience, ask, limits)?;
@@ -116,7 +117,7 @@ pub fn decide(
         subject,
         client_id: rule.client_id.clone(),
         tenant: rule.tenant.clone(),
-        scope: scopes(audience, ask)?,
+        scope: scopes(policy, audience, ask)?,
         ttl_s,
         caveats,
         alg: alg.name,
@@ -135,6 +136,7 @@ pub fn sample(policy: &IssuerPolicy, alg: &'static str) -> Option<Grant> {
         .iter()
         .flat_map(|rule| rule.audiences.iter().map(move |audience| (rule, audience)));
     all.find_map(|(rule, audience)| {
+        let audience = policy.terms(rule, &audience.audience)?.rule;
         let mut caveats = caveats(&audience.caveats, &[], &CaveatMaxima::default()).ok()?;
         let jkt = binding(&mut caveats, None).ok()?;
         Some(Grant {
@@ -181,48 +183,63 @@ fn subject(rule: &ClientRule, ask: &TokenRequest<'_>) -> Result<String, Problem>
     }
 }
 
-fn audience<'a>(rule: &'a ClientRule, ask: &TokenRequest<'_>) -> Result<&'a AudienceRule, Problem> {
-    match (ask.audience, rule.audiences.as_slice()) {
-        (Some(name), all) => rule.audience(name).ok_or_else(|| {
-            let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
-            Problem::forbidden(format!(
-                "the issuer policy does not allow this audience for this client; allowed are: {}",
-                allowed.join(", ")
-            ))
-        }),
-        (None, [only]) => Ok(only),
-        (None, _) => Err(Problem::bad_request(
-            "audience is missing: name the service the token is for",
-        )),
-    }
+fn terms<'a>(
+    policy: &'a IssuerPolicy,
+    rule: &'a ClientRule,
+    ask: &TokenRequest<'_>,
+) -> Result<Terms<'a>, Problem> {
+    let all = rule.audiences.as_slice();
+    let name = match (ask.audience, all) {
+        (Some(name), _) => name,
+        (None, [only]) => &only.audience,
+        (None, _) => {
+            return Err(Problem::bad_request(
+                "audience is missing: name the service the token is for",
+            ));
+        }
+    };
+    policy.terms(rule, name).ok_or_else(|| {
+        let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
+        Problem::forbidden(format!(
+            "the issuer policy does not allow this audience for this client; allowed are: {}",
+            allowed.join(", ")
+        ))
+        .with_oauth("invalid_target")
+    })
 }
 
-fn scopes(rule: &AudienceRule, ask: &TokenRequest<'_>) -> Result<String, Problem> {
+fn scopes(
+    policy: &IssuerPolicy,
+    rule: &AudienceRule,
+    ask: &TokenRequest<'_>,
+) -> Result<String, Problem> {
     let Some(text) = ask.scope else {
         return Ok(rule.scopes.join(" "));
     };
-    let asked = scope::parse_list(text).map_err(|e| {
-        let known =
-            "scopes_supported of /.well-known/oauth-authorization-server lists the existing ones";
-        Problem::bad_request(format!("scope: {e}; {known}")).with_oauth("invalid_scope")
-    })?;
-    if let Some(extra) = asked.iter().find(|s| !rule.allows(s)) {
-        return Err(Problem::forbidden(format!(
-            "the issuer policy does not allow {extra} for this audience"
+    let asked = scope::parse_list(text)
+        .map_err(|e| Problem::bad_request(format!("scope: {e}")).with_oauth("invalid_scope"))?;
+    let Some(extra) = asked.iter().find(|s| !rule.allows(s)) else {
+        return Ok(asked.join(" "));
+    };
+    let known = match policy.declared(&rule.audience) {
+        Some(declared) => declared.scopes.iter().any(|known| known == extra),
+        None => scope::known(extra).is_some(),
+    };
+    let refused = if known {
+        Problem::forbidden(format!(
+            "the issuer policy does not allow {extra} for this client and audience"
         ))
-        .with_oauth("invalid_scope"));
-    }
-    Ok(asked.join(" "))
+    } else {
+        let list = "scopes_supported of /.well-known/oauth-authorization-server";
+        Problem::bad_request(format!(
+            "scope: {extra} is an unknown scope at this audience; {list} has all that exist"
+        ))
+    };
+    Err(refused.with_oauth("invalid_scope"))
 }
 
 /// The lifetime in seconds: the requested one if it is allowed, otherwise the default, lowered to the maximum.
-pub(crate) fn ttl(
-    rule: &ClientRule,
-    asked: Option<u64>,
-    default: u64,
-    at_most: u64,
-) -> Result<u64, Problem> {
-    let max = rule.ttl_s_max().min(at_most);
+pub(crate) fn ttl(max: u64, asked: Option<u64>, default: u64) -> Result<u64, Problem> {
     match asked {
         None => Ok(default.min(max)),
         Some(0) => Err(Problem::bad_request("ttl_s must be at least 1")),

@@ -1,5 +1,7 @@
 //! Decisions: what a rule allows, what is refused, how algorithms are negotiated.
 
+use ron_proto::passport::Audience;
+
 use super::*;
 use crate::samples::{audience, client, limits};
 
@@ -20,6 +22,7 @@ fn policy() -> IssuerPolicy {
     };
     IssuerPolicy {
         version: 1,
+        audiences: Vec::new(),
         clients: vec![operator],
     }
 }
@@ -40,6 +43,59 @@ fn a_plain_ask_gets_what_the_rule_allows() {
         ("operator", 600, "EdDSA")
     );
     assert_eq!(grant.caveats, ["asset=rpl".parse().unwrap()]);
+}
+
+#[test]
+fn an_audience_of_others_adds_its_terms_to_the_rule() {
+    let mut policy = policy();
+    policy.audiences.push(Audience {
+        audience: "https://orders.example.org/".to_owned(),
+        scopes: vec!["read".to_owned(), "write".to_owned()],
+        alg: Some("ES256".to_owned()),
+        max_ttl_s: Some(120),
+        caveats: vec!["region=eu".to_owned(), "asset=rpl".to_owned()],
+    });
+    let rule = AudienceRule {
+        caveats: vec!["asset=rpl".to_owned(), "method=GET".to_owned()],
+        ..audience("https://orders.example.org/", &["read"])
+    };
+    policy.clients[0].audiences.push(rule);
+    assert_eq!(policy.check(), Ok(()));
+    let ask = TokenRequest {
+        audience: Some("https://orders.example.org/"),
+        ..ask()
+    };
+    let grant = decide(&policy, &ask, &limits()).unwrap();
+    assert_eq!(
+        (&*grant.scope, grant.ttl_s, grant.alg),
+        ("read", 120, "ES256")
+    );
+    let caveats: Vec<String> = grant.caveats.iter().map(ToString::to_string).collect();
+    assert_eq!(caveats, ["region=eu", "asset=rpl", "method=GET"]);
+    let refused = |ask: TokenRequest<'_>, status: u16, oauth: Option<&str>| {
+        let got = decide(&policy, &ask, &limits()).unwrap_err();
+        assert_eq!((got.status, got.oauth), (status, oauth), "{ask:?}: {got}");
+    };
+    let scope = |scope| TokenRequest {
+        scope: Some(scope),
+        ..ask.clone()
+    };
+    refused(scope("read write"), 403, Some("invalid_scope"));
+    refused(scope("read wallet:read"), 400, Some("invalid_scope"));
+    refused(scope("read,write"), 400, Some("invalid_scope"));
+    let long = TokenRequest {
+        ttl_s: Some(121),
+        ..ask.clone()
+    };
+    refused(long, 400, None);
+    let nobody = TokenRequest {
+        audience: Some("nobody"),
+        ..ask.clone()
+    };
+    refused(nobody, 403, Some("invalid_target"));
+    // The rule's algorithm comes before that of the audience.
+    policy.clients[0].audiences[2].alg = Some("EdDSA".to_owned());
+    assert_eq!(decide(&policy, &ask, &limits()).unwrap().alg, "EdDSA");
 }
 
 #[test]

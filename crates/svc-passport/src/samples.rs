@@ -106,6 +106,7 @@ pub fn claims() -> Claims {
 pub fn in_force(version: u64) -> InForce {
     let policy = IssuerPolicy {
         version,
+        audiences: Vec::new(),
         clients: Vec::new(),
     };
     let bytes = ron_proto::jcs::to_vec(&policy).expect("a policy has a canonical form");

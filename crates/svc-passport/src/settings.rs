@@ -80,8 +80,8 @@ ron_service::settings! {
         "caveats.max_rate_rps" => rate_rps_max: u64 = "5", range("1", "1000000"), reloadable;
         /// Require a fresh nonce in the DPoP proofs of token requests.
         "dpop.require_nonce" => require_nonce: bool = "false", restart(Documents);
-        /// Signature checks a second that one peer may cause without authentication, in bursts of 512 or more; 0 for
-        /// no limit. A peer is an address, a /64 network or a user of this host.
+        /// Signature checks a second that one peer may cause without authentication, and wrong client credentials a
+        /// second that it may send to the OAuth endpoints; each in bursts of 512 or more; 0 for no limit. A peer is an address, a /64 network or a user of this host.
         "verify.checks_per_second" => checks_per_second: u32 = "10000", range("0", "1000000"), restart(Front);
         /// Threads that issue; 0 means one per core, at most 8.
         "issue.workers" => workers: usize = "0", range("0", "64"), restart(Threads);

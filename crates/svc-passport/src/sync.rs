@@ -120,8 +120,15 @@ impl PolicyKeeper {
         Ok(())
     }
 
-    /// Reads the policy and checks its signature.
+    /// Reads the policy; checks its signature, and that it has no fault.
     pub fn read(&self) -> Result<InForce, String> {
+        let read = self.read_signed()?;
+        let sound = read.policy.check();
+        sound.map_err(|fault| format!("policy issuer.json: {fault}"))?;
+        Ok(read)
+    }
+
+    fn read_signed(&self) -> Result<InForce, String> {
         match &self.source {
             Source::Dir(dir) => {
                 signed_policy::load(dir, "issuer", &self.keys).map_err(|e| e.to_string())

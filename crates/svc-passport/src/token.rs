@@ -233,6 +233,7 @@ mod tests {
     /// Allows the tokens of [`grant`].
     static POLICY: LazyLock<IssuerPolicy> = LazyLock::new(|| IssuerPolicy {
         version: 1,
+        audiences: Vec::new(),
         clients: vec![ClientRule {
             subjects: vec!["user:*".to_owned()],
             ..client("operator", vec![audience("svc-wallet", &["wallet:read"])])

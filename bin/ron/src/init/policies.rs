@@ -37,6 +37,7 @@ fn issuer() -> IssuerPolicy {
     };
     IssuerPolicy {
         version: 1,
+        audiences: Vec::new(),
         clients: vec![ClientRule {
             client_id: "operator".to_owned(),
             tenant: "default".parse().expect("a constant tenant is valid"),

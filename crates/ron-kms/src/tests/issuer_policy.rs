@@ -42,7 +42,7 @@ fn rig() -> Rig {
 
 /// A policy in which `shop` gets these scopes at `my-api`.
 fn policy(version: u64, scopes: &[&str]) -> Value {
-    json!({"version": version, "clients": [{"client_id": "shop", "tenant": "t1", "max_ttl_s": 600,
+    json!({"version": version, "audiences": [{"audience": "my-api", "scopes": ["read", "write", "admin"]}], "clients": [{"client_id": "shop", "tenant": "t1", "max_ttl_s": 600,
         "audiences": [{"audience": "my-api", "scopes": scopes}]}]})
 }
 
@@ -177,11 +177,14 @@ fn only_a_pinned_signature_over_a_newer_policy_counts() {
     altered.policy["clients"][0]["tenant"] = "t2".into();
     let mut odd = wide();
     odd["clients"][0]["scope"] = "admin".into();
+    let mut faulty = wide();
+    faulty["audiences"] = json!([]);
     for request in [
         signed(wide(), &other),
         signed_as("wallet", wide(), &offline()),
         altered,
         signed(odd, &offline()),
+        signed(faulty, &offline()),
         signed(policy(2, &["read"]), &offline()),
         signed(policy(3, &["admin"]), &offline()),
     ] {

@@ -30,12 +30,13 @@ pub const CAUSE: &str = "policy";
 pub struct BroughtPolicy {
     /// SHA-256 of its canonical JSON.
     sha256: [u8; 32],
-    /// The policy, if its signature verifies.
+    /// The policy, if its signature verifies and it has no fault.
     checked: Result<SignedPolicy<IssuerPolicy>, Refusal>,
 }
 
 impl BroughtPolicy {
-    /// Checks the signature against the pinned keys; a fault is kept for the leaf of the refusal.
+    /// Checks the signature against the pinned keys, then the policy; a fault is kept for the leaf of the
+    /// refusal.
     pub fn new(request: &PutIssuerPolicy, pinned: &KeyRing) -> Self {
         let bytes = jcs::canonicalize(&request.policy);
         let checked = if pinned.is_empty() {
@@ -44,11 +45,20 @@ impl BroughtPolicy {
         } else {
             check(IssuerPolicy::KIND, &bytes, &request.signature, pinned)
                 .map_err(|why| refused(&format!("the issuer policy {why}")))
+                .and_then(sound)
         };
         Self {
             sha256: sha256(&bytes),
             checked,
         }
+    }
+}
+
+/// Only a policy without a fault comes into force: every check of a token relies on it.
+fn sound(new: SignedPolicy<IssuerPolicy>) -> Result<SignedPolicy<IssuerPolicy>, Refusal> {
+    match new.policy.check() {
+        Ok(()) => Ok(new),
+        Err(fault) => Err(refused(&format!("the issuer policy has a fault: {fault}"))),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The issuer policy, and its decision about one token. The issuer grants by it and the KMS signs by
 //! it, so both use what stands here.
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +16,49 @@ use crate::values::Tenant;
 pub struct IssuerPolicy {
     /// Increases with every change; an older version is rejected.
     pub version: u64,
+    /// The services that are not of this installation. Its own need no entry: their scopes are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audiences: Vec<Audience>,
     /// One rule per client.
     pub clients: Vec<ClientRule>,
+}
+
+/// The services of an installation, by the `aud` of their tokens: the names of their binaries.
+pub const OWN_AUDIENCES: [&str; 6] = [
+    "ron-kms",
+    "svc-passport",
+    "ron-ledger",
+    "svc-wallet",
+    "svc-rewarder",
+    "svc-admin",
+];
+
+/// A service for which the issuer makes tokens, and what holds for the tokens of every client there.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Audience {
+    /// The `aud` of its tokens: a name or a URL, 1 to 256 printable ASCII characters without spaces.
+    pub audience: String,
+    /// The scopes that the service knows; the rules of clients name some of them.
+    pub scopes: Vec<String>,
+    /// Algorithm of its tokens where a client's rule names none; `EdDSA` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alg: Option<String>,
+    /// Maximum lifetime of its tokens in seconds, beside that of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ttl_s: Option<u64>,
+    /// Caveats of all its tokens, beside those of the client's rule.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub caveats: Vec<String>,
+}
+
+/// What a client gets at an audience: its own rule, within what the policy says of the audience.
+#[derive(Clone, Debug)]
+pub struct Terms<'a> {
+    /// The client's rule, with the algorithm and the caveats of the audience.
+    pub rule: Cow<'a, AudienceRule>,
+    /// Maximum lifetime in seconds.
+    pub ttl_s_max: u64,
 }
 
 /// The tokens one client may obtain.
@@ -52,11 +95,11 @@ const fn is_false(flag: &bool) -> bool {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AudienceRule {
-    /// Service name.
+    /// A service of this installation by its name, or one of the policy's `audiences`.
     pub audience: String,
-    /// Scopes that may be granted.
+    /// Scopes that may be granted, each a scope of that service.
     pub scopes: Vec<String>,
-    /// Default algorithm: `EdDSA` (when absent), `ES256`, or with a post-quantum key `ML-DSA-65`
+    /// Default algorithm: that of the audience or `EdDSA` (when absent), `ES256`, or with a post-quantum key `ML-DSA-65`
     /// (-44, -87) or `EdDSA+ML-DSA-65`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alg: Option<String>,
@@ -99,6 +142,34 @@ impl IssuerPolicy {
         self.clients.iter().find(|rule| rule.client_id == client_id)
     }
 
+    /// The entry of a service that is not of this installation.
+    pub fn declared(&self, audience: &str) -> Option<&Audience> {
+        self.audiences.iter().find(|one| one.audience == audience)
+    }
+
+    /// What the client of a rule gets at an audience; `None` when it gets no tokens for it.
+    pub fn terms<'a>(&'a self, client: &'a ClientRule, audience: &str) -> Option<Terms<'a>> {
+        let rule = client.audience(audience)?;
+        let ttl_s_max = client.ttl_s_max();
+        let Some(declared) = self.declared(audience) else {
+            return Some(Terms {
+                rule: Cow::Borrowed(rule),
+                ttl_s_max,
+            });
+        };
+        let mut merged = rule.clone();
+        merged.alg = merged.alg.or_else(|| declared.alg.clone());
+        merged.caveats.clone_from(&declared.caveats);
+        let of_rule = rule.caveats.iter();
+        merged
+            .caveats
+            .extend(of_rule.filter(|c| !declared.caveats.contains(c)).cloned());
+        Some(Terms {
+            rule: Cow::Owned(merged),
+            ttl_s_max: ttl_s_max.min(declared.max_ttl_s.unwrap_or(TTL_S_MAX)),
+        })
+    }
+
     /// Whether the policy allows a token with these claims. Issuer, key, algorithm, time of issue and
     /// revocation are not its business.
     ///
@@ -111,7 +182,7 @@ impl IssuerPolicy {
             _ => return Err(NotPermitted::Details),
         };
         let rule = self.rule(&token.client_id).ok_or(NotPermitted::Client)?;
-        rule.permits(token, &caveats)?;
+        self.permits_rights(rule, token, &caveats)?;
         let Some(actor) = &token.act else {
             return rule.permits_holder(token);
         };
@@ -121,12 +192,42 @@ impl IssuerPolicy {
             return Err(NotPermitted::Actor);
         }
         let of_holder = |rule: &ClientRule| {
-            rule.permits_holder(token).is_ok() && rule.permits(token, &caveats).is_ok()
+            rule.permits_holder(token).is_ok() && self.permits_rights(rule, token, &caveats).is_ok()
         };
         if self.clients.iter().any(of_holder) {
             Ok(())
         } else {
             Err(NotPermitted::Holder)
+        }
+    }
+
+    /// Audience, scopes, lifetime and prescribed caveats.
+    fn permits_rights(
+        &self,
+        client: &ClientRule,
+        token: &TokenClaims,
+        caveats: &[Caveat],
+    ) -> Result<(), NotPermitted> {
+        let terms = self.terms(client, &token.aud);
+        let Terms { rule, ttl_s_max } = terms.ok_or(NotPermitted::Audience)?;
+        let mut scopes = token.scope.split(' ').filter(|scope| !scope.is_empty());
+        if !scopes.all(|scope| rule.allows(scope)) {
+            return Err(NotPermitted::Scope);
+        }
+        let lives = token.exp.checked_sub(token.iat);
+        if lives.is_none_or(|s| s > ttl_s_max) {
+            return Err(NotPermitted::Lifetime);
+        }
+        let bound_to = token.cnf.as_ref().and_then(|cnf| cnf.jkt.as_ref());
+        let has = |text: &String| match text.parse() {
+            Ok(Caveat::ProofBind(key)) => bound_to == Some(&key),
+            Ok(caveat) => caveats.contains(&caveat),
+            Err(_) => false,
+        };
+        if rule.caveats.iter().all(has) {
+            Ok(())
+        } else {
+            Err(NotPermitted::CaveatMissing)
         }
     }
 }
@@ -149,30 +250,6 @@ impl ClientRule {
     /// Maximum lifetime of the client's tokens, in seconds.
     pub fn ttl_s_max(&self) -> u64 {
         self.max_ttl_s.min(TTL_S_MAX)
-    }
-
-    /// Audience, scopes, lifetime and prescribed caveats.
-    fn permits(&self, token: &TokenClaims, caveats: &[Caveat]) -> Result<(), NotPermitted> {
-        let audience = self.audience(&token.aud).ok_or(NotPermitted::Audience)?;
-        let mut scopes = token.scope.split(' ').filter(|scope| !scope.is_empty());
-        if !scopes.all(|scope| audience.allows(scope)) {
-            return Err(NotPermitted::Scope);
-        }
-        let lives = token.exp.checked_sub(token.iat);
-        if lives.is_none_or(|s| s > self.ttl_s_max()) {
-            return Err(NotPermitted::Lifetime);
-        }
-        let bound_to = token.cnf.as_ref().and_then(|cnf| cnf.jkt.as_ref());
-        let has = |text: &String| match text.parse() {
-            Ok(Caveat::ProofBind(key)) => bound_to == Some(&key),
-            Ok(caveat) => caveats.contains(&caveat),
-            Err(_) => false,
-        };
-        if audience.caveats.iter().all(has) {
-            Ok(())
-        } else {
-            Err(NotPermitted::CaveatMissing)
-        }
     }
 
     /// Tenant and subject.

@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource. Handlers answer from snapshots or queue a job.
 
 mod feed;
+mod forward;
 mod issue;
 pub mod judge;
 mod oauth;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
-use ron_http::{ApiInfo, Router};
+use ron_http::{ApiInfo, Peer, Request, Router};
 use ron_kernel::{SendError, Sender, SharedClock, Snapshot, TokenBuckets};
 use ron_proto::Problem;
 use ron_proto::passport::IssuerPolicy;
@@ -37,6 +38,8 @@ pub struct Api {
     pub issuer_url: String,
     /// Base of published URLs.
     pub public_url: String,
+    /// Whether clients can present certificates here.
+    pub takes_certs: bool,
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Limits from the configuration.
@@ -49,6 +52,9 @@ pub struct Api {
     pub keys: Arc<KeyKeeper>,
     /// Signature checks that each peer may still cause; `None` for no limit.
     pub checks: Option<TokenBuckets>,
+    /// Wrong client credentials that each peer may still send, a share of its own: a flood of them leaves the peer its
+    /// signature checks.
+    pub guesses: Option<TokenBuckets>,
     /// Cache of valid tokens.
     pub judged: TokenCache<judge::VerifiedToken>,
     pub view: Arc<Snapshot<RevocationView>>,
@@ -70,11 +76,17 @@ pub fn router(api: &Arc<Api>) -> Router {
     })
     .add(issue::route(api))
     .add_all(verify::routes(api))
+    .add(forward::route(api))
     .add(revoke::route(api))
     .add(feed::route(api))
     .add_all(published::routes(api))
     .add_all(oauth::routes(api))
     .add_all(well_known::routes(api))
+}
+
+/// The name under which a peer's share is counted.
+fn peer_of(request: &Request) -> String {
+    Peer::of(request.peer, request.transport).to_string()
 }
 
 impl Api {
@@ -116,6 +128,34 @@ impl Api {
                 .inc();
         }
         outcome
+    }
+
+    /// Takes a signature check from the share of the request's peer. Tokens that were found valid before cost nothing, so a
+    /// flood of others does not keep a peer from presenting them.
+    fn charge(&self, request: &Request) -> Result<(), Problem> {
+        let Some(checks) = &self.checks else {
+            return Ok(());
+        };
+        let taken = checks.take(&peer_of(request), self.clock.now());
+        taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))
+    }
+
+    /// Refuses a client of a peer that has used up its share of wrong credentials.
+    fn may_guess(&self, request: &Request) -> Result<(), Problem> {
+        let guesses = self.guesses.as_ref();
+        let wait = guesses.and_then(|guesses| guesses.empty(&peer_of(request), self.clock.now()));
+        match wait {
+            None => Ok(()),
+            Some(wait) => Err(Problem::rate_limited(wait.as_secs() as u32 + 1)),
+        }
+    }
+
+    /// Takes a wrong credential from the share of the request's peer.
+    fn guessed(&self, request: &Request) {
+        if let Some(guesses) = &self.guesses {
+            // With nothing left, the peer's next request is refused before its credential is judged.
+            let _ = guesses.take(&peer_of(request), self.clock.now());
+        }
     }
 
     /// Queues the job for the issuers, or answers 429.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_http::{Need, Peer, Request, Response, Route};
+use ron_http::{Need, Request, Response, Route};
 use ron_proto::Problem;
 use ron_proto::passport::{
     VERIFY_BATCH_MAX, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
@@ -42,20 +42,9 @@ pub fn routes(api: &Arc<Api>) -> [Route; 2] {
     ]
 }
 
-/// Takes a signature check from the share of the request's peer. Tokens that were found valid before cost nothing, so a
-/// flood of others does not keep a peer from presenting them.
-fn charge(api: &Api, request: &Request) -> Result<(), Problem> {
-    let Some(checks) = &api.checks else {
-        return Ok(());
-    };
-    let peer = Peer::of(request.peer, request.transport).to_string();
-    let taken = checks.take(&peer, api.clock.now());
-    taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))
-}
-
 fn verdict(api: &Api, request: &Request, token: &str) -> Result<VerifyVerdict, Problem> {
     let timer = api.clock.now();
-    let judged = judge::judge_for(api, token, || charge(api, request))?;
+    let judged = judge::judge_for(api, token, || api.charge(request))?;
     let took = api.clock.now().saturating_duration_since(timer);
     let result = if judged.is_ok() { "ok" } else { "refused" };
     api.metrics

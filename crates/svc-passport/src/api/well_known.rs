@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ron_auth::dpop::PROOF_ALGS;
 use ron_http::{Body, Need, Response, Route};
 use ron_proto::passport::{ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
@@ -12,9 +13,9 @@ use super::Api;
 const JWK_SET: &str = "application/jwk-set+json";
 const MAX_AGE: &str = "public, max-age=60";
 
-pub fn routes(api: &Arc<Api>) -> [Route; 3] {
+pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     let keys = api.clone();
-    let (pq, meta) = (api.clone(), api.clone());
+    let pq = api.clone();
     [
         Route::get("/.well-known/jwks.json", Need::Public, move |_| {
             let published = keys.keys.published();
@@ -53,35 +54,56 @@ pub fn routes(api: &Arc<Api>) -> [Route; 3] {
         .returns_bytes(200, JWK_SET)
         .errors(&[503])
         .while_draining(),
-        Route::get(
-            "/.well-known/oauth-authorization-server",
-            Need::Public,
-            move |_| {
-                let said = metadata(&meta.issuer_url, &meta.public_url);
-                let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
-                let answer = Response::json(200, &said).cache(MAX_AGE);
-                Ok(match tag {
-                    Ok(tag) => answer.etag(&tag),
-                    Err(_) => answer,
-                })
-            },
-        )
-        .summary("Metadata of the issuer (RFC 8414): endpoints, grant types, scopes.")
-        .returns::<ServerMetadata>(200)
-        .while_draining(),
+        discovery(api, "/.well-known/oauth-authorization-server")
+            .summary("Metadata of the issuer (RFC 8414): endpoints, grant types, scopes."),
+        // Many clients look here unless they are told otherwise.
+        discovery(api, "/.well-known/openid-configuration")
+            .summary("The same metadata, where clients of OpenID Connect look for them."),
     ]
 }
 
-fn metadata(issuer: &str, base: &str) -> ServerMetadata {
+fn discovery(api: &Arc<Api>, path: &'static str) -> Route {
+    let api = api.clone();
+    Route::get(path, Need::Public, move |_| {
+        let said = metadata(&api);
+        let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
+        let answer = Response::json(200, &said).cache(MAX_AGE);
+        Ok(match tag {
+            Ok(tag) => answer.etag(&tag),
+            Err(_) => answer,
+        })
+    })
+    .returns::<ServerMetadata>(200)
+    .while_draining()
+}
+
+/// The scopes of this installation's services, then those of the others that the policy in force names.
+fn scopes(api: &Api) -> Vec<String> {
+    let mut all: Vec<String> = scope::ALL.iter().map(|s| (*s).to_owned()).collect();
+    api.policy.with(|in_force| {
+        let audiences = in_force.iter().flat_map(|one| &one.policy.audiences);
+        let mut named: Vec<&String> = audiences.flat_map(|one| &one.scopes).collect();
+        named.sort_unstable();
+        named.dedup();
+        named.retain(|scope| !all.contains(scope));
+        all.extend(named.into_iter().cloned());
+    });
+    all
+}
+
+fn metadata(api: &Api) -> ServerMetadata {
+    let (issuer, base) = (&*api.issuer_url, &*api.public_url);
     let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
-    let clients = texts(&[
+    let mut clients = texts(&[
         "client_secret_basic",
         "client_secret_post",
         "private_key_jwt",
-        "tls_client_auth",
-        "self_signed_tls_client_auth",
     ]);
-    let algs = texts(&["EdDSA", "ES256"]);
+    // Only what works here: without TLS, or without an authority for them, no certificate is asked for.
+    if api.takes_certs {
+        clients.extend(texts(&["tls_client_auth", "self_signed_tls_client_auth"]));
+    }
+    let algs = texts(&PROOF_ALGS);
     ServerMetadata {
         issuer: issuer.to_owned(),
         token_endpoint: format!("{base}/oauth2/token"),
@@ -95,9 +117,9 @@ fn metadata(issuer: &str, base: &str) -> ServerMetadata {
         introspection_endpoint_auth_methods_supported: clients.clone(),
         revocation_endpoint_auth_methods_supported: clients,
         dpop_signing_alg_values_supported: algs,
-        tls_client_certificate_bound_access_tokens: true,
+        tls_client_certificate_bound_access_tokens: api.takes_certs,
         authorization_details_types_supported: texts(&["ron"]),
         response_types_supported: Vec::new(),
-        scopes_supported: texts(scope::ALL),
+        scopes_supported: scopes(api),
     }
 }

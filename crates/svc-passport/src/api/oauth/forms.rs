@@ -17,9 +17,8 @@ pub struct ClientFields {
     client_assertion: Option<String>,
 }
 
-/// The form of `POST /oauth2/token`.
+/// The form of `POST /oauth2/token`. Other fields are ignored, and a field without a value counts as absent.
 #[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct TokenForm {
     /// `client_credentials`, or the token-exchange one of RFC 8693.
     grant_type: GrantType,
@@ -27,7 +26,7 @@ pub struct TokenForm {
     scope: Option<String>,
     /// The service that the token is for; may be absent when the policy allows the client only one.
     audience: Option<String>,
-    /// Refused: name the service with `audience`.
+    /// The same, if the audience is an absolute URL (RFC 8707); `audience`, if given too, must be equal.
     resource: Option<String>,
     /// Lifetime of the token in seconds, at least 1; the issuer's default when absent.
     ttl_s: Option<u64>,
@@ -58,9 +57,8 @@ enum GrantType {
     TokenExchange,
 }
 
-/// The form of `POST /oauth2/introspect` and `/oauth2/revoke`.
+/// The form of `POST /oauth2/introspect` and `/oauth2/revoke`. Other fields are ignored.
 #[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
 pub struct AboutToken {
     /// The token to introspect or to revoke.
     token: String,

@@ -50,7 +50,14 @@ fn introspect(api: &Api, req: &Request) -> Result<Response, Problem> {
                 "" => "no token was sent",
                 _ => "the token is not active",
             };
-            return Err(Problem::unauthorized(why).with_oauth("invalid_token"));
+            // A gateway passes this on to its caller, whose token is refused, not the gateway's own credential.
+            let challenge = match token {
+                "" => "Bearer",
+                _ => "Bearer error=\"invalid_token\"",
+            };
+            return Err(Problem::unauthorized(why)
+                .with_oauth("invalid_token")
+                .with_challenge(challenge));
         }
         Err(_) => IntrospectAnswer::default(),
     };

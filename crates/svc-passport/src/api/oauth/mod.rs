@@ -60,6 +60,7 @@ fn as_oauth(mut problem: Problem) -> Problem {
     });
     if problem.status == 403 {
         problem.status = 400;
+        problem.challenge = None;
     }
     problem.with_oauth(word)
 }
@@ -84,9 +85,12 @@ struct AuthenticatedClient {
 /// Authenticates the client by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3); or,
 /// if none of these is sent, by the certificate of its connection (RFC 8705 section 2).
 fn client(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Problem> {
+    api.may_guess(req)
+        .map_err(|busy| api.refused(req, "client_guesses", None, busy))?;
     authenticate(api, req, form).map_err(|refused| match refused {
         Refused::Form(problem) => problem,
         Refused::Client(reject, claimed) => {
+            api.guessed(req);
             // An unknown name is the caller's own text and must not get into the log.
             let clients = api.clients.load();
             let known = claimed.as_deref().and_then(|id| clients.known(id));
@@ -281,20 +285,15 @@ fn may(api: &Api, client: &str, scope: &str) -> Option<Tenant> {
 struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// Parses the body; fields that are neither `known` nor of client authentication are refused.
+    /// Parses the body. A field without a value counts as absent, and a field that is neither in `known`
+    /// nor of client authentication is ignored (RFC 6749 section 3.2).
     fn parse(req: &Request, known: &[&str]) -> Result<Self, Problem> {
-        let fields = std::str::from_utf8(&req.body)
+        let mut fields = std::str::from_utf8(&req.body)
             .ok()
             .and_then(ron_http::form_fields)
             .ok_or_else(|| Problem::bad_request("the body is not a well-formed form"))?;
-        let stray = |name: &str| !known.contains(&name) && !CLIENT_FIELDS.contains(&name);
-        if fields.iter().any(|(name, _)| stray(name)) {
-            return Err(Problem::bad_request(format!(
-                "unknown parameter; known are {}, {}",
-                known.join(", "),
-                CLIENT_FIELDS.join(", ")
-            )));
-        }
+        let read = |name: &str| known.contains(&name) || CLIENT_FIELDS.contains(&name);
+        fields.retain(|(name, value)| !value.is_empty() && read(name));
         Ok(Self(fields))
     }
 

@@ -89,16 +89,10 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     if let Some(text) = form.one("authorization_details")? {
         caveats.extend(details(text)?);
     }
-    if form.one("resource")?.is_some() {
-        return Err(
-            Problem::bad_request("name the service with audience, not with resource")
-                .with_oauth("invalid_target"),
-        );
-    }
     let ask = TokenRequest {
         client_id: &id,
         subject: None,
-        audience: form.one("audience")?,
+        audience: target(&form)?,
         scope: form.one("scope")?,
         ttl_s: form.one("ttl_s")?.map(seconds).transpose()?,
         caveats: &caveats,
@@ -124,6 +118,32 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         }
     }
     Ok((api.decide(&ask).inspect_err(denied)?, Form::Oauth))
+}
+
+/// The service that the token is for, from `audience` or from `resource` (RFC 8707): one, because a token is for one.
+fn target(form: &Fields) -> Result<Option<&str>, Problem> {
+    let refused = |why| Problem::bad_request(why).with_oauth("invalid_target");
+    let named = |name| {
+        let several = |_| refused("a token is for one service: name it once");
+        form.one(name).map_err(several)
+    };
+    let (audience, resource) = (named("audience")?, named("resource")?);
+    let Some(url) = resource else {
+        return Ok(audience);
+    };
+    let absolute = url.split_once(':').is_some_and(|(scheme, rest)| {
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+        !scheme.is_empty() && scheme.bytes().all(word) && !rest.is_empty() && !url.contains('#')
+    });
+    if !absolute {
+        return Err(refused(
+            "resource is an absolute URL without fragment (RFC 8707); name other services with audience",
+        ));
+    }
+    if audience.is_some_and(|audience| audience != url) {
+        return Err(refused("audience and resource name different services"));
+    }
+    Ok(Some(url))
 }
 
 fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
