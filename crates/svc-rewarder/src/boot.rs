@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_files::{DiskRoom, OsDisk, WatchedDisk};
+use ron_files::{Dir, DiskRoom, OsDisk, WatchedDisk};
 use ron_kernel::{
     DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
     Topology, queue,
@@ -64,7 +64,7 @@ impl Service for SvcRewarder {
             data_dir,
             ..
         } = boot;
-        let home = Home::open(data_dir, &*chassis.random)?;
+        let home = Home::open(data_dir.as_ref().map(Dir::path), &*chassis.random)?;
         let disk = chassis.sup.watch_disk("store");
         let db = home.root().join("rewarder.db");
         let store = Store::open(&db, MIGRATIONS).map_err(StartError::failed)?;
@@ -345,7 +345,7 @@ fn spawn_intake(
     // Only the flush of a snapshot takes as long as it is large.
     let watches = chassis.sup.watch_disks("intake", settings.keys.imports);
     let intake = Intake {
-        disk: Arc::new(WatchedDisk::new(OsDisk, watches).except_flushes()),
+        disk: Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches).except_flushes()),
         tasks: queues.imports.1.clone(),
         library: library.clone(),
         scratch: uploads.to_owned(),
