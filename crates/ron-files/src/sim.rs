@@ -259,7 +259,6 @@ impl State {
         self.forget_process();
         let live: Vec<u64> = self.names.values().copied().collect();
         self.inodes.retain(|inode, _| live.contains(inode));
-        self.faults.clear();
         self.last_write = None;
         self.powered_off = false;
     }
@@ -267,6 +266,7 @@ impl State {
     /// The process that used the disk is gone.
     fn forget_process(&mut self) {
         self.locks.clear();
+        self.faults.clear();
         self.boot += 1;
     }
 
@@ -337,8 +337,8 @@ impl SimDisk {
         self.0.lock().crash(mode);
     }
 
-    /// The process is killed, and the machine stays: files that were open fail, locks are free, and nothing is lost that
-    /// a crash does not lose later.
+    /// The process is killed, and the machine stays: files that were open fail, locks are free, planned faults are cleared,
+    /// and nothing is lost that a crash does not lose later.
     pub fn kill(&self) {
         self.0.lock().forget_process();
     }

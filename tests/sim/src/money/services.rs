@@ -143,7 +143,19 @@ impl Process {
                 instance: name.to_owned(),
             };
             let running = ron_service::start::<S>(config, parts);
-            let mut running = running.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let mut running = match running {
+                Ok(running) => running,
+                // EIO or ENOSPC, which a world plans: its service manager starts the service again.
+                Err(error)
+                    if ["os error 5)", "os error 28)"]
+                        .iter()
+                        .any(|e| format!("{error:?}").contains(e)) =>
+                {
+                    ron_sim::note(&format!("{name} did not start: {error:?}"));
+                    return;
+                }
+                Err(error) => panic!("{name}: {error:?}"),
+            };
             let for_ever = time::now() + Duration::from_secs(86_400);
             until.wait(for_ever);
             ensure(
