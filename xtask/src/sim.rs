@@ -47,6 +47,7 @@ pub(crate) const WORLD: Part = Part {
         ("seq", "http::a_drain"),
         ("place", "http::a_drain"),
         ("balance", "money::on_a_good"),
+        ("unresolved", "money::durable::over_kills"),
     ],
 };
 

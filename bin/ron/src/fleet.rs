@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::OsDisk;
 use ron_http::HttpClient;
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
@@ -333,6 +334,7 @@ fn start_one(
         clock: GuardedClock::shared(config.chassis().clock_gap_max),
         random: OsRandom::shared(),
         net: OsNet::shared(),
+        disk: Arc::new(OsDisk),
         cores: ron_kernel::cores(),
         registry: Registry::new(name),
         api: ports.api,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use ron_auth::{policy_note, revocation_log, service_token};
 use ron_client::{Credential, KmsClient, LedgerClient};
+use ron_files::Dir;
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
@@ -234,7 +235,7 @@ struct LogKeys {
 fn revocations_vkey(layout: &Layout, issuer: &str) -> Result<String, String> {
     let origin = revocation_log::origin(issuer);
     let data = layout.data("svc-passport");
-    let signer = note_key::load_or_make(&data, &origin, &OsRandom, true)?;
+    let signer = note_key::load_or_make(&Dir::os(&data), &origin, &OsRandom, true)?;
     Ok(signer.verifier().to_string())
 }
 

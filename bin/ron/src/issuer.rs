@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use ron_auth::{
     IssuerRecord, NoteRefused, PolicyNote, RevocationView, policy_note, read_seen, write_seen,
 };
+use ron_files::Dir;
 use ron_http::{Call, Credential, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::passport::RevocationPage;
@@ -256,7 +257,7 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
         let pins = lines.iter().filter_map(|line| line.parse().ok()).collect();
         let data = layout.data(name);
         // A damaged file is written again with --yes.
-        let seen = read_seen(&data).ok();
+        let seen = read_seen(&Dir::os(&data)).ok();
         let seen = seen.map(|all| all.get(&served.issuer).cloned().unwrap_or_default());
         found.push(Follower {
             name,
@@ -320,14 +321,14 @@ fn accept(followers: &[Follower], served: &Served) -> Result<(), String> {
             write_atomic(&follower.file, pinned.as_bytes(), 0o600)?;
         }
         if follower.follows(served).is_err() {
-            let mut all = read_seen(&follower.data).unwrap_or_default();
+            let mut all = read_seen(&Dir::os(&follower.data)).unwrap_or_default();
             let seen = IssuerRecord {
                 note: served.note.version,
                 log_key: served.note.log_key.as_ref().map(ToString::to_string),
                 checkpoint: None,
             };
             all.insert(served.issuer.clone(), seen);
-            write_seen(&follower.data, &all)?;
+            write_seen(&Dir::os(&follower.data), &all)?;
         }
         println!("{} pins its keys after a reload", follower.name);
     }

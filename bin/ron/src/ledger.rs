@@ -7,7 +7,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use ron_files::{OsDisk, Replacement};
+use ron_files::{Dir, OsDisk, Replacement};
 use ron_kernel::{Clock as _, SystemClock};
 use ron_ledger::verify::{Report, verify_each};
 use ron_ledger::{backup, erase};
@@ -143,11 +143,11 @@ fn erase(txid: TxId, reason: &str, data_dir: Option<&Path>) -> Result<(), String
         layout.root.join("ron-ledger/data"),
         layout.root.join("svc-wallet/data"),
     );
-    let _lock = DataDir::at(&ledger).map_err(|e| e.to_string())?;
+    let _lock = DataDir::at(Dir::os(&ledger)).map_err(|e| e.to_string())?;
     // The wallet's copy of answers has the texts too; it is made again from the ledger's events.
     let copies = wallet.join("answers");
     if copies.exists() {
-        let _lock = DataDir::at(&wallet).map_err(|e| e.to_string())?;
+        let _lock = DataDir::at(Dir::os(&wallet)).map_err(|e| e.to_string())?;
         std::fs::remove_dir_all(&copies).map_err(|e| format!("{}: {e}", copies.display()))?;
     }
     let by = format!("uid {}", rustix::process::geteuid().as_raw());
@@ -161,7 +161,7 @@ fn erase(txid: TxId, reason: &str, data_dir: Option<&Path>) -> Result<(), String
 fn restore(place: &LogPlace, from: &Path) -> Result<(), String> {
     let (log, vkey) = resolve(place)?;
     let data = data_of(&log);
-    let _lock = DataDir::at(&data).map_err(|e| e.to_string())?;
+    let _lock = DataDir::at(Dir::os(&data)).map_err(|e| e.to_string())?;
     let report = backup::restore(from, &data, &vkey, &mut |_, _| {})
         .map_err(|e| format!("restore to {}: {e}", data.display()))?;
     println!(

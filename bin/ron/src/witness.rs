@@ -104,7 +104,7 @@ pub fn run(args: &WitnessArgs) -> Result<(), String> {
         WitnessCommand::CheckConfig => print!("{}", config.render_effective()),
         WitnessCommand::Vkey => {
             let settings: Settings = config.read().map_err(|e| e.to_string())?;
-            let dir = DataDir::open(&config).map_err(|e| e.to_string())?;
+            let dir = DataDir::open(&config, Arc::new(OsDisk)).map_err(|e| e.to_string())?;
             let dir = dir.ok_or(FORGETS)?;
             println!("{}", cosigner(&settings, dir.path())?.verifier());
         }
@@ -145,7 +145,7 @@ impl Service for Witness {
             ..
         } = boot;
         let dir = data_dir.ok_or_else(|| StartError::failed(FORGETS))?;
-        let cosigner = cosigner(&settings, &dir).map_err(StartError::failed)?;
+        let cosigner = cosigner(&settings, dir.path()).map_err(StartError::failed)?;
         let keys = settings.logs;
         if keys.is_empty() {
             let why = "logs is empty: name the verifier key of at least one log";
@@ -162,7 +162,7 @@ impl Service for Witness {
             ));
         }
         let vkey = cosigner.verifier().to_string();
-        let store = WitnessStore::open(Arc::new(OsDisk), &dir.join("cosigned"), cosigner, keys)
+        let store = WitnessStore::open(chassis.disk.clone(), &dir.file("cosigned"), cosigner, keys)
             .map_err(StartError::failed)?;
         tracing::info!(event = "witness", vkey);
         chassis.capabilities(&["add-checkpoint", "cosignature-v1"]);

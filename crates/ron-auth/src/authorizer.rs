@@ -1,9 +1,9 @@
 //! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_http::{
     Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
     Transport,
@@ -80,7 +80,7 @@ impl RonAuthorizer {
         registry: &Registry,
         clock: SharedClock,
         peers: ClientConfig,
-        data_dir: Option<&Path>,
+        data_dir: Option<Dir>,
     ) -> Result<Arc<Self>, String> {
         let fetch = Arc::new(HttpFetch::new(&config.audience, peers));
         Self::with_fetch(config, registry, clock, fetch, data_dir)
@@ -93,7 +93,7 @@ impl RonAuthorizer {
         registry: &Registry,
         clock: SharedClock,
         fetch: Arc<dyn Fetch>,
-        data_dir: Option<&Path>,
+        data_dir: Option<Dir>,
     ) -> Result<Arc<Self>, String> {
         let seen = SeenIssuers::open(data_dir)?;
         let metrics = KernelMetrics::new(registry);

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::Dir;
 use ron_http::Credential;
 use ron_kernel::{LockSpec, ManualClock, RankedMutex, SharedClock};
 use ron_proto::Timestamp;
@@ -153,7 +154,8 @@ fn rig(dir: Option<&Path>) -> Rig {
     let clock: SharedClock = ManualClock::at(1_000_000_000);
     let port = Arc::new(Port(RankedMutex::new(&LOCK, Served::default())));
     let config = AuthConfig::new("svc-wallet", from_json(&section(&[100]))).unwrap();
-    let auth = RonAuthorizer::with_fetch(config, &registry, clock, port.clone(), dir).unwrap();
+    let auth = RonAuthorizer::with_fetch(config, &registry, clock, port.clone(), dir.map(Dir::os))
+        .unwrap();
     Rig {
         auth,
         port,
@@ -258,12 +260,15 @@ fn an_older_note_is_refused_also_after_a_restart_until_it_is_accepted() {
     again.serve(&[1], Some(note(7, &[1], &[100])), 7);
     again.read().unwrap();
 
-    crate::write_seen(dir.path(), &crate::AllSeen::new()).unwrap();
+    crate::write_seen(&Dir::os(dir.path()), &crate::AllSeen::new()).unwrap();
     again.serve(&[1], Some(note(2, &[1], &[100])), 2);
     again.refused("has version 2, older than 7");
     again.auth.reload_json(&section(&[100])).unwrap();
     again.read().unwrap();
-    assert_eq!(crate::read_seen(dir.path()).unwrap()[ISSUER].note, 2);
+    assert_eq!(
+        crate::read_seen(&Dir::os(dir.path())).unwrap()[ISSUER].note,
+        2
+    );
 }
 
 #[test]
@@ -333,7 +338,7 @@ fn a_log_that_was_rolled_back_changed_or_signed_by_another_key_is_an_alarm() {
     assert!(synced(&again));
     // The running one was told by the operator that a shorter log is the right one.
     first.serve(&[1], Some(note(2, &[1], &[100])), 2);
-    crate::write_seen(dir.path(), &crate::AllSeen::new()).unwrap();
+    crate::write_seen(&Dir::os(dir.path()), &crate::AllSeen::new()).unwrap();
     first.auth.reload_json(&section(&[100])).unwrap();
     first.read().unwrap();
     first.feed().unwrap();

@@ -3,11 +3,10 @@
 //! if they are correctly signed, also after a restart.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_files::{OsDisk, read_small, write_atomic};
+use ron_files::Dir;
 use ron_kernel::{Deadline, LockSpec, RankedMutex, Shutdown};
 use ron_proto::{b64, strict};
 use ron_tlog::checkpoint::Checkpoint;
@@ -92,7 +91,7 @@ struct Formatted {
 /// What was seen, in memory and in the file.
 pub(crate) struct SeenIssuers {
     /// `None` in amnesia mode.
-    dir: Option<PathBuf>,
+    dir: Option<Dir>,
     held: RankedMutex<State>,
 }
 
@@ -104,14 +103,14 @@ struct State {
 
 impl SeenIssuers {
     /// Loads the file of a data directory; without one everything is kept in memory only.
-    pub fn open(dir: Option<&Path>) -> Result<Self, String> {
-        let all = dir.map_or_else(|| Ok(AllSeen::new()), read_seen)?;
+    pub fn open(dir: Option<Dir>) -> Result<Self, String> {
+        let all = dir.as_ref().map_or_else(|| Ok(AllSeen::new()), read_seen)?;
         let state = State {
             all,
             writing: false,
         };
         Ok(Self {
-            dir: dir.map(Path::to_owned),
+            dir,
             held: RankedMutex::new(&NOTE_LOCK_SPEC, state),
         })
     }
@@ -192,10 +191,10 @@ impl SeenIssuers {
 }
 
 /// What a service has seen, from its data directory; empty if there is no file.
-pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
-    let path = dir.join(SEEN_FILE);
+pub fn read_seen(dir: &Dir) -> Result<AllSeen, String> {
+    let path = dir.file(SEEN_FILE);
     let fail = |why: String| format!("{}: {why}", path.display());
-    let read = read_small(&OsDisk, &path, FILE_BYTES_MAX);
+    let read = dir.read_small(SEEN_FILE, FILE_BYTES_MAX);
     let read = read.map_err(|e| fail(format!("cannot be read: {e}")))?;
     let Some(bytes) = read else {
         return Ok(AllSeen::new());
@@ -223,7 +222,7 @@ pub fn read_seen(dir: &Path) -> Result<AllSeen, String> {
 }
 
 /// Replaces the file atomically; durable on return.
-pub fn write_seen(dir: &Path, all: &AllSeen) -> Result<(), String> {
+pub fn write_seen(dir: &Dir, all: &AllSeen) -> Result<(), String> {
     let document = Document {
         format: FORMAT,
         issuers: all.clone(),
@@ -231,12 +230,18 @@ pub fn write_seen(dir: &Path, all: &AllSeen) -> Result<(), String> {
     };
     let mut bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
     bytes.push(b'\n');
-    write_atomic(&OsDisk, dir, SEEN_FILE, &bytes)
-        .map_err(|e| format!("{} cannot be written: {e}", dir.join(SEEN_FILE).display()))
+    dir.write(SEEN_FILE, &bytes)
+        .map_err(|e| format!("{} cannot be written: {e}", dir.file(SEEN_FILE).display()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use ron_files::trial::Hooked;
+    use ron_kernel::{HANGS_AFTER, KernelMetrics, ManualClock, Registry, Supervisor, Topology};
+
     use super::*;
 
     fn note(version: u64) -> impl FnOnce(&mut IssuerRecord) {
@@ -246,7 +251,7 @@ mod tests {
     #[test]
     fn what_was_seen_survives_a_restart_and_is_kept_by_issuer() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || SeenIssuers::open(Some(dir.path())).unwrap();
+        let open = || SeenIssuers::open(Some(Dir::os(dir.path()))).unwrap();
         let seen = open();
         assert_eq!(seen.of("a"), IssuerRecord::default());
         seen.record("a", note(7)).unwrap();
@@ -263,23 +268,45 @@ mod tests {
             note: 3,
             ..IssuerRecord::default()
         };
-        write_seen(dir.path(), &AllSeen::from([("a".to_owned(), three)])).unwrap();
+        write_seen(
+            &Dir::os(dir.path()),
+            &AllSeen::from([("a".to_owned(), three)]),
+        )
+        .unwrap();
         assert_eq!(running.of("a").note, 7);
         running.read_again().unwrap();
         assert_eq!((running.of("a").note, running.of("b").head()), (3, None));
     }
 
     #[test]
+    fn a_disk_that_hangs_is_noticed() {
+        static NOTHING: Topology = Topology {
+            service: "t",
+            threads: &[],
+            queues: &[],
+            locks: &[],
+        };
+        let (clock, registry) = (ManualClock::at(1_000), Registry::new("t"));
+        let sup = Supervisor::new(&NOTHING, KernelMetrics::new(&registry), clock.clone());
+        let disk = Hooked::new(move |_: &Path| clock.advance(HANGS_AFTER + WRITE_POLL));
+        let dir = Dir::new(Arc::new(disk), "/d").watched(sup.watch_disks("files", 1));
+        let seen = SeenIssuers::open(Some(dir)).unwrap();
+        seen.record("a", note(7)).unwrap();
+        let counted = "t_io_timeouts_total{op=\"files\"} 1";
+        assert!(registry.render().contains(counted), "{}", registry.render());
+    }
+
+    #[test]
     fn a_reload_waits_for_the_thread_that_writes_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let seen = SeenIssuers::open(Some(dir.path())).unwrap();
+        let seen = SeenIssuers::open(Some(Dir::os(dir.path()))).unwrap();
         let written = seen.claim("a", note(7)).unwrap().unwrap();
         let (_never_set, never) = Shutdown::pair();
         std::thread::scope(|scope| {
             let reload = scope.spawn(|| seen.read_again());
             never.wait(Deadline::within(4 * WRITE_POLL));
             assert!(!reload.is_finished());
-            write_seen(dir.path(), &written).unwrap();
+            write_seen(&Dir::os(dir.path()), &written).unwrap();
             seen.held.lock().writing = false;
             assert_eq!(reload.join().unwrap(), Ok(()));
         });
@@ -293,7 +320,7 @@ mod tests {
         memory.record("a", note(7)).unwrap();
         memory.read_again().unwrap();
         assert_eq!(memory.of("a").note, 7);
-        let gone = SeenIssuers::open(Some(Path::new("/nowhere/at/all"))).unwrap();
+        let gone = SeenIssuers::open(Some(Dir::os("/nowhere/at/all"))).unwrap();
         assert!(gone.record("a", note(7)).is_err());
         assert_eq!(gone.of("a").note, 0, "what is not durable does not count");
     }
@@ -303,7 +330,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let refused = |text: &str, wanted: &str| {
             std::fs::write(dir.path().join(SEEN_FILE), text).unwrap();
-            let error = read_seen(dir.path()).expect_err(text);
+            let error = read_seen(&Dir::os(dir.path())).expect_err(text);
             let named = error.contains(SEEN_FILE) && error.contains(wanted);
             assert!(named, "{error}");
         };
@@ -318,8 +345,8 @@ mod tests {
             ..IssuerRecord::default()
         };
         let all = AllSeen::from([("a".to_owned(), unreadable)]);
-        write_seen(dir.path(), &all).unwrap();
-        let error = read_seen(dir.path()).expect_err("unreadable");
+        write_seen(&Dir::os(dir.path()), &all).unwrap();
+        let error = read_seen(&Dir::os(dir.path())).expect_err("unreadable");
         assert!(error.contains("cannot be parsed"), "{error}");
         refused("{\"format\":3,\"issuers\":[]}", "format 3");
         refused(&" ".repeat(FILE_BYTES_MAX as usize + 1), "longer");
@@ -329,7 +356,7 @@ mod tests {
     fn a_flipped_byte_is_no_other_version() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SEEN_FILE);
-        SeenIssuers::open(Some(dir.path()))
+        SeenIssuers::open(Some(Dir::os(dir.path())))
             .unwrap()
             .record("https://issuer", note(7_113))
             .unwrap();
@@ -338,7 +365,7 @@ mod tests {
             let mut flipped = good.clone();
             flipped[at] ^= 1;
             std::fs::write(&path, &flipped).unwrap();
-            match read_seen(dir.path()) {
+            match read_seen(&Dir::os(dir.path())) {
                 Err(error) => assert!(error.contains(SEEN_FILE), "{error}"),
                 // The line feed at the end.
                 Ok(all) => assert_eq!((all["https://issuer"].note, at), (7_113, good.len() - 1)),

@@ -5,21 +5,34 @@
 //! returned an error may have happened in part.
 
 use std::fmt::Debug;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::Path;
 use std::sync::Arc;
 
 use ron_kernel::assert_no_locks;
+
+/// A disk that several owners use.
+pub type SharedDisk = Arc<dyn Disk>;
 
 /// A disk: directories and files. Paths are absolute or relative to the process, as usual.
 pub trait Disk: Debug + Send + Sync {
     /// Makes the directory and its parents (mode 0700), with durable names; no error when it
     /// exists.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
-    /// Names of the files in a directory, sorted.
+    /// Names of the files and directories in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Whether there is a file of this name.
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        match self.open_read(path) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
     /// Opens an existing file for reading.
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens an existing file for reading and writing.
@@ -57,6 +70,24 @@ pub trait Disk: Debug + Send + Sync {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Takes the exclusive lock on a file (created when missing); `None` when it is held already.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>>;
+    /// Closes a directory to other users; its mode before, when they could use it. A disk in memory has
+    /// no other users.
+    fn tighten(&self, dir: &Path) -> io::Result<Option<u32>> {
+        let _ = dir;
+        Ok(None)
+    }
+    /// Free bytes for the user of this process on the file system of a directory. A disk in memory is
+    /// never full.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let _ = dir;
+        Ok(u64::MAX)
+    }
+    /// The path under which the operating system knows a file, for libraries that open files by
+    /// themselves; `None` when this disk is another one.
+    fn os_path<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        let _ = path;
+        None
+    }
 }
 
 pub trait DiskFile: Debug + Send + Sync {
@@ -114,6 +145,10 @@ impl Disk for OsDisk {
         Ok(names)
     }
 
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(OsFile(File::open(path)?)))
     }
@@ -168,6 +203,27 @@ impl Disk for OsDisk {
             Err(e) if e == rustix::io::Errno::WOULDBLOCK => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    fn tighten(&self, dir: &Path) -> io::Result<Option<u32>> {
+        let meta = std::fs::metadata(dir)?;
+        if !meta.is_dir() {
+            return Err(ErrorKind::NotADirectory.into());
+        }
+        if meta.mode() & 0o077 == 0 {
+            return Ok(None);
+        }
+        std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+        Ok(Some(meta.mode() & 0o7777))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn os_path<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        Some(path)
     }
 }
 
@@ -299,6 +355,12 @@ mod tests {
         assert!(disk.lock(&dir.join("lock")).expect("no error").is_some());
         let names = disk.list(dir).expect("listed");
         assert_eq!(names.last().map(String::as_str), Some("x"));
+        let above = disk.list(dir.parent().expect("it has one"));
+        assert_eq!(above.expect("listed"), ["b"], "a directory is named too");
+        let exists = |name| disk.exists(&dir.join(name)).expect("it is known");
+        assert!(exists("x") && !exists("y"));
+        assert_eq!(disk.tighten(dir).expect("closed"), None);
+        assert!(disk.free_bytes(dir).expect("known") > 0);
         let x = disk.open_or_create(&dir.join("x")).expect("open");
         disk.remove(&dir.join("x")).expect("removed");
         assert!(disk.open_read(&dir.join("x")).is_err());

@@ -1,6 +1,7 @@
 //! ron-files: files that survive crashes.
 //!
 //! ```text
+//!  dir      Dir: a directory of a disk
 //!  disk     Disk: what a file system promises; OsDisk
 //!  memory   MemoryDisk: a disk in memory, for amnesia mode
 //!  replace  write_atomic, Replacement: files that appear when they are complete
@@ -20,6 +21,7 @@
 //! file has no start, so its owner keeps the version elsewhere and checks it first.
 //! **Invariant:** after a failed write or flush a file takes nothing more until it is opened again.
 
+mod dir;
 mod disk;
 mod kind;
 mod memory;
@@ -32,12 +34,13 @@ mod slots;
 pub mod trial;
 mod watched;
 
-pub use disk::{Disk, DiskFile, DiskLock, OsDisk, read_small};
+pub use dir::Dir;
+pub use disk::{Disk, DiskFile, DiskLock, OsDisk, SharedDisk, read_small};
 pub use kind::{FileError, Kind};
 pub use memory::MemoryDisk;
 pub use records::{Check, Opened, Place, RecordFile, Tail};
 pub use replace::{Replacement, rename_durably, write_atomic, write_atomic_with_mode};
-pub use room::{DiskRoom, NoRoom, free_bytes};
+pub use room::{DiskRoom, NoRoom};
 pub use sealed::{Sealed, SealedWriter};
 pub use sim::{CrashMode, Fault, FaultKind, SimDisk};
 pub use slots::{Slot, SlotFile};

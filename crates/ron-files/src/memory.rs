@@ -53,16 +53,21 @@ impl MemoryFile {
     }
 }
 
+/// The names in a directory among the paths of all files, which imply their directories; sorted.
+pub(crate) fn names_in<'p>(dir: &Path, files: impl Iterator<Item = &'p PathBuf>) -> Vec<String> {
+    let below = files.filter_map(|path| path.strip_prefix(dir).ok()?.components().next());
+    let names = below.filter_map(|name| name.as_os_str().to_str());
+    let names: BTreeSet<&str> = names.collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
 impl Disk for MemoryDisk {
     fn create_dir_all(&self, _dir: &Path) -> io::Result<()> {
         Ok(()) // directories are implied by the names in them
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let names = self.0.lock();
-        let here = names.files.keys().filter(|path| path.parent() == Some(dir));
-        let here = here.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
-        Ok(here.collect())
+        Ok(names_in(dir, self.0.lock().files.keys()))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {

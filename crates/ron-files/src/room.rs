@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::SharedClock;
 
+use crate::Dir;
+
 /// How long an answer of the file system is used again.
 const FRESH: Duration = Duration::from_millis(100);
 
@@ -57,8 +59,9 @@ impl DiskRoom {
     }
 
     /// Keeps `reserve` bytes free on the file system of `dir`.
-    pub fn of(dir: &Path, reserve: u64, clock: SharedClock) -> Self {
-        Self::measured(dir, reserve, clock, free_bytes)
+    pub fn of(dir: &Dir, reserve: u64, clock: SharedClock) -> Self {
+        let disk = dir.disk().clone();
+        Self::measured(dir.path(), reserve, clock, move |dir| disk.free_bytes(dir))
     }
 
     fn measured(
@@ -124,17 +127,12 @@ impl Measured {
     }
 }
 
-/// Free bytes for the user of this process on the file system of a directory.
-pub fn free_bytes(dir: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(dir)?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
 #[cfg(test)]
 mod tests {
     use ron_kernel::ManualClock;
 
     use super::*;
+    use crate::{Disk as _, OsDisk};
 
     #[test]
     fn writes_are_refused_before_the_disk_is_full_and_go_on_by_themselves() {
@@ -167,8 +165,12 @@ mod tests {
 
     #[test]
     fn a_real_file_system_has_free_bytes() {
-        assert!(free_bytes(Path::new("/tmp")).is_ok_and(|free| free > 0));
-        assert!(free_bytes(Path::new("/no such directory")).is_err());
+        assert!(
+            OsDisk
+                .free_bytes(Path::new("/tmp"))
+                .is_ok_and(|free| free > 0)
+        );
+        assert!(OsDisk.free_bytes(Path::new("/no such directory")).is_err());
         assert_eq!(DiskRoom::unlimited().check(), Ok(()));
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! Fault model: written bytes are visible at once but durable only after `sync_data` of their file;
 //! names are durable only after `sync_dir`. A crash drops everything that is not durable, or keeps
-//! all of it, or keeps all but tears the last write. A failed sync leaves the bytes readable and
+//! all of it, or keeps all but tears the last write, or decides for each write by itself. A failed sync leaves the bytes readable and
 //! marks them clean, so that a later sync does not save them (as Linux does). The n-th changing
 //! operation can fail with EIO or ENOSPC (after a part of a write), or cut the power: from then on
-//! all operations fail until [`SimDisk::crash`]. Not modelled: bit rot, reordering between files
-//! within one crash beyond the modes.
+//! all operations fail until [`SimDisk::crash`]. A process that is killed loses nothing
+//! ([`SimDisk::kill`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +17,8 @@ use ron_kernel::RankedMutex;
 use ron_kernel::topology::LockSpec;
 
 use crate::disk::{Disk, DiskFile, DiskLock};
+use crate::memory::names_in;
+use crate::trial::Draws;
 
 static LOCK: LockSpec = LockSpec {
     name: "sim_disk",
@@ -55,6 +57,9 @@ pub enum CrashMode {
     /// Everything, but 512 bytes of the last write, from this offset on, stay zero: sectors reached
     /// the disk out of order.
     HoleInLast(usize),
+    /// Each write is lost, kept or torn by itself, and the new names of each directory are lost or kept
+    /// together, as this number draws.
+    Each(u64),
 }
 
 #[derive(Clone, Debug)]
@@ -220,33 +225,71 @@ impl State {
                     bytes[from..end].fill(0);
                 }
             }
-            CrashMode::LoseAll | CrashMode::KeepAll => {}
+            CrashMode::LoseAll | CrashMode::KeepAll | CrashMode::Each(_) => {}
         }
     }
 
     fn crash(&mut self, mode: CrashMode) {
         self.damage_last(mode);
+        let mut draws = match mode {
+            CrashMode::Each(seed) => Some(Draws::of(seed)),
+            _ => None,
+        };
+        let all = mode != CrashMode::LoseAll;
         for file in self.inodes.values_mut() {
             let pending = std::mem::take(&mut file.pending);
-            if mode != CrashMode::LoseAll {
-                for change in pending {
+            for mut change in pending {
+                let each = |draws| survives(&mut change, draws);
+                if draws.as_mut().map_or(all, each) {
                     change.apply(&mut file.durable);
                 }
             }
             file.visible = file.durable.clone();
         }
-        if mode == CrashMode::LoseAll {
-            self.names = self.durable_names.clone();
-        } else {
-            self.durable_names = self.names.clone();
+        let paths = self.names.keys().chain(self.durable_names.keys());
+        let dirs: BTreeSet<PathBuf> = paths
+            .filter_map(|path| path.parent().map(Path::to_owned))
+            .collect();
+        for dir in dirs {
+            if draws.as_mut().map_or(all, |draws| draws.below(2) == 0) {
+                self.make_durable(&dir);
+            }
         }
+        self.names = self.durable_names.clone();
+        self.forget_process();
         let live: Vec<u64> = self.names.values().copied().collect();
         self.inodes.retain(|inode, _| live.contains(inode));
+        self.last_write = None;
+        self.powered_off = false;
+    }
+
+    /// The process that used the disk is gone.
+    fn forget_process(&mut self) {
         self.locks.clear();
         self.faults.clear();
-        self.last_write = None;
         self.boot += 1;
-        self.powered_off = false;
+    }
+
+    /// Makes the names in a directory durable.
+    fn make_durable(&mut self, dir: &Path) {
+        let is_here = |path: &Path| path.parent() == Some(dir);
+        self.durable_names.retain(|path, _| !is_here(path));
+        let here = self.names.iter().filter(|(path, _)| is_here(path));
+        self.durable_names
+            .extend(here.map(|(path, inode)| (path.clone(), *inode)));
+    }
+}
+
+/// Whether a change reached the disk; a write may have in part.
+fn survives(change: &mut Change, draws: &mut Draws) -> bool {
+    match (draws.below(4), change) {
+        (0, _) => false,
+        (1, Change::Write { bytes, .. }) => {
+            let kept = draws.below(bytes.len() as u64 + 1);
+            bytes.truncate(kept as usize);
+            true
+        }
+        _ => true,
     }
 }
 
@@ -283,10 +326,21 @@ impl SimDisk {
         state.faults.push(Fault { at, kind });
     }
 
+    /// Whether the power was cut and the machine not restarted yet.
+    pub fn is_off(&self) -> bool {
+        self.0.lock().powered_off
+    }
+
     /// Restarts the machine: changes that were not durable are lost or kept as `mode` says, planned
     /// faults are cleared, files that were open before fail, locks are free.
     pub fn crash(&self, mode: CrashMode) {
         self.0.lock().crash(mode);
+    }
+
+    /// The process is killed, and the machine stays: files that were open fail, locks are free, planned faults are cleared,
+    /// and nothing is lost that a crash does not lose later.
+    pub fn kill(&self) {
+        self.0.lock().forget_process();
     }
 
     /// A separate disk with the same files and pending changes, to try one crash in several modes.
@@ -374,10 +428,7 @@ impl Disk for SimDisk {
         if state.powered_off {
             return Err(power_is_off());
         }
-        let here = state.names.keys().filter(|p| p.parent() == Some(dir));
-        Ok(here
-            .filter_map(|p| Some(p.file_name()?.to_str()?.to_owned()))
-            .collect())
+        Ok(names_in(dir, state.names.keys()))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
@@ -442,17 +493,7 @@ impl Disk for SimDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
         state.step_whole()?;
-        let state = &mut *state;
-        state
-            .durable_names
-            .retain(|path, _| path.parent() != Some(dir));
-        let here = state
-            .names
-            .iter()
-            .filter(|(path, _)| path.parent() == Some(dir));
-        state
-            .durable_names
-            .extend(here.map(|(path, inode)| (path.clone(), *inode)));
+        state.make_durable(dir);
         Ok(())
     }
 

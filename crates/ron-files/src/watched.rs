@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use ron_kernel::DiskWatches;
 
-use crate::disk::{Disk, DiskFile, DiskLock};
+use crate::disk::{Disk, DiskFile, DiskLock, SharedDisk};
 
 /// Another disk, with a watch over every call to it and to its files.
 #[derive(Debug)]
 pub struct WatchedDisk {
-    disk: Arc<dyn Disk>,
+    disk: SharedDisk,
     watches: DiskWatches,
     flushes: bool,
 }
 
 impl WatchedDisk {
     /// Calls that hang appear under the name of `watches`.
-    pub fn new(disk: Arc<dyn Disk>, watches: DiskWatches) -> Self {
+    pub fn new(disk: SharedDisk, watches: DiskWatches) -> Self {
         Self {
             disk,
             watches,
@@ -55,6 +55,10 @@ impl Disk for WatchedDisk {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         self.watches.call(|| self.disk.list(dir))
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        self.watches.call(|| self.disk.exists(path))
     }
 
     fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
@@ -95,6 +99,18 @@ impl Disk for WatchedDisk {
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
         self.watches.call(|| self.disk.lock(path))
+    }
+
+    fn tighten(&self, dir: &Path) -> io::Result<Option<u32>> {
+        self.watches.call(|| self.disk.tighten(dir))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.watches.call(|| self.disk.free_bytes(dir))
+    }
+
+    fn os_path<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        self.disk.os_path(path)
     }
 }
 

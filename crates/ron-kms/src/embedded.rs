@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::OsDisk;
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
     Deadline, GuardedClock, KernelMetrics, OsRandom, Registry, ReplyWaiter, Supervisor, WaitError,
@@ -64,12 +65,14 @@ impl Custody {
         let settings = Settings::from_config(config)?;
         let witness = WitnessSettings::load(config, &settings.keys.witness)
             .map_err(|problem| vec![problem])?;
-        let dir = DataDir::open(config)?;
+        let dir = DataDir::open(config, Arc::new(OsDisk))?;
         let clock = GuardedClock::shared(config.chassis().clock_gap_max);
         let registry = Registry::new(TOPOLOGY.service);
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
-        let room = config.chassis().disk_room(&clock);
+        let room = config
+            .chassis()
+            .disk_room(dir.as_ref().map(DataDir::dir), &clock);
         let ready = ReadyBoard::new(&registry).with_room(room.clone());
         let parts = EngineParts {
             sup: sup.clone(),

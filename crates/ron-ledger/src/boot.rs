@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, MemoryDisk, OsDisk};
+use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::{Timestamp, scope};
 use ron_service::lag::{Follower, FollowerLag};
@@ -62,7 +62,7 @@ impl Service for RonLedger {
             engine,
             signer,
             checkpointer,
-        } = open(&chassis, &settings, data_dir.as_deref())?;
+        } = open(&chassis, &settings, data_dir.as_ref())?;
         let metrics = Metrics::new(&chassis.registry);
         let reader = engine.shared().reader().clone();
         let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
@@ -88,7 +88,7 @@ impl Service for RonLedger {
         let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
         let wanted = data_dir
             .filter(|_| settings.projection)
-            .map(|d| d.join("projection.sqlite"));
+            .and_then(|dir| dir.os_path("projection.sqlite"));
         let (history, lag) = spawn_projection(&chassis, &ledger, wanted, notifications.project);
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
@@ -121,16 +121,17 @@ struct Opened {
     checkpointer: Checkpointer,
 }
 
-fn open(chassis: &Chassis, settings: &Settings, home: Option<&Path>) -> Result<Opened, StartError> {
+fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Opened, StartError> {
     let mut options = EngineOptions::new(settings.origin.0.clone());
     options.random = chassis.random.clone();
     options.snapshot_every = settings.snapshot_every;
     options.limits = settings.limits();
-    let (disk, dir, signer): (Arc<dyn Disk>, PathBuf, _) = match home {
+    let (disk, dir, signer): (SharedDisk, PathBuf, _) = match home {
         Some(dir) => {
-            let fresh = !dir.join("log/log.meta").exists();
+            let fresh = !dir.exists("log/log.meta").map_err(StartError::failed)?;
             let signer = note_key::load_or_make(dir, &settings.origin.0, &*chassis.random, fresh);
-            (Arc::new(OsDisk), dir.to_owned(), signer)
+            // The writer and its snapshots have watches of their own.
+            (chassis.disk.clone(), dir.path().to_owned(), signer)
         }
         None => (
             Arc::new(MemoryDisk::new()),

@@ -1,10 +1,10 @@
 //! How every service is started: settings, data directory, authorizer and its reload are set up
 //! here, once; the service adds what it is about.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ron_auth::{AuthConfig, RonAuthorizer};
+use ron_files::Dir;
 use ron_kernel::Topology;
 
 use crate::chassis::{Chassis, Parts, Running};
@@ -37,9 +37,9 @@ pub struct Boot<S> {
     pub chassis: Chassis,
     /// The authorizer of both ports, unless the service replaces [`Chassis::authorizer`].
     pub auth: Arc<RonAuthorizer>,
-    /// The locked data directory; `None` in amnesia mode. It is unlocked after the last thread has
-    /// ended and all drain hooks have run.
-    pub data_dir: Option<PathBuf>,
+    /// The locked data directory; `None` in amnesia mode. Its calls are watched as `files`; what has a watch of its
+    /// own uses [`Chassis::disk`]. It is unlocked after the last thread has ended and all drain hooks have run.
+    pub data_dir: Option<Dir>,
 }
 
 /// Starts a service on the sockets of `parts`. Returns once its ports answer.
@@ -49,12 +49,12 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
     config.check_writers()?;
     let settings = S::Settings::from_config(&config)?;
     let data = if S::NEEDS_DATA_DIR || config.chassis().data_dir.is_some() {
-        DataDir::open(&config)?
+        DataDir::open(&config, parts.disk.clone())?
     } else {
         None
     };
-    let data_dir = data.as_ref().map(|dir| dir.path().to_owned());
     let mut chassis = Chassis::new(S::TOPOLOGY, threads, &config, &parts, data)?;
+    let data_dir = chassis.files.clone();
     let mut auth = AuthConfig::clone(config.auth());
     auth.enforced_caveats = S::ENFORCED_CAVEATS
         .iter()
@@ -65,7 +65,7 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
         &chassis.registry,
         chassis.clock.clone(),
         chassis.peers.clone(),
-        data_dir.as_deref(),
+        data_dir.clone(),
     )
     // A record of the issuer's notes that cannot be used stays so: a service manager must not restart for it.
     .map_err(StartError::config_text)?;

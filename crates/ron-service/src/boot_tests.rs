@@ -98,7 +98,7 @@ fn a_failed_start_leaves_no_thread_no_listener_and_no_lock() {
             std::thread::yield_now();
         }
         assert!(std::net::TcpStream::connect(health).is_err());
-        drop(DataDir::at(&dir).expect("the directory is not locked"));
+        drop(DataDir::at(Dir::os(&dir)).expect("the directory is not locked"));
         why
     };
     let why = fails("batch", "1");
@@ -171,4 +171,48 @@ fn a_reload_checks_the_settings_then_runs_the_services_hooks_and_changes_the_aut
         (HOOKS.load(Ordering::SeqCst), region().as_deref()),
         (2, Some("new"))
     );
+}
+
+static FILES_TOPOLOGY: Topology = crate::topology! {
+    service: "svc-boot", prefix: "files", threads: [], queues: [], locks: [],
+};
+
+/// Accepts a policy at its start.
+struct Accepting;
+
+impl Service for Accepting {
+    type Settings = Sample;
+    const TABLE: &'static Table = &TABLE;
+    const TOPOLOGY: &'static Topology = &FILES_TOPOLOGY;
+
+    fn start(boot: Boot<Sample>) -> Result<Running, StartError> {
+        let policy = crate::kept_policy::tests::wallet_policy(1);
+        let kept = crate::kept_policy::KeptPolicy::new(boot.data_dir);
+        kept.write(&policy).map_err(StartError::failed)?;
+        boot.chassis.serve(Router::new(info()))
+    }
+}
+
+#[test]
+fn small_files_are_on_the_disk_of_the_parts_and_watched() {
+    let clock = ron_kernel::ManualClock::at(1_800_000_000_000);
+    let passes = clock.clone();
+    let disk = ron_files::trial::Hooked::new(move |name: &std::path::Path| {
+        if name.ends_with("wallet.accepted") {
+            passes.advance(ron_kernel::HANGS_AFTER + std::time::Duration::from_millis(1));
+        }
+    });
+    let disk = Arc::new(disk);
+    let mut parts = Parts::ephemeral("svc-boot").unwrap();
+    parts.clock = clock;
+    parts.disk = disk.clone();
+    let registry = parts.registry.clone();
+    let config = Config::from_pairs(&TABLE, &[("data_dir", "/nowhere/at/all")]).unwrap();
+    let running = start::<Accepting>(config, parts).unwrap();
+    let counted = "svc_boot_io_timeouts_total{op=\"files\"} 1";
+    assert!(registry.render().contains(counted), "{}", registry.render());
+    let dir = Dir::new(disk, "/nowhere/at/all");
+    assert!(dir.exists("wallet.accepted").unwrap());
+    drop(running);
+    assert!(!std::path::Path::new("/nowhere").exists());
 }

@@ -1,27 +1,27 @@
 //! The data directory: created with mode 0700, used by one process at a time. One that other users
 //! could write to was refused before ([`Config::check_writers`]).
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use ron_files::{Dir, DiskLock, SharedDisk};
 
 use crate::config::{ChassisSettings, Config};
 use crate::error::StartError;
 
+/// Name of the file that is locked; it says by which process.
+const LOCK: &str = "LOCK";
+
 /// A locked data directory; the lock is held until this is dropped.
 #[derive(Debug)]
 pub struct DataDir {
-    path: PathBuf,
-    _lock: File,
+    dir: Dir,
+    _lock: Box<dyn DiskLock>,
 }
 
 impl DataDir {
-    /// The directory of `data_dir`; `None` with `amnesia = true`, when nothing may be written.
-    pub fn open(config: &Config) -> Result<Option<Self>, StartError> {
+    /// The directory of `data_dir` on this disk; `None` with `amnesia = true`, when nothing may be written.
+    pub fn open(config: &Config, disk: SharedDisk) -> Result<Option<Self>, StartError> {
         let settings = config.chassis();
         if settings.amnesia {
             return Ok(None);
@@ -33,96 +33,66 @@ impl DataDir {
                 config.problem(ChassisSettings::data_dir, why),
             ]));
         };
-        Self::at(path).map(Some)
+        Self::at(Dir::new(disk, path)).map(Some)
     }
 
     /// Creates the directory if needed and locks it.
-    pub fn at(path: &Path) -> Result<Self, StartError> {
-        let shown = path.display();
-        let fail = |error: &std::io::Error| {
+    pub fn at(dir: Dir) -> Result<Self, StartError> {
+        let shown = dir.path().display();
+        let fail = |error: io::Error| {
             StartError::io(
                 format!("data directory {shown} cannot be used: {error}"),
-                hint(error),
+                hint(&error),
             )
         };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(|e| fail(&e))?;
-        let meta = std::fs::metadata(path).map_err(|e| fail(&e))?;
-        if !meta.is_dir() {
+        dir.create().map_err(fail)?;
+        // Other users could read the content; restricting the mode is what every operator would do
+        // next.
+        let wider = dir.disk().tighten(dir.path()).map_err(|e| match e.kind() {
+            io::ErrorKind::PermissionDenied => StartError::io(
+                format!("data directory {shown} is open to others and cannot be closed: {e}"),
+                format!("run: chmod 700 {shown}, or use a directory of this user"),
+            ),
+            _ => fail(e),
+        })?;
+        if let Some(mode) = wider {
+            let mode = format!("{mode:04o}");
+            tracing::warn!(event = "data_dir_tightened", mode);
+        }
+        let Some(lock) = dir.disk().lock(&dir.file(LOCK)).map_err(fail)? else {
             return Err(StartError::io(
-                format!("data_dir {shown} is not a directory"),
-                "name a directory",
+                format!("data directory {shown} is in use by {}", holder(&dir)),
+                "stop that process, or give this one another data_dir",
             ));
-        }
-        if meta.mode() & 0o077 != 0 {
-            // Other users could read the content; restricting the mode is what every operator would
-            // do next.
-            std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(|e| {
-                StartError::io(
-                    format!("data directory {shown} is open to others and cannot be closed: {e}"),
-                    format!("run: chmod 700 {shown}, or use a directory of this user"),
-                )
-            })?;
-            tracing::warn!(
-                event = "data_dir_tightened",
-                mode = format!("{:04o}", meta.mode() & 0o7777)
-            );
-        }
-        let lock = lock(path, &fail)?;
-        Ok(Self {
-            path: path.to_owned(),
-            _lock: lock,
-        })
+        };
+        note_holder(&dir).map_err(fail)?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    pub const fn dir(&self) -> &Dir {
+        &self.dir
     }
 
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// A path inside the directory.
-    pub fn join(&self, name: &str) -> PathBuf {
-        self.path.join(name)
+        self.dir.path()
     }
 }
 
-fn lock(path: &Path, fail: &dyn Fn(&std::io::Error) -> StartError) -> Result<File, StartError> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path.join("LOCK"))
-        .map_err(|e| fail(&e))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let mut holder = String::new();
-            let _ = (&file).take(32).read_to_string(&mut holder);
-            let holder = match holder.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            return Err(StartError::io(
-                format!("data directory {} is in use by {holder}", path.display()),
-                "stop that process, or give this one another data_dir",
-            ));
-        }
-        Err(error) => return Err(fail(&error.into())),
+/// The process that holds the lock, as far as is known.
+fn holder(dir: &Dir) -> String {
+    let noted = dir.read_small(LOCK, 32).ok().flatten().unwrap_or_default();
+    match String::from_utf8_lossy(&noted).trim() {
+        "" => "another process".to_owned(),
+        pid => format!("process {pid}"),
     }
-    // Only for the message above; the kernel holds the lock itself and releases it when the process
-    // ends.
-    let note = || -> std::io::Result<()> {
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())
-    };
-    let mut note = note;
-    note().map_err(|e| fail(&e))?;
-    Ok(file)
+}
+
+/// Only for [`holder`]: the kernel holds the lock itself, for the handle that took it, and releases
+/// it when the process ends.
+fn note_holder(dir: &Dir) -> io::Result<()> {
+    let file = dir.disk().open_or_create(&dir.file(LOCK))?;
+    file.set_len(0)?;
+    file.write_at(0, format!("{}\n", std::process::id()).as_bytes())
 }
 
 fn hint(error: &std::io::Error) -> String {
@@ -141,15 +111,21 @@ fn hint(error: &std::io::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::sync::Arc;
+
+    use ron_files::{MemoryDisk, SimDisk};
+
     use super::*;
 
     #[test]
     fn a_directory_is_made_private_and_serves_one() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("a/b");
-        let first = DataDir::at(&path).expect("a fresh directory");
+        let first = DataDir::at(Dir::os(&path)).expect("a fresh directory");
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
-        let second = DataDir::at(&path)
+        let second = DataDir::at(Dir::os(&path))
             .expect_err("one process at a time")
             .to_string();
         assert!(
@@ -159,7 +135,7 @@ mod tests {
         );
         drop(first);
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        let again = DataDir::at(&path).expect("the lock went with its holder");
+        let again = DataDir::at(Dir::os(&path)).expect("the lock went with its holder");
         assert_eq!(
             std::fs::metadata(again.path()).unwrap().mode() & 0o777,
             0o700
@@ -167,13 +143,27 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_of_another_disk_serves_one() {
+        let disks: [SharedDisk; 2] = [Arc::new(MemoryDisk::new()), Arc::new(SimDisk::new())];
+        for disk in disks {
+            let dir = Dir::new(disk, "/nowhere/at/all");
+            let first = DataDir::at(dir.clone()).expect("a fresh directory");
+            let second = DataDir::at(dir.clone()).expect_err("one at a time");
+            assert!(second.to_string().contains("in use by process"), "{second}");
+            drop(first);
+            DataDir::at(dir).expect("the lock went with its holder");
+        }
+        assert!(!Path::new("/nowhere").exists());
+    }
+
+    #[test]
     fn a_file_in_its_place_is_named() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("file");
         std::fs::write(&path, "x").unwrap();
-        let error = DataDir::at(&path).expect_err("a file").to_string();
+        let error = DataDir::at(Dir::os(&path)).expect_err("a file").to_string();
         assert!(error.contains("file"), "{error}");
-        let error = DataDir::at(Path::new("/proc/ron-no-such"))
+        let error = DataDir::at(Dir::os("/proc/ron-no-such"))
             .expect_err("not writable")
             .to_string();
         assert!(error.contains("/proc/ron-no-such"), "{error}");

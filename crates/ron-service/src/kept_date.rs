@@ -1,10 +1,9 @@
 //! The newest date that a service has believed, in its data directory: the next start does not believe
 //! an earlier one, nor one that is too long after it.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ron_files::{OsDisk, read_small, write_atomic};
+use ron_files::Dir;
 use ron_kernel::{SharedClock, ThreadCtx, ticker::Ticker};
 
 use crate::error::StartError;
@@ -21,30 +20,27 @@ pub const DATE_KEPT_EVERY: Duration = Duration::from_mins(10);
 /// Keeps the date of a clock.
 #[derive(Debug)]
 pub(crate) struct KeptDate {
-    dir: PathBuf,
+    dir: Dir,
     clock: SharedClock,
 }
 
 impl KeptDate {
     /// Tells the clock the date that an earlier run has kept, if any did.
-    pub fn resume(dir: &Path, clock: SharedClock) -> Result<Self, StartError> {
-        let path = dir.join(NAME);
+    pub fn resume(dir: Dir, clock: SharedClock) -> Result<Self, StartError> {
+        let path = dir.file(NAME);
         let refuse = |why: String| {
             let hint = "it holds the newest date that the service has believed: restore it, or remove it and the machine's \
                         date is believed as it is";
             StartError::io(format!("{} {why}", path.display()), hint)
         };
-        let bytes = read_small(&OsDisk, &path, BYTES_MAX);
+        let bytes = dir.read_small(NAME, BYTES_MAX);
         let bytes = bytes.map_err(|e| refuse(format!("cannot be read: {e}")))?;
         if let Some(bytes) = bytes {
             let newest = parse(&bytes)
                 .ok_or_else(|| refuse("is damaged, or of a newer version".to_owned()))?;
             clock.resume_after(newest);
         }
-        Ok(Self {
-            dir: dir.to_owned(),
-            clock,
-        })
+        Ok(Self { dir, clock })
     }
 
     /// The thread's body.
@@ -63,7 +59,7 @@ impl KeptDate {
         }
         let text = format!("{FORMAT} {}", self.clock.unix_ms());
         let bytes = with_sum(text.as_bytes());
-        if let Err(e) = write_atomic(&OsDisk, &self.dir, NAME, &bytes) {
+        if let Err(e) = self.dir.write(NAME, &bytes) {
             tracing::warn!(event = "date_not_kept", error = %e);
         }
     }
@@ -84,12 +80,12 @@ mod tests {
     fn a_kept_date_is_read_again_and_damage_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let clock = ManualClock::at(1_800_000_000_000);
-        let kept = KeptDate::resume(dir.path(), clock.clone()).unwrap();
+        let kept = KeptDate::resume(Dir::os(dir.path()), clock.clone()).unwrap();
         kept.write();
         let path = dir.path().join(NAME);
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(parse(&bytes), Some(clock.unix_ms()));
-        KeptDate::resume(dir.path(), clock.clone()).unwrap();
+        KeptDate::resume(Dir::os(dir.path()), clock.clone()).unwrap();
         let flipped = (0..bytes.len()).map(|at| {
             let mut flipped = bytes.clone();
             flipped[at] ^= 1;
@@ -99,7 +95,7 @@ mod tests {
         let newer = with_sum(b"ron-kept-date/v3 1");
         for damaged in flipped.chain(cut).chain([newer]) {
             std::fs::write(&path, damaged).unwrap();
-            let refused = KeptDate::resume(dir.path(), clock.clone()).unwrap_err();
+            let refused = KeptDate::resume(Dir::os(dir.path()), clock.clone()).unwrap_err();
             assert!(refused.to_string().contains("damaged"), "{refused}");
         }
     }

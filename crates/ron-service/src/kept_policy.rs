@@ -3,9 +3,8 @@
 
 use std::io;
 use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
 
-use ron_files::{OsDisk, read_small, write_atomic};
+use ron_files::Dir;
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::wallet::WalletPolicy;
 use serde::de::DeserializeOwned;
@@ -47,7 +46,7 @@ impl Versioned for IssuerPolicy {
 /// The file with the last accepted policy; none in amnesia mode.
 #[derive(Clone, Debug)]
 pub struct KeptPolicy<T> {
-    place: Option<(PathBuf, String)>,
+    place: Option<(Dir, String)>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -69,16 +68,16 @@ pub struct Started<T> {
 }
 
 impl<T: Versioned> KeptPolicy<T> {
-    pub fn new(data_dir: Option<&Path>) -> Self {
+    pub fn new(data_dir: Option<Dir>) -> Self {
         let name = format!("{}.accepted", T::KIND);
         Self {
-            place: data_dir.map(|dir| (dir.to_owned(), name)),
+            place: data_dir.map(|dir| (dir, name)),
             of: PhantomData,
         }
     }
 
     fn refuse(&self, why: impl Into<String>) -> PolicyError {
-        let path = self.place.as_ref().map(|(dir, name)| dir.join(name));
+        let path = self.place.as_ref().map(|(dir, name)| dir.file(name));
         PolicyError {
             file: path.unwrap_or_default().display().to_string(),
             why: why.into(),
@@ -98,7 +97,8 @@ impl<T: Versioned> KeptPolicy<T> {
         let Some((dir, name)) = &self.place else {
             return Ok(none);
         };
-        let bytes = read_small(&OsDisk, &dir.join(name), 2 * POLICY_BYTES_MAX)
+        let bytes = dir
+            .read_small(name, 2 * POLICY_BYTES_MAX)
             .map_err(|e| self.refuse(format!("cannot be read: {e}")))?;
         let Some(bytes) = bytes else { return Ok(none) };
         let damaged = || {
@@ -127,7 +127,7 @@ impl<T: Versioned> KeptPolicy<T> {
         let sig = signature_bytes(&policy.sig).map_err(|e| self.refuse(e))?;
         let head = format!("{FORMAT} {}\n", policy.policy.version());
         let bytes = with_sum(&[head.as_bytes(), &sig, &policy.bytes].concat());
-        write_atomic(&OsDisk, dir, name, &bytes)
+        dir.write(name, &bytes)
             .map_err(|e: io::Error| self.refuse(format!("cannot be written: {e}")))
     }
 
@@ -193,7 +193,7 @@ fn split_line(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use ron_crypto::sign::Ed25519Key;
     use ron_proto::b64;
     use ron_proto::policy::{PolicySig, policy_message};
@@ -214,6 +214,11 @@ mod tests {
         check("wallet", bytes.as_bytes(), &sig, &ring(key)).unwrap()
     }
 
+    /// A signed policy of this version.
+    pub(crate) fn wallet_policy(version: u64) -> SignedPolicy<WalletPolicy> {
+        signed(&Ed25519Key::from_seed(&[7; 32]), version, "a")
+    }
+
     fn ring(key: &Ed25519Key) -> KeyRing {
         KeyRing::new(vec![PinnedKey::new(Some("test".into()), key.public())])
     }
@@ -222,7 +227,7 @@ mod tests {
     fn a_service_starts_on_the_newest_policy_that_it_ever_accepted() {
         let key = Ed25519Key::from_seed(&[7; 32]);
         let dir = tempfile::tempdir().unwrap();
-        let kept = KeptPolicy::<WalletPolicy>::new(Some(dir.path()));
+        let kept = KeptPolicy::<WalletPolicy>::new(Some(Dir::os(dir.path())));
         let start = |found: Result<_, PolicyError>| {
             kept.start(found, &ring(&key))
                 .map(|got| (got.policy.policy.version, got.refused.map(|e| e.why)))
@@ -255,7 +260,7 @@ mod tests {
     fn a_damaged_file_is_refused_by_name() {
         let key = Ed25519Key::from_seed(&[7; 32]);
         let dir = tempfile::tempdir().unwrap();
-        let kept = KeptPolicy::<WalletPolicy>::new(Some(dir.path()));
+        let kept = KeptPolicy::<WalletPolicy>::new(Some(Dir::os(dir.path())));
         kept.write(&signed(&key, 3, "a")).unwrap();
         let path = dir.path().join("wallet.accepted");
         let good = std::fs::read(&path).unwrap();

@@ -2,8 +2,9 @@
 //! certificates.
 
 use std::fs::{read_dir, read_to_string};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use ron_files::Dir;
 use ron_kernel::{ClosedGauge, Registry, SharedClock};
 
 use crate::config::ChassisSettings;
@@ -14,7 +15,11 @@ const USER_HZ: f64 = 100.0;
 
 /// Registers the values that are read at each scrape, and exports the expiry of the certificates,
 /// which is read again at each reload.
-pub(crate) fn export(registry: &Registry, settings: &ChassisSettings) -> Certificates {
+pub(crate) fn export(
+    registry: &Registry,
+    settings: &ChassisSettings,
+    data_dir: Option<Dir>,
+) -> Certificates {
     process(registry);
     registry.gauge_fn(
         "build_info",
@@ -22,7 +27,7 @@ pub(crate) fn export(registry: &Registry, settings: &ChassisSettings) -> Certifi
         &[("version", env!("CARGO_PKG_VERSION"))],
         || 1,
     );
-    if let Some(dir) = settings.durable_dir().map(Path::to_owned) {
+    if let Some(dir) = data_dir {
         registry.gauge_fn(
             "disk_free_bytes",
             "Free bytes for the service on the file system of a directory.",
@@ -154,8 +159,8 @@ fn max_fds() -> Option<f64> {
 }
 
 /// Space for an unprivileged user; the reserve that file systems keep for root is not counted.
-fn free(dir: &Path) -> Option<i64> {
-    i64::try_from(ron_files::free_bytes(dir).ok()?).ok()
+fn free(dir: &Dir) -> Option<i64> {
+    i64::try_from(dir.disk().free_bytes(dir.path()).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -170,7 +175,7 @@ mod tests {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         let start = start_seconds().unwrap();
         assert!(start > 1e9 && start <= now.as_secs_f64() + 1.0, "{start}");
-        assert!(free(Path::new("/")).is_some());
-        assert_eq!(free(Path::new("/no/such/directory")), None);
+        assert!(free(&Dir::os("/")).is_some());
+        assert_eq!(free(&Dir::os("/no/such/directory")), None);
     }
 }

@@ -58,7 +58,7 @@ impl Service for SvcAdmin {
                 "every caller that reaches this address may view the console; actions are off"
             );
         }
-        let path = data_dir.map(|dir| dir.join("admin.db"));
+        let path = data_dir.map(|dir| dir.file("admin.db"));
         let (audit, lines, seen) =
             Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
                 .map_err(StartError::failed)?;

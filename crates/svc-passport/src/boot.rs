@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
-use ron_files::{Disk, MemoryDisk, OsDisk, WatchedDisk};
+use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
@@ -43,9 +43,9 @@ const PEERS_MAX: usize = 4096;
 struct Core {
     settings: Settings,
     /// `None` with amnesia on.
-    data_dir: Option<PathBuf>,
+    data_dir: Option<Dir>,
     /// The disk of the files that threads write beside the store.
-    disk: Arc<dyn Disk>,
+    disk: SharedDisk,
     /// Base of published URLs.
     public_url: String,
     metrics: Metrics,
@@ -77,7 +77,7 @@ impl Service for SvcPassport {
             auth,
             data_dir,
         } = boot;
-        let opened = open_register(&settings, data_dir.as_deref(), &chassis)?;
+        let opened = open_register(&settings, data_dir.as_ref(), &chassis)?;
         let assertions_used = opened.register.store().assertions();
         let used = assertions_used.map_err(StartError::failed)?;
         let host = LogHost {
@@ -177,13 +177,6 @@ fn issuer_threads(settings: &Settings, chassis: &Chassis) -> usize {
     chassis.sup.pool_size(settings.keys.workers, 8)
 }
 
-/// The disk under the issuer threads and the publisher, whose calls to it are watched.
-fn watched(settings: &Settings, chassis: &Chassis) -> Arc<dyn Disk> {
-    let threads = issuer_threads(settings, chassis) + 1;
-    let watches = chassis.sup.watch_disks("files", threads);
-    Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches))
-}
-
 /// The register of revocations as it was found.
 struct Opened {
     register: Register,
@@ -194,17 +187,19 @@ struct Opened {
 /// Opens database and log, in memory with amnesia on.
 fn open_register(
     settings: &Settings,
-    data_dir: Option<&Path>,
+    data_dir: Option<&Dir>,
     chassis: &Chassis,
 ) -> Result<Opened, StartError> {
     let origin = revocation_log::origin(&settings.issuer);
-    let disk: Arc<dyn Disk>;
+    let disk: SharedDisk;
     let (store, signer, dir, known);
     if let Some(home) = data_dir {
-        disk = Arc::new(OsDisk);
-        dir = home.join(LOG_DIR);
-        store = RevocationStore::open(&home.join("passport.db"));
-        let fresh = !dir.join("log.meta").exists();
+        // The register has a watch of its own.
+        disk = chassis.disk.clone();
+        dir = home.file(LOG_DIR);
+        store = RevocationStore::open(&home.file("passport.db"));
+        let log = home.join(LOG_DIR);
+        let fresh = !log.exists("log.meta").map_err(StartError::failed)?;
         signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
         // This service follows its own feed, too, and remembers the newest head.
         let seen = read_seen(home).map_err(StartError::failed)?;
@@ -253,14 +248,14 @@ type Queues = (
 impl Core {
     fn new(
         settings: Settings,
-        data_dir: Option<PathBuf>,
+        data_dir: Option<Dir>,
         chassis: &Chassis,
         opened: &Opened,
         revoke: Sender<RevokeEvent>,
     ) -> Result<Self, StartError> {
         // Beside the store, or in memory with amnesia on.
-        let (disk, home): (Arc<dyn Disk>, _) = match &data_dir {
-            Some(dir) => (watched(&settings, chassis), dir.as_path()),
+        let (disk, home): (SharedDisk, _) = match &data_dir {
+            Some(dir) => (dir.disk().clone(), dir.path()),
             None => (Arc::new(MemoryDisk::new()), Path::new("/")),
         };
         let holders = Holders::open(disk.clone(), home.join("holders"));
@@ -340,7 +335,7 @@ impl Core {
             policy: self.policy.clone(),
             view: self.view.clone(),
             revoke: self.revoke.clone(),
-            kept: KeptPolicy::new(self.data_dir.as_deref()),
+            kept: KeptPolicy::new(self.data_dir.clone()),
             kms: self.kms.clone(),
             kms_timeout: self.settings.keys.kms_timeout,
             ready: chassis.ready.clone(),
@@ -379,7 +374,7 @@ impl Core {
             keys: keys.clone(),
             note_keys: self.settings.note_keys.clone(),
             disk: self.disk.clone(),
-            note_file: self.data_dir.as_ref().map(|dir| dir.join("policy.note")),
+            note_file: self.data_dir.as_ref().map(|dir| dir.file("policy.note")),
             urls: (self.settings.issuer.clone(), self.public_url.clone()),
             view: self.view.clone(),
             log_key: self.log_key.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_files::{DiskRoom, OsDisk, WatchedDisk};
+use ron_files::{Dir, DiskRoom, OsDisk, WatchedDisk};
 use ron_kernel::{
     DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
     Topology, queue,
@@ -64,7 +64,7 @@ impl Service for SvcRewarder {
             data_dir,
             ..
         } = boot;
-        let home = Home::open(data_dir, &*chassis.random)?;
+        let home = Home::open(data_dir.as_ref().map(Dir::path), &*chassis.random)?;
         let disk = chassis.sup.watch_disk("store");
         let db = home.root().join("rewarder.db");
         let store = Store::open(&db, MIGRATIONS).map_err(StartError::failed)?;

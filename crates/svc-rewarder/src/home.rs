@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use ron_files::Dir;
 use ron_kernel::Random;
 use ron_service::{DataDir, StartError};
 
@@ -20,7 +21,7 @@ pub struct Home {
 
 impl Home {
     /// The configured directory, which the chassis has locked, or one in memory with amnesia on.
-    pub fn open(data_dir: Option<PathBuf>, random: &dyn Random) -> Result<Self, StartError> {
+    pub fn open(data_dir: Option<&Path>, random: &dyn Random) -> Result<Self, StartError> {
         let Some(root) = data_dir else {
             let lock = in_memory(random)?;
             return Ok(Self {
@@ -29,7 +30,7 @@ impl Home {
             });
         };
         Ok(Self {
-            root,
+            root: root.to_owned(),
             volatile: None,
         })
     }
@@ -60,7 +61,7 @@ fn in_memory(random: &dyn Random) -> Result<DataDir, StartError> {
     remove_stale_dirs(ram);
     let mut tag = [0; 8];
     random.fill(&mut tag);
-    DataDir::at(&ram.join(format!("{RAM_NAME}{}", hex::encode(tag))))
+    DataDir::at(Dir::os(ram.join(format!("{RAM_NAME}{}", hex::encode(tag)))))
 }
 
 /// Removes the directories of killed services that ran with amnesia on: their locks ended with
@@ -80,7 +81,7 @@ fn remove_stale_dirs(ram: &Path) {
         if !ours || !entry.path().join("LOCK").is_file() {
             continue;
         }
-        let Ok(_dead) = DataDir::at(&entry.path()) else {
+        let Ok(_dead) = DataDir::at(Dir::os(entry.path())) else {
             continue; // its service still runs
         };
         if let Err(error) = std::fs::remove_dir_all(entry.path()) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, DiskFile};
+use ron_files::{Dir, DiskFile};
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::ledger::{EntryKey, PrincipalName, RequestKey};
 use ron_proto::{Tenant, Timestamp};
@@ -74,13 +74,8 @@ impl Audit {
 
 /// The thread's body: ends when shut down and the queue is empty. Without a directory lines are
 /// discarded; a failed write is counted in `errors`.
-pub fn run(
-    ctx: &ThreadCtx,
-    lines: &Receiver<Line>,
-    dir: Option<(Arc<dyn Disk>, PathBuf)>,
-    errors: &Counter,
-) {
-    let mut out = dir.map(|(disk, dir)| Stream::new(disk, dir));
+pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<Dir>, errors: &Counter) {
+    let mut out = dir.map(Stream::new);
     let mut some = Vec::new();
     loop {
         match lines.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
@@ -110,25 +105,20 @@ pub fn run(
 /// Files `operations.jsonl`, `.1`, `.2` ...; the newest has no number.
 #[derive(Debug)]
 struct Stream {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    dir: Dir,
     /// The newest file and its length; opened with the first line.
     file: Option<(Arc<dyn DiskFile>, u64)>,
 }
 
 impl Stream {
-    const fn new(disk: Arc<dyn Disk>, dir: PathBuf) -> Self {
-        Self {
-            disk,
-            dir,
-            file: None,
-        }
+    const fn new(dir: Dir) -> Self {
+        Self { dir, file: None }
     }
 
     fn path(&self, n: u32) -> PathBuf {
         match n {
-            0 => self.dir.join("operations.jsonl"),
-            n => self.dir.join(format!("operations.jsonl.{n}")),
+            0 => self.dir.file("operations.jsonl"),
+            n => self.dir.file(&format!("operations.jsonl.{n}")),
         }
     }
 
@@ -149,14 +139,15 @@ impl Stream {
         if self.file.as_ref().is_some_and(|(_, n)| *n >= FILE_BYTES) {
             self.file = None;
             for n in (0..FILES - 1).rev() {
-                if self.path(n).exists() {
-                    self.disk.rename(&self.path(n), &self.path(n + 1))?;
+                let disk = self.dir.disk();
+                if disk.exists(&self.path(n))? {
+                    disk.rename(&self.path(n), &self.path(n + 1))?;
                 }
             }
         }
         if self.file.is_none() {
-            self.disk.create_dir_all(&self.dir)?;
-            let file = self.disk.open_or_create(&self.path(0))?;
+            self.dir.create()?;
+            let file = self.dir.disk().open_or_create(&self.path(0))?;
             let len = file.len()?;
             self.file = Some((file, len));
         }
@@ -170,14 +161,12 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use ron_files::OsDisk;
-
     use super::*;
 
     #[test]
     fn files_are_turned_over_and_the_oldest_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let mut out = Stream::new(Arc::new(OsDisk), dir.path().to_owned());
+        let mut out = Stream::new(Dir::os(dir.path()));
         let line = Line {
             ts: Timestamp(0),
             tenant: "t".parse().unwrap(),

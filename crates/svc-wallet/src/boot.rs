@@ -1,12 +1,11 @@
 //! Composition of the service: policy, threads, queues, routes.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
-use ron_files::{Disk, DiskRoom, OsDisk, WatchedDisk};
+use ron_files::{Dir, DiskRoom};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
@@ -49,8 +48,6 @@ const WEBHOOK_ANSWER_MAX: u64 = 1 << 20;
 
 /// State shared by the threads and the handlers.
 struct Shared {
-    /// The disk of the files beside the recorder's.
-    disk: Arc<dyn Disk>,
     settings: Settings,
     answers: AnswersReader,
     upstream: SharedUpstream,
@@ -89,7 +86,7 @@ impl Service for SvcWallet {
             data_dir,
         } = boot;
         chassis.limit_breakers(settings.call_limits().breaker);
-        let kept = KeptPolicy::new(data_dir.as_deref());
+        let kept = KeptPolicy::new(data_dir.clone());
         let started = kept
             .start(load_policy(&settings), &settings.policy_keys)
             .map_err(|e| StartError::config_text(e.to_string()))?;
@@ -147,11 +144,7 @@ impl Service for SvcWallet {
     }
 }
 
-fn share(
-    chassis: &Chassis,
-    settings: Settings,
-    home: Option<PathBuf>,
-) -> Result<Shared, StartError> {
+fn share(chassis: &Chassis, settings: Settings, home: Option<Dir>) -> Result<Shared, StartError> {
     let metrics = Metrics::new(&chassis.registry);
     let credential = || match &settings.ledger_token_file {
         Some(path) => Credential::from_file(path).map_err(StartError::config_text),
@@ -183,20 +176,17 @@ fn share(
         metrics.clone(),
     );
     let upstream = Arc::new(upstream);
-    let unresolved = spawn_recorder(chassis, home.as_deref())?;
-    let disk = watched(chassis);
-    let audit = spawn_audit(chassis, home.as_deref(), &disk);
+    let unresolved = spawn_recorder(chassis, home.as_ref())?;
+    let audit = spawn_audit(chassis, home.as_ref());
     Ok(Shared {
         balances: Arc::new(Balances::new(
             settings.balances_keep,
             settings.balance_age(),
         )),
         answers: AnswersReader::new(
-            disk.clone(),
             home.map(|dir| dir.join("answers")),
             settings.answers_keep_for,
         ),
-        disk,
         settings,
         upstream,
         committers,
@@ -218,17 +208,9 @@ fn share(
     })
 }
 
-/// The disk under the copy of answers, the cursors of webhooks and the lines of the audit. All calls to it are
-/// watched: those of handlers, which read answers, and of the feed, the audit and webhooks.
-fn watched(chassis: &Chassis) -> Arc<dyn Disk> {
-    let threads = chassis.config.load().chassis().http_workers + 3;
-    let watches = chassis.sup.watch_disks("files", threads);
-    Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches))
-}
-
-fn spawn_audit(chassis: &Chassis, home: Option<&Path>, disk: &Arc<dyn Disk>) -> Audit {
+fn spawn_audit(chassis: &Chassis, home: Option<&Dir>) -> Audit {
     let (lines, lines_rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, &chassis.km);
-    let dir = home.map(|dir| (disk.clone(), dir.join("audit")));
+    let dir = home.map(|dir| dir.join("audit"));
     chassis.km.io_errors.declare(["audit"]);
     let errors = chassis.km.io_errors.with_label_values(&["audit"]);
     chassis.sup.spawn(&AUDIT, move |ctx| {
@@ -239,7 +221,7 @@ fn spawn_audit(chassis: &Chassis, home: Option<&Path>, disk: &Arc<dyn Disk>) -> 
 
 fn spawn_recorder(
     chassis: &Chassis,
-    home: Option<&Path>,
+    home: Option<&Dir>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
     // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
@@ -300,17 +282,14 @@ fn spawn_webhooks(
     chassis: &Chassis,
     shared: &Shared,
     endpoints: Vec<Endpoint>,
-    home: Option<PathBuf>,
+    home: Option<Dir>,
 ) -> Result<Vec<WebhookHandle>, StartError> {
     if endpoints.is_empty() {
         return Ok(Vec::new());
     }
     let dir = home.map(|home| home.join("webhooks"));
     if let Some(dir) = &dir {
-        shared
-            .disk
-            .create_dir_all(dir)
-            .map_err(StartError::failed)?;
+        dir.create().map_err(StartError::failed)?;
     }
     let parts = WebhookParts {
         ledger: shared.feed_ledger.clone(),
@@ -325,10 +304,7 @@ fn spawn_webhooks(
     for endpoint in endpoints {
         chassis.ready.declare(&[endpoint.cause]);
         let (resume, resumes) = queue(&RESUME_QUEUE, RESUME_QUEUE.capacity, &chassis.km);
-        let file = ProgressFile::new(
-            dir.clone().map(|dir| (shared.disk.clone(), dir)),
-            &endpoint.name,
-        );
+        let file = ProgressFile::new(dir.clone(), &endpoint.name);
         let webhook = Arc::new(Webhook::new(endpoint, file, parts.clone()));
         handles.push((webhook.clone(), resume));
         bodies.push((webhook, resumes));

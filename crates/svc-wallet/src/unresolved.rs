@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ops::Bound;
-use std::path::Path;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_http::Responder;
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
 use ron_proto::ledger::RequestKey;
@@ -113,9 +113,9 @@ impl UnresolvedKeys {
 }
 
 /// Opens the file; without a directory the records do not survive the process.
-pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
+pub fn open(dir: Option<&Dir>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
-        Some(dir) => Store::open(&dir.join(FILE), &MIGRATIONS)?,
+        Some(dir) => Store::open_in(dir, FILE, &MIGRATIONS)?,
         None => Store::memory(&MIGRATIONS)?,
     };
     let keys = store.read(|db| {
@@ -128,8 +128,7 @@ pub fn open(dir: Option<&Path>) -> Result<(Store, BTreeSet<RequestKey>), StoreEr
             // A row that cannot be read stops the start: its key would be forgotten.
             let key = parsed(row).map_err(|why| StoreError::Damaged {
                 path: dir
-                    .unwrap_or(Path::new(""))
-                    .join(FILE)
+                    .map_or_else(|| FILE.into(), |dir| dir.file(FILE))
                     .display()
                     .to_string(),
                 why: format!("row {number} of table unresolved: {why}"),
@@ -223,14 +222,14 @@ mod tests {
     #[test]
     fn no_flipped_byte_changes_a_key() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(dir.path())).unwrap();
+        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
         let keys = (0..50).map(|n| request(&format!("key-{n}")));
         let notes: Vec<Change> = keys.map(|key| Change::Add(key, Vec::new())).collect();
         write(&store, &notes).unwrap();
         drop(store);
         let path = dir.path().join(FILE);
         let (refused, _) = ron_service::store_trial::flip_bytes(&path, 13, |_| {
-            open(Some(dir.path())).map(|(store, _)| store)
+            open(Some(&Dir::os(dir.path()))).map(|(store, _)| store)
         });
         assert!(refused > 100, "{refused}");
     }
@@ -239,7 +238,7 @@ mod tests {
     fn keys_outlive_the_process_until_they_are_released() {
         let dir = tempfile::tempdir().unwrap();
         let key = request;
-        let (store, before) = open(Some(dir.path())).unwrap();
+        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert!(before.is_empty());
         let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
         let notes = [
@@ -257,14 +256,14 @@ mod tests {
             (504, Some("/v1/ops/a"))
         );
         drop(store);
-        let (_store, before) = open(Some(dir.path())).unwrap();
+        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [key("a")]);
     }
 
     #[test]
     fn a_key_is_held_until_it_is_released_and_the_file_follows() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, before) = open(Some(dir.path())).unwrap();
+        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         let km = KernelMetrics::new(&Registry::new("svc-wallet"));
         let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
         let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
@@ -287,14 +286,14 @@ mod tests {
         unresolved.release(&request("a"));
         assert!(!held(&request("a")) && held(&request("b")));
         sup.drain(Duration::from_secs(30));
-        let (_store, before) = open(Some(dir.path())).unwrap();
+        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("b")]);
     }
 
     #[test]
     fn a_disk_that_hangs_is_reported_and_the_record_follows() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut store, before) = open(Some(dir.path())).unwrap();
+        let (mut store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         // The write waits for the other writer as long as the test takes, on a slow machine too.
         let patient = |tx: &rusqlite::Transaction<'_>| {
             Ok::<_, StoreError>(tx.pragma_update(None, "busy_timeout", 60_000)?)
@@ -325,14 +324,14 @@ mod tests {
         other.execute_batch("ROLLBACK").unwrap();
         sup.drain(Duration::from_secs(30));
         assert_eq!(sup.hung_disk(), None);
-        let (_store, before) = open(Some(dir.path())).unwrap();
+        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("a")]);
     }
 
     #[test]
     fn a_start_loads_every_key_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(dir.path())).unwrap();
+        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
         let all: Vec<_> = (0..70_000).map(|n| request(&format!("k{n:05}"))).collect();
         let notes: Vec<_> = all
             .iter()
@@ -340,21 +339,21 @@ mod tests {
             .collect();
         write(&store, &notes).unwrap();
         drop(store);
-        let (_store, before) = open(Some(dir.path())).unwrap();
+        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), all);
     }
 
     #[test]
     fn a_damaged_key_stops_the_start() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(dir.path())).unwrap();
+        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
         let odd = |tx: &rusqlite::Transaction<'_>| -> Result<(), StoreError> {
             tx.execute("INSERT INTO unresolved VALUES ('t', 'p', '')", [])?;
             Ok(())
         };
         store.write(odd).unwrap();
         drop(store);
-        let why = open(Some(dir.path())).unwrap_err().to_string();
+        let why = open(Some(&Dir::os(dir.path()))).unwrap_err().to_string();
         let file = dir.path().join(FILE);
         assert!(why.contains(file.to_str().unwrap()), "{why}");
         assert!(why.contains("row 1 of table unresolved"), "{why}");
@@ -363,7 +362,7 @@ mod tests {
     #[test]
     fn damage_anywhere_in_the_file_stops_the_start_or_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(dir.path())).unwrap();
+        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
         let all: Vec<_> = (0..400).map(|n| request(&format!("k{n:03}"))).collect();
         let adds = all.iter().map(|key| Change::Add(key.clone(), Vec::new()));
         write(&store, &adds.collect::<Vec<_>>()).unwrap();
@@ -375,7 +374,7 @@ mod tests {
             let mut bad = bytes.clone();
             bad[page * 4096..][..4096].fill(0xa5);
             std::fs::write(&file, &bad).unwrap();
-            match open(Some(dir.path())) {
+            match open(Some(&Dir::os(dir.path()))) {
                 Err(why) => {
                     refused += 1;
                     let why = why.to_string();

@@ -10,6 +10,7 @@
 )]
 
 mod chance;
+mod disk;
 mod explore;
 mod http;
 mod ledger;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use ron_files::OsDisk;
+use ron_files::{Dir, OsDisk};
 use ron_kernel::{Clock as _, OsRandom, SystemClock};
 use ron_ledger::core::{Body, Debit, Entry, Header, Op};
 use ron_ledger::engine::{Engine, EngineOptions};
@@ -240,7 +240,7 @@ pub fn run(args: &ImportArgs, data: &Path, vkey: &VerifierKey) -> Result<(), Str
         println!("{count} lines can be read");
         return Ok(());
     }
-    let _lock = DataDir::at(data).map_err(|e| e.to_string())?;
+    let _lock = DataDir::at(Dir::os(data)).map_err(|e| e.to_string())?;
     let mut options = EngineOptions::new(vkey.name());
     options.verifier = Some(vkey.clone());
     let now = || Timestamp(SystemClock.unix_ms());

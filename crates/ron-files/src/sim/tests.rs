@@ -72,3 +72,55 @@ fn power_stays_off_until_the_restart() {
     disk.crash(CrashMode::LoseAll);
     assert!(disk.open_read(&path()).is_ok());
 }
+
+#[test]
+fn a_killed_process_loses_its_locks_and_handles_alone() {
+    let disk = with_two_writes();
+    let file = disk.open_write(&path()).expect("open");
+    let held = disk.lock(Path::new("/d/LOCK")).expect("no error");
+    disk.kill();
+    assert!(file.len().is_err(), "handles do not survive the process");
+    assert_eq!(disk.peek(&path()), Some(b"saferisky".to_vec()));
+    let again = disk.lock(Path::new("/d/LOCK")).expect("no error");
+    assert!(again.is_some());
+    drop(held);
+    let third = disk.lock(Path::new("/d/LOCK")).expect("no error");
+    assert!(
+        third.is_none(),
+        "the lock of a dead process releases no other"
+    );
+    disk.crash(CrashMode::LoseAll);
+    assert_eq!(disk.peek(&path()), Some(b"safe".to_vec()));
+}
+
+#[test]
+fn a_crash_may_decide_for_each_write_by_itself() {
+    let outcome = |seed| {
+        let disk = SimDisk::new();
+        for name in ["a", "b"] {
+            let file = disk.create(&Path::new("/d").join(name)).expect("created");
+            file.write_at(0, b"one").expect("written");
+            file.write_at(3, b"two").expect("written");
+        }
+        disk.sync_dir(Path::new("/d")).expect("synced");
+        disk.create(Path::new("/e/c")).expect("created");
+        disk.crash(CrashMode::Each(seed));
+        ["/d/a", "/d/b", "/e/c"].map(|path| disk.peek(Path::new(path)))
+    };
+    let all: Vec<_> = (0..400).map(|seed| outcome(2 * seed)).collect();
+    let files = |wanted: &[u8], at: usize| {
+        all.iter()
+            .filter(|found| found[at].as_deref() == Some(wanted))
+            .count()
+    };
+    for at in [0, 1] {
+        for wanted in [&b""[..], b"one", b"onetwo", b"on", b"\0\0\0two", b"onetw"] {
+            assert!(files(wanted, at) > 0, "{wanted:?}");
+        }
+    }
+    let named = all.iter().filter(|found| found[2].is_some()).count();
+    assert!((100..300).contains(&named), "{named} of 400 new names");
+    let parted = all.iter().filter(|found| found[0] != found[1]).count();
+    assert!(parted > 100);
+    assert_eq!(outcome(7), outcome(7));
+}

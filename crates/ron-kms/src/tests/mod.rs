@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, DiskRoom, SimDisk};
+use ron_files::{Dir, Disk, DiskRoom, SimDisk};
 use ron_http::{Body, ClientConfig, HttpClient, Principal, PrincipalKind, Responder, Response};
 use ron_kernel::{
     Deadline, KernelMetrics, Registry, ReplyWaiter, SeededRandom, SharedClock, SharedRandom,
@@ -149,7 +149,7 @@ impl Rig {
         let lock = settings
             .data_dir
             .as_deref()
-            .map(|dir| DataDir::at(dir).expect("free"));
+            .map(|dir| DataDir::at(Dir::os(dir)).expect("free"));
         let registry = Registry::new("ron-kms");
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());

@@ -24,7 +24,7 @@ use crate::ready::{ReadyBoard, STARTING};
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
 use ron_auth::{AuthConfig, RonAuthorizer};
-use ron_files::DiskRoom;
+use ron_files::{Dir, DiskRoom, SharedDisk};
 use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
     Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
@@ -53,6 +53,9 @@ const RELOAD_BUCKETS: &[f64] = &[0.001, 0.01, 0.1, 1.0, 10.0];
 /// above half of the limit, idle connections of the peer with the most are closed, so there is
 /// always space for these clients.
 const OPS_CONNS: usize = 256;
+/// Threads beside those of the API that use files of the data directory at one time. A disk that hangs
+/// is noticed with any number of them: calls above it are not watched, but those below it are.
+const FILES_THREADS: usize = 8;
 /// Maximum callers whose rate is tracked at one time.
 const RATE_CALLERS: usize = 16_384;
 
@@ -108,6 +111,7 @@ pub struct Chassis {
     pub clock: SharedClock,
     pub random: SharedRandom,
     net: SharedNet,
+    pub disk: SharedDisk,
     pub ready: ReadyBoard,
     /// Room on the disk of the data directory.
     pub room: DiskRoom,
@@ -131,6 +135,8 @@ pub struct Chassis {
     ops: FrontHandle,
     guard: StartGuard,
     date: Option<KeptDate>,
+    /// The data directory, with calls that are watched.
+    pub(crate) files: Option<Dir>,
     /// After `guard`, which drains the threads of a failed start: they use the directory until then.
     data: Option<DataDir>,
 }
@@ -156,22 +162,25 @@ impl Chassis {
         parts: &Parts,
         data: Option<DataDir>,
     ) -> Result<Self, StartError> {
-        // First: nothing may depend on a date that is wrong.
-        let date = match &data {
-            Some(dir) => Some(KeptDate::resume(dir.path(), parts.clock.clone())?),
-            None => None,
-        };
         let registry = parts.registry.clone();
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::with_cores(topology, km.clone(), parts.clock.clone(), parts.cores);
         let guard = StartGuard(Some(sup.clone()));
-        let room = config.chassis().disk_room(&parts.clock);
+        let dir = data.as_ref().map(DataDir::dir);
+        let watches = sup.watch_disks("files", config.chassis().http_workers + FILES_THREADS);
+        let files = dir.map(|dir| dir.watched(watches));
+        // Before anything may depend on a date that is wrong.
+        let date = files
+            .clone()
+            .map(|dir| KeptDate::resume(dir, parts.clock.clone()));
+        let date = date.transpose()?;
+        let room = config.chassis().disk_room(dir, &parts.clock);
         let ready = ReadyBoard::starting(&registry, topology, room.clone());
         let mut peers = transport::client_config(config)?;
         peers.random = parts.random.clone();
         peers.net = parts.net.clone();
         let tls = transport::server_tls(config.chassis())?;
-        let certificates = vitals::export(&registry, config.chassis());
+        let certificates = vitals::export(&registry, config.chassis(), dir.cloned());
         vitals::export_clock(&registry, &parts.clock);
         let shared = Arc::new(Shared {
             topology,
@@ -217,6 +226,7 @@ impl Chassis {
             clock: parts.clock.clone(),
             random: parts.random.clone(),
             net: parts.net.clone(),
+            disk: parts.disk.clone(),
             ready,
             room,
             config: shared.config.clone(),
@@ -232,6 +242,7 @@ impl Chassis {
             ops,
             guard,
             date,
+            files,
             data,
         })
     }

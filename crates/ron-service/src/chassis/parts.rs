@@ -1,10 +1,12 @@
-//! The parts that a process gives to a service: time, randomness, sockets, metrics. The service
+//! The parts that a process gives to a service: time, randomness, sockets, a disk, metrics. The service
 //! touches nothing else of the process.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::{OsDisk, SharedDisk};
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
     GuardedClock, Net as _, OsNet, OsRandom, Registry, SharedClock, SharedNet, SharedRandom,
@@ -20,6 +22,8 @@ pub struct Parts {
     pub random: SharedRandom,
     /// Of the sockets below, and of all further sockets of the service.
     pub net: SharedNet,
+    /// Holds the data directory.
+    pub disk: SharedDisk,
     /// Number of cores that the service's threads may use.
     pub cores: usize,
     /// One per service, also when six services share a process.
@@ -68,6 +72,7 @@ impl Parts {
             clock: GuardedClock::shared(settings.clock_gap_max),
             random: OsRandom::shared(),
             net: OsNet::shared(),
+            disk: Arc::new(OsDisk),
             cores: ron_kernel::cores(),
             registry: Registry::new(config.service()),
             api,
@@ -87,6 +92,7 @@ impl Parts {
             clock: GuardedClock::shared(GAP_MAX),
             random: OsRandom::shared(),
             net: OsNet::shared(),
+            disk: Arc::new(OsDisk),
             cores: ron_kernel::cores(),
             registry: Registry::new(service),
             api,

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
 use ron_auth::{AuthConfig, AuthSettings, PqRule, PrincipalSettings};
-use ron_files::DiskRoom;
+use ron_files::{Dir, DiskRoom};
 use ron_kernel::SharedClock;
 use ron_proto::Tenant;
 use ron_proto::caveat::IpBlock;
@@ -235,14 +235,9 @@ crate::settings! {
 }
 
 impl ChassisSettings {
-    /// Where durable data is; `None` in amnesia mode, which writes nothing.
-    pub fn durable_dir(&self) -> Option<&Path> {
-        self.data_dir.as_deref().filter(|_| !self.amnesia)
-    }
-
-    /// The room on the disk of the durable data.
-    pub fn disk_room(&self, clock: &SharedClock) -> DiskRoom {
-        match self.durable_dir() {
+    /// The room on the disk of the data directory; there is none in amnesia mode.
+    pub fn disk_room(&self, data_dir: Option<&Dir>, clock: &SharedClock) -> DiskRoom {
+        match data_dir {
             Some(dir) => DiskRoom::of(dir, self.disk_reserve.0, clock.clone()),
             None => DiskRoom::unlimited(),
         }

@@ -1,10 +1,8 @@
 //! The key that signs a log's checkpoints when no KMS does: 32 random bytes in a file of mode
 //! 0600.
 
-use std::path::Path;
-
 use ron_crypto::{Ed25519Key, Secret32, SecretBytes};
-use ron_files::{OsDisk, write_atomic, write_atomic_with_mode};
+use ron_files::Dir;
 use ron_kernel::Random;
 use ron_tlog::Ed25519NoteSigner;
 
@@ -12,24 +10,26 @@ use crate::config::read_secret_file;
 
 /// Name of the secret key file in the data directory.
 pub const KEY_FILE: &str = "note.key";
+/// Length of its text.
+const KEY_DIGITS: usize = 64;
 /// Name of the public key file beside it; auditors pin its line.
 pub const VKEY_FILE: &str = "log.vkey";
 
 /// Reads the key, or creates it on first use. `fresh` means that no log exists yet that another key
 /// has signed.
 pub fn load_or_make(
-    dir: &Path,
+    dir: &Dir,
     origin: &str,
     random: &dyn Random,
     fresh: bool,
 ) -> Result<Ed25519NoteSigner, String> {
-    let path = dir.join(KEY_FILE);
-    let there = path
-        .try_exists()
+    let path = dir.file(KEY_FILE);
+    let there = dir
+        .exists(KEY_FILE)
         .map_err(|e| format!("{}: {e}", path.display()))?;
     let seed = match (there, fresh) {
-        (true, _) => read(&path)?,
-        (false, true) => make(dir, &path, random)?,
+        (true, _) => read(dir)?,
+        (false, true) => make(dir, random)?,
         (false, false) => {
             return Err(format!(
                 "{} is missing, but the log exists; restore the key from a backup",
@@ -51,35 +51,41 @@ fn named(origin: &str, key: Ed25519Key) -> Result<Ed25519NoteSigner, String> {
     Ed25519NoteSigner::new(origin, key).map_err(|e| format!("the log's origin: {e}"))
 }
 
-fn read(path: &Path) -> Result<Secret32, String> {
-    let text = read_secret_file(path)?;
+fn read(dir: &Dir) -> Result<Secret32, String> {
+    let path = dir.file(KEY_FILE);
+    let fail = |why: &str| format!("{}: {why}", path.display());
+    let text = match dir.os_path(KEY_FILE) {
+        // Another disk has no modes that could be too wide.
+        None => {
+            let text = dir.read_small(KEY_FILE, KEY_DIGITS as u64);
+            let text = text.map_err(|e| fail(&e.to_string()))?;
+            SecretBytes::from(text.unwrap_or_default())
+        }
+        Some(path) => read_secret_file(&path)?,
+    };
     let mut seed = Secret32::zeroed();
-    hex::decode_to_slice(text.expose(), seed.expose_mut()).map_err(|_| {
-        format!(
-            "{} must hold 64 hex digits; restore it from a backup",
-            path.display()
-        )
-    })?;
+    hex::decode_to_slice(text.expose(), seed.expose_mut())
+        .map_err(|_| fail("must hold 64 hex digits; restore it from a backup"))?;
     Ok(seed)
 }
 
-fn make(dir: &Path, path: &Path, random: &dyn Random) -> Result<Secret32, String> {
-    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+fn make(dir: &Dir, random: &dyn Random) -> Result<Secret32, String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", dir.file(KEY_FILE).display());
     let seed = Secret32::generate(random);
-    let mut text = SecretBytes::zeroed(64);
+    let mut text = SecretBytes::zeroed(KEY_DIGITS);
     hex::encode_to_slice(seed.expose(), text.expose_mut()).expect("64 digits hold 32 bytes");
-    write_atomic(&OsDisk, dir, KEY_FILE, text.expose()).map_err(fail)?;
+    dir.write(KEY_FILE, text.expose()).map_err(fail)?;
     Ok(seed)
 }
 
-fn write_public(dir: &Path, signer: &Ed25519NoteSigner) -> Result<(), String> {
-    let path = dir.join(VKEY_FILE);
+fn write_public(dir: &Dir, signer: &Ed25519NoteSigner) -> Result<(), String> {
     let line = format!("{}\n", signer.verifier());
-    if std::fs::read_to_string(&path).is_ok_and(|old| old == line) {
+    let old = dir.read_small(VKEY_FILE, line.len() as u64);
+    if old.is_ok_and(|old| old.as_deref() == Some(line.as_bytes())) {
         return Ok(());
     }
-    write_atomic_with_mode(&OsDisk, dir, VKEY_FILE, line.as_bytes(), 0o644)
-        .map_err(|e| format!("{}: {e}", path.display()))
+    dir.write_with_mode(VKEY_FILE, line.as_bytes(), 0o644)
+        .map_err(|e| format!("{}: {e}", dir.file(VKEY_FILE).display()))
 }
 
 #[cfg(test)]
@@ -90,9 +96,10 @@ mod tests {
     #[test]
     fn a_key_is_made_once_and_kept_to_its_owner() {
         let dir = tempfile::tempdir().unwrap();
+        let home = Dir::os(dir.path());
         let random = ron_kernel::SeededRandom::new(7);
-        let first = load_or_make(dir.path(), "t/log", &random, true).unwrap();
-        let again = load_or_make(dir.path(), "t/log", &random, false).unwrap();
+        let first = load_or_make(&home, "t/log", &random, true).unwrap();
+        let again = load_or_make(&home, "t/log", &random, false).unwrap();
         assert_eq!(first.verifier(), again.verifier());
         let path = dir.path().join(KEY_FILE);
         assert_eq!(
@@ -101,13 +108,13 @@ mod tests {
         );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(
-            load_or_make(dir.path(), "t/log", &random, false)
+            load_or_make(&home, "t/log", &random, false)
                 .unwrap_err()
                 .contains("chmod 600")
         );
         std::fs::remove_file(&path).unwrap();
         assert!(
-            load_or_make(dir.path(), "t/log", &random, false)
+            load_or_make(&home, "t/log", &random, false)
                 .unwrap_err()
                 .contains("missing")
         );

@@ -8,8 +8,10 @@
 //! other value.
 
 mod copies;
+mod image;
 pub mod trial;
 
+use std::cell::RefCell;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,11 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, percent_encode};
-use ron_files::{DiskRoom, NoRoom};
+use ron_files::{Dir, DiskRoom, NoRoom};
 use ron_kernel::DiskWatch;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use copies::{copy_rows, schema};
+use image::Image;
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +110,9 @@ impl Poison {
 /// The writing connection. Owned by one thread: it can be sent to it, not shared.
 #[derive(Debug)]
 pub struct Store {
-    conn: Connection,
+    conn: RefCell<Connection>,
+    /// Where the content goes with each commit, when the database itself is in memory.
+    image: Option<Image>,
     poison: Poison,
     disk: Option<(DiskWatch, DiskRoom)>,
 }
@@ -116,17 +121,27 @@ impl Store {
     /// Opens or creates the file and migrates its schema. The caller must hold the lock of the
     /// directory.
     pub fn open(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
-        let opened = Self::open_unnamed(path, migrations, copy_rows);
+        let opened = Self::open_file(path, migrations, copy_rows);
         opened.map_err(|error| error.in_file(path))
     }
 
     /// Opens a store whose rows carry sums of their own, or must not be on the disk twice.
     pub fn open_without_copies(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
-        let opened = Self::open_unnamed(path, migrations, |_| Ok(()));
+        let opened = Self::open_file(path, migrations, |_| Ok(()));
         opened.map_err(|error| error.in_file(path))
     }
 
-    fn open_unnamed(
+    /// Opens or creates the file of this name. SQLite knows the disk of the operating system alone: on another one the
+    /// database is in memory, and each commit replaces the file.
+    pub fn open_in(dir: &Dir, name: &str, migrations: &[Migration]) -> Result<Self, StoreError> {
+        if let Some(path) = dir.os_path(name) {
+            return Self::open(&path, migrations);
+        }
+        let opened = Self::open_image(dir, name, migrations);
+        opened.map_err(|error| error.in_file(&dir.file(name)))
+    }
+
+    fn open_file(
         path: &Path,
         migrations: &[Migration],
         copy: fn(&Connection) -> rusqlite::Result<()>,
@@ -143,19 +158,42 @@ impl Store {
             });
         }
         let store = Self::prepare(conn, &shown, migrations)?;
-        copy(&store.conn)?;
+        store.check_schema(&shown, migrations, copy)?;
+        Ok(store)
+    }
+
+    fn open_image(dir: &Dir, name: &str, migrations: &[Migration]) -> Result<Self, StoreError> {
+        let path = dir.file(name);
+        let (conn, image) = Image::load(dir, name)?;
+        let shown = path.display().to_string();
+        let mut store = Self::prepare(conn, &shown, migrations)?;
+        store.check_schema(&shown, migrations, copy_rows)?;
+        store.image = Some(image);
+        store.keep_image()?;
+        Ok(store)
+    }
+
+    /// Gives each table its copy, and compares the schema with that of the migrations.
+    fn check_schema(
+        &self,
+        shown: &str,
+        migrations: &[Migration],
+        copy: fn(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
+        let conn = self.conn.borrow();
+        copy(&conn)?;
         let expected = Connection::open_in_memory()?;
         for step in migrations {
             expected.execute_batch(step.sql)?;
         }
         copy(&expected)?;
-        if schema(&store.conn)? != schema(&expected)? {
+        if schema(&conn)? != schema(&expected)? {
             return Err(StoreError::Damaged {
-                path: shown,
+                path: shown.to_owned(),
                 why: "its schema is not the one of this program".to_owned(),
             });
         }
-        Ok(store)
+        Ok(())
     }
 
     /// The same schema in memory, for `amnesia = true` and tests.
@@ -181,7 +219,8 @@ impl Store {
         }
         migrate(&conn, shown, migrations)?;
         Ok(Self {
-            conn,
+            conn: RefCell::new(conn),
+            image: None,
             poison: Poison::default(),
             disk: None,
         })
@@ -215,10 +254,14 @@ impl Store {
         &self,
         work: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let tx = Transaction::new_unchecked(&self.conn, TransactionBehavior::Immediate)
+        let conn = self.conn.borrow();
+        let tx = Transaction::new_unchecked(&conn, TransactionBehavior::Immediate)
             .map_err(|error| self.judge(error))?;
         let value = work(&tx)?; // dropped on error: rolled back
-        tx.commit().map_err(|error| {
+        let done = tx.commit();
+        drop(conn);
+        let kept = done.and_then(|()| self.keep_image());
+        kept.map_err(|error| {
             self.poison.set();
             tracing::error!(event = "store_poisoned", reason = "commit", error = %error);
             StoreError::Commit(error)
@@ -226,12 +269,20 @@ impl Store {
         Ok(value)
     }
 
+    /// Makes what was committed in memory durable, or takes it back.
+    fn keep_image(&self) -> rusqlite::Result<()> {
+        match &self.image {
+            Some(image) => image.keep(&mut self.conn.borrow_mut()),
+            None => Ok(()),
+        }
+    }
+
     /// Runs queries outside a transaction; `read` must not change anything.
     pub fn read<T, E: From<StoreError>>(
         &self,
         read: impl FnOnce(&Connection) -> Result<T, E>,
     ) -> Result<T, E> {
-        read(&self.conn)
+        read(&self.conn.borrow())
     }
 
     /// A disk that fails on begin has failed for writing as well.
@@ -258,7 +309,8 @@ impl Store {
     pub fn backup_to(&self, to: &Path) -> Result<(), StoreError> {
         create_private(to)?;
         let to = to.to_string_lossy().into_owned();
-        self.conn.execute("VACUUM INTO ?1", [to])?;
+        let conn = self.conn.borrow();
+        conn.execute("VACUUM INTO ?1", [to])?;
         Ok(())
     }
 

@@ -10,11 +10,10 @@ pub mod segments;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk, FileError, read_small, write_atomic};
+use ron_files::{Dir, FileError};
 use ron_kernel::Snapshot;
 use ron_proto::ledger::{Entry, EntryAnswer, Event, RefusalCode, RequestKey};
 
@@ -72,8 +71,7 @@ struct Pair {
 /// The only writer of the copy; owned by the feed thread.
 #[derive(Debug)]
 pub struct Answers {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    dir: Dir,
     keep: u64,
     /// Origin line of the ledger that the copy follows; `None` while unknown.
     origin: Option<String>,
@@ -90,13 +88,11 @@ impl Answers {
         let Some(dir) = readers.dir.clone() else {
             return Ok(None);
         };
-        let disk = readers.disk.clone();
-        disk.create_dir_all(&dir)?;
+        dir.create()?;
         // An unreadable or foreign file names no ledger, so the copy is rebuilt.
-        let about = read_small(&*disk, &dir.join(ABOUT), ABOUT_MAX).unwrap_or_default();
+        let about = dir.read_small(ABOUT, ABOUT_MAX).unwrap_or_default();
         let about = about.and_then(|about| String::from_utf8(about).ok());
         let mut answers = Self {
-            disk,
             dir,
             keep,
             origin: about.and_then(|about| about.strip_prefix(FORMAT).map(str::to_owned)),
@@ -117,17 +113,17 @@ impl Answers {
 
     fn load(&mut self) -> Result<(), AnswersError> {
         let mut newest: Option<(u64, u64, u32)> = None;
-        for first in segments::firsts(&*self.disk, &self.dir)? {
+        for first in segments::firsts(&self.dir)? {
             // A power cut may tear a pair and leave the next one whole. The feed continues after the last entry,
             // so a pair behind a gap goes, and its entries come again in order.
             let follows = newest.is_none_or(|(before, rows, _)| before + rows == first);
             let places = if follows {
-                segments::places(&*self.disk, &self.dir, first)?
+                segments::places(&self.dir, first)?
             } else {
                 Vec::new()
             };
             let Some(last) = places.last() else {
-                segments::remove(&*self.disk, &self.dir, first)?;
+                segments::remove(&self.dir, first)?;
                 continue;
             };
             let rows = places.iter().zip(first..);
@@ -145,7 +141,7 @@ impl Answers {
             });
             newest = Some((first, places.len() as u64, last.end));
         }
-        let open = |(first, rows, end)| Segment::open(&*self.disk, &self.dir, first, rows, end);
+        let open = |(first, rows, end)| Segment::open(&self.dir, first, rows, end);
         self.writing = newest.map(open).transpose()?;
         Ok(())
     }
@@ -178,11 +174,11 @@ impl Answers {
             ..View::default()
         };
         self.publish();
-        for first in segments::firsts(&*self.disk, &self.dir)? {
-            segments::remove(&*self.disk, &self.dir, first)?;
+        for first in segments::firsts(&self.dir)? {
+            segments::remove(&self.dir, first)?;
         }
         let about = format!("{FORMAT}{origin}");
-        write_atomic(&*self.disk, &self.dir, ABOUT, about.as_bytes())?;
+        self.dir.write(ABOUT, about.as_bytes())?;
         self.origin = Some(origin.to_owned());
         Ok(())
     }
@@ -233,15 +229,15 @@ impl Answers {
         if let Some(mut segment) = self.writing.take() {
             segment.flush(&self.dir)?;
         }
-        segments::remove(&*self.disk, &self.dir, first)?;
-        self.writing = Some(Segment::open(&*self.disk, &self.dir, first, 0, 0)?);
+        segments::remove(&self.dir, first)?;
+        self.writing = Some(Segment::open(&self.dir, first, 0, 0)?);
         self.pairs.push_back(Pair { first, last_ms: 0 });
         let oldest = (self.view.applied + 1).saturating_sub(self.keep);
         let since = self.view.newest_ms.saturating_sub(self.readers.keep_ms);
         while let (Some(pair), Some(next)) = (self.pairs.front(), self.pairs.get(1))
             && (next.first <= oldest || pair.last_ms < since)
         {
-            segments::remove(&*self.disk, &self.dir, pair.first)?;
+            segments::remove(&self.dir, pair.first)?;
             self.pairs.pop_front();
         }
         Ok(())
@@ -258,8 +254,7 @@ impl Answers {
 /// Read access to the copy, shared by the API handlers.
 #[derive(Debug, Clone)]
 pub struct AnswersReader {
-    disk: Arc<dyn Disk>,
-    dir: Option<PathBuf>,
+    dir: Option<Dir>,
     /// Maximum age of an answer that is served, in milliseconds.
     keep_ms: u64,
     view: Arc<Snapshot<View>>,
@@ -268,9 +263,8 @@ pub struct AnswersReader {
 impl AnswersReader {
     /// Reads answers of at most this age, compared with the newest entry, from `dir`; with `None` every
     /// lookup finds nothing.
-    pub fn new(disk: Arc<dyn Disk>, dir: Option<PathBuf>, keep_for: Duration) -> Self {
+    pub fn new(dir: Option<Dir>, keep_for: Duration) -> Self {
         Self {
-            disk,
             dir,
             keep_ms: u64::try_from(keep_for.as_millis()).unwrap_or(u64::MAX),
             view: Arc::default(),
@@ -314,13 +308,13 @@ impl AnswersReader {
     }
 
     fn entry_at(&self, view: &View, seq: u64) -> Option<Event> {
-        let dir = self.dir.as_deref()?;
+        let dir = self.dir.as_ref()?;
         if seq < view.oldest || seq > view.applied {
             return None;
         }
         let pair = view.firsts.partition_point(|first| *first <= seq);
         let first = *view.firsts.get(pair.checked_sub(1)?)?;
-        let event = match read(&*self.disk, dir, first, seq) {
+        let event = match read(dir, first, seq) {
             Ok(event) => event?,
             Err(why) => {
                 tracing::warn!(event = "answers_read_failed", reason = %why);
@@ -331,8 +325,8 @@ impl AnswersReader {
     }
 }
 
-fn read(disk: &dyn Disk, dir: &Path, first: u64, seq: u64) -> Result<Option<Event>, AnswersError> {
-    let line = segments::line(disk, dir, first, seq - first)?;
+fn read(dir: &Dir, first: u64, seq: u64) -> Result<Option<Event>, AnswersError> {
+    let line = segments::line(dir, first, seq - first)?;
     let event: Option<Event> = line.map(|l| serde_json::from_slice(&l)).transpose()?;
     Ok(event.filter(|event| event.seq == seq))
 }

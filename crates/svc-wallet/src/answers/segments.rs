@@ -3,10 +3,10 @@
 //! cut come again from the feed, and a damaged line fails its checksum and is never served.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use ron_files::{Disk, DiskFile, FileError, Kind, Slot, SlotFile};
+use ron_files::{Dir, DiskFile, FileError, Kind, Slot, SlotFile};
 
 /// Maximum entries of one pair of files.
 pub const ROWS: u64 = 16_384;
@@ -61,29 +61,29 @@ pub fn part_of(hash: &[u8; 32]) -> u32 {
     u32::from_be_bytes(hash[..4].try_into().expect("four bytes"))
 }
 
-fn lines_of(dir: &Path, first: u64) -> PathBuf {
-    dir.join(format!("{first:020}.jsonl"))
+fn lines_of(dir: &Dir, first: u64) -> PathBuf {
+    dir.file(&format!("{first:020}.jsonl"))
 }
 
-fn rows_of(dir: &Path, first: u64) -> PathBuf {
-    dir.join(format!("{first:020}.rows"))
+fn rows_of(dir: &Dir, first: u64) -> PathBuf {
+    dir.file(&format!("{first:020}.rows"))
 }
 
 /// First sequences of the pairs in `dir`, ascending.
-pub fn firsts(disk: &dyn Disk, dir: &Path) -> io::Result<Vec<u64>> {
-    let names = disk.list(dir)?;
+pub fn firsts(dir: &Dir) -> io::Result<Vec<u64>> {
+    let names = dir.list()?;
     let rows = names.iter().filter_map(|name| name.strip_suffix(".rows"));
     // The names have leading zeros, so their order is that of the sequences.
     Ok(rows.filter_map(|first| first.parse().ok()).collect())
 }
 
 /// The usable rows of a pair: those before the first that is torn or whose line is not fully in the file.
-pub fn places(disk: &dyn Disk, dir: &Path, first: u64) -> Result<Vec<Place>, FileError> {
-    let Some(rows) = Rows::open(disk, &rows_of(dir, first), KIND, first)? else {
+pub fn places(dir: &Dir, first: u64) -> Result<Vec<Place>, FileError> {
+    let Some(rows) = Rows::open(&**dir.disk(), &rows_of(dir, first), KIND, first)? else {
         return Ok(Vec::new());
     };
     let lines = lines_of(dir, first);
-    let there = disk.open_read(&lines).and_then(|lines| lines.len());
+    let there = dir.disk().open_read(&lines).and_then(|lines| lines.len());
     let there = there.map_err(FileError::io(&lines))?;
     let places = rows.sound_front()?.into_iter().map(Place::from_bytes);
     let places = places.take(ROWS as usize);
@@ -93,9 +93,9 @@ pub fn places(disk: &dyn Disk, dir: &Path, first: u64) -> Result<Vec<Place>, Fil
 }
 
 /// Removes a pair; a missing pair is not an error.
-pub fn remove(disk: &dyn Disk, dir: &Path, first: u64) -> io::Result<()> {
+pub fn remove(dir: &Dir, first: u64) -> io::Result<()> {
     for path in [rows_of(dir, first), lines_of(dir, first)] {
-        match disk.remove(&path) {
+        match dir.disk().remove(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
@@ -105,13 +105,8 @@ pub fn remove(disk: &dyn Disk, dir: &Path, first: u64) -> io::Result<()> {
 
 /// The line of entry `first + row`; `None` when the pair was removed, when the entry has no line, or when a checksum does not
 /// match.
-pub fn line(
-    disk: &dyn Disk,
-    dir: &Path,
-    first: u64,
-    row: u64,
-) -> Result<Option<Vec<u8>>, FileError> {
-    let Some(rows) = Rows::open(disk, &rows_of(dir, first), KIND, first)? else {
+pub fn line(dir: &Dir, first: u64, row: u64) -> Result<Option<Vec<u8>>, FileError> {
+    let Some(rows) = Rows::open(&**dir.disk(), &rows_of(dir, first), KIND, first)? else {
         return Ok(None);
     };
     // Two rows in one read: a line starts where the previous one ends.
@@ -129,7 +124,7 @@ pub fn line(
         return Ok(None);
     };
     let path = lines_of(dir, first);
-    let lines = match disk.open_read(&path) {
+    let lines = match dir.disk().open_read(&path) {
         // The writer removes the rows first, then the lines.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         lines => lines.map_err(FileError::io(&path))?,
@@ -170,19 +165,13 @@ pub struct Segment {
 impl Segment {
     /// Continues after the `rows` usable rows, the last of which ends at `end`; both files are
     /// truncated to that point.
-    pub fn open(
-        disk: &dyn Disk,
-        dir: &Path,
-        first: u64,
-        rows: u64,
-        end: u32,
-    ) -> Result<Self, FileError> {
+    pub fn open(dir: &Dir, first: u64, rows: u64, end: u32) -> Result<Self, FileError> {
         let path = lines_of(dir, first);
-        let lines = disk.open_or_create(&path).and_then(|lines| {
+        let lines = dir.disk().open_or_create(&path).and_then(|lines| {
             lines.set_len(end.into())?;
             Ok(lines)
         });
-        let places = Rows::open_or_create(disk, &rows_of(dir, first), KIND, first)?;
+        let places = Rows::open_or_create(&**dir.disk(), &rows_of(dir, first), KIND, first)?;
         places.cut(rows)?;
         Ok(Self {
             first,
@@ -220,7 +209,7 @@ impl Segment {
 
     /// Writes the buffers to the files. Lines go first, so that no row refers to bytes that are not
     /// there.
-    pub fn flush(&mut self, dir: &Path) -> Result<(), FileError> {
+    pub fn flush(&mut self, dir: &Dir) -> Result<(), FileError> {
         let (end, rows) = self.flushed;
         let written = self.lines.write_at(end.into(), &self.new_lines);
         written.map_err(FileError::io(&lines_of(dir, self.first)))?;

@@ -1,10 +1,12 @@
 //! The copy of answers: what it serves, for how long, and after power cuts and damage.
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use ron_files::{CrashMode, FaultKind, OsDisk, SimDisk};
+use ron_files::{CrashMode, Disk as _, FaultKind, SimDisk};
 use ron_proto::ledger::{Details, LeafHash, PrivateFacts, Receipt, TxId};
 use ron_proto::{Amount, Timestamp};
 
@@ -57,8 +59,12 @@ fn numbered(seqs: std::ops::RangeInclusive<u64>) -> Vec<Event> {
         .collect()
 }
 
-fn os() -> Arc<dyn Disk> {
-    Arc::new(OsDisk)
+fn os(path: &Path) -> Option<Dir> {
+    Some(Dir::os(path))
+}
+
+fn on(disk: &SimDisk, path: &Path) -> Option<Dir> {
+    Some(Dir::new(Arc::new(disk.clone()), path))
 }
 
 const KEEP_FOR: Duration = Duration::from_hours(24);
@@ -85,7 +91,7 @@ fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
 #[test]
 fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().join("answers")), KEEP_FOR);
+    let reader = AnswersReader::new(os(&dir.path().join("answers")), KEEP_FOR);
     assert!(by_key(&reader, 1).is_none(), "no file yet");
     let mut a = opened(&reader, "o", 0, 3);
     let all = numbered(1..=3);
@@ -100,7 +106,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
         "24 hours are kept"
     );
     drop(a);
-    let again = AnswersReader::new(os(), Some(dir.path().join("answers")), KEEP_FOR);
+    let again = AnswersReader::new(os(&dir.path().join("answers")), KEEP_FOR);
     let b = Answers::open(&again, 3).unwrap().unwrap();
     assert_eq!(b.applied(), 5);
     assert!(
@@ -126,7 +132,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
 fn answers_are_kept_for_the_configured_time() {
     let check = |keep_for: Duration, found: bool| {
         let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), keep_for);
+        let reader = AnswersReader::new(os(dir.path()), keep_for);
         let mut a = opened(&reader, "o", 0, 100);
         let minute = 60_000;
         a.take(&[event(1, minute, "k1", 1), event(2, 3 * minute, "k2", 2)])
@@ -141,14 +147,14 @@ fn answers_are_kept_for_the_configured_time() {
 #[test]
 fn files_roll_and_old_ones_go() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
+    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
     let keep = ROWS + 10;
     let mut a = opened(&reader, "o", 0, keep);
     for page in 0..50 {
         a.take(&numbered(page * 1_000 + 1..=page * 1_000 + 1_000))
             .unwrap();
     }
-    let firsts = segments::firsts(&OsDisk, dir.path()).unwrap();
+    let firsts = segments::firsts(&Dir::os(dir.path())).unwrap();
     assert_eq!(firsts, [ROWS + 1, 2 * ROWS + 1, 3 * ROWS + 1]);
     let oldest = 50_000 - keep + 1;
     for (seq, kept) in [
@@ -172,7 +178,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
     let pair = |dir: &Path, end: &str| dir.join(format!("{:020}.{end}", 1));
     for (end, cut) in [("rows", 1), ("rows", 73), ("jsonl", 1), ("jsonl", 1_500)] {
         let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
+        let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
         opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
         let path = pair(dir.path(), end);
         let bytes = fs::read(&path).unwrap();
@@ -187,7 +193,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
         assert!((1..=9).all(|seq| by_key(&reader, seq).is_some()));
     }
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
+    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
     opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
     let path = pair(dir.path(), "jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -205,7 +211,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
 fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
     let disk = SimDisk::new();
     let dir = Path::new("/answers");
-    let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()), KEEP_FOR);
+    let reader = AnswersReader::new(on(&disk, dir), KEEP_FOR);
     let mut a = opened(&reader, "o", 22, 22);
     a.take(&numbered(1..=9)).unwrap();
     a.take(&numbered(20..=22)).unwrap();
@@ -217,7 +223,7 @@ fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
     assert!(a.of_ledger("o", 22).is_ok_and(|dropped| !dropped));
     assert_eq!(a.applied(), 3);
     assert_eq!(
-        segments::firsts(&disk, dir).unwrap(),
+        segments::firsts(&on(&disk, dir).unwrap()).unwrap(),
         [1],
         "none behind a gap"
     );
@@ -230,7 +236,7 @@ fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
 fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
     let dir = Path::new("/answers");
     let work = |disk: &SimDisk| -> Result<(), AnswersError> {
-        let reader = AnswersReader::new(Arc::new(disk.clone()), Some(dir.to_owned()), KEEP_FOR);
+        let reader = AnswersReader::new(on(disk, dir), KEEP_FOR);
         let mut a = Answers::open(&reader, ROWS)?.expect("it has a directory");
         a.of_ledger("o", 0)?;
         for page in 0..6 {
@@ -254,7 +260,7 @@ fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
         for mode in torn.chain(others) {
             let image = disk.fork();
             image.crash(mode);
-            let reader = AnswersReader::new(Arc::new(image), Some(dir.to_owned()), KEEP_FOR);
+            let reader = AnswersReader::new(on(&image, dir), KEEP_FOR);
             let mut a = opened(&reader, "o", 33, ROWS);
             let what = format!("cut at {cut}, {mode:?}");
             for seq in 1..=a.applied() {
@@ -306,7 +312,7 @@ fn an_entry_without_its_text_is_left_to_the_ledger() {
 #[test]
 fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(), Some(dir.path().to_owned()), KEEP_FOR);
+    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
     let mut keyless = event(2, 2, "k2", 1);
     keyless.entry = Entry::Expire {
         hold: TxId::new(1, &[7; 32]),
@@ -315,11 +321,15 @@ fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     opened(&reader, "o", 0, 9).take(&events).unwrap();
     let found: Vec<bool> = (1..=3).map(|seq| reader.at(seq).is_some()).collect();
     assert_eq!(found, [true, false, true]);
-    assert!(segments::line(&OsDisk, dir.path(), 1, 0).unwrap().is_some());
-    assert_eq!(segments::line(&OsDisk, dir.path(), 1, 1).unwrap(), None);
+    assert!(
+        segments::line(&Dir::os(dir.path()), 1, 0)
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(segments::line(&Dir::os(dir.path()), 1, 1).unwrap(), None);
     // Neither a missing row nor a removed pair has a line.
-    assert_eq!(segments::line(&OsDisk, dir.path(), 1, 3).unwrap(), None);
-    assert_eq!(segments::line(&OsDisk, dir.path(), 9, 0).unwrap(), None);
+    assert_eq!(segments::line(&Dir::os(dir.path()), 1, 3).unwrap(), None);
+    assert_eq!(segments::line(&Dir::os(dir.path()), 9, 0).unwrap(), None);
 }
 
 #[test]

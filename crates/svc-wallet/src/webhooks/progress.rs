@@ -1,9 +1,6 @@
 //! How far an endpoint is: a small file per endpoint in the data directory.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use ron_files::{Disk, read_small, write_atomic};
+use ron_files::Dir;
 use ron_kernel::RankedMutex;
 use ron_proto::{Timestamp, strict};
 use serde::{Deserialize, Serialize};
@@ -45,41 +42,33 @@ struct Formatted {
 /// Where the cursor is kept: a file, or memory in amnesia mode.
 #[derive(Debug)]
 pub enum ProgressFile {
-    At {
-        disk: Arc<dyn Disk>,
-        dir: PathBuf,
-        name: String,
-    },
+    At(Dir, String),
     Memory(RankedMutex<Option<Progress>>),
 }
 
 impl ProgressFile {
     /// The file of an endpoint in `dir`, which exists.
-    pub fn new(dir: Option<(Arc<dyn Disk>, PathBuf)>, endpoint: &str) -> Self {
+    pub fn new(dir: Option<Dir>, endpoint: &str) -> Self {
         match dir {
-            Some((disk, dir)) => Self::At {
-                disk,
-                dir,
-                name: format!("{endpoint}.json"),
-            },
+            Some(dir) => Self::At(dir, format!("{endpoint}.json")),
             None => Self::Memory(RankedMutex::new(&KEPT_PROGRESS, None)),
         }
     }
 
     /// The cursor; `None` for a new endpoint.
     pub fn read(&self) -> Result<Option<Progress>, String> {
-        let (disk, dir, name) = match self {
-            Self::At { disk, dir, name } => (disk, dir, name),
+        let (dir, name) = match self {
+            Self::At(dir, name) => (dir, name),
             Self::Memory(kept) => return Ok(kept.lock().clone()),
         };
-        let path = dir.join(name);
+        let path = dir.file(name);
         let damaged = |why: String| {
             format!(
                 "{} is damaged ({why}); remove it to go on from the ledger's head",
                 path.display()
             )
         };
-        let bytes = read_small(&**disk, &path, FILE_BYTES_MAX);
+        let bytes = dir.read_small(name, FILE_BYTES_MAX);
         let bytes = bytes.map_err(|e| format!("{}: {e}", path.display()))?;
         let Some(bytes) = bytes else { return Ok(None) };
         let format: Formatted =
@@ -98,13 +87,13 @@ impl ProgressFile {
     /// Replaces the cursor, durably when this returns.
     pub fn write(&self, progress: &Progress) -> Result<(), String> {
         match self {
-            Self::At { disk, dir, name } => {
+            Self::At(dir, name) => {
                 let document = Document {
                     format: FORMAT,
                     progress: progress.clone(),
                 };
                 let bytes = serde_json::to_vec(&document).map_err(|e| e.to_string())?;
-                write_atomic(&**disk, dir, name, &bytes).map_err(|e| e.to_string())
+                dir.write(name, &bytes).map_err(|e| e.to_string())
             }
             Self::Memory(kept) => {
                 *kept.lock() = Some(progress.clone());
@@ -116,14 +105,12 @@ impl ProgressFile {
 
 #[cfg(test)]
 mod tests {
-    use ron_files::OsDisk;
-
     use super::*;
 
     #[test]
     fn a_cursor_is_read_as_written_and_a_damaged_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let file = ProgressFile::new(Some((Arc::new(OsDisk), dir.path().to_owned())), "shop");
+        let file = ProgressFile::new(Some(Dir::os(dir.path())), "shop");
         assert_eq!(file.read(), Ok(None));
         let progress = Progress {
             after: 17,

@@ -25,7 +25,7 @@ use crate::net::SimNet;
 pub const ACCOUNTS: [&str; 4] = ["user:a", "user:b", "user:c", "user:d"];
 pub const ASSET: &str = "credit";
 /// Longest time of one call.
-const CALL: Duration = Duration::from_secs(2);
+pub const CALL: Duration = Duration::from_secs(2);
 
 /// A request that can be repeated.
 #[derive(Clone, Debug)]

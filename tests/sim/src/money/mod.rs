@@ -3,6 +3,7 @@
 
 mod check;
 mod clients;
+mod durable;
 mod model;
 mod services;
 
@@ -62,8 +63,8 @@ impl World {
     fn start() -> Self {
         let net = SimNet::new(Weather::default());
         let files = Files::written();
-        let ledger = services::ledger(&net, files);
-        let wallet = services::wallet(&net, files, 1);
+        let ledger = services::ledger(&net, files, 1, None);
+        let wallet = services::wallet(&net, files, 1, None);
         Self {
             net,
             files,
@@ -109,7 +110,7 @@ impl World {
         self.net.sever(WALLET);
         time::sleep(ms(below(500)));
         self.starts += 1;
-        self.wallet = services::wallet(&self.net, self.files, self.starts);
+        self.wallet = services::wallet(&self.net, self.files, self.starts, None);
     }
 }
 

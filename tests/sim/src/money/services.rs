@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ron_auth::service_token;
 use ron_crypto::sign::Ed25519Key;
+use ron_files::{MemoryDisk, SharedDisk};
 use ron_kernel::net::Address;
 use ron_kernel::{Deadline, GuardedClock, Net as _, Registry, SeededRandom};
 use ron_ledger::RonLedger;
@@ -89,9 +90,13 @@ pub struct Process {
     life: JoinHandle<()>,
 }
 
-fn config<S: Service>(ip: IpAddr, more: &str) -> Config {
+fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, more: &str) -> Config {
+    let data = match disk {
+        Some(_) => "data_dir = \"/sim/data\"",
+        None => "amnesia = true",
+    };
     let text = format!(
-        "amnesia = true\ninsecure_loopback = true\nmax_conns = 64\n\
+        "{data}\ninsecure_loopback = true\nmax_conns = 64\n\
          bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n\
          [http]\nworkers = 2\n{more}"
     );
@@ -109,7 +114,13 @@ fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
 }
 
 impl Process {
-    fn start<S: Service>(net: &SimNet, ip: IpAddr, config: Config, seed: u64) -> Self {
+    fn start<S: Service>(
+        net: &SimNet,
+        ip: IpAddr,
+        config: Config,
+        seed: u64,
+        disk: Option<SharedDisk>,
+    ) -> Self {
         let name = S::TABLE.service;
         let registry = Registry::new(name);
         let group = Group::new(name);
@@ -126,12 +137,25 @@ impl Process {
                 api: bind(80),
                 health: bind(81),
                 net: Arc::new(host),
+                disk: disk.unwrap_or_else(|| Arc::new(MemoryDisk::new())),
                 cores: 2,
                 registry: of_process,
                 instance: name.to_owned(),
             };
             let running = ron_service::start::<S>(config, parts);
-            let mut running = running.unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            let mut running = match running {
+                Ok(running) => running,
+                // EIO or ENOSPC, which a world plans: its service manager starts the service again.
+                Err(error)
+                    if ["os error 5)", "os error 28)"]
+                        .iter()
+                        .any(|e| format!("{error:?}").contains(e)) =>
+                {
+                    ron_sim::note(&format!("{name} did not start: {error:?}"));
+                    return;
+                }
+                Err(error) => panic!("{name}: {error:?}"),
+            };
             let for_ever = time::now() + Duration::from_secs(86_400);
             until.wait(for_ever);
             ensure(
@@ -179,7 +203,8 @@ impl Process {
     }
 }
 
-pub fn ledger(net: &SimNet, files: &Files) -> Process {
+/// The ledger at its start of this number; without a disk in memory.
+pub fn ledger(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>) -> Process {
     let more = format!(
         "[ledger]\nprojection = false\n{}{}",
         principal(
@@ -195,22 +220,26 @@ pub fn ledger(net: &SimNet, files: &Files) -> Process {
             &["ledger:read", "ledger:audit"]
         ),
     );
-    Process::start::<RonLedger>(net, LEDGER, config::<RonLedger>(LEDGER, &more), 1)
+    let config = config::<RonLedger>(LEDGER, disk.as_ref(), &more);
+    Process::start::<RonLedger>(net, LEDGER, config, start, disk)
 }
 
-/// The wallet at its start of this number.
-pub fn wallet(net: &SimNet, files: &Files, start: u64) -> Process {
+/// The wallet at its start of this number; without a disk in memory.
+pub fn wallet(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>) -> Process {
     let scopes = ["read", "issue", "transfer", "burn", "hold"].map(|s| format!("wallet:{s}"));
     let scopes = scopes.each_ref().map(String::as_str);
+    // With its files a key is soon said to be open, and must not be forgotten.
+    let tries = if disk.is_some() { 1 } else { 3 };
     let more = format!(
-        "[ledger]\nurl = \"http://{LEDGER}:80\"\ntoken_file = {:?}\n\
+        "[ledger]\nurl = \"http://{LEDGER}:80\"\ntries = {tries}\ntoken_file = {:?}\n\
          [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}",
         files.dir.join("ledger.token"),
         files.dir,
         files.policy_key,
         principal("default", "bank", &files.bank, &scopes),
     );
-    Process::start::<SvcWallet>(net, WALLET, config::<SvcWallet>(WALLET, &more), 100 + start)
+    let config = config::<SvcWallet>(WALLET, disk.as_ref(), &more);
+    Process::start::<SvcWallet>(net, WALLET, config, 100 + start, disk)
 }
 
 /// Until when a call may take `time`.

@@ -1,0 +1,147 @@
+//! The disk of a process in a world: a [`SimDisk`] whose flushes take time, which hangs for a while now and then, and which
+//! answers no more once its power was cut.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_files::{Disk, DiskFile, DiskLock, SimDisk};
+use ron_sim::{fault, time};
+
+use crate::chance::{below, ms};
+
+/// How slow a disk is.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The usual time of a flush is up to twice as long.
+    pub flush: Duration,
+    /// Flushes in a million that take up to `hang` longer.
+    pub hangs: u32,
+    pub hang: Duration,
+}
+
+impl Pace {
+    /// Of a disk that hangs rarely, up to three seconds.
+    pub const HANGS: Self = Self {
+        flush: Duration::from_micros(300),
+        hangs: 3_000,
+        hang: Duration::from_secs(3),
+    };
+}
+
+/// The disk. Clones share it.
+#[derive(Clone, Debug)]
+pub struct WorldDisk {
+    image: SimDisk,
+    pace: Pace,
+}
+
+impl WorldDisk {
+    pub const fn new(image: SimDisk, pace: Pace) -> Self {
+        Self { image, pace }
+    }
+
+    /// A call that is over when it returns. After a power cut no call returns: the machine is off, and whatever a thread
+    /// would do after an error, it does not do any more.
+    fn call<R>(&self, call: impl FnOnce(&SimDisk) -> io::Result<R>) -> io::Result<R> {
+        let done = call(&self.image);
+        while done.is_err() && self.image.is_off() {
+            time::sleep(Duration::from_secs(3_600));
+        }
+        done
+    }
+
+    fn flush<R>(&self, call: impl FnOnce(&SimDisk) -> io::Result<R>) -> io::Result<R> {
+        let usual = self.pace.flush.as_micros() as u64;
+        let mut takes = Duration::from_micros(usual / 2 + below(usual + 1));
+        if fault::happens("a disk hangs", self.pace.hangs) {
+            takes += ms(below(self.pace.hang.as_millis() as u64));
+        }
+        time::sleep(takes);
+        self.call(call)
+    }
+
+    fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(WorldFile {
+            disk: self.clone(),
+            file,
+        })
+    }
+}
+
+impl Disk for WorldDisk {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.call(|disk| disk.create_dir_all(dir))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.call(|disk| disk.list(dir))
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.call(|disk| disk.open_read(path)).map(|f| self.file(f))
+    }
+
+    fn open_write(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.call(|disk| disk.open_write(path))
+            .map(|f| self.file(f))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.call(|disk| disk.create(path)).map(|f| self.file(f))
+    }
+
+    fn open_or_create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.call(|disk| disk.open_or_create(path))
+            .map(|f| self.file(f))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call(|disk| disk.rename(from, to))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call(|disk| disk.link(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.call(|disk| disk.remove(path))
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.flush(|disk| disk.sync_dir(dir))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DiskLock>>> {
+        self.call(|disk| disk.lock(path))
+    }
+}
+
+#[derive(Debug)]
+struct WorldFile {
+    disk: WorldDisk,
+    file: Arc<dyn DiskFile>,
+}
+
+impl DiskFile for WorldFile {
+    fn len(&self) -> io::Result<u64> {
+        self.disk.call(|_| self.file.len())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.disk.call(|_| self.file.read_at(offset, buf))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.call(|_| self.file.write_at(offset, bytes))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.call(|_| self.file.set_len(len))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.flush(|_| self.file.sync_data())
+    }
+}

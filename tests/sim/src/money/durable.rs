@@ -1,0 +1,377 @@
+//! The wallet and the ledger with their files, each on a machine of its own whose power may be cut: what was answered stays,
+//! and a key that is said to be open is not forgotten, however often both are killed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_client::{ClientError, Credential, WalletClient};
+use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
+use ron_http::{Call, ClientConfig, HttpClient};
+use ron_kernel::SeededRandom;
+use ron_proto::IdemKey;
+use ron_proto::wallet::{Operation, Transaction};
+use ron_sim::thread::JoinHandle;
+use ron_sim::{ensure, fault, thread, time};
+use serde_json::json;
+
+use super::clients::{ACCOUNTS, ASSET, Answer, Asked, CALL, Client, Op};
+use super::services::{self, Files, Process, within};
+use super::{CLIENTS, LEDGER, RECOVERY, WALLET, bad_weather, check, client_ip};
+use crate::chance::{below, ms};
+use crate::disk::{Pace, WorldDisk};
+use crate::explore::{Operations, explore_services};
+use crate::net::{SimNet, Weather};
+
+/// Fewest and most operations of each client, and of the keeper: they work for as long as there are faults.
+const OPERATIONS: std::ops::Range<usize> = 5..40;
+/// Longest time of a call of the keeper: it waits until the wallet says that an outcome is not known.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// Number of the keeper's host.
+const KEEPER: u8 = 8;
+
+type Start = fn(&SimNet, &Files, u64, Option<SharedDisk>) -> Process;
+
+/// A machine with a disk, on which a service manager keeps one service running.
+struct Machine {
+    ip: IpAddr,
+    start: Start,
+    image: SimDisk,
+    /// The service, and the number of its starts.
+    process: Option<Process>,
+    starts: u64,
+}
+
+impl Machine {
+    fn boot(net: &SimNet, files: &Files, ip: IpAddr, start: Start) -> Self {
+        let image = SimDisk::new();
+        let disk = Arc::new(WorldDisk::new(image.clone(), Pace::HANGS));
+        Self {
+            ip,
+            start,
+            process: Some(start(net, files, 1, Some(disk))),
+            image,
+            starts: 1,
+        }
+    }
+
+    /// The service dies where it stands.
+    fn die(&mut self, net: &SimNet) {
+        if let Some(process) = self.process.take() {
+            process.group.kill();
+        }
+        net.sever(self.ip);
+    }
+
+    fn start_again(&mut self, net: &SimNet, files: &Files) {
+        time::sleep(ms(below(500)));
+        self.starts += 1;
+        let disk = Arc::new(WorldDisk::new(self.image.clone(), Pace::HANGS));
+        self.process = Some((self.start)(net, files, self.starts, Some(disk)));
+    }
+
+    fn kill(&mut self, net: &SimNet, files: &Files) {
+        self.die(net);
+        self.image.kill();
+        self.start_again(net, files);
+    }
+
+    /// It is drained and started again.
+    fn restart(&mut self, net: &SimNet, files: &Files) {
+        self.stop(net);
+        self.start_again(net, files);
+    }
+
+    /// A call to the disk fails, of the next ones; the service runs on for a while.
+    fn fail_disk(&mut self, net: &SimNet, files: &Files) {
+        let kind = [FaultKind::Io, FaultKind::NoSpace][below(2) as usize];
+        self.image.fail_after(1 + below(60), kind);
+        time::sleep(ms(below(1_000)));
+        self.kill(net, files);
+    }
+
+    fn stop(&mut self, net: &SimNet) {
+        if let Some(process) = self.process.take() {
+            process.check_no_panics();
+            process.stop();
+        }
+        let left = net.open_ends(self.ip);
+        ensure(
+            left == 0,
+            &format!("{left} sockets of {} are left", self.ip),
+        );
+    }
+
+    /// The power is cut, at one of the next operations of the disk if there are so many.
+    fn cut_power(&mut self, net: &SimNet, files: &Files) {
+        self.image.fail_after(1 + below(60), FaultKind::PowerOff);
+        let by = time::now() + ms(300);
+        while !self.image.is_off() && time::now() < by {
+            time::sleep(ms(1));
+        }
+        self.die(net);
+        let mode = match below(5) {
+            0 => CrashMode::LoseAll,
+            1 => CrashMode::KeepAll,
+            _ => CrashMode::Each(fault::random()),
+        };
+        ron_sim::note(&format!("power cut of {}: {mode:?}", self.ip));
+        self.image.crash(mode);
+        self.start_again(net, files);
+    }
+}
+
+struct World {
+    net: SimNet,
+    files: &'static Files,
+    ledger: Machine,
+    wallet: Machine,
+}
+
+impl World {
+    fn start() -> Self {
+        let net = SimNet::new(Weather::default());
+        let files = Files::written();
+        Self {
+            ledger: Machine::boot(&net, files, LEDGER, services::ledger),
+            wallet: Machine::boot(&net, files, WALLET, services::wallet),
+            net,
+            files,
+        }
+    }
+
+    fn disturb(&mut self) {
+        for _ in 0..1 + below(6) {
+            time::sleep(ms(below(1_000)));
+            match below(12) {
+                0 => self.part(WALLET, LEDGER),
+                1 => self.part(WALLET, client_ip(below(CLIENTS.into()) as u8)),
+                2 => self.net.set_weather(bad_weather()),
+                3 => self.wallet.kill(&self.net, self.files),
+                4 => self.ledger.kill(&self.net, self.files),
+                5 => self.wallet.cut_power(&self.net, self.files),
+                6 | 7 => self.all_at_once(),
+                8 => self.wallet.restart(&self.net, self.files),
+                9 => self.ledger.restart(&self.net, self.files),
+                10 => self.ledger.fail_disk(&self.net, self.files),
+                _ => self.ledger.cut_power(&self.net, self.files),
+            }
+        }
+        self.net.set_weather(Weather::default());
+    }
+
+    /// The ledger is down for a while, so outcomes are not known, and the wallet dies with what it knows of them.
+    fn all_at_once(&mut self) {
+        self.ledger.die(&self.net);
+        self.ledger.image.kill();
+        time::sleep(ms(800 + below(1_500)));
+        if below(2) == 0 {
+            self.wallet.kill(&self.net, self.files);
+        } else {
+            self.wallet.cut_power(&self.net, self.files);
+        }
+        time::sleep(ms(below(1_000)));
+        self.ledger.start_again(&self.net, self.files);
+    }
+
+    fn part(&self, a: IpAddr, b: IpAddr) {
+        self.net.part(a, b);
+        time::sleep(ms(below(2_000)));
+        self.net.join(a, b);
+    }
+
+    fn stop(mut self) {
+        self.wallet.stop(&self.net);
+        self.ledger.stop(&self.net);
+    }
+}
+
+/// A caller that remembers which of its keys were said to be open, and looks them up.
+struct Keeper {
+    wallet: WalletClient,
+    http: Arc<HttpClient>,
+    authorization: String,
+    asked: Vec<Asked>,
+    /// Numbers of the keys whose record was promised.
+    open: Vec<usize>,
+    said_open: usize,
+}
+
+impl Keeper {
+    fn new(net: &SimNet, files: &Files) -> Self {
+        let http = Arc::new(HttpClient::new(ClientConfig {
+            net: Arc::new(net.host(client_ip(KEEPER))),
+            random: Arc::new(SeededRandom::new(2_000)),
+            breaker: None,
+            insecure_loopback: true,
+            connect_timeout: ms(500),
+            ..ClientConfig::default()
+        }));
+        let base = format!("http://{WALLET}:80");
+        Self {
+            wallet: WalletClient::new(&base, Credential::bearer(&files.bank), http.clone()),
+            http,
+            authorization: format!("Bearer {}", files.bank),
+            asked: Vec::new(),
+            open: Vec::new(),
+            said_open: 0,
+        }
+    }
+
+    /// Sends a request once, and notes what it was told.
+    fn send(&mut self, number: usize) {
+        let key = format!("c{KEEPER}-{number}");
+        let body = json!({"to": ACCOUNTS[0], "asset": ASSET, "amount_minor": "1"});
+        if self.asked.len() == number {
+            let op = Op::Issue(serde_json::from_value(body.clone()).expect("a request"));
+            self.asked.push(Asked {
+                key: key.clone(),
+                op,
+                answers: Vec::new(),
+            });
+        }
+        let url = format!("http://{WALLET}:80/v1/issue");
+        let headers = [
+            ("authorization", self.authorization.as_str()),
+            ("idempotency-key", key.as_str()),
+        ];
+        let body = serde_json::to_vec(&body).expect("JSON");
+        let call = Call::post_json(&url, body, within(PATIENCE)).headers(&headers);
+        let Ok(reply) = self.http.call(call) else {
+            return;
+        };
+        ron_sim::note(&format!("{key} {}", reply.status));
+        match reply.status {
+            200 => {
+                let done: Transaction = serde_json::from_slice(&reply.body).expect("a transaction");
+                let answer = Answer::Done(Box::new(done.receipt));
+                self.asked[number].answers.push(answer);
+            }
+            504 if reply.headers.iter().any(|(name, _)| name == "location") => {
+                self.said_open += 1;
+                self.open.push(number);
+            }
+            _ => {}
+        }
+    }
+
+    /// A key that was said to be open is open or has its outcome.
+    fn look_up(&mut self) {
+        for number in self.open.clone() {
+            let key: IdemKey = self.asked[number].key.parse().expect("a key");
+            match self.wallet.operation(&key, within(CALL)) {
+                Ok(Operation::Done { receipt, .. }) => {
+                    let answer = Answer::Done(receipt.into());
+                    self.asked[number].answers.push(answer);
+                    self.open.retain(|open| *open != number);
+                }
+                Err(ClientError::Refused { status: 404, .. }) => {
+                    let forgotten =
+                        format!("{} was said to be open, and is forgotten", key.as_str());
+                    ensure(false, &forgotten);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        self.send(self.asked.len());
+        time::sleep(ms(below(100)));
+        self.look_up();
+    }
+
+    fn settle(&mut self, by: Instant) {
+        self.look_up();
+        for number in 0..self.asked.len() {
+            while self.asked[number].answers.is_empty() {
+                self.send(number);
+                let late = format!("no answer for {:?}", self.asked[number]);
+                ensure(time::now() < by, &late);
+            }
+        }
+    }
+
+    /// Both services say that they are ready.
+    fn all_are_ready_before(&self, at: Instant) {
+        for ip in [LEDGER, WALLET] {
+            let url = format!("http://{ip}:81/readyz");
+            loop {
+                let reply = self.http.call(Call::get(&url, within(CALL)));
+                if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
+                    break;
+                }
+                let text = reply.map(|reply| String::from_utf8_lossy(&reply.body).into_owned());
+                let late = format!("10 s after the last fault {ip} is not ready: {text:?}");
+                ensure(time::now() < at, &late);
+                time::sleep(ms(50));
+            }
+        }
+    }
+}
+
+/// A caller that works on its own thread for as long as there are faults.
+fn works<C: Send + 'static>(
+    name: &str,
+    over: &Arc<AtomicBool>,
+    mut caller: C,
+    act: fn(&mut C),
+) -> JoinHandle<C> {
+    let over = over.clone();
+    let body = move || {
+        for number in 0..OPERATIONS.end {
+            if number >= OPERATIONS.start && over.load(Ordering::SeqCst) {
+                break;
+            }
+            act(&mut caller);
+        }
+        caller
+    };
+    thread::spawn_named(name.to_owned(), body).expect("a thread")
+}
+
+fn run(operations: &Operations) {
+    let mut world = World::start();
+    let mut auditor = Client::new(&world.net, world.files, 9, false);
+    let over = Arc::new(AtomicBool::new(false));
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let client = Client::new(&world.net, world.files, number, false);
+            works(&format!("client-{number}"), &over, client, Client::act)
+        })
+        .collect();
+    let keeper = Keeper::new(&world.net, world.files);
+    let keeper = works("keeper", &over, keeper, Keeper::act);
+    world.disturb();
+    over.store(true, Ordering::SeqCst);
+    let recovered = time::now() + RECOVERY;
+    let mut clients: Vec<Client> = clients
+        .into_iter()
+        .map(|client| client.join().expect("it is not killed"))
+        .collect();
+    let mut keeper = keeper.join().expect("it is not killed");
+    // The last fault was at the latest when the clients ended.
+    let recovered = recovered.max(time::now() + RECOVERY);
+    keeper.all_are_ready_before(recovered);
+    auditor.works_before(recovered);
+    keeper.settle(recovered);
+    for client in &mut clients {
+        client.settle(recovered);
+    }
+    ron_sim::note(&format!("{} keys were said to be open", keeper.said_open));
+    let mut asked: Vec<Asked> = clients.iter_mut().flat_map(Client::asked).collect();
+    asked.append(&mut keeper.asked);
+    let reads = clients.iter().flat_map(|client| client.reads.clone());
+    check::all(&mut auditor, &asked, reads.collect());
+    world.stop();
+    asked.iter().for_each(|_| operations.add());
+}
+
+/// Seeds of a process: the threads of killed services stay until it ends.
+const SEEDS_MAX: u64 = 20;
+
+#[test]
+fn over_kills_and_power_cuts_what_was_answered_stays_and_no_key_is_forgotten() {
+    explore_services(SEEDS_MAX, run);
+}
