@@ -360,7 +360,10 @@ fn a_service_of_others_and_its_client_are_one_command_each() {
     let draft = fleet.dir().join("draft.json");
     std::fs::write(&draft, r#"{"version":9,"clients":[],"colour":"red"}"#).unwrap();
     let draft = draft.display();
-    refuses(&format!("policy check --kind issuer {draft}"), "unknown field");
+    refuses(
+        &format!("policy check --kind issuer {draft}"),
+        "unknown field",
+    );
     let sound = fleet.dir().join("policy/issuer.json");
     does(
         &format!("policy check --kind issuer {}", sound.display()),

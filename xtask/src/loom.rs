@@ -133,7 +133,7 @@ pub(crate) fn all_names() -> Outcome<BTreeSet<String>> {
 
 /// A compiler for the crates of this workspace that builds them for a checker. The checker stands in ron-kernel, below
 /// everything that is modelled, so all of them have the same flags; other crates need none and are built once for the
-/// product and all checkers. Another set of flags is another path, because cargo builds anew by the path.
+/// product and all checkers. Another set of flags is another path, because cargo builds again for another path.
 fn compiler(checker: &str, mutants: &BTreeSet<String>) -> Outcome<PathBuf> {
     // Assertions of the kernel are a part of what the simulator checks.
     let assertions = if checker == "sim" {

@@ -51,7 +51,7 @@ pub use meter::{METER_LOCK, counted};
 pub use policy_note::{NoteRefused, PolicyNote};
 pub use proofs::ProofCache;
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
-pub use reject::AuthReject;
+pub use reject::{AuthReject, PROOF_ALGS};
 pub use revocation::{FeedGap, HistoryLost, RevocationView};
 pub use seen::{AllSeen, IssuerRecord, NOTE_LOCK, SEEN_FILE, read_seen, write_seen};
 pub use settings::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_auth::dpop::PROOF_ALGS;
+use ron_auth::PROOF_ALGS;
 use ron_http::{Body, Need, Response, Route};
 use ron_proto::passport::{ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
