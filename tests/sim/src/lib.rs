@@ -10,9 +10,11 @@
 )]
 
 mod chance;
+mod coverage;
 mod explore;
 mod http;
 mod ledger;
+mod logs;
 mod model;
 mod money;
 mod net;

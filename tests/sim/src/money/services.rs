@@ -50,7 +50,7 @@ impl Files {
         let key = Ed25519Key::from_seed(&[7; 32]);
         let policy = json!({"version": 1, "rules": [{
             "principal": "*",
-            "actions": ["read", "issue", "transfer", "burn", "hold", "reverse"],
+            "actions": ["read", "issue", "transfer", "burn", "hold", "reverse", "admin"],
             "accounts": ["*"],
             "assets": ["*"],
         }]});
@@ -86,7 +86,7 @@ pub struct Process {
     pub group: Group,
     registry: Registry,
     stop: Arc<Gate>,
-    life: JoinHandle<()>,
+    life: Option<JoinHandle<()>>,
 }
 
 fn config<S: Service>(ip: IpAddr, more: &str) -> Config {
@@ -144,7 +144,7 @@ impl Process {
                 &format!("{name}: {:?}", report.stragglers),
             );
         });
-        let life = life.expect("a thread");
+        let life = Some(life.expect("a thread"));
         Self {
             group,
             registry,
@@ -154,9 +154,10 @@ impl Process {
     }
 
     /// Drains it, and waits for its end.
-    pub fn stop(self) {
+    pub fn stop(&mut self) {
         self.stop.open();
-        self.life.join().expect("it is not killed");
+        let life = self.life.take().expect("it is stopped once");
+        life.join().expect("it is not killed");
     }
 
     /// No thread of it has panicked, also where the panic was caught.
@@ -200,7 +201,8 @@ pub fn ledger(net: &SimNet, files: &Files) -> Process {
 
 /// The wallet at its start of this number.
 pub fn wallet(net: &SimNet, files: &Files, start: u64) -> Process {
-    let scopes = ["read", "issue", "transfer", "burn", "hold"].map(|s| format!("wallet:{s}"));
+    let scopes =
+        ["read", "issue", "transfer", "burn", "hold", "admin"].map(|s| format!("wallet:{s}"));
     let scopes = scopes.each_ref().map(String::as_str);
     let more = format!(
         "[ledger]\nurl = \"http://{LEDGER}:80\"\ntoken_file = {:?}\n\
