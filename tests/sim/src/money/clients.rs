@@ -28,6 +28,8 @@ pub struct Client {
     number: u8,
     /// On a good network every request has a definite answer at once, unless the wallet was stopped meanwhile.
     calm: bool,
+    /// What it sends in a row arrives so: the way to the wallet is prompt.
+    pub prompt: bool,
     history: Arc<History>,
     /// The last sequence at which this client was told of a change of an account.
     knows: BTreeMap<String, u64>,
@@ -75,6 +77,7 @@ impl Client {
         Self {
             number,
             calm,
+            prompt: false,
             history: history.clone(),
             knows: BTreeMap::new(),
             views: Views::default(),
@@ -129,7 +132,7 @@ impl Client {
             7 | 8 if !self.calm => self.in_haste(),
             9 => self.give_up(),
             10 => self.another_request_under_the_key(),
-            11 | 12 if self.calm => self.in_a_row(),
+            11 | 12 if self.prompt => self.in_a_row(),
             _ => {
                 let (key, op) = self.begin();
                 let _ = self.until_definite(&key, &op, 4);
@@ -165,7 +168,17 @@ impl Client {
 
     fn send(&mut self, key: &str, op: &Op, time: Duration) -> Told {
         let before = self.history.stops();
+        let begun = time::date().as_millis() as u64;
         let told = requests::send(&self.wallet, key, op, time);
+        let asked = self.asked_of(key);
+        // Every call before this one has said that it changed nothing.
+        if let Told::Answer(Answer::Done(receipt)) = &told
+            && !asked.open
+            && asked.last().is_none()
+        {
+            let text = format!("{key} was done before, when nothing was done: {receipt:?}");
+            ensure(receipt.ts.0 >= begun, &text);
+        }
         self.note(key, told.clone(), before);
         told
     }
@@ -173,13 +186,19 @@ impl Client {
     fn many_at_once(&mut self) {
         let (key, op) = self.begin();
         let before = self.history.stops();
-        let others: Vec<_> = (0..1 + below(5))
+        // Mostly close together, so that some of them meet the moment of the answer.
+        let (from, spread) = match below(4) {
+            0 => (0, 600),
+            _ => (below(500), 60),
+        };
+        let others: Vec<_> = (0..1 + below(8))
             .map(|_| {
-                let after = Duration::from_micros(below(600));
+                let after = Duration::from_micros(from + below(spread));
                 beside(&self.wallet, &key, &op, after)
             })
             .collect();
-        let _ = self.send(&key, &op, CALL);
+        let told = requests::send(&self.wallet, &key, &op, CALL);
+        self.note(&key, told, before);
         for other in others {
             let told = other.join().expect("it is not killed");
             self.note(&key, told, before);

@@ -85,6 +85,9 @@ impl World {
 
     /// One fault after the other while clients work, then none.
     fn disturb(&mut self) {
+        if below(3) > 0 {
+            self.net.set_weather(bad_weather());
+        }
         for _ in 0..1 + below(5) {
             time::sleep(ms(below(1_000)));
             match below(6) {
@@ -152,13 +155,17 @@ fn run(disturbed: bool, operations: &Operations) {
     let mut world = World::start();
     let client = |number, calm| Client::new(&world.net, world.files, number, calm, &world.history);
     let mut auditor = client(9, false);
+    let mut prompt = false;
     if !disturbed {
         auditor.works_before(time::now() + RECOVERY);
-        world.net.set_weather(good_weather());
+        let good = good_weather();
+        prompt = good.slow_at.is_some();
+        world.net.set_weather(good);
     }
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let mut client = client(number, !disturbed);
+            client.prompt = prompt;
             let name = format!("client-{number}");
             let body = move || {
                 (0..OPERATIONS).for_each(|_| client.act());
@@ -206,7 +213,7 @@ fn run(disturbed: bool, operations: &Operations) {
 }
 
 /// Seeds of a process: the threads of killed wallets stay until it ends.
-const SEEDS_MAX: u64 = 40;
+const SEEDS_MAX: u64 = 180;
 
 #[test]
 fn on_a_good_network_callers_the_log_and_the_model_agree() {
