@@ -187,11 +187,12 @@ impl Client {
         let (key, op) = self.begin();
         let before = self.history.stops();
         // Mostly close together, so that some of them meet the moment of the answer.
-        let (from, spread) = match below(4) {
-            0 => (0, 600),
-            _ => (below(500), 60),
+        let (number, from, spread) = match below(16) {
+            0 => (12, 0, 400),
+            1..=3 => (1 + below(8), 0, 600),
+            _ => (1 + below(8), below(500), 60),
         };
-        let others: Vec<_> = (0..1 + below(8))
+        let others: Vec<_> = (0..number)
             .map(|_| {
                 let after = Duration::from_micros(from + below(spread));
                 beside(&self.wallet, &key, &op, after)
