@@ -1,7 +1,7 @@
 //! The kernel's models and the worlds of tests/sim under the simulator: real threads, virtual time, many seeds. Each run is
 //! repeated in a second process, whose traces must be the same, and each mutant must be caught.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -46,7 +46,20 @@ pub(crate) const WORLD: Part = Part {
         ("limit", "http::a_quiet"),
         ("seq", "http::a_drain"),
         ("place", "http::a_drain"),
+        ("expiry", "ledger::what_is"),
+        ("frozen", "ledger::what_is"),
+        ("mismatch", "ledger::what_is"),
+        ("reversed", "ledger::what_is"),
         ("balance", "money::on_a_good"),
+        ("frozen", "money::on_a_good"),
+        ("given_up", "money::on_a_good"),
+        ("in_flight", "money::on_a_good"),
+        ("known", "money::on_a_good"),
+        ("mismatch", "money::on_a_good"),
+        ("nonce", "money::on_a_good"),
+        ("shard", "money::on_a_good"),
+        ("sent", "money::over_kills"),
+        ("unsent", "money::over_kills"),
         ("unresolved", "money::durable::over_kills"),
     ],
 };
@@ -74,6 +87,7 @@ pub fn sim(args: &Args) -> Outcome {
         return one_seed(args, &programs);
     }
     let first = models(args, &programs, "first")?;
+    Totals::of(&first).print();
     let second = models(args, &programs, "second")?;
     if first != second {
         let lines = first.iter().zip(&second);
@@ -129,6 +143,43 @@ fn one_seed(args: &Args, programs: &Programs) -> Outcome {
     Ok(())
 }
 
+/// What the worlds of one process did together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Totals {
+    operations: u64,
+    switches: u64,
+    /// How often each fault happened.
+    faults: BTreeMap<String, u64>,
+}
+
+impl Totals {
+    /// Of lines `NAME HASH POINTS SWITCHES OPERATIONS FAULT=NUMBER,...`; models have shorter ones.
+    fn of(lines: &[String]) -> Self {
+        let mut totals = Self::default();
+        for line in lines {
+            let words: Vec<&str> = line.split(' ').collect();
+            let [_, _, _, switches, operations, faults] = words[..] else {
+                continue;
+            };
+            let number = |text: &str| text.parse().unwrap_or(0);
+            totals.switches += number(switches);
+            totals.operations += number(operations);
+            for (name, times) in faults.split(',').filter_map(|one| one.split_once('=')) {
+                *totals.faults.entry(name.replace('_', " ")).or_default() += number(times);
+            }
+        }
+        totals
+    }
+
+    fn print(&self) {
+        let (operations, switches) = (self.operations, self.switches);
+        println!("== sim: {operations} operations in worlds, {switches} switches; faults:");
+        for (name, times) in &self.faults {
+            println!("  {times:>7}  {name}");
+        }
+    }
+}
+
 /// Runs the models and worlds; a line for each, with the hash of its traces.
 fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> {
     let file = files::target().join(format!("sim-hashes-{name}"));
@@ -148,4 +199,23 @@ fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> 
         return Err(Failure(format!("no model has `{filter}` in its path")));
     }
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn totals_are_those_of_the_worlds() {
+        let lines = [
+            "models::queue 00ff 10 3",
+            "money::a 00ff 10 3 7 a_cut=2,a_kill=1",
+            "money::b 00ff 10 4 5 a_cut=3",
+            "money::c 00ff 10 1 2 ",
+        ];
+        let totals = Totals::of(&lines.map(str::to_owned));
+        assert_eq!((totals.operations, totals.switches), (14, 8));
+        let faults: Vec<_> = totals.faults.into_iter().collect();
+        assert_eq!(faults, [("a cut".to_owned(), 5), ("a kill".to_owned(), 1)]);
+    }
 }

@@ -130,7 +130,7 @@ pub const TASKS: &[Task] = &[
             "--operations=2000 RON_SIM_OPERATIONS : operations of each world",
             "--seed= RON_SIM_SEED : this seed alone, with its output and without mutants",
             "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
-            "--trace RON_SIM_TRACE : print the time line of that seed",
+            "--trace RON_SIM_TRACE : print the time line of that seed: every operation of a model, the story of a world",
             "--models= : only models whose path contains this",
             "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
         ],

@@ -69,6 +69,8 @@ pub(crate) fn call_error(error: &ureq::Error) -> CallError {
     use std::io::ErrorKind as Io;
     let not_sent = |detail: &str| CallError::new(Failure::NotSent, detail);
     match error {
+        #[cfg(mutant = "unsent")] // a request that was sent counts as one that was not
+        ureq::Error::Io(_) if ron_kernel::mutant("unsent") => not_sent("the connection failed"),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => not_sent("the URL is not valid"),
         ureq::Error::HostNotFound => not_sent("the peer's name does not resolve"),
         ureq::Error::ConnectionFailed => {

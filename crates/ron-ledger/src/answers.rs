@@ -85,7 +85,10 @@ fn paid_by(why: &Refusal) -> Option<EpochId> {
 
 /// The answer to `op` when `first` already has its key, epoch or index.
 pub fn replayed(op: &Op, first: LogEntry<'_>) -> EntryAnswer {
-    if !op.repeats(first.op) {
+    let repeats = op.repeats(first.op);
+    #[cfg(mutant = "mismatch")] // the answer of a key for whatever is asked with it
+    let repeats = repeats || crate::mutant("mismatch");
+    if !repeats {
         return mismatch(op);
     }
     answer(first).as_replayed()

@@ -67,7 +67,14 @@ pub mod writer;
 
 pub use boot::RonLedger;
 pub use ledger::{Ledger, SubmitError};
-#[cfg(any(mutant = "nonce", mutant = "cursor"))]
+#[cfg(any(
+    mutant = "cursor",
+    mutant = "expiry",
+    mutant = "frozen",
+    mutant = "mismatch",
+    mutant = "nonce",
+    mutant = "reversed"
+))]
 pub(crate) use ron_kernel::mutant;
 
 #[cfg(test)]

@@ -10,6 +10,9 @@ pub const FAIR_STEPS: u64 = 10_000;
 /// Longest pause of a group: 5 seconds.
 const PAUSE_MS_MAX: u64 = 5_000;
 
+/// Longest time that one thread is held up: 5 milliseconds.
+const STALL_US_MAX: u64 = 5_000;
+
 /// A thread that could run, in the order in which threads became ready.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
@@ -35,6 +38,7 @@ struct Plan {
     order: Order,
     starve_per_million: u32,
     pause_per_million: u32,
+    stall_per_million: u32,
 }
 
 impl Plan {
@@ -45,11 +49,13 @@ impl Plan {
         let starve_per_million = one_of([0, 0, 0, 2_000]);
         let pause_per_million = one_of([0, 0, 500, 2_000]) * u32::from(pauses);
         let orders = [Order::Any, Order::Longest, Order::Newest, Order::Ranked];
+        let order = orders[rng.below(4) as usize];
         Self {
             preempt_per_million,
             starve_per_million,
             pause_per_million,
-            order: orders[rng.below(4) as usize],
+            stall_per_million: [0, 20, 100, 500][rng.below(4) as usize],
+            order,
         }
     }
 }
@@ -60,6 +66,7 @@ struct Seeded {
     schedule: Rng,
     faults: Rng,
     ranks: Rng,
+    stalls: Rng,
     rank_of: Vec<u64>,
 }
 
@@ -89,6 +96,7 @@ impl Chooser {
             schedule: Rng::new(seed, Stream::Schedule),
             faults: Rng::new(seed, Stream::Faults),
             ranks: Rng::new(seed, Stream::Ranks),
+            stalls: Rng::new(seed, Stream::Stalls),
             rank_of: Vec::new(),
         };
         Self {
@@ -224,6 +232,22 @@ impl Chooser {
         self.decided(place, value);
         Some((group, ms))
     }
+
+    /// For how many microseconds the thread is held up at this operation; by default it is not.
+    pub fn stall(&mut self, place: Place) -> Option<u64> {
+        let us = match &mut self.source {
+            Source::Given(schedule) => schedule.0.get(&place).copied()?,
+            Source::Seeded(seeded) => {
+                if !seeded.stalls.chance(seeded.plan.stall_per_million) {
+                    return None;
+                }
+                let most = STALL_US_MAX >> seeded.stalls.below(8);
+                1 + seeded.stalls.below(most)
+            }
+        };
+        self.decided(place, us);
+        Some(us)
+    }
 }
 
 fn overdue(ready: &Ready, step: u64) -> bool {
@@ -319,6 +343,8 @@ mod tests {
                     all.push(chooser.choice(choice, 3, 100_000));
                     let pause = chooser.pause(place(operation, Kind::Pause), 2);
                     all.push(pause.map_or(0, |(group, ms)| u64::from(group) << 32 | ms));
+                    let stall = chooser.stall(place(operation, Kind::Stall));
+                    all.push(stall.unwrap_or(0));
                 }
                 (all, chooser.made)
             };
@@ -336,6 +362,7 @@ mod tests {
         assert_eq!(chooser.wake(place(3, Kind::Wake), &[3, 1]), 3);
         assert_eq!(chooser.choice(place(4, Kind::Choice), 9, 1_000_000), 0);
         assert_eq!(chooser.pause(place(5, Kind::Pause), 3), None);
+        assert_eq!(chooser.stall(place(6, Kind::Stall)), None);
         assert!(chooser.made.is_empty());
     }
 

@@ -13,7 +13,16 @@ pub fn choose(n: u64) -> u64 {
 pub fn happens(name: &'static str, per_million: u32) -> bool {
     // Of two values, so that half of the draws are faults.
     let doubled = per_million.saturating_mul(2);
-    with_me(|me| me.choice(name, 2, doubled)).unwrap_or(0) == 1
+    let happens = with_me(|me| me.choice(name, 2, doubled)).unwrap_or(0) == 1;
+    if happens {
+        happened(name);
+    }
+    happens
+}
+
+/// Counts a fault that the program makes by other means than [`happens`], and tells of it.
+pub fn happened(name: &'static str) {
+    with_me(|me| me.world.state().count_fault(me.id, name));
 }
 
 /// Fills `out` with random bytes of the program; false, with nothing filled, outside of a run.

@@ -14,6 +14,7 @@ pub enum Stream {
     Program = 4,
     HashSeeds = 5,
     Ranks = 6,
+    Stalls = 7,
 }
 
 impl Rng {

@@ -1,5 +1,6 @@
 //! Running a program under a seed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -31,6 +32,8 @@ pub struct Sim {
     pub stuck_after: Duration,
     /// Whether the seed may pause groups.
     pub pauses: bool,
+    /// Whether the seed may hold a single thread up for up to 5 ms, at any operation.
+    pub stalls: bool,
     /// Whether the events are kept. The hash covers them in any case.
     pub keep_trace: bool,
     /// Whether the decisions are kept, to run a schedule again: about 50 bytes for each.
@@ -38,6 +41,8 @@ pub struct Sim {
     /// Decisions to take instead of those of the seed.
     pub schedule: Option<Schedule>,
     pub stack_bytes: usize,
+    /// Runs in which a failing schedule is shortened, at most. Each that fails leaves its threads parked.
+    pub shorten_runs: u64,
 }
 
 impl Sim {
@@ -49,10 +54,12 @@ impl Sim {
             time_max: Duration::from_secs(7 * 86_400),
             stuck_after: Duration::from_secs(10),
             pauses: false,
+            stalls: false,
             keep_trace: false,
             record: true,
             schedule: None,
             stack_bytes: 1 << 20,
+            shorten_runs: 400,
         }
     }
 
@@ -99,6 +106,7 @@ impl Sim {
             time: u64::try_from(self.time_max.as_nanos()).unwrap_or(u64::MAX),
             step_ns: self.step.map_or(drawn, |step| step.as_nanos() as u64),
             pauses: self.pauses,
+            stalls: self.stalls,
         }
     }
 
@@ -135,6 +143,7 @@ impl Sim {
             time: Duration::from_nanos(state.now),
             took,
             left: state.describe(),
+            faults: std::mem::take(&mut state.faults),
             trace: std::mem::take(&mut state.trace),
         }
     }
@@ -165,6 +174,8 @@ pub struct Outcome {
     pub took: Duration,
     /// The threads that had not ended, with what they did.
     pub left: Vec<String>,
+    /// How often each fault happened.
+    pub faults: BTreeMap<&'static str, u64>,
     pub trace: Trace,
 }
 

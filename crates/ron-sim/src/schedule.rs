@@ -20,6 +20,8 @@ pub enum Kind {
     Pause,
     /// The thread with this number (high 32 bits) is passed over while others are ready, for so many steps (low 32 bits).
     Starve,
+    /// The thread is held up at this operation, for so many microseconds.
+    Stall,
 }
 
 /// Where a decision is made: in which operation of which thread. Both stay what they are when a decision of another
@@ -47,12 +49,13 @@ impl Schedule {
     }
 }
 
-const KINDS: [(&str, Kind); 5] = [
+const KINDS: [(&str, Kind); 6] = [
     ("run", Kind::Run),
     ("wake", Kind::Wake),
     ("choice", Kind::Choice),
     ("pause", Kind::Pause),
     ("starve", Kind::Starve),
+    ("stall", Kind::Stall),
 ];
 
 impl fmt::Display for Schedule {
@@ -115,7 +118,7 @@ mod tests {
         let text = schedule.to_string();
         assert_eq!(
             text,
-            "0.7:run=3 1.8:wake=3 2.9:choice=3 3.10:pause=3 4.11:starve=3"
+            "0.7:run=3 1.8:wake=3 2.9:choice=3 3.10:pause=3 4.11:starve=3 5.12:stall=3"
         );
         assert_eq!(text.parse(), Ok(schedule));
         assert!("0.7:run".parse::<Schedule>().is_err());

@@ -66,7 +66,7 @@ impl Sim {
     }
 
     /// Leaves out decisions for as long as the run fails for the same reason (delta debugging, Zeller 1999), in at most
-    /// 400 runs. Each failing run leaves its threads parked, which bounds what a search may cost.
+    /// [`Sim::shorten_runs`] runs.
     pub fn shorten(&self, seeds: u64, first: Outcome, body: &Body) -> Finding {
         let mut shortening = Shortening {
             sim: self,
@@ -117,8 +117,6 @@ impl Finding {
     }
 }
 
-const RUNS_MAX: u64 = 400;
-
 struct Shortening<'a> {
     sim: &'a Sim,
     body: &'a Body,
@@ -149,7 +147,7 @@ impl Shortening<'_> {
 
     fn by_halves(&mut self) {
         let mut parts = 1;
-        while !self.best.schedule.is_empty() && self.runs < RUNS_MAX {
+        while !self.best.schedule.is_empty() && self.runs < self.sim.shorten_runs {
             let number = self.best.schedule.len();
             let size = number.div_ceil(parts);
             let shorter = (0..parts).any(|part| self.without(part * size, size));
@@ -166,7 +164,7 @@ impl Shortening<'_> {
     /// Tries the best schedule without `size` decisions from the one at `from`; true when it still fails so.
     fn without(&mut self, from: usize, size: usize) -> bool {
         let number = self.best.schedule.len();
-        if from >= number || self.runs >= RUNS_MAX {
+        if from >= number || self.runs >= self.sim.shorten_runs {
             return false;
         }
         let all = self.best.schedule.0.iter().enumerate();

@@ -2,7 +2,7 @@
 //! under one lock; nothing here blocks.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -64,6 +64,7 @@ pub struct Limits {
     /// Virtual nanoseconds that an operation takes.
     pub step_ns: u64,
     pub pauses: bool,
+    pub stalls: bool,
 }
 
 #[derive(Debug)]
@@ -83,6 +84,8 @@ pub struct State {
     pub chooser: Chooser,
     pub program: Rng,
     pub trace: Trace,
+    /// How often each fault happened.
+    pub faults: BTreeMap<&'static str, u64>,
     /// Set once: the run is over.
     pub result: Option<Result<(), Failure>>,
     /// A thread that has just ended, to be joined before the next one goes on.
@@ -109,6 +112,7 @@ impl State {
                 keep,
                 ..Trace::default()
             },
+            faults: BTreeMap::new(),
             result: None,
             ended: None,
         }
@@ -379,6 +383,21 @@ impl State {
             return false;
         };
         self.pause(me, group, ms * 1_000_000)
+    }
+
+    /// For how many nanoseconds the seed holds `me` up at this operation.
+    pub fn drawn_stall(&mut self, me: u32) -> Option<u64> {
+        if !self.limits.stalls {
+            return None;
+        }
+        let place = self.place(me, Kind::Stall);
+        Some(self.chooser.stall(place)? * 1_000)
+    }
+
+    /// Counts a fault that happened.
+    pub fn count_fault(&mut self, me: u32, name: &'static str) {
+        *self.faults.entry(name).or_default() += 1;
+        self.trace.tell(self.now, me, name);
     }
 
     /// Pauses a group for `ns`; true when `me` is in it.

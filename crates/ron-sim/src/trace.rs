@@ -29,6 +29,12 @@ pub const CHOSE: &str = "chose";
 /// The operation whose `other` is the number of a note.
 pub const NOTES: &str = "notes";
 
+/// The same, for one that is part of the story.
+pub const TELLS: &str = "tells";
+
+/// Operations that a story shows beside what the program tells.
+const OF_STORIES: [&str; 3] = ["pauses group", "kills group", "is held up"];
+
 /// Operations whose `other` is a thread.
 const OF_THREADS: [&str; 3] = ["pre-empted by", "is followed by", "spawns"];
 
@@ -61,6 +67,15 @@ fn hash_of(text: &str) -> u64 {
 impl Trace {
     /// Records a text of the program.
     pub fn note(&mut self, at: u64, thread: u32, text: &str) {
+        self.text_of(NOTES, at, thread, text);
+    }
+
+    /// Records a text of the program as part of the story.
+    pub fn tell(&mut self, at: u64, thread: u32, text: &str) {
+        self.text_of(TELLS, at, thread, text);
+    }
+
+    fn text_of(&mut self, op: &'static str, at: u64, thread: u32, text: &str) {
         self.hash = mix(self.hash ^ hash_of(text));
         if self.keep {
             self.notes.push(text.to_owned());
@@ -68,7 +83,7 @@ impl Trace {
         self.record(Event {
             at,
             thread,
-            op: NOTES,
+            op,
             object: NOTHING,
             other: self.noted,
         });
@@ -105,7 +120,7 @@ impl Trace {
         if event.other != NOTHING {
             let names: &[String] = match event.op {
                 CHOSE => &[], // its number is a value
-                NOTES => &self.notes,
+                NOTES | TELLS => &self.notes,
                 op if OF_THREADS.contains(&op) => &self.threads,
                 _ => &self.groups,
             };
@@ -123,6 +138,17 @@ impl Trace {
         for event in &self.events {
             text.push_str(&self.line(event));
             text.push('\n');
+        }
+        text
+    }
+
+    /// What the program told and what happened to its groups, one line each: the kept events without the operations.
+    pub fn story(&self) -> String {
+        let mut text = String::new();
+        let told = |event: &&Event| event.op == TELLS || OF_STORIES.contains(&event.op);
+        for event in self.events.iter().filter(told) {
+            let line = self.line(event);
+            let _ = writeln!(text, "{}", line.replacen(" tells ", " ", 1));
         }
         text
     }

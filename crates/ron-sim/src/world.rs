@@ -268,6 +268,17 @@ impl Me {
             self.dispatch(state);
             return;
         }
+        if let Some(ns) = state.drawn_stall(self.id) {
+            state.record(self.id, "is held up", NOTHING, NOTHING);
+            let wait = Wait {
+                op: "is held up",
+                objects: Vec::new(),
+                deadline: Some(state.now + ns),
+            };
+            state.begin_wait(self.id, wait);
+            self.dispatch(state);
+            return;
+        }
         if let Some(next) = state.preempt(self.id) {
             state.record(self.id, "pre-empted by", NOTHING, next);
             state.give_way(self.id);
@@ -521,6 +532,15 @@ pub fn note(text: &str) {
         let mut state = me.world.enter();
         let now = state.now;
         state.trace.note(now, me.id, text);
+    });
+}
+
+/// As [`note`], for a line of the story: what a person reads of a run.
+pub fn tell(text: &str) {
+    with_me(|me| {
+        let mut state = me.world.enter();
+        let now = state.now;
+        state.trace.tell(now, me.id, text);
     });
 }
 

@@ -1,12 +1,15 @@
 //! Runs a world under seeds until enough operations were done, some seeds twice, as the arguments of `cargo xtask sim` say.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ron_sim::steered::{self, test_name, traced};
-use ron_sim::{Body, Outcome, Sim};
+use ron_sim::{Body, Finding, Outcome, Sim};
+
+use crate::{coverage, logs};
 
 /// Operations of a world in the test command.
 const OPERATIONS: u64 = 2_000;
@@ -58,12 +61,15 @@ pub fn explore_services(seeds_max: u64, body: impl Fn(&Operations) + Send + Sync
     let sim = Sim {
         step: Some(Duration::from_nanos(100)),
         steps_max: 100_000_000,
+        stalls: true,
+        shorten_runs: 60,
         ..world()
     };
     explore_as(sim, seeds_max, body);
 }
 
 fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sync + 'static) {
+    logs::install();
     let operations = Operations::default();
     let counted = operations.clone();
     let body: Body = Arc::new(move || body(&counted));
@@ -89,8 +95,29 @@ fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sy
     let again = (first..first + speed.seeds).step_by(10).map(at);
     let hash = steered::repeats(&sim, again, &body);
     speed.print();
-    steered::note(&format!("{hash:016x} {} {}", speed.points, speed.switches));
-    steered::show(&sim, at(first), &body);
+    let whole = wanted >= OPERATIONS && speed.operations >= wanted;
+    if whole && steered::number("RON_SIM_SEED").is_none() && std::env::var("MUTANT").is_err() {
+        coverage::check(&test_name(), &speed.faults);
+    }
+    let (points, switches, operations) = (speed.points, speed.switches, speed.operations);
+    let faults = coverage::line(&speed.faults);
+    steered::note(&format!(
+        "{hash:016x} {points} {switches} {operations} {faults}"
+    ));
+    show(&sim, at(first), &body);
+}
+
+/// Prints the story of the seed, if `RON_SIM_TRACE` is there; with `all` in it every operation.
+fn show(sim: &Sim, seed: u64, body: &Body) {
+    let Ok(wanted) = std::env::var("RON_SIM_TRACE") else {
+        return;
+    };
+    let outcome = traced(sim, seed, body);
+    let text = match wanted.as_str() {
+        "all" => outcome.trace.text(),
+        _ => outcome.trace.story(),
+    };
+    println!("{outcome}{text}");
 }
 
 fn run(sim: &Sim, seed: u64, body: &Body) -> Outcome {
@@ -119,9 +146,30 @@ fn report(sim: &Sim, outcome: Outcome, seeds: u64, body: &Body) {
     // Again, with its decisions, of which some are left out.
     let finding = sim.shorten(seeds, traced(&sim, seed, body), body);
     panic!(
-        "{finding}again: {again}\nshort: {again} --schedule \"{}\"",
+        "{}again: {again}\nshort: {again} --schedule \"{}\"",
+        told(&finding),
         finding.short.schedule
     );
+}
+
+/// The last operations of a run that are shown beside its story.
+const LAST: usize = 60;
+
+/// A finding as a story: a run of services has too many operations to be read.
+fn told(finding: &Finding) -> String {
+    let (first, short) = (&finding.first, &finding.short);
+    let all = short.trace.text();
+    let lines: Vec<&str> = all.lines().collect();
+    let last = lines[lines.len().saturating_sub(LAST)..].join("\n");
+    format!(
+        "the seed number {} fails: {first}\nshortened from {} decisions to {} in {} runs: {short}\nschedule: {}\nstory:\n{}\nthe last operations:\n{last}\n",
+        finding.seeds,
+        first.schedule.len(),
+        short.schedule.len(),
+        finding.runs,
+        short.schedule,
+        short.trace.story()
+    )
 }
 
 /// What a number of runs took.
@@ -132,6 +180,7 @@ struct Speed {
     points: u64,
     switches: u64,
     took: Duration,
+    faults: BTreeMap<&'static str, u64>,
 }
 
 impl Speed {
@@ -140,6 +189,9 @@ impl Speed {
         self.points += outcome.steps;
         self.switches += outcome.switches;
         self.took += outcome.took;
+        for (name, number) in &outcome.faults {
+            *self.faults.entry(name).or_default() += number;
+        }
     }
 
     /// On the stream that the test harness does not capture.

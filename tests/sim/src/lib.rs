@@ -10,10 +10,12 @@
 )]
 
 mod chance;
+mod coverage;
 mod disk;
 mod explore;
 mod http;
 mod ledger;
+mod logs;
 mod model;
 mod money;
 mod net;

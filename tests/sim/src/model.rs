@@ -79,22 +79,26 @@ pub enum Together {
     Linked,
 }
 
-/// The name of item `at` of `all` of a request.
+/// The name of item `at` of `all` of a request, as the wallet makes it of the request's key.
 pub fn item_key(request: &str, at: usize, all: usize, how: Together) -> String {
     let how = if how == Together::Linked { 'l' } else { 'b' };
-    format!("{request}.{at}.{all}.{how}")
+    let key = format!("{request}.{all}.{how}");
+    if at == 0 { key } else { format!("{key}#{at}") }
 }
 
 /// Reads such a name: the request, the item's number, the number of items.
 fn item_of(key: &str) -> Option<(&str, usize, usize, Together)> {
-    let mut parts = key.rsplitn(4, '.');
+    let (key, at) = match key.split_once('#') {
+        Some((key, at)) => (key, at.parse().ok()?),
+        None => (key, 0),
+    };
+    let mut parts = key.rsplitn(3, '.');
     let how = match parts.next()? {
         "l" => Together::Linked,
         "b" => Together::Batch,
         _ => return None,
     };
     let all = parts.next()?.parse().ok()?;
-    let at = parts.next()?.parse().ok()?;
     Some((parts.next()?, at, all, how))
 }
 

@@ -28,6 +28,8 @@ pub struct Weather {
     /// Segments that take up to `slow` longer than the usual 50 microseconds.
     pub slow_segments: u32,
     pub slow: Duration,
+    /// The host whose segments alone are slow; all hosts when absent.
+    pub slow_at: Option<IpAddr>,
     /// Writes after which the connection is lost, at any of their bytes.
     pub cuts: u32,
     /// Writes after which nothing arrives any more, in both directions, and neither end learns it.
@@ -171,9 +173,11 @@ impl Weather {
     }
 
     /// How long the next segment takes.
-    fn delay(&self) -> u64 {
-        let slow =
-            self.slow_segments > 0 && fault::happens("a segment is slow", self.slow_segments);
+    fn delay(&self, a: IpAddr, b: IpAddr) -> u64 {
+        let here = self.slow_at.is_none_or(|host| host == a || host == b);
+        let slow = here
+            && self.slow_segments > 0
+            && fault::happens("a segment is slow", self.slow_segments);
         let more = if slow {
             fault::random() % ns(self.slow).max(1)
         } else {

@@ -281,11 +281,14 @@ impl<'a> Step<'a> {
     /// Ends the holds that are due; call it before the entries of the batch. `salts` gives those of
     /// each expiry. Returns how many ended.
     pub fn expire_due(&mut self, salts: &mut dyn FnMut() -> Salts) -> usize {
+        let ts = self.overlay.ts;
+        #[cfg(mutant = "expiry")] // off by one
+        let ts = Timestamp(ts.0 + u64::from(crate::mutant("expiry")));
         let due: Vec<TxId> = self
             .overlay
             .state
             .expiries
-            .range(..=(self.overlay.ts, u64::MAX))
+            .range(..=(ts, u64::MAX))
             .take(EXPIRIES_PER_STEP)
             .filter_map(|(_, seq)| self.overlay.state.holds.get(seq).map(|h| h.id))
             .collect();

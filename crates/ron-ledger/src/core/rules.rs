@@ -450,7 +450,13 @@ impl Overlay<'_> {
         let Some(hold) = self.hold(id).filter(|h| h.expires_at > ts).cloned() else {
             return no(Refusal::HoldNotFound);
         };
-        self.may_debit(hold.account)?;
+        let may_pay = self.may_debit(hold.account);
+        #[cfg(mutant = "frozen")] // a hold pays although its account is frozen
+        let may_pay = may_pay.or_else(|why| match crate::mutant("frozen") {
+            true => Ok(()),
+            false => Err(why),
+        });
+        may_pay?;
         let amount = asked.map_or(hold.remaining, |asked| asked.0);
         // The budgets that the hold was counted against have paid for its captures already.
         let others = || budgets.iter().filter(|b| !hold.budgets.contains(&b.id));
@@ -490,6 +496,8 @@ impl Overlay<'_> {
         reserved(from)?;
         reserved(to)?;
         let done = self.reversed(tx.seq());
+        #[cfg(mutant = "reversed")] // forgets what was moved back before
+        let done = done * u128::from(!crate::mutant("reversed"));
         let left = original.amount.0.saturating_sub(done);
         let amount = asked.map_or(left, |asked| asked.0);
         if amount == 0 || amount > left {
@@ -524,6 +532,8 @@ impl Overlay<'_> {
 
     fn expire(&mut self, id: TxId) -> Rule<Effect> {
         let ts = self.ts;
+        #[cfg(mutant = "expiry")] // off by one
+        let ts = Timestamp(ts.0 + u64::from(crate::mutant("expiry")));
         if self.hold(id).is_some_and(|h| h.expires_at > ts) {
             return no(Refusal::HoldNotFound);
         }

@@ -148,6 +148,14 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
             None => Err(api.caveat_refused(req)),
         };
     }
+    #[cfg(mutant = "given_up")] // the ledger would still take a request that arrives late
+    if ron_kernel::mutant("given_up")
+        && let Ok(None) = from_ledger(api, &key, by)
+    {
+        api.unresolved.release(&key);
+        let code = ron_proto::ledger::RefusalCode::Abandoned;
+        return Ok(Operation::Refused { code });
+    }
     // A call whose outcome is unknown here is simply made again: the key has one outcome.
     let answer = api
         .upstream

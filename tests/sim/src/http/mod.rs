@@ -35,6 +35,7 @@ fn bad_weather() -> Weather {
         cuts: one_of([0, 5_000, 60_000]),
         half_open: one_of([0, 0, 20_000]),
         refusals: one_of([0, 10_000, 100_000]),
+        ..Weather::default()
     }
 }
 
@@ -45,11 +46,15 @@ fn disturb(net: &SimNet, server: &Server) {
         let client = client_ip(below(CLIENTS.into()) as u8);
         match below(3) {
             0 => {
+                fault::happened("hosts are parted");
                 net.part(SERVER, client);
                 time::sleep(ms(below(1_500)));
                 net.join(SERVER, client);
             }
-            1 => server.group.pause(ms(below(1_000))),
+            1 => {
+                fault::happened("a service stands still");
+                server.group.pause(ms(below(1_000)));
+            }
             _ => net.set_weather(bad_weather()),
         }
     }

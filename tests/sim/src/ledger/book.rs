@@ -210,7 +210,7 @@ fn same_keys(events: &[Event], ledger: &Ledger) -> Result<(), Difference> {
     Ok(())
 }
 
-fn same_account(model: &Model, doc: &AccountDoc) -> Result<(), String> {
+pub fn same_account(model: &Model, doc: &AccountDoc) -> Result<(), String> {
     let holder = model.holder(&doc.account);
     let wrong = |what: &str| {
         let seq = model.seq();
@@ -255,7 +255,7 @@ fn same_account(model: &Model, doc: &AccountDoc) -> Result<(), String> {
     Ok(())
 }
 
-fn same_totals(model: &Model, said: &TrialBalance) -> Result<(), String> {
+pub fn same_totals(model: &Model, said: &TrialBalance) -> Result<(), String> {
     let (sums, turnover) = (model.sums(&said.asset), model.turnover(&said.asset));
     let mine = (sums.issued, sums.burned, turnover);
     let other = (

@@ -6,6 +6,7 @@ mod draws;
 mod names;
 mod world;
 
+pub use book::{same_account, same_totals};
 use ron_files::FaultKind;
 use world::{Plan, World};
 

@@ -114,6 +114,8 @@ pub struct World {
     operations: Operations,
     /// Whether a fault was planned since the last start of the machine.
     is_planned: bool,
+    /// Faults of the disk by the number of its operation.
+    planned: Vec<(u64, FaultKind)>,
 }
 
 impl World {
@@ -127,6 +129,7 @@ impl World {
             snapshot_every: 4 + fault::choose(60),
             operations: operations.clone(),
             is_planned: false,
+            planned: Vec::new(),
         }
     }
 
@@ -185,12 +188,17 @@ impl World {
         self.is_planned
     }
 
-    fn fault_is_planned(&self) -> bool {
+    fn fail_after(&mut self, left: u64, kind: FaultKind) {
+        self.planned.push((self.disk.operations() + left, kind));
+        self.disk.fail_after(left, kind);
+    }
+
+    fn fault_is_planned(&mut self) -> bool {
         if let Some((at, kind)) = self.plan.fault_at {
             let left = at.checked_sub(self.disk.operations());
             let left = left.filter(|left| *left > 0);
             if let Some(left) = left {
-                self.disk.fail_after(left, kind);
+                self.fail_after(left, kind);
             }
             return left.is_some();
         }
@@ -203,7 +211,7 @@ impl World {
             _ => FaultKind::NoSpace,
         };
         let far = [20, 100, 400][fault::choose(3) as usize];
-        self.disk.fail_after(1 + fault::choose(far), kind);
+        self.fail_after(1 + fault::choose(far), kind);
         true
     }
 
@@ -250,6 +258,7 @@ impl World {
         // The end of the callers, or any moment before.
         begun.wait(Deadline::within(ms(20_000)));
         if kill {
+            fault::happened("the ledger is killed");
             group.kill();
             // Its locks stay taken by threads that never run again.
             std::mem::forget(running);
@@ -356,6 +365,19 @@ impl World {
         self.drain(running);
     }
 
+    /// Counts the planned faults of the disk that have come.
+    fn note_faults(&mut self) {
+        let now = self.disk.operations();
+        for (_, kind) in self.planned.extract_if(.., |(at, _)| *at <= now) {
+            fault::happened(match kind {
+                FaultKind::Io => "the disk fails",
+                FaultKind::NoSpace => "the disk is full",
+                FaultKind::PowerOff => "the power is cut",
+            });
+        }
+        self.planned.clear();
+    }
+
     fn rot(&self) {
         let dirs = ["/ledger/log", "/ledger/derived"];
         let dir = Path::new(dirs[fault::choose(2) as usize]);
@@ -366,6 +388,7 @@ impl World {
         let path = dir.join(name);
         let bytes = self.disk.peek(&path).map_or(0, |bytes| bytes.len() as u64);
         if bytes > 0 {
+            fault::happened("a bit turns over");
             self.disk
                 .flip(&path, fault::choose(bytes), fault::choose(8) as u32);
         }
@@ -374,14 +397,23 @@ impl World {
     /// What happens to the disk between two starts.
     fn stop_machine(&mut self, end: End) {
         let torn = self.disk.torn_max().max(1) as u64;
-        let mode = match fault::choose(5) {
+        let mode = match fault::choose(6) {
             // The machine goes on; a fault that was planned would come later.
             0 if end == End::Drained && !self.is_planned => return,
             0 | 1 => CrashMode::KeepAll,
             2 => CrashMode::TearLast(fault::choose(torn) as usize),
             3 => CrashMode::HoleInLast(512 * fault::choose(1 + torn / 512) as usize),
+            4 => CrashMode::Each(fault::random()),
             _ => CrashMode::LoseAll,
         };
+        fault::happened(match mode {
+            CrashMode::LoseAll => "unsynced writes are lost",
+            CrashMode::KeepAll => "unsynced writes are kept",
+            CrashMode::TearLast(_) => "the last write is torn",
+            CrashMode::HoleInLast(_) => "a sector of the last write is missing",
+            CrashMode::Each(_) => "some unsynced writes are kept",
+        });
+        self.note_faults();
         self.disk.crash(mode);
         self.is_planned = false;
     }

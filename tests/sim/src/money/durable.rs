@@ -16,8 +16,10 @@ use ron_sim::thread::JoinHandle;
 use ron_sim::{ensure, fault, thread, time};
 use serde_json::json;
 
-use super::clients::{ACCOUNTS, ASSET, Answer, Asked, CALL, Client, Op};
+use super::clients::{CALL, Client};
+use super::requests::{ACCOUNTS, ASSET, Answer, Asked, Op};
 use super::services::{self, Files, Process, within};
+use super::views::{History, Views};
 use super::{CLIENTS, LEDGER, RECOVERY, WALLET, bad_weather, check, client_ip};
 use crate::chance::{below, ms};
 use crate::disk::{Pace, WorldDisk};
@@ -41,10 +43,16 @@ struct Machine {
     /// The service, and the number of its starts.
     process: Option<Process>,
     starts: u64,
+    history: Arc<History>,
 }
 
 impl Machine {
-    fn boot(net: &SimNet, files: &Files, ip: IpAddr, start: Start) -> Self {
+    fn boot(
+        net: &SimNet,
+        files: &Files,
+        (ip, start): (IpAddr, Start),
+        history: &Arc<History>,
+    ) -> Self {
         let image = SimDisk::new();
         let disk = Arc::new(WorldDisk::new(image.clone(), Pace::HANGS));
         Self {
@@ -53,11 +61,13 @@ impl Machine {
             process: Some(start(net, files, 1, Some(disk))),
             image,
             starts: 1,
+            history: history.clone(),
         }
     }
 
     /// The service dies where it stands.
     fn die(&mut self, net: &SimNet) {
+        self.history.killed();
         if let Some(process) = self.process.take() {
             process.group.kill();
         }
@@ -72,6 +82,7 @@ impl Machine {
     }
 
     fn kill(&mut self, net: &SimNet, files: &Files) {
+        fault::happened("a service is killed");
         self.die(net);
         self.image.kill();
         self.start_again(net, files);
@@ -79,6 +90,7 @@ impl Machine {
 
     /// It is drained and started again.
     fn restart(&mut self, net: &SimNet, files: &Files) {
+        fault::happened("a service is restarted");
         self.stop(net);
         self.start_again(net, files);
     }
@@ -86,13 +98,15 @@ impl Machine {
     /// A call to the disk fails, of the next ones; the service runs on for a while.
     fn fail_disk(&mut self, net: &SimNet, files: &Files) {
         let kind = [FaultKind::Io, FaultKind::NoSpace][below(2) as usize];
+        fault::happened("a disk fails");
         self.image.fail_after(1 + below(60), kind);
         time::sleep(ms(below(1_000)));
         self.kill(net, files);
     }
 
     fn stop(&mut self, net: &SimNet) {
-        if let Some(process) = self.process.take() {
+        self.history.killed();
+        if let Some(mut process) = self.process.take() {
             process.check_no_panics();
             process.stop();
         }
@@ -105,6 +119,7 @@ impl Machine {
 
     /// The power is cut, at one of the next operations of the disk if there are so many.
     fn cut_power(&mut self, net: &SimNet, files: &Files) {
+        fault::happened("a machine loses its power");
         self.image.fail_after(1 + below(60), FaultKind::PowerOff);
         let by = time::now() + ms(300);
         while !self.image.is_off() && time::now() < by {
@@ -127,17 +142,20 @@ struct World {
     files: &'static Files,
     ledger: Machine,
     wallet: Machine,
+    history: Arc<History>,
 }
 
 impl World {
     fn start() -> Self {
         let net = SimNet::new(Weather::default());
         let files = Files::written();
+        let history = Arc::new(History::default());
         Self {
-            ledger: Machine::boot(&net, files, LEDGER, services::ledger),
-            wallet: Machine::boot(&net, files, WALLET, services::wallet),
+            ledger: Machine::boot(&net, files, (LEDGER, services::ledger), &history),
+            wallet: Machine::boot(&net, files, (WALLET, services::wallet), &history),
             net,
             files,
+            history,
         }
     }
 
@@ -176,6 +194,7 @@ impl World {
     }
 
     fn part(&self, a: IpAddr, b: IpAddr) {
+        fault::happened("hosts are parted");
         self.net.part(a, b);
         time::sleep(ms(below(2_000)));
         self.net.join(a, b);
@@ -229,6 +248,8 @@ impl Keeper {
                 key: key.clone(),
                 op,
                 answers: Vec::new(),
+                open: true,
+                dropped: false,
             });
         }
         let url = format!("http://{WALLET}:80/v1/issue");
@@ -333,12 +354,14 @@ fn works<C: Send + 'static>(
 
 fn run(operations: &Operations) {
     let mut world = World::start();
-    let mut auditor = Client::new(&world.net, world.files, 9, false);
+    let (net, files, history) = (world.net.clone(), world.files, world.history.clone());
+    let client = |number| Client::new(&net, files, number, false, &history);
+    let mut auditor = client(9);
     let over = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let client = Client::new(&world.net, world.files, number, false);
-            works(&format!("client-{number}"), &over, client, Client::act)
+            let name = format!("client-{number}");
+            works(&name, &over, client(number), Client::act)
         })
         .collect();
     let keeper = Keeper::new(&world.net, world.files);
@@ -362,8 +385,11 @@ fn run(operations: &Operations) {
     ron_sim::note(&format!("{} keys were said to be open", keeper.said_open));
     let mut asked: Vec<Asked> = clients.iter_mut().flat_map(Client::asked).collect();
     asked.append(&mut keeper.asked);
-    let reads = clients.iter().flat_map(|client| client.reads.clone());
-    check::all(&mut auditor, &asked, reads.collect());
+    let mut views = Views::default();
+    for client in &mut clients {
+        views.append(&mut client.views);
+    }
+    check::all(&mut auditor, &asked, views);
     world.stop();
     asked.iter().for_each(|_| operations.add());
 }

@@ -4,10 +4,12 @@
 mod check;
 mod clients;
 mod durable;
-mod model;
+mod requests;
 mod services;
+mod views;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_sim::{ensure, fault, thread, time};
@@ -15,8 +17,10 @@ use ron_sim::{ensure, fault, thread, time};
 use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
 use crate::net::{SimNet, Weather};
-use clients::{Asked, Client};
+use clients::Client;
+use requests::Asked;
 use services::{Files, Process};
+use views::{History, Views};
 
 const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
 const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
@@ -37,17 +41,21 @@ fn bad_weather() -> Weather {
         cuts: one_of([0, 2_000, 20_000]),
         half_open: one_of([0, 0, 3_000]),
         refusals: one_of([0, 5_000, 50_000]),
+        ..Weather::default()
     }
 }
 
 /// A network without faults, on which answers overtake each other.
-const GOOD: Weather = Weather {
-    slow_segments: 200_000,
-    slow: Duration::from_millis(20),
-    cuts: 0,
-    half_open: 0,
-    refusals: 0,
-};
+fn good_weather() -> Weather {
+    let everywhere = below(2) == 0;
+    Weather {
+        slow_segments: 300_000,
+        slow: ms(if everywhere { 20 } else { 40 }),
+        // Slow calls of the ledger alone: what callers send in a row arrives so.
+        slow_at: (!everywhere).then_some(LEDGER),
+        ..Weather::default()
+    }
+}
 
 /// A world: its network and processes.
 struct World {
@@ -57,6 +65,7 @@ struct World {
     wallet: Process,
     /// Starts of the wallet.
     starts: u64,
+    history: Arc<History>,
 }
 
 impl World {
@@ -71,18 +80,23 @@ impl World {
             ledger,
             wallet,
             starts: 1,
+            history: Arc::default(),
         }
     }
 
     /// One fault after the other while clients work, then none.
     fn disturb(&mut self) {
+        if below(3) > 0 {
+            self.net.set_weather(bad_weather());
+        }
         for _ in 0..1 + below(5) {
             time::sleep(ms(below(1_000)));
-            match below(5) {
+            match below(6) {
                 0 => self.part(WALLET, LEDGER),
                 1 => self.part(WALLET, client_ip(below(CLIENTS.into()) as u8)),
                 2 => self.pause(),
                 3 => self.kill_wallet(),
+                4 => self.restart_wallet(),
                 _ => self.net.set_weather(bad_weather()),
             }
         }
@@ -90,6 +104,7 @@ impl World {
     }
 
     fn part(&self, a: IpAddr, b: IpAddr) {
+        fault::happened("hosts are parted");
         self.net.part(a, b);
         time::sleep(ms(below(2_000)));
         self.net.join(a, b);
@@ -101,29 +116,57 @@ impl World {
         } else {
             &self.ledger
         };
+        fault::happened("a service stands still");
         of.group.pause(ms(below(1_500)));
     }
 
     /// The wallet dies where it stands, and its service manager starts it again.
     fn kill_wallet(&mut self) {
+        fault::happened("the wallet is killed");
+        self.history.killed();
         self.wallet.group.kill();
         self.net.sever(WALLET);
         time::sleep(ms(below(500)));
         self.starts += 1;
         self.wallet = services::wallet(&self.net, self.files, self.starts, None);
     }
+
+    /// The wallet is drained while its callers work, and started again.
+    fn restart_wallet(&mut self) {
+        fault::happened("the wallet is restarted");
+        self.history.begin_or_end_stop();
+        self.wallet.check_no_panics();
+        self.wallet.stop();
+        self.starts += 1;
+        self.wallet = services::wallet(&self.net, self.files, self.starts, None);
+    }
+
+    /// Restarts of the wallet on a good network. Each is over when the wallet works again.
+    fn restart_now_and_then(&mut self, auditor: &mut Client) {
+        for _ in 0..below(3) {
+            time::sleep(ms(below(1_500)));
+            self.restart_wallet();
+            auditor.works_before(time::now() + RECOVERY);
+            self.history.begin_or_end_stop();
+        }
+    }
 }
 
 fn run(disturbed: bool, operations: &Operations) {
     let mut world = World::start();
-    let mut auditor = Client::new(&world.net, world.files, 9, false);
+    let client = |number, calm| Client::new(&world.net, world.files, number, calm, &world.history);
+    let mut auditor = client(9, false);
+    let mut prompt = false;
     if !disturbed {
         auditor.works_before(time::now() + RECOVERY);
-        world.net.set_weather(GOOD);
+        let good = good_weather();
+        prompt = good.slow_at.is_some();
+        world.net.set_weather(good);
     }
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let mut client = Client::new(&world.net, world.files, number, !disturbed);
+            let mut client = client(number, !disturbed);
+            client.prompt = prompt;
             let name = format!("client-{number}");
             let body = move || {
                 (0..OPERATIONS).for_each(|_| client.act());
@@ -134,6 +177,8 @@ fn run(disturbed: bool, operations: &Operations) {
         .collect();
     if disturbed {
         world.disturb();
+    } else {
+        world.restart_now_and_then(&mut auditor);
     }
     let recovered = time::now() + RECOVERY;
     let mut clients: Vec<Client> = clients
@@ -147,11 +192,11 @@ fn run(disturbed: bool, operations: &Operations) {
         client.settle(recovered);
     }
     let asked: Vec<Asked> = clients.iter_mut().flat_map(Client::asked).collect();
-    let reads: Vec<_> = clients
-        .iter()
-        .flat_map(|client| client.reads.clone())
-        .collect();
-    check::all(&mut auditor, &asked, reads);
+    let mut views = Views::default();
+    for client in &mut clients {
+        views.append(&mut client.views);
+    }
+    check::all(&mut auditor, &asked, views);
     world.wallet.check_no_panics();
     world.ledger.check_no_panics();
     world.wallet.stop();
@@ -169,7 +214,7 @@ fn run(disturbed: bool, operations: &Operations) {
 }
 
 /// Seeds of a process: the threads of killed wallets stay until it ends.
-const SEEDS_MAX: u64 = 40;
+const SEEDS_MAX: u64 = 180;
 
 #[test]
 fn on_a_good_network_callers_the_log_and_the_model_agree() {

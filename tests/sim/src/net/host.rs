@@ -106,7 +106,7 @@ impl Net for Host {
             |at: u64| time::sleep(Duration::from_nanos(at.min(end).saturating_sub(now())));
         loop {
             // A round trip: there and, below, back again.
-            sleep_until(now() + weather.delay());
+            sleep_until(now() + weather.delay(self.ip, to.ip()));
             let refused =
                 weather.refusals > 0 && fault::happens("a connect is refused", weather.refusals);
             let tried = if refused {
@@ -117,12 +117,12 @@ impl Net for Host {
             match tried {
                 Try::Silent => sleep_until(now() + ns(RETRY)),
                 Try::Refused => {
-                    sleep_until(now() + weather.delay());
+                    sleep_until(now() + weather.delay(self.ip, to.ip()));
                     return Err(ErrorKind::ConnectionRefused.into());
                 }
                 Try::Connected(number) => {
                     let connection = Arc::new(End::new(self.net.clone(), number));
-                    sleep_until(now() + weather.delay());
+                    sleep_until(now() + weather.delay(self.ip, to.ip()));
                     return Ok(connection);
                 }
             }

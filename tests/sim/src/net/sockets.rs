@@ -139,8 +139,13 @@ impl Connection for End {
 
     fn write(&self, bytes: &[u8], _: bool) -> io::Result<Option<usize>> {
         self.object.point("writes to");
-        let weather = self.net.state().weather;
-        let (fate, delay) = (weather.fate(bytes.len()), weather.delay());
+        let (weather, ends) = {
+            let state = self.net.state();
+            let own = state.pipes.get(&self.number);
+            (state.weather, own.map(|own| (own.from, own.to)))
+        };
+        let (from, to) = ends.ok_or(ErrorKind::BrokenPipe)?;
+        let (fate, delay) = (weather.fate(bytes.len()), weather.delay(from, to));
         let (mut state, now) = self.net.now();
         if state.pipes.get(&self.number).is_none_or(|own| own.reset) {
             return Err(ErrorKind::BrokenPipe.into());
