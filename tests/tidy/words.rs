@@ -143,10 +143,9 @@ const MACHINE: [Machine; 4] = [
         places: &[
             "bin/",
             "crates/ron-files/src/disk.rs",
-            "crates/ron-service/src/datadir.rs",
             "crates/ron-service/src/store/mod.rs",
         ],
-        why: "a service writes its files through ron-files, whose disk in memory tests crashes, locks its directory, or makes the file of its database",
+        why: "a service writes its files through ron-files, whose disk in memory tests crashes, or makes the file of its database",
     },
     Machine {
         words: &["HashMap", "HashSet", "RandomState"],
