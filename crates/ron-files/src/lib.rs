@@ -3,6 +3,7 @@
 //! ```text
 //!  dir      Dir: a directory of a disk
 //!  disk     Disk: what a file system promises; OsDisk
+//!  draws    random draws of the simulated disk and of tests
 //!  memory   MemoryDisk: a disk in memory, for amnesia mode
 //!  replace  write_atomic, Replacement: files that appear when they are complete
 //!  room     DiskRoom: refuses writes before the disk is full
@@ -23,6 +24,7 @@
 
 mod dir;
 mod disk;
+mod draws;
 mod kind;
 mod memory;
 mod records;

@@ -17,8 +17,8 @@ use ron_kernel::RankedMutex;
 use ron_kernel::topology::LockSpec;
 
 use crate::disk::{Disk, DiskFile, DiskLock};
+use crate::draws::Draws;
 use crate::memory::names_in;
-use crate::trial::Draws;
 
 static LOCK: LockSpec = LockSpec {
     name: "sim_disk",

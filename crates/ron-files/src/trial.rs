@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::draws::Draws;
+
 use crate::disk::{Disk, DiskFile, DiskLock};
 use crate::memory::MemoryDisk;
 use crate::sim::CrashMode;
@@ -15,28 +17,11 @@ pub fn number(variable: &str, default: u64) -> u64 {
     set.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Random draws (xorshift64). A failed run prints its seed, and `RON_SEED` repeats it.
-#[derive(Debug)]
-pub struct Draws(u64);
-
 impl Draws {
     pub fn seeded() -> Self {
         let seed = number("RON_SEED", std::process::id().into());
         println!("seed {seed} (RON_SEED={seed} repeats the draws)");
         Self::of(seed)
-    }
-
-    /// The draws of this number.
-    pub const fn of(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A number below `n`, which is not 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
     }
 
     /// A result of a power cut for a last write of about `bytes`.

@@ -10,12 +10,12 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, ffi};
 /// Maximum size of the file, in bytes: it is written whole with every commit.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The file.
+/// The file that is replaced with each commit.
 #[derive(Debug)]
 pub(super) struct Image {
     dir: Dir,
     name: String,
-    /// What it contains.
+    /// What the file has at present.
     content: RefCell<Vec<u8>>,
 }
 
