@@ -8,8 +8,8 @@ use crate::jws::{Holder, self_signed};
 use crate::proofs::ProofCache;
 use crate::reject::AuthReject;
 
-/// The algorithms of proofs, as in `dpop_signing_alg_values_supported`.
-pub const PROOF_ALGS: [&str; 2] = ["EdDSA", "ES256"];
+pub use crate::reject::PROOF_ALGS;
+
 /// Maximum age of a proof, in seconds.
 pub const PROOF_AGE_S: u64 = 60;
 /// How far the clock of the proof's maker may be ahead of ours, in seconds. Small, because an id is
