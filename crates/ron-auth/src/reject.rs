@@ -3,7 +3,7 @@
 
 use ron_proto::Problem;
 
-/// The algorithms of DPoP proofs, as in `dpop_signing_alg_values_supported`.
+/// The algorithms of DPoP proofs, as challenges and `dpop_signing_alg_values_supported` have them.
 pub const PROOF_ALGS: [&str; 2] = ["EdDSA", "ES256"];
 
 /// One cause of refusal. `Display` is the sentence for the caller; it names a rule, never any
