@@ -87,8 +87,7 @@ pub fn stream(mut bytes: &[u8], caps: &Caps) -> (Vec<Message>, End) {
 
 /// A head without its last two line ends.
 fn head(bytes: &[u8], caps: &Caps) -> Option<(Message, Framing)> {
-    let text: Vec<char> = bytes.iter().map(|b| char::from(*b)).collect();
-    let text: String = text.into_iter().collect(); // one char per byte
+    let text: String = bytes.iter().map(|b| char::from(*b)).collect(); // one char per byte
     let mut lines = text.split("\r\n");
     let first = lines.next()?;
     let lines: Vec<&str> = lines.collect();

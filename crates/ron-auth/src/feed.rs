@@ -26,7 +26,7 @@ enum FeedRefused {
     Failed(String),
     Alarm(LogAlarm),
     /// The log's key has signed another history; its revocations count in addition.
-    History(HistoryLost, RevocationView),
+    History(HistoryLost, Box<RevocationView>),
 }
 
 impl From<String> for FeedRefused {
@@ -141,7 +141,7 @@ impl RonAuthorizer {
         }
         match view.history() {
             Ok(()) => Ok((view, checkpoint)),
-            Err(lost) => Err(FeedRefused::History(lost, view)),
+            Err(lost) => Err(FeedRefused::History(lost, Box::new(view))),
         }
     }
 

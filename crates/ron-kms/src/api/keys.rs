@@ -195,7 +195,7 @@ pub fn page(
     KeyList {
         keys: sound.map(|key| key.summary()).collect(),
         quarantined: damaged.map(|kid| quarantined(kid)).collect(),
-        next: both.last().filter(|_| more).map(|last| last.to_string()),
+        next: both.last().filter(|_| more).map(ToString::to_string),
     }
 }
 
