@@ -150,6 +150,7 @@ impl RonAuthorizer {
         let old = self.config.load();
         new.enforced_caveats.clone_from(&old.enforced_caveats);
         self.seen.read_again()?;
+        self.keys.forget_version();
         self.config.store(new);
         self.refresher.kick();
         self.report_state();
