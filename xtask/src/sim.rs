@@ -26,6 +26,7 @@ const MUTANT_OPERATIONS: &str = "10000";
 pub(crate) const WORLD: Part = Part {
     name: "world",
     sources: &[
+        "crates/ron-auth/src",
         "crates/ron-http/src",
         "crates/ron-kernel/src",
         "crates/ron-ledger/src",
@@ -49,6 +50,12 @@ pub(crate) const WORLD: Part = Part {
         ("seq", "http::a_drain"),
         ("place", "http::a_drain"),
         ("balance", "money::on_a_good"),
+        ("epoch", "tokens::on_a_good"),
+        ("cached", "tokens::on_a_good"),
+        ("withdrawn", "tokens::on_a_good"),
+        ("notice", "tokens::on_a_good"),
+        ("unsynced", "tokens::over_kills"),
+        ("altered", "tokens::over_kills"),
     ],
 };
 

@@ -16,3 +16,4 @@ mod ledger;
 mod model;
 mod money;
 mod net;
+mod tokens;

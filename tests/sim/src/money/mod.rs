@@ -4,7 +4,7 @@
 mod check;
 mod clients;
 mod model;
-mod services;
+pub mod services;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::net::{SimNet, Weather};
 use clients::{Asked, Client};
 use services::{Files, Process};
 
-const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
-const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
+pub const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
+pub const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
 const CLIENTS: u8 = 3;
 /// Operations of each client.
 const OPERATIONS: usize = 20;

@@ -26,8 +26,8 @@ use crate::net::SimNet;
 
 /// Operators' files, which are real: written once by the process, read by the services as they are.
 pub struct Files {
-    dir: PathBuf,
-    policy_key: String,
+    pub dir: PathBuf,
+    pub policy_key: String,
     /// Of the callers of the wallet, of the wallet itself, and of the auditor.
     pub bank: String,
     wallet: String,
@@ -109,7 +109,7 @@ fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
 }
 
 impl Process {
-    fn start<S: Service>(net: &SimNet, ip: IpAddr, config: Config, seed: u64) -> Self {
+    pub fn start<S: Service>(net: &SimNet, ip: IpAddr, config: Config, seed: u64) -> Self {
         let name = S::TABLE.service;
         let registry = Registry::new(name);
         let group = Group::new(name);
