@@ -24,6 +24,7 @@ const MUTANT_OPERATIONS: &str = "10000";
 pub(crate) const WORLD: Part = Part {
     name: "world",
     sources: &[
+        "crates/ron-auth/src",
         "crates/ron-http/src",
         "crates/ron-kernel/src",
         "crates/ron-ledger/src",
@@ -61,6 +62,12 @@ pub(crate) const WORLD: Part = Part {
         ("sent", "money::over_kills"),
         ("unsent", "money::over_kills"),
         ("unresolved", "money::durable::over_kills"),
+        ("epoch", "tokens::on_a_good"),
+        ("cached", "tokens::on_a_good"),
+        ("withdrawn", "tokens::on_a_good"),
+        ("notice", "tokens::on_a_good"),
+        ("unsynced", "tokens::over_kills"),
+        ("altered", "tokens::over_kills"),
     ],
 };
 

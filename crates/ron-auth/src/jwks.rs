@@ -158,6 +158,8 @@ pub struct JwksSnapshot {
     /// The pinned keys that signed the policy note which vouches for these keys; empty when no note
     /// was required.
     signers: Vec<VerifierKey>,
+    /// The version of their note; 0 without one.
+    note: u64,
 }
 
 /// Why a key set was refused.
@@ -217,6 +219,7 @@ impl JwksSnapshot {
             keys,
             rule: PqRule::Off,
             signers: Vec::new(),
+            note: 0,
         })
     }
 
@@ -236,8 +239,14 @@ impl JwksSnapshot {
         self.keys.retain(|kid, key| keep(kid, key));
     }
 
-    pub(crate) fn signed_off_by(&mut self, signers: &[VerifierKey]) {
+    pub(crate) fn signed_off_by(&mut self, signers: &[VerifierKey], note: u64) {
         self.signers = signers.to_vec();
+        self.note = note;
+    }
+
+    /// The version of the note that vouches for these keys; 0 without one.
+    pub(crate) const fn note(&self) -> u64 {
+        self.note
     }
 
     /// The pinned keys whose note vouches for these keys.

@@ -48,7 +48,7 @@ impl RonAuthorizer {
             if !none {
                 // A reload may have configured another issuer in the meantime; then no lookup will
                 // match this source.
-                self.keys.finish(&reading, keys);
+                self.keys.finish_version(&reading, keys.note(), keys);
             }
             self.refresher.ignored(&ignored, none)
         });
@@ -60,7 +60,10 @@ impl RonAuthorizer {
     /// Reads both key sets or fails: with half of a hybrid's keys the rule would be weaker than
     /// configured. Then reads the policy note, which says which of these keys the issuer vouches
     /// for.
-    fn read_keys(&self, issuer: &IssuerConfig) -> Result<(JwksSnapshot, Ignored), String> {
+    pub(crate) fn read_keys(
+        &self,
+        issuer: &IssuerConfig,
+    ) -> Result<(JwksSnapshot, Ignored), String> {
         let parsed = |read: Result<JwksSnapshot, JwksError>| {
             read.map_err(|error| {
                 let errors = &self.refresher.metrics.parse_errors;

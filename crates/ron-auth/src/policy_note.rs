@@ -149,7 +149,7 @@ impl PolicyNote {
             ignored.ended += u64::from(listed.good && ended);
             listed.good && !ended
         });
-        keys.signed_off_by(&self.signers);
+        keys.signed_off_by(&self.signers, self.version);
         ignored
     }
 }

@@ -271,6 +271,29 @@ fn an_older_note_is_refused_also_after_a_restart_until_it_is_accepted() {
     );
 }
 
+/// A read that begins later may be answered earlier, and arrive last.
+#[test]
+fn keys_of_an_older_note_do_not_replace_those_of_a_newer_one() {
+    let rig = rig(None);
+    let issuer = rig.auth.config().issuer.clone().unwrap();
+    let read = || rig.auth.read_keys(&issuer).unwrap().0;
+    let [first, second] = [0, 1].map(|_| rig.auth.keys.begin(issuer.clone()));
+    rig.serve(&[1, 2], Some(note(7, &[1, 2], &[100])), 7);
+    let older = read();
+    rig.serve(&[1], Some(note(8, &[1], &[100])), 8);
+    let newer = read();
+    let finish = |reading, keys: crate::JwksSnapshot| {
+        rig.auth.keys.finish_version(reading, keys.note(), keys)
+    };
+    assert!(finish(&first, newer));
+    assert!(!finish(&second, older), "its note is older");
+    assert!(rig.believes(1) && !rig.believes(2));
+    // What was answered later counts, though its read began earlier.
+    rig.serve(&[1, 3], Some(note(9, &[1, 3], &[100])), 9);
+    assert!(finish(&first, read()));
+    assert!(rig.believes(3));
+}
+
 #[test]
 fn what_cannot_be_remembered_is_not_used() {
     let dir = tempfile::tempdir().unwrap();

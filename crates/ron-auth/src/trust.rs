@@ -3,7 +3,8 @@
 //! the kernel's snapshot.
 //!
 //! **Invariants:** a reader never gets a value from another source than the one it asks for; a read
-//! that began earlier never replaces one that began later, whichever ends first.
+//! that began earlier never replaces one that began later, whichever ends first. Where the source numbers its versions,
+//! they decide: the read that began later may have been answered earlier.
 
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ struct Latest<S, T> {
     begun: u64,
     /// Number of the read that gave this value.
     of_read: u64,
+    /// The source's own version of it; 0 where it has none.
+    version: u64,
     what: Option<(Arc<S>, Arc<T>)>,
 }
 
@@ -37,18 +40,20 @@ impl<S, T> Default for Followed<S, T> {
             held: Snapshot::new(Latest {
                 begun: 0,
                 of_read: 0,
+                version: 0,
                 what: None,
             }),
         }
     }
 }
 
-impl<S, T> Followed<S, T> {
+impl<S: PartialEq, T> Followed<S, T> {
     /// Begins a read of `source`.
     pub fn begin(&self, source: S) -> Reading<S> {
         let now = self.held.update(|held| Latest {
             begun: held.begun + 1,
             of_read: held.of_read,
+            version: held.version,
             what: held.what.clone(),
         });
         Reading {
@@ -60,9 +65,22 @@ impl<S, T> Followed<S, T> {
     /// Stores the result of a read, unless a read that began later has already finished. Returns
     /// whether it was stored.
     pub fn finish(&self, reading: &Reading<S>, value: T) -> bool {
+        self.finish_version(reading, 0, value)
+    }
+
+    /// The same for a value that its source has numbered: a lower version never replaces a higher one.
+    pub fn finish_version(&self, reading: &Reading<S>, version: u64, value: T) -> bool {
         let value = Arc::new(value);
         let kept = self.held.try_update(|held| {
-            let late = held.of_read > reading.number;
+            let same = held
+                .what
+                .as_ref()
+                .is_some_and(|(from, _)| **from == *reading.source);
+            let late = if same && held.version != version {
+                held.version > version
+            } else {
+                held.of_read > reading.number
+            };
             #[cfg(mutant = "older")] // the read that ends last wins, however old it is
             let late = late && !ron_kernel::mutant("older");
             if late {
@@ -71,10 +89,21 @@ impl<S, T> Followed<S, T> {
             Ok(Latest {
                 begun: held.begun,
                 of_read: reading.number,
+                version,
                 what: Some((reading.source.clone(), value.clone())),
             })
         });
         kept.is_ok()
+    }
+
+    /// Accepts any version next: an operator has accepted an older one.
+    pub fn forget_version(&self) {
+        self.held.update(|held| Latest {
+            begun: held.begun,
+            of_read: held.of_read,
+            version: 0,
+            what: held.what.clone(),
+        });
     }
 
     /// The latest value, if it came from the requested source.

@@ -19,3 +19,4 @@ mod logs;
 mod model;
 mod money;
 mod net;
+mod tokens;

@@ -5,7 +5,7 @@ mod check;
 mod clients;
 mod durable;
 mod requests;
-mod services;
+pub mod services;
 mod views;
 
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ use requests::Asked;
 use services::{Files, Process};
 use views::{History, Views};
 
-const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
-const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
+pub const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
+pub const WALLET: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 2));
 const CLIENTS: u8 = 3;
 /// Operations of each client.
 const OPERATIONS: usize = 20;

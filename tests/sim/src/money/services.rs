@@ -27,8 +27,8 @@ use crate::net::SimNet;
 
 /// Operators' files, which are real: written once by the process, read by the services as they are.
 pub struct Files {
-    dir: PathBuf,
-    policy_key: String,
+    pub dir: PathBuf,
+    pub policy_key: String,
     /// Of the callers of the wallet, of the wallet itself, and of the auditor.
     pub bank: String,
     wallet: String,
@@ -114,7 +114,7 @@ fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
 }
 
 impl Process {
-    fn start<S: Service>(
+    pub fn start<S: Service>(
         net: &SimNet,
         ip: IpAddr,
         config: Config,
