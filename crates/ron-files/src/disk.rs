@@ -210,11 +210,11 @@ impl Disk for OsDisk {
         if !meta.is_dir() {
             return Err(ErrorKind::NotADirectory.into());
         }
-        if meta.mode() & 0o077 == 0 {
-            return Ok(None);
+        let open = meta.mode() & 0o077 != 0;
+        if open {
+            std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
         }
-        std::fs::set_permissions(dir, Permissions::from_mode(0o700))?;
-        Ok(Some(meta.mode() & 0o7777))
+        Ok(open.then_some(meta.mode() & 0o7777))
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {

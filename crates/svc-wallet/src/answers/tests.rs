@@ -59,12 +59,8 @@ fn numbered(seqs: std::ops::RangeInclusive<u64>) -> Vec<Event> {
         .collect()
 }
 
-fn os(path: &Path) -> Option<Dir> {
-    Some(Dir::os(path))
-}
-
-fn on(disk: &SimDisk, path: &Path) -> Option<Dir> {
-    Some(Dir::new(Arc::new(disk.clone()), path))
+fn on(disk: &SimDisk, path: &Path) -> Dir {
+    Dir::new(Arc::new(disk.clone()), path)
 }
 
 const KEEP_FOR: Duration = Duration::from_hours(24);
@@ -91,7 +87,7 @@ fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
 #[test]
 fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(&dir.path().join("answers")), KEEP_FOR);
+    let reader = AnswersReader::new(Some(Dir::os(&dir.path().join("answers"))), KEEP_FOR);
     assert!(by_key(&reader, 1).is_none(), "no file yet");
     let mut a = opened(&reader, "o", 0, 3);
     let all = numbered(1..=3);
@@ -106,7 +102,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
         "24 hours are kept"
     );
     drop(a);
-    let again = AnswersReader::new(os(&dir.path().join("answers")), KEEP_FOR);
+    let again = AnswersReader::new(Some(Dir::os(&dir.path().join("answers"))), KEEP_FOR);
     let b = Answers::open(&again, 3).unwrap().unwrap();
     assert_eq!(b.applied(), 5);
     assert!(
@@ -132,7 +128,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
 fn answers_are_kept_for_the_configured_time() {
     let check = |keep_for: Duration, found: bool| {
         let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(os(dir.path()), keep_for);
+        let reader = AnswersReader::new(Some(Dir::os(dir.path())), keep_for);
         let mut a = opened(&reader, "o", 0, 100);
         let minute = 60_000;
         a.take(&[event(1, minute, "k1", 1), event(2, 3 * minute, "k2", 2)])
@@ -147,7 +143,7 @@ fn answers_are_kept_for_the_configured_time() {
 #[test]
 fn files_roll_and_old_ones_go() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
+    let reader = AnswersReader::new(Some(Dir::os(dir.path())), KEEP_FOR);
     let keep = ROWS + 10;
     let mut a = opened(&reader, "o", 0, keep);
     for page in 0..50 {
@@ -178,7 +174,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
     let pair = |dir: &Path, end: &str| dir.join(format!("{:020}.{end}", 1));
     for (end, cut) in [("rows", 1), ("rows", 73), ("jsonl", 1), ("jsonl", 1_500)] {
         let dir = tempfile::tempdir().unwrap();
-        let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
+        let reader = AnswersReader::new(Some(Dir::os(dir.path())), KEEP_FOR);
         opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
         let path = pair(dir.path(), end);
         let bytes = fs::read(&path).unwrap();
@@ -193,7 +189,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
         assert!((1..=9).all(|seq| by_key(&reader, seq).is_some()));
     }
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
+    let reader = AnswersReader::new(Some(Dir::os(dir.path())), KEEP_FOR);
     opened(&reader, "o", 9, 9).take(&numbered(1..=9)).unwrap();
     let path = pair(dir.path(), "jsonl");
     let text = fs::read_to_string(&path).unwrap();
@@ -211,7 +207,7 @@ fn what_was_torn_or_changed_is_not_answered_and_comes_again() {
 fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
     let disk = SimDisk::new();
     let dir = Path::new("/answers");
-    let reader = AnswersReader::new(on(&disk, dir), KEEP_FOR);
+    let reader = AnswersReader::new(Some(on(&disk, dir)), KEEP_FOR);
     let mut a = opened(&reader, "o", 22, 22);
     a.take(&numbered(1..=9)).unwrap();
     a.take(&numbered(20..=22)).unwrap();
@@ -223,7 +219,7 @@ fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
     assert!(a.of_ledger("o", 22).is_ok_and(|dropped| !dropped));
     assert_eq!(a.applied(), 3);
     assert_eq!(
-        segments::firsts(&on(&disk, dir).unwrap()).unwrap(),
+        segments::firsts(&on(&disk, dir)).unwrap(),
         [1],
         "none behind a gap"
     );
@@ -236,7 +232,7 @@ fn a_torn_row_cuts_the_copy_there_and_the_rest_comes_again() {
 fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
     let dir = Path::new("/answers");
     let work = |disk: &SimDisk| -> Result<(), AnswersError> {
-        let reader = AnswersReader::new(on(disk, dir), KEEP_FOR);
+        let reader = AnswersReader::new(Some(on(disk, dir)), KEEP_FOR);
         let mut a = Answers::open(&reader, ROWS)?.expect("it has a directory");
         a.of_ledger("o", 0)?;
         for page in 0..6 {
@@ -260,7 +256,7 @@ fn after_a_power_cut_at_any_operation_no_answer_is_wrong_and_all_come_again() {
         for mode in torn.chain(others) {
             let image = disk.fork();
             image.crash(mode);
-            let reader = AnswersReader::new(on(&image, dir), KEEP_FOR);
+            let reader = AnswersReader::new(Some(on(&image, dir)), KEEP_FOR);
             let mut a = opened(&reader, "o", 33, ROWS);
             let what = format!("cut at {cut}, {mode:?}");
             for seq in 1..=a.applied() {
@@ -312,7 +308,7 @@ fn an_entry_without_its_text_is_left_to_the_ledger() {
 #[test]
 fn an_entry_without_a_key_takes_a_row_and_has_no_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(os(dir.path()), KEEP_FOR);
+    let reader = AnswersReader::new(Some(Dir::os(dir.path())), KEEP_FOR);
     let mut keyless = event(2, 2, "k2", 1);
     keyless.entry = Entry::Expire {
         hold: TxId::new(1, &[7; 32]),
