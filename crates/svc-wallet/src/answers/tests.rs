@@ -87,7 +87,7 @@ fn by_key(reader: &AnswersReader, n: u64) -> Option<Event> {
 #[test]
 fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    let reader = AnswersReader::new(Some(Dir::os(&dir.path().join("answers"))), KEEP_FOR);
+    let reader = AnswersReader::new(Some(Dir::os(dir.path().join("answers"))), KEEP_FOR);
     assert!(by_key(&reader, 1).is_none(), "no file yet");
     let mut a = opened(&reader, "o", 0, 3);
     let all = numbered(1..=3);
@@ -102,7 +102,7 @@ fn answers_are_found_until_they_are_too_old_and_a_foreign_copy_is_dropped() {
         "24 hours are kept"
     );
     drop(a);
-    let again = AnswersReader::new(Some(Dir::os(&dir.path().join("answers"))), KEEP_FOR);
+    let again = AnswersReader::new(Some(Dir::os(dir.path().join("answers"))), KEEP_FOR);
     let b = Answers::open(&again, 3).unwrap().unwrap();
     assert_eq!(b.applied(), 5);
     assert!(
