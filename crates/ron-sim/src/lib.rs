@@ -59,4 +59,4 @@ pub use run::{Outcome, Sim};
 pub use schedule::{Kind, Place, Schedule};
 pub use search::{Body, Finding};
 pub use trace::{Event, Trace};
-pub use world::{Object, ensure, is_simulated, note, tell, undivided, wait_for};
+pub use world::{Object, ensure, is_simulated, note, report, undivided, wait_for};

@@ -397,7 +397,7 @@ impl State {
     /// Counts a fault that happened.
     pub fn count_fault(&mut self, me: u32, name: &'static str) {
         *self.faults.entry(name).or_default() += 1;
-        self.trace.tell(self.now, me, name);
+        self.trace.report(self.now, me, name);
     }
 
     /// Pauses a group for `ns`; true when `me` is in it.

@@ -30,7 +30,7 @@ pub const CHOSE: &str = "chose";
 pub const NOTES: &str = "notes";
 
 /// The same, for one that is part of the story.
-pub const TELLS: &str = "tells";
+pub const REPORTS: &str = "reports";
 
 /// Operations that a story shows beside what the program tells.
 const OF_STORIES: [&str; 3] = ["pauses group", "kills group", "is held up"];
@@ -71,8 +71,8 @@ impl Trace {
     }
 
     /// Records a text of the program as part of the story.
-    pub fn tell(&mut self, at: u64, thread: u32, text: &str) {
-        self.text_of(TELLS, at, thread, text);
+    pub fn report(&mut self, at: u64, thread: u32, text: &str) {
+        self.text_of(REPORTS, at, thread, text);
     }
 
     fn text_of(&mut self, op: &'static str, at: u64, thread: u32, text: &str) {
@@ -120,7 +120,7 @@ impl Trace {
         if event.other != NOTHING {
             let names: &[String] = match event.op {
                 CHOSE => &[], // its number is a value
-                NOTES | TELLS => &self.notes,
+                NOTES | REPORTS => &self.notes,
                 op if OF_THREADS.contains(&op) => &self.threads,
                 _ => &self.groups,
             };
@@ -142,11 +142,11 @@ impl Trace {
         text
     }
 
-    /// What the program told and what happened to its groups, one line each: the kept events without the operations.
+    /// What the program reported and what happened to its groups, one line each: the kept events without the operations.
     pub fn story(&self) -> String {
         let mut text = String::new();
-        let told = |event: &&Event| event.op == TELLS || OF_STORIES.contains(&event.op);
-        for event in self.events.iter().filter(told) {
+        let reported = |event: &&Event| event.op == REPORTS || OF_STORIES.contains(&event.op);
+        for event in self.events.iter().filter(reported) {
             let line = self.line(event);
             let _ = writeln!(text, "{}", line.replacen(" tells ", " ", 1));
         }

@@ -536,11 +536,11 @@ pub fn note(text: &str) {
 }
 
 /// As [`note`], for a line of the story: what a person reads of a run.
-pub fn tell(text: &str) {
+pub fn report(text: &str) {
     with_me(|me| {
         let mut state = me.world.enter();
         let now = state.now;
-        state.trace.tell(now, me.id, text);
+        state.trace.report(now, me.id, text);
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Of the network.
+/// Faults of the network that a world in bad weather meets.
 const WEATHER: [&str; 6] = [
     "a segment is slow",
     "a connection is cut",

@@ -33,7 +33,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(format!("{}:", event.metadata().level()));
         event.record(&mut line);
-        ron_sim::tell(&line.0);
+        ron_sim::report(&line.0);
     }
 
     fn enter(&self, _: &Id) {}

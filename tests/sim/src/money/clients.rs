@@ -14,7 +14,7 @@ use ron_proto::{Account, IdemKey};
 use ron_sim::{ensure, thread, time};
 use serde_json::json;
 
-use super::requests::{self, ASSET, Answer, Asked, Op, Told, read, receipt_of};
+use super::requests::{self, ASSET, Answer, Asked, Op, Reply, read, receipt_of};
 use super::services::{Files, within};
 use super::views::{History, Views};
 use super::{LEDGER, WALLET, client_ip};
@@ -48,7 +48,7 @@ fn own(number: u8) -> String {
 }
 
 /// Sends in a thread of its own, after a while.
-fn beside(wallet: &WalletClient, key: &str, op: &Op, after: Duration) -> thread::JoinHandle<Told> {
+fn beside(wallet: &WalletClient, key: &str, op: &Op, after: Duration) -> thread::JoinHandle<Reply> {
     let (wallet, key, op) = (wallet.clone(), key.to_owned(), op.clone());
     thread::spawn(move || {
         time::sleep(after);
@@ -166,13 +166,13 @@ impl Client {
         key
     }
 
-    fn send(&mut self, key: &str, op: &Op, time: Duration) -> Told {
+    fn send(&mut self, key: &str, op: &Op, time: Duration) -> Reply {
         let before = self.history.stops();
         let begun = time::date().as_millis() as u64;
         let told = requests::send(&self.wallet, key, op, time);
         let asked = self.asked_of(key);
         // Every call before this one has said that it changed nothing.
-        if let Told::Answer(Answer::Done(receipt)) = &told
+        if let Reply::Answer(Answer::Done(receipt)) = &told
             && !asked.open
             && asked.last().is_none()
         {
@@ -209,7 +209,7 @@ impl Client {
     /// Once, whatever the answer; and again under a new key when there is none.
     fn again_under_a_new_key(&mut self) {
         let (key, op) = self.begin();
-        if !matches!(self.send(&key, &op, CALL), Told::Answer(_)) {
+        if !matches!(self.send(&key, &op, CALL), Reply::Answer(_)) {
             let other = self.begin_with(op.clone(), "");
             let _ = self.until_definite(&other, &op, 3);
         }
@@ -230,9 +230,9 @@ impl Client {
         let (key, op) = self.begin();
         let lives = self.history.lives();
         match self.send(&key, &op, ms(50 + below(400))) {
-            Told::Answer(_) => {}
-            Told::Nothing(_) => self.asked_of(&key).dropped = true,
-            Told::Open(why) if why.contains("the outcome is not known yet") => {
+            Reply::Answer(_) => {}
+            Reply::Nothing(_) => self.asked_of(&key).dropped = true,
+            Reply::Open(why) if why.contains("the outcome is not known yet") => {
                 for _ in 0..1 + below(3) {
                     let found = self.find(&key);
                     let same = lives == self.history.lives();
@@ -242,7 +242,7 @@ impl Client {
                     time::sleep(ms(below(50)));
                 }
             }
-            Told::Open(_) => {}
+            Reply::Open(_) => {}
         }
     }
 
@@ -255,8 +255,8 @@ impl Client {
         for attempt in 0..6 {
             let told = requests::abandon(&self.wallet, &key, &op, CALL);
             match told {
-                Some(Told::Answer(answer)) => {
-                    self.note(&key, Told::Answer(answer), before);
+                Some(Reply::Answer(answer)) => {
+                    self.note(&key, Reply::Answer(answer), before);
                     break;
                 }
                 Some(_) => time::sleep(ms(50 << attempt)),
@@ -284,7 +284,7 @@ impl Client {
         };
         request.amount_minor.0 += 1;
         let told = requests::send(&self.wallet, &key, &Op::Issue(request), CALL);
-        if let Told::Answer(answer) = told {
+        if let Reply::Answer(answer) = told {
             let mismatch = Answer::Refused("idempotency_mismatch".to_owned());
             let text = format!("another request under {key} is answered {answer:?}");
             ensure(answer == mismatch, &text);
@@ -326,7 +326,7 @@ impl Client {
             .collect();
         for (key, other) in sent {
             let told = other.join().expect("it is not killed");
-            let done = matches!(told, Told::Answer(Answer::Done(_)));
+            let done = matches!(told, Reply::Answer(Answer::Done(_)));
             if !done {
                 self.is_quiet(before, &format!("{key} was out of turn: {told:?}"));
             }
@@ -381,15 +381,15 @@ impl Client {
     }
 
     /// Notes what a call was told that began when the wallet had been stopped `since` times.
-    fn note(&mut self, key: &str, told: Told, since: u64) {
+    fn note(&mut self, key: &str, told: Reply, since: u64) {
         match told {
-            Told::Answer(answer) => self.answered(key, answer),
-            Told::Nothing(why) => {
+            Reply::Answer(answer) => self.answered(key, answer),
+            Reply::Nothing(why) => {
                 self.is_quiet(since, &format!("{key} has no answer: {why}"));
                 let late = why.contains("until its deadline");
                 ensure(!(self.calm && late), &format!("{key} was left: {why}"));
             }
-            Told::Open(why) => {
+            Reply::Open(why) => {
                 self.is_quiet(since, &format!("{key} has no answer: {why}"));
                 let late = why.contains("504");
                 ensure(!(self.calm && late), &format!("{key} was left: {why}"));
@@ -435,7 +435,7 @@ impl Client {
     /// By the rules: the same request until its answer is definite.
     fn until_definite(&mut self, key: &str, op: &Op, tries: u32) -> bool {
         for attempt in 0..tries {
-            if matches!(self.send(key, op, CALL), Told::Answer(_)) {
+            if matches!(self.send(key, op, CALL), Reply::Answer(_)) {
                 return true;
             }
             time::sleep(ms(100 * u64::from(attempt + 1)));

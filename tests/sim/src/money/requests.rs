@@ -64,7 +64,7 @@ impl Answer {
 
 /// What one call told its caller.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum Reply {
     Answer(Answer),
     /// This call has changed nothing, and will not.
     Nothing(String),
@@ -208,9 +208,9 @@ pub fn terms() -> Op {
 }
 
 /// What a call came to.
-fn told<T>(result: Result<T, ClientError>, done: impl FnOnce(T) -> Answer) -> Told {
+fn told<T>(result: Result<T, ClientError>, done: impl FnOnce(T) -> Answer) -> Reply {
     let error = match result {
-        Ok(answer) => return Told::Answer(done(answer)),
+        Ok(answer) => return Reply::Answer(done(answer)),
         Err(error) => error,
     };
     let text = error.to_string();
@@ -219,28 +219,28 @@ fn told<T>(result: Result<T, ClientError>, done: impl FnOnce(T) -> Answer) -> To
             status, problem, ..
         } if problem.retryable => {
             ensure([429, 503].contains(&status), &text);
-            Told::Nothing(text)
+            Reply::Nothing(text)
         }
         ClientError::Refused {
             status, problem, ..
         } => {
             let ruled = [403, 409, 422].contains(&status) && problem.code != "forbidden";
             ensure(ruled, &text);
-            Told::Answer(Answer::Refused(problem.code))
+            Reply::Answer(Answer::Refused(problem.code))
         }
-        ClientError::NotSent { .. } => Told::Nothing(text),
+        ClientError::NotSent { .. } => Reply::Nothing(text),
         ClientError::Unknown { detail, .. } => {
             ensure(!detail.starts_with("500"), &text);
-            Told::Open(text)
+            Reply::Open(text)
         }
     }
 }
 
 /// One call, which tries again by itself while that is safe.
-pub fn send(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Told {
+pub fn send(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Reply {
     let name: IdemKey = key.parse().expect("a key");
     let (key, by) = (&name, within(time));
-    ron_sim::tell(&format!("{key} asks: {op:?}"));
+    ron_sim::report(&format!("{key} asks: {op:?}"));
     let done = |tx: Transaction| Answer::Done(Box::new(tx.receipt));
     let told = match op {
         Op::Issue(request) => told(wallet.issue(key, request, by), done),
@@ -255,15 +255,15 @@ pub fn send(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Told {
         Op::Unfreeze(account, request) => told(wallet.unfreeze(key, account, request, by), done),
         Op::Set(account, request) => told(wallet.set_account(key, account, request, by), done),
     };
-    ron_sim::tell(&format!("{key} is told: {}", short(&told)));
+    ron_sim::report(&format!("{key} is told: {}", short(&told)));
     told
 }
 
 /// Gives the key up: what became of it, or that it is refused from now on. `None` for the items of a batch that was
 /// refused as a whole, which its request shows as one refusal.
-pub fn abandon(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Option<Told> {
+pub fn abandon(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Option<Reply> {
     let name: IdemKey = key.parse().expect("a key");
-    ron_sim::tell(&format!("{key} is given up"));
+    ron_sim::report(&format!("{key} is given up"));
     let result = wallet.abandon(&name, within(time));
     let linked = matches!(op, Op::Batch(batch) if batch.linked);
     let refused = |item: &ItemOutcome| matches!(item, ItemOutcome::Refused { .. });
@@ -282,25 +282,25 @@ pub fn abandon(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Opt
             unreachable!("the run has ended")
         }
     });
-    ron_sim::tell(&format!("{key} was given up: {}", short(&told)));
+    ron_sim::report(&format!("{key} was given up: {}", short(&told)));
     Some(told)
 }
 
 /// An answer in a few words.
-fn short(told: &Told) -> String {
+fn short(told: &Reply) -> String {
     match told {
-        Told::Answer(Answer::Done(receipt)) => {
+        Reply::Answer(Answer::Done(receipt)) => {
             let amount = receipt.amount_minor.map_or(0, |amount| amount.0);
             format!("done, entry {} of {amount}", receipt.seq)
         }
-        Told::Answer(Answer::Refused(code)) => format!("refused, {code}"),
-        Told::Answer(Answer::Batch(answer)) => {
+        Reply::Answer(Answer::Refused(code)) => format!("refused, {code}"),
+        Reply::Answer(Answer::Batch(answer)) => {
             let done = answer.results.iter().filter_map(receipt_of);
             let done: Vec<u64> = done.map(|receipt| receipt.seq).collect();
             format!("of {} items the entries {done:?}", answer.results.len())
         }
-        Told::Nothing(why) => format!("nothing was done: {why}"),
-        Told::Open(why) => format!("unknown: {why}"),
+        Reply::Nothing(why) => format!("nothing was done: {why}"),
+        Reply::Open(why) => format!("unknown: {why}"),
     }
 }
 

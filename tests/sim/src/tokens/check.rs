@@ -12,7 +12,7 @@ use super::issuer::Token;
 const SOON: Duration = Duration::from_secs(1);
 
 /// What a run has shown, in the order of the uses' begin.
-pub struct Seen<'s> {
+pub struct Evidence<'s> {
     pub tokens: &'s [Token],
     pub uses: &'s [Use],
     /// Keys of the payments in the ledger's log.
@@ -21,7 +21,7 @@ pub struct Seen<'s> {
     pub reached: &'s [(u64, Instant)],
 }
 
-impl Seen<'_> {
+impl Evidence<'_> {
     fn paid(&self, used: &Use) -> bool {
         self.paid.contains(&used.key)
     }

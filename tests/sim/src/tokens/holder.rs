@@ -28,11 +28,11 @@ pub enum End {
     Unknown,
 }
 
-/// One payment.
+/// A payment that was asked for with a token.
 #[derive(Clone, Debug)]
 pub struct Use {
     pub key: String,
-    /// Its number.
+    /// Number of the token, in the order of issue.
     pub token: usize,
     /// Whether the token is one for this payment, as long as it is good.
     pub allowed: bool,

@@ -26,7 +26,7 @@ pub const SKEW_S: u64 = 60;
 /// What a token may be used for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Issues of money.
+    /// The wallet issues money by it.
     Issue,
     /// The same, to `user:a` alone.
     Account,
@@ -34,7 +34,7 @@ pub enum Kind {
     Ceiling,
     /// Reads of the wallet only.
     ReadOnly,
-    /// Another service.
+    /// A token for another service.
     OtherService,
 }
 

@@ -21,7 +21,7 @@ use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
 use crate::money::services::{self, Files, Process};
 use crate::net::{SimNet, Weather};
-use check::Seen;
+use check::Evidence;
 use holder::{End, Holder, Use};
 use issuer::Kind;
 use server::Server;
@@ -239,7 +239,7 @@ fn run(disturbed: bool, operations: &Operations) {
     uses.sort_by_key(|used| used.began);
     let (paid, reached) = (world.paid(), world.issuer.reached());
     let tokens = world.issuer.with(|issuer| issuer.tokens.clone());
-    let seen = Seen {
+    let seen = Evidence {
         tokens: &tokens,
         uses: &uses,
         paid: &paid,

@@ -182,7 +182,7 @@ impl Server {
         let until = time::now() + Duration::from_secs(wait);
         let this = self.clone();
         drop(thread::spawn(move || {
-            // A shorter log than the reader's is news, too.
+            // A log that is shorter than the reader's is an answer as well.
             while this.state().size() as u64 == after && time::now() < until {
                 if responder.is_gone() {
                     return;
