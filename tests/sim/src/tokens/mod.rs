@@ -52,6 +52,7 @@ fn bad_weather() -> Weather {
         cuts: one_of([0, 2_000, 20_000]),
         half_open: 0,
         refusals: one_of([0, 5_000, 50_000]),
+        ..Weather::default()
     }
 }
 
