@@ -2,7 +2,7 @@
 //! tail.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::auth::Need;
 use crate::head::Method;
@@ -53,8 +53,12 @@ impl Router {
 
     /// Adds `/openapi.json` and builds the tree.
     pub(crate) fn compile(mut self) -> Compiled {
-        let document: Arc<[u8]> = self.openapi().to_string().into_bytes().into();
+        let described = self.clone();
+        let document: OnceLock<Arc<[u8]>> = OnceLock::new();
         let route = Route::get("/openapi.json", Need::Public, move |_| {
+            // Made for its first reader: it takes longer than the rest of a start.
+            let document =
+                document.get_or_init(|| described.openapi().to_string().into_bytes().into());
             Ok(Response::bytes(200, JSON, document.clone()).cache("public, max-age=60"))
         });
         self.routes
