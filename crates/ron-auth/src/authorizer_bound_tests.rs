@@ -86,6 +86,21 @@ fn new_keys_are_read_when_the_feed_announces_them() {
 }
 
 #[test]
+fn announced_keys_that_cannot_be_read_are_read_again_at_once() {
+    let rig = Rig::fresh();
+    let jwks = rig.fake.0.lock().jwks.take();
+    rig.fake.0.lock().events.push(Revoked::Keys { count: 2 });
+    let kicks = &rig.auth.refresher.kicks;
+    while kicks.try_recv().is_some() {} // of the start
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(kicks.try_recv().is_some(), "the key thread is woken");
+    rig.fake.0.lock().jwks = jwks;
+    rig.fake.0.lock().events.push(Revoked::Keys { count: 3 });
+    rig.auth.read_feed_once(0).unwrap().unwrap();
+    assert!(kicks.try_recv().is_none(), "they were read");
+}
+
+#[test]
 fn the_last_good_keys_stay_through_outages_and_bad_documents() {
     let rig = Rig::fresh();
     let token = rig.token(|_| {});

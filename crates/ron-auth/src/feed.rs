@@ -86,7 +86,10 @@ impl RonAuthorizer {
                     // The issuer delays signing with its next key until services that follow the
                     // feed have it. Also after the first read: the keys may have been read before
                     // the change that it announces.
-                    let _ = self.refresh_keys_once(); // it records its own outcome; the interval retries
+                    if let Some(Err(_)) = self.refresh_keys_once() {
+                        // It has recorded its outcome; the key thread repeats it, and not only after the interval.
+                        self.refresher.kick();
+                    }
                 }
                 // In force before it is remembered: a revocation does not wait for a slow disk.
                 self.seen
