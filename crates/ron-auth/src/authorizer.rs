@@ -481,15 +481,18 @@ impl Authorizer for RonAuthorizer {
             );
             let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
             let mut problem = reject.problem();
-            problem.challenge = reject.challenge(dpop);
+            let mut challenge = reject.challenge(dpop);
             // The scope is public, it is in the OpenAPI document: the answer may name it.
             if let (AuthReject::Scope, Need::Scope(scope)) = (reject, need) {
                 problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
-                if let Some(challenge) = &mut problem.challenge {
+                if let Some(challenge) = &mut challenge {
                     let _ = write!(challenge, ", scope=\"{scope}\"");
                 }
             }
-            problem
+            match challenge {
+                Some(challenge) => problem.with_challenge(challenge),
+                None => problem,
+            }
         })
     }
 

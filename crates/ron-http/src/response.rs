@@ -187,11 +187,8 @@ impl From<Problem> for Response {
         if let Some(seconds) = problem.retry_after_s {
             response = response.header("retry-after", seconds.to_string());
         }
-        if let Some(location) = problem.location.clone() {
-            response = response.header("location", location);
-        }
-        if let Some(challenge) = problem.challenge.clone() {
-            response = response.header("www-authenticate", challenge);
+        if let Some((name, value)) = problem.header.as_deref() {
+            response = response.header(*name, value.clone());
         } else if problem.status == 401 {
             let scheme = if problem.oauth.is_some() {
                 "Basic realm=\"ron\""

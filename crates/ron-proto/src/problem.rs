@@ -115,13 +115,11 @@ pub struct Problem {
     pub details: Option<Box<Value>>,
     /// Value of the `Retry-After` header, in seconds.
     pub retry_after_s: Option<u32>,
-    /// Value of the `Location` header: where the outcome of an unfinished operation can be read.
-    pub location: Option<String>,
+    /// The header that belongs to the answer, by [`Problem::with_location`] or
+    /// [`Problem::with_challenge`]: name and value.
+    pub header: Option<Box<(&'static str, String)>>,
     /// The RFC 6749 error code, on OAuth endpoints only.
     pub oauth: Option<&'static str>,
-    /// Value of the `WWW-Authenticate` header of a 401 or 403 (RFC 6750 section 3, RFC 9449 section
-    /// 7.1); a 401 without one names the scheme alone.
-    pub challenge: Option<String>,
 }
 
 macro_rules! with_detail {
@@ -150,9 +148,8 @@ impl Problem {
             retryable: matches!(status, 429 | 503),
             details: None,
             retry_after_s: None,
-            location: None,
+            header: None,
             oauth: None,
-            challenge: None,
         }
     }
 
@@ -242,7 +239,7 @@ impl Problem {
 
     /// Sets the `Location` header.
     pub fn with_location(mut self, location: impl Into<String>) -> Self {
-        self.location = Some(location.into());
+        self.header = Some(Box::new(("location", location.into())));
         self
     }
 
@@ -258,9 +255,10 @@ impl Problem {
         self
     }
 
-    /// Sets the `WWW-Authenticate` header.
+    /// Sets the `WWW-Authenticate` header of a 401 or 403 (RFC 6750 section 3, RFC 9449 section 7.1); a 401
+    /// without one names the scheme alone.
     pub fn with_challenge(mut self, challenge: impl Into<String>) -> Self {
-        self.challenge = Some(challenge.into());
+        self.header = Some(Box::new(("www-authenticate", challenge.into())));
         self
     }
 

@@ -103,14 +103,14 @@ fn check(
 
 /// The answer, with the challenge that the gateway passes on to its caller.
 fn refused(reject: AuthReject, scopes: Option<&str>) -> Problem {
-    let mut problem = reject.problem();
-    problem.challenge = reject.challenge(false);
-    if let (AuthReject::Scope, Some(scopes), Some(challenge)) =
-        (reject, scopes, &mut problem.challenge)
-    {
+    let problem = reject.problem();
+    let Some(mut challenge) = reject.challenge(false) else {
+        return problem;
+    };
+    if let (AuthReject::Scope, Some(scopes)) = (reject, scopes) {
         let _ = write!(challenge, ", scope=\"{scopes}\"");
     }
-    problem
+    problem.with_challenge(challenge)
 }
 
 /// A claim as the value of a header: what is not printable ASCII is percent-encoded, and so is `%`.

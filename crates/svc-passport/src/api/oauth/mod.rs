@@ -60,7 +60,7 @@ fn as_oauth(mut problem: Problem) -> Problem {
     });
     if problem.status == 403 {
         problem.status = 400;
-        problem.challenge = None;
+        problem.header = None;
     }
     problem.with_oauth(word)
 }
