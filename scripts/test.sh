@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 step() { printf '\n=== %s (%s s)\n' "$1" "$SECONDS"; }
 
 # What all builds below take together in an empty target/. It is better to know before an hour is spent.
-need_gb=20
+need_gb=15
 mkdir -p target
 free_gb=$(($(df --output=avail -k . | tail -1) / 1024 / 1024))
 used_gb=$(($(du -sk target | cut -f1) / 1024 / 1024))
