@@ -17,7 +17,7 @@ use ron_sim::{ensure, fault, thread, time};
 use serde_json::json;
 
 use super::clients::{CALL, Client};
-use super::requests::{ACCOUNTS, ASSET, Answer, Asked, Op};
+use super::requests::{ASSET, Answer, Asked, Op};
 use super::services::{self, Files, Process, within};
 use super::views::{History, Views};
 use super::{CLIENTS, LEDGER, RECOVERY, WALLET, bad_weather, check, client_ip};
@@ -241,7 +241,9 @@ impl Keeper {
     /// Sends a request once, and notes what it was told.
     fn send(&mut self, number: usize) {
         let key = format!("c{KEEPER}-{number}");
-        let body = json!({"to": ACCOUNTS[0], "asset": ASSET, "amount_minor": "1"});
+        // Of this caller alone: the others freeze and close accounts.
+        let to = format!("own:{KEEPER}");
+        let body = json!({"to": to, "asset": ASSET, "amount_minor": "1"});
         if self.asked.len() == number {
             let op = Op::Issue(serde_json::from_value(body.clone()).expect("a request"));
             self.asked.push(Asked {
@@ -262,7 +264,11 @@ impl Keeper {
         let Ok(reply) = self.http.call(call) else {
             return;
         };
-        ron_sim::note(&format!("{key} {}", reply.status));
+        ron_sim::note(&format!(
+            "{key} {} {}",
+            reply.status,
+            String::from_utf8_lossy(&reply.body)
+        ));
         match reply.status {
             200 => {
                 let done: Transaction = serde_json::from_slice(&reply.body).expect("a transaction");
@@ -310,6 +316,7 @@ impl Keeper {
                 self.send(number);
                 let late = format!("no answer for {:?}", self.asked[number]);
                 ensure(time::now() < by, &late);
+                time::sleep(ms(100));
             }
         }
     }
