@@ -35,7 +35,10 @@ impl Upkeep {
         let mut statements = vec![format!("CREATE SCHEMA IF NOT EXISTS {schema}")];
         statements.extend(TABLES.iter().map(|table| table.replace("SCHEMA", schema)));
         let mut session = self.open(deadline)?;
-        transaction(&mut session, &statements, deadline)?;
+        // Making what is there already would still take locks, for which appends wait, or with which they deadlock.
+        if !exists(&mut session, &format!("{schema}.{LAST_MADE}"), deadline)? {
+            transaction(&mut session, &statements, deadline)?;
+        }
         let sql = format!(
             "INSERT INTO {schema}.log_head (log, size, root, epoch, holder) \
              VALUES ($1, 0, $2, 0, '') ON CONFLICT DO NOTHING"
@@ -163,6 +166,9 @@ impl Upkeep {
         }
     }
 }
+
+/// Made last of [`TABLES`], in the same transaction.
+const LAST_MADE: &str = "log_unique_expires";
 
 const TABLES: [&str; 7] = [
     "CREATE TABLE IF NOT EXISTS SCHEMA.log_head (log text PRIMARY KEY, size bigint NOT NULL, \

@@ -330,6 +330,28 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_starts_does_not_wait_for_appends() {
+        let cluster = Cluster::alone();
+        let conninfo = cluster.primary.conninfo();
+        let mut options = PgLogOptions::new(&conninfo, "ha", "begun", "a");
+        options.durability = Durability::Storage;
+        Upkeep::new(options.clone(), waiter())
+            .install(soon())
+            .unwrap();
+        // As an append that has taken its ids and has not reached the log's head yet.
+        let mut append = Connection::connect(&conninfo, &waiter(), soon()).unwrap();
+        append.query("BEGIN", &[], soon()).unwrap();
+        let lock = "LOCK TABLE ha.log_unique, ha.log_batch IN ROW EXCLUSIVE MODE";
+        append.query(lock, &[], soon()).unwrap();
+        for log in ["begun", "another"] {
+            options.log = log.into();
+            let installed = Upkeep::new(options.clone(), waiter()).install(soon());
+            assert_eq!(installed, Ok(()), "{log}");
+        }
+        append.query("COMMIT", &[], soon()).unwrap();
+    }
+
+    #[test]
     fn calls_of_a_connection_end() {
         let cluster = Cluster::alone();
         let conninfo = cluster.primary.conninfo();
