@@ -123,7 +123,7 @@ pub const TASKS: &[Task] = &[
         name: "sim",
         group: Group::Step("simulation"),
         shows: "the kernel's models, the ledger on a simulated disk with faults, power cuts and kills, and wallet and ledger on a simulated network, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
-        length: "4 min, and 6 min cold",
+        length: "1 min, and 4 min cold",
         longer: Some(("--seeds 20000 --operations 100000", "30 min")),
         args: &[
             "--seeds=200 RON_SIM_SEEDS : seeds of each model",
