@@ -13,6 +13,7 @@ mod chance;
 mod coverage;
 mod disk;
 mod explore;
+mod hosts;
 mod http;
 mod ledger;
 mod logs;

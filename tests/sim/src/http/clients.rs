@@ -7,7 +7,7 @@ use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, SeededRandom};
 use ron_sim::{ensure, fault, time};
 
-use super::server::{LARGE, REQUEST, Server};
+use super::server::{LARGE, Server};
 use crate::chance::{below, ms};
 use crate::net::Host;
 
@@ -166,15 +166,8 @@ pub struct Client {
 
 impl Client {
     pub fn new(host: Host, number: u8) -> Self {
-        let http = HttpClient::new(ClientConfig {
-            net: Arc::new(host),
-            random: Arc::new(SeededRandom::new(number.into())),
-            breaker: None,
-            connect_timeout: Duration::from_millis(500),
-            ..ClientConfig::default()
-        });
         Self {
-            http,
+            http: hosts::client(host, number.into()),
             number,
             calls: 0,
         }

@@ -12,6 +12,7 @@ use ron_sim::{ensure, fault, thread, time};
 
 use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
+use crate::hosts::{self, client_ip};
 use crate::net::{SimNet, Weather};
 use clients::{Asked, Kind};
 use server::Server;
@@ -22,10 +23,6 @@ const CALLS: usize = 8;
 const CLIENTS: u8 = 3;
 /// Within which everything must work again after the last fault.
 const RECOVERY: Duration = Duration::from_secs(10);
-
-fn client_ip(number: u8) -> IpAddr {
-    IpAddr::from([127, 0, 2, number + 1])
-}
 
 /// What the network does in a run of bad weather.
 fn bad_weather() -> Weather {
@@ -45,12 +42,7 @@ fn disturb(net: &SimNet, server: &Server) {
         time::sleep(ms(below(400)));
         let client = client_ip(below(CLIENTS.into()) as u8);
         match below(3) {
-            0 => {
-                fault::happened("hosts are parted");
-                net.part(SERVER, client);
-                time::sleep(ms(below(1_500)));
-                net.join(SERVER, client);
-            }
+            0 => hosts::part(net, SERVER, client, 1_500),
             1 => {
                 fault::happened("a service stands still");
                 server.group.pause(ms(below(1_000)));

@@ -5,52 +5,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ron_http::{
-    ApiInfo, DenyAll, FRONT_LOCKS, Front, FrontHandle, FrontSpec, Limits, Listen, Method, Need,
-    Request, Responder, Response, Route, Router,
-};
-use ron_kernel::net::Address;
-use ron_kernel::{
-    Count, KernelMetrics, Net as _, Overflow, QueueSpec, Registry, SeededRandom, Stage, Supervisor,
-    SystemClock, ThreadSpec, Topology,
-};
+use ron_http::{ApiInfo, FrontHandle, Method, Need, Request, Responder, Response, Route, Router};
+use ron_kernel::Supervisor;
 use ron_sim::{Group, ensure, thread, time};
 
 use super::SERVER;
 use crate::chance::{below, ms};
+use crate::hosts::{self, REQUEST};
 use crate::net::SimNet;
 
-static POLL: ThreadSpec = ThreadSpec {
-    name: "t-http-poll",
-    count: Count::One,
-    stage: Stage::Front,
-    critical: true,
-    job: "accepts and watches",
-};
-static WORKERS: ThreadSpec = ThreadSpec {
-    name: "t-http-",
-    count: Count::Pool("http.workers"),
-    stage: Stage::Front,
-    critical: false,
-    job: "serves",
-};
-static QUEUE: QueueSpec = QueueSpec {
-    name: "http",
-    capacity: 1024,
-    overflow: Overflow::RejectNew,
-    from: "t-http-poll",
-    to: "t-http-*",
-    when_full: "closed",
-};
-static TOPOLOGY: Topology = Topology {
-    service: "test",
-    threads: &[POLL, WORKERS],
-    queues: &[QUEUE],
-    locks: &FRONT_LOCKS,
-};
-
-/// Longest answer time of the front, unless a request asks for a shorter one.
-pub const REQUEST: Duration = Duration::from_secs(3);
 /// Bytes of a large answer: more than the network holds of a connection.
 pub const LARGE: usize = 150_000;
 
@@ -143,37 +106,7 @@ impl Server {
         let routes = routes(&seen);
         let workers = 1 + below(3) as usize;
         let begun = group.spawn("server", move || {
-            let host = net.host(SERVER);
-            let addr = SocketAddr::new(SERVER, 80);
-            let listener = host.bind(&Address::Tcp(addr)).expect("a free port");
-            let registry = Registry::new("t");
-            let km = KernelMetrics::new(&registry);
-            let clock = SystemClock::shared();
-            let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
-            let spec = FrontSpec {
-                poll: &POLL,
-                workers: &WORKERS,
-                queue: &QUEUE,
-            };
-            let limits = Limits {
-                max_conns: 16,
-                request_deadline: REQUEST,
-                ..Limits::default()
-            };
-            let front = Front::start(
-                &spec,
-                Listen::on(Arc::new(host)).tcp(listener, None),
-                routes,
-                Arc::new(DenyAll),
-                limits,
-                workers,
-                &sup,
-                &registry,
-                &km,
-                clock,
-                &SeededRandom::new(1),
-            );
-            (front.expect("the front starts"), sup)
+            hosts::front(net.host(SERVER), routes, workers)
         });
         let (front, sup) = begun.expect("a thread").join().expect("it is not killed");
         Self {

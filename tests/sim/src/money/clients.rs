@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, Credential, LedgerClient, WalletClient};
-use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::SeededRandom;
 use ron_proto::ledger::{Event, Receipt, TxId};
 use ron_proto::wallet::{Operation, SetAccount};
 use ron_proto::{Account, IdemKey};
@@ -17,8 +15,9 @@ use serde_json::json;
 use super::requests::{self, ASSET, Answer, Asked, Op, Reply, read, receipt_of};
 use super::services::{Files, within};
 use super::views::{History, Views};
-use super::{LEDGER, WALLET, client_ip};
+use super::{LEDGER, WALLET};
 use crate::chance::{below, ms};
+use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
 
 /// Longest time of one call.
@@ -64,14 +63,8 @@ impl Client {
         calm: bool,
         history: &Arc<History>,
     ) -> Self {
-        let http = Arc::new(HttpClient::new(ClientConfig {
-            net: Arc::new(net.host(client_ip(number))),
-            random: Arc::new(SeededRandom::new(1_000 + u64::from(number))),
-            breaker: None,
-            insecure_loopback: true,
-            connect_timeout: ms(500),
-            ..ClientConfig::default()
-        }));
+        let host = net.host(client_ip(number));
+        let http = Arc::new(hosts::client(host, 1_000 + u64::from(number)));
         let wallet = format!("http://{WALLET}:80");
         let ledger = format!("http://{LEDGER}:80");
         Self {

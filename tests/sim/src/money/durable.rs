@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, Credential, WalletClient};
 use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
-use ron_http::{Call, ClientConfig, HttpClient};
-use ron_kernel::SeededRandom;
+use ron_http::{Call, HttpClient};
 use ron_proto::IdemKey;
 use ron_proto::wallet::{Operation, Transaction};
 use ron_sim::thread::JoinHandle;
@@ -20,10 +19,11 @@ use super::clients::{CALL, Client};
 use super::requests::{ASSET, Answer, Asked, Op};
 use super::services::{self, Files, Process, within};
 use super::views::{History, Views};
-use super::{CLIENTS, LEDGER, RECOVERY, WALLET, bad_weather, check, client_ip};
+use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check};
 use crate::chance::{below, ms};
 use crate::disk::{Pace, WorldDisk};
 use crate::explore::{Operations, explore_services};
+use crate::hosts::{self, client_ip};
 use crate::net::{SimNet, Weather};
 
 /// Fewest and most operations of each client, and of the keeper: they work for as long as there are faults.
@@ -163,8 +163,8 @@ impl World {
         for _ in 0..1 + below(6) {
             time::sleep(ms(below(1_000)));
             match below(12) {
-                0 => self.part(WALLET, LEDGER),
-                1 => self.part(WALLET, client_ip(below(CLIENTS.into()) as u8)),
+                0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
+                1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
                 2 => self.net.set_weather(bad_weather()),
                 3 => self.wallet.kill(&self.net, self.files),
                 4 => self.ledger.kill(&self.net, self.files),
@@ -193,13 +193,6 @@ impl World {
         self.ledger.start_again(&self.net, self.files);
     }
 
-    fn part(&self, a: IpAddr, b: IpAddr) {
-        fault::happened("hosts are parted");
-        self.net.part(a, b);
-        time::sleep(ms(below(2_000)));
-        self.net.join(a, b);
-    }
-
     fn stop(mut self) {
         self.wallet.stop(&self.net);
         self.ledger.stop(&self.net);
@@ -219,14 +212,7 @@ struct Keeper {
 
 impl Keeper {
     fn new(net: &SimNet, files: &Files) -> Self {
-        let http = Arc::new(HttpClient::new(ClientConfig {
-            net: Arc::new(net.host(client_ip(KEEPER))),
-            random: Arc::new(SeededRandom::new(2_000)),
-            breaker: None,
-            insecure_loopback: true,
-            connect_timeout: ms(500),
-            ..ClientConfig::default()
-        }));
+        let http = Arc::new(hosts::client(net.host(client_ip(KEEPER)), 2_000));
         let base = format!("http://{WALLET}:80");
         Self {
             wallet: WalletClient::new(&base, Credential::bearer(&files.bank), http.clone()),

@@ -16,6 +16,7 @@ use ron_sim::{ensure, fault, thread, time};
 
 use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
+use crate::hosts::{self, client_ip};
 use crate::net::{SimNet, Weather};
 use clients::Client;
 use requests::Asked;
@@ -30,8 +31,9 @@ const OPERATIONS: usize = 20;
 /// Within which everything must work again after the last fault.
 const RECOVERY: Duration = Duration::from_secs(10);
 
-fn client_ip(number: u8) -> IpAddr {
-    IpAddr::from([127, 0, 2, number + 1])
+/// The host of one of the clients.
+fn any_client() -> IpAddr {
+    client_ip(below(CLIENTS.into()) as u8)
 }
 
 fn bad_weather() -> Weather {
@@ -92,8 +94,8 @@ impl World {
         for _ in 0..1 + below(5) {
             time::sleep(ms(below(1_000)));
             match below(6) {
-                0 => self.part(WALLET, LEDGER),
-                1 => self.part(WALLET, client_ip(below(CLIENTS.into()) as u8)),
+                0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
+                1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
                 2 => self.pause(),
                 3 => self.kill_wallet(),
                 4 => self.restart_wallet(),
@@ -101,13 +103,6 @@ impl World {
             }
         }
         self.net.set_weather(Weather::default());
-    }
-
-    fn part(&self, a: IpAddr, b: IpAddr) {
-        fault::happened("hosts are parted");
-        self.net.part(a, b);
-        time::sleep(ms(below(2_000)));
-        self.net.join(a, b);
     }
 
     fn pause(&self) {

@@ -51,14 +51,7 @@ pub struct Holder {
 
 impl Holder {
     pub fn new(net: &SimNet, number: u8) -> Self {
-        let http = HttpClient::new(ClientConfig {
-            net: Arc::new(net.host(holder_ip(number))),
-            random: Arc::new(SeededRandom::new(2_000 + u64::from(number))),
-            breaker: None,
-            insecure_loopback: true,
-            connect_timeout: ms(500),
-            ..ClientConfig::default()
-        });
+        let http = hosts::client(net.host(client_ip(number)), 2_000 + u64::from(number));
         Self {
             number,
             http: Arc::new(http),

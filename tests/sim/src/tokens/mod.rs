@@ -13,12 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_client::{Credential, LedgerClient};
-use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::{Deadline, SeededRandom};
+use ron_kernel::Deadline;
 use ron_sim::{ensure, thread, time};
 
 use crate::chance::{below, ms, one_of};
 use crate::explore::{Operations, explore_services};
+use crate::hosts::{self, client_ip};
 use crate::money::services::{self, Files, Process};
 use crate::net::{SimNet, Weather};
 use check::Evidence;
@@ -38,10 +38,6 @@ const RECOVERY: Duration = Duration::from_secs(5);
 
 fn issuer_url() -> String {
     format!("http://{ISSUER}:80")
-}
-
-fn holder_ip(number: u8) -> IpAddr {
-    IpAddr::from([127, 0, 2, number + 1])
 }
 
 /// A connection that falls silent is noticed at the end of a poll only, after 23 s.
@@ -89,7 +85,7 @@ impl World {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
             match below(8) {
-                0 => self.part(),
+                0 => hosts::part(&self.net, WALLET, ISSUER, 6_000),
                 1 => self.wallet.group.pause(ms(below(1_500))),
                 2 => self.issuer.group.pause(ms(below(1_500))),
                 3 => self.kill_wallet(),
@@ -110,12 +106,6 @@ impl World {
         self.net.set_weather(Weather::default());
     }
 
-    fn part(&self) {
-        self.net.part(WALLET, ISSUER);
-        time::sleep(ms(below(6_000)));
-        self.net.join(WALLET, ISSUER);
-    }
-
     /// The wallet dies where it stands, and its service manager starts it again.
     fn kill_wallet(&mut self) {
         self.wallet.group.kill();
@@ -133,12 +123,7 @@ impl World {
 
     /// Keys of the payments in the ledger's log.
     fn paid(&self) -> BTreeSet<String> {
-        let http = Arc::new(HttpClient::new(ClientConfig {
-            net: Arc::new(self.net.host(holder_ip(9))),
-            random: Arc::new(SeededRandom::new(9)),
-            insecure_loopback: true,
-            ..ClientConfig::default()
-        }));
+        let http = Arc::new(hosts::client(self.net.host(client_ip(9)), 9));
         let auditor = Credential::bearer(&self.files.auditor);
         let ledger = LedgerClient::new(&format!("http://{LEDGER}:80"), auditor, http);
         let (mut paid, mut after) = (BTreeSet::new(), 0);

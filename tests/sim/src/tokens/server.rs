@@ -1,55 +1,18 @@
 //! The issuer's answers over the network: what is true, or what a third party, a restored backup or a damaged connection
 //! would make of it.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ron_http::{
-    ApiInfo, DenyAll, FRONT_LOCKS, Front, FrontSpec, Limits, Listen, Method, Need, Request,
-    Responder, Response, Route, Router,
-};
-use ron_kernel::net::Address;
-use ron_kernel::{
-    Count, KernelMetrics, Net as _, Overflow, QueueSpec, Registry, SeededRandom, Stage, Supervisor,
-    SystemClock, ThreadSpec, Topology,
-};
+use ron_http::{ApiInfo, Method, Need, Request, Responder, Response, Route, Router};
 use ron_proto::passport::Revoked;
 use ron_sim::{Group, thread, time};
 
 use super::ISSUER;
 use super::issuer::Issuer;
 use crate::chance::{below, ms};
+use crate::hosts;
 use crate::net::SimNet;
-
-static POLL: ThreadSpec = ThreadSpec {
-    name: "i-http-poll",
-    count: Count::One,
-    stage: Stage::Front,
-    critical: true,
-    job: "accepts and watches",
-};
-static WORKERS: ThreadSpec = ThreadSpec {
-    name: "i-http-",
-    count: Count::Pool("http.workers"),
-    stage: Stage::Front,
-    critical: false,
-    job: "serves",
-};
-static QUEUE: QueueSpec = QueueSpec {
-    name: "http",
-    capacity: 1024,
-    overflow: Overflow::RejectNew,
-    from: "i-http-poll",
-    to: "i-http-*",
-    when_full: "closed",
-};
-static TOPOLOGY: Topology = Topology {
-    service: "issuer",
-    threads: &[POLL, WORKERS],
-    queues: &[QUEUE],
-    locks: &FRONT_LOCKS,
-};
 
 /// How the issuer answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -239,38 +202,8 @@ impl Server {
         let (net, routes) = (net.clone(), self.router());
         self.group = Group::new("issuer");
         let begun = self.group.spawn("issuer", move || {
-            let host = net.host(ISSUER);
-            let addr = SocketAddr::new(ISSUER, 80);
-            let listener = host.bind(&Address::Tcp(addr)).expect("a free port");
-            let registry = Registry::new("issuer");
-            let km = KernelMetrics::new(&registry);
-            let clock = SystemClock::shared();
-            let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
-            let spec = FrontSpec {
-                poll: &POLL,
-                workers: &WORKERS,
-                queue: &QUEUE,
-            };
-            let limits = Limits {
-                max_conns: 16,
-                request_deadline: Duration::from_secs(3),
-                ..Limits::default()
-            };
-            let front = Front::start(
-                &spec,
-                Listen::on(Arc::new(host)).tcp(listener, None),
-                routes,
-                Arc::new(DenyAll),
-                limits,
-                2,
-                &sup,
-                &registry,
-                &km,
-                clock,
-                &SeededRandom::new(1),
-            );
             // Its threads live as long as the process.
-            std::mem::forget((front.expect("the front starts"), sup));
+            std::mem::forget(hosts::front(net.host(ISSUER), routes, 2));
         });
         begun.expect("a thread").join().expect("it is not killed");
     }
