@@ -104,6 +104,9 @@ fn hint(error: &std::io::Error) -> String {
         std::io::ErrorKind::ReadOnlyFilesystem => {
             "the file system is read-only; set data_dir to another place".into()
         }
+        std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+            "it is not a directory; name a directory".into()
+        }
         std::io::ErrorKind::StorageFull => "the disk is full".into(),
         _ => "check data_dir".into(),
     }
