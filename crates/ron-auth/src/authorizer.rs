@@ -1,6 +1,5 @@
 //! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ron_files::Dir;
@@ -480,18 +479,15 @@ impl Authorizer for RonAuthorizer {
                 client,
             );
             let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
-            let mut problem = reject.problem();
-            let mut challenge = reject.challenge(dpop);
-            // The scope is public, it is in the OpenAPI document: the answer may name it.
-            if let (AuthReject::Scope, Need::Scope(scope)) = (reject, need) {
-                problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
-                if let Some(challenge) = &mut challenge {
-                    let _ = write!(challenge, ", scope=\"{scope}\"");
+            match (reject, need) {
+                // The scope is public, it is in the OpenAPI document: the answer may name it.
+                (AuthReject::Scope, Need::Scope(scope)) => {
+                    let mut problem = reject.challenging(dpop, Some(scope));
+                    problem.detail =
+                        format!("the caller lacks the scope {scope}; get a token with it");
+                    problem
                 }
-            }
-            match challenge {
-                Some(challenge) => problem.with_challenge(challenge),
-                None => problem,
+                _ => reject.challenging(dpop, None),
             }
         })
     }

@@ -1,6 +1,8 @@
 //! Why a caller was refused: a closed list, usable as a metric label, with a separate reason per
 //! attack.
 
+use std::fmt::Write as _;
+
 use ron_proto::Problem;
 
 /// The algorithms of DPoP proofs, as challenges and `dpop_signing_alg_values_supported` have them.
@@ -198,10 +200,23 @@ impl AuthReject {
         }
     }
 
+    /// The problem document with the challenge of [`AuthReject::challenge`]; `scopes` are those that the
+    /// token lacks, which the challenge then names (RFC 6750 section 3).
+    pub fn challenging(self, dpop: bool, scopes: Option<&str>) -> Problem {
+        let problem = self.problem();
+        let Some(mut challenge) = self.challenge(dpop) else {
+            return problem;
+        };
+        if let (Self::Scope, Some(scopes)) = (self, scopes) {
+            let _ = write!(challenge, ", scope=\"{scopes}\"");
+        }
+        problem.with_challenge(challenge)
+    }
+
     /// The value of `WWW-Authenticate`, by which standard clients decide what to do next (RFC 6750
     /// section 3, RFC 9449 section 7.1). `dpop` says whether the token came under that scheme. `None`
     /// for a refusal that no other token would change.
-    pub fn challenge(self, dpop: bool) -> Option<String> {
+    fn challenge(self, dpop: bool) -> Option<String> {
         let error = match self {
             // Without a token there is no error to name.
             Self::Missing => return Some("Bearer".to_owned()),

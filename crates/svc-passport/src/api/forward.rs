@@ -4,9 +4,9 @@
 //! **Invariant:** a token that this endpoint cannot judge in full does not pass. The gateway's request has neither the
 //! method, the path nor the peer of the caller, so a caveat about them forbids it, and a bound token lacks its proof.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use ron_auth::AuthReject;
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::passport::TokenClaims;
@@ -37,14 +37,14 @@ fn forward(api: &Api, req: &Request) -> Result<Response, Problem> {
     req.query_only(&QUERY)?;
     let audience: String = req.query_required("audience")?;
     let scopes = req.query_one("scope")?.unwrap_or_default();
-    // Answers repeat them in a header.
-    ron_proto::scope::parse_list(scopes)
+    let asked = ron_proto::scope::parse_list(scopes)
         .map_err(|e| Problem::bad_request(format!("scope: {e}")))?;
-    let token = bearer(req).map_err(|reject| refused(reject, None))?;
+    // The gateway passes the challenge on to its caller.
+    let refused = |reject: AuthReject| reject.challenging(false, Some(scopes));
+    let token = bearer(req).map_err(refused)?;
     let judged = judge::judge_for(api, token, || api.charge(req))?;
-    let good = judged.map_err(|no| refused(no.reject, None))?;
-    let verdict = check(&good.shown, &good.claims.caveats, &audience, scopes);
-    verdict.map_err(|reject| refused(reject, Some(scopes)))?;
+    let good = judged.map_err(|no| refused(no.reject))?;
+    check(&good.shown, &good.claims.caveats, &audience, &asked).map_err(refused)?;
     let shown = &good.shown;
     Ok(Response::empty(200)
         .header("x-subject", printable(&shown.sub))
@@ -74,7 +74,7 @@ fn check(
     token: &TokenClaims,
     caveats: &[Caveat],
     audience: &str,
-    scopes: &str,
+    scopes: &[&str],
 ) -> Result<(), AuthReject> {
     if token.aud != audience {
         return Err(AuthReject::Audience);
@@ -82,9 +82,8 @@ fn check(
     if token.cnf.is_some() {
         return Err(AuthReject::Binding);
     }
-    let held = |scope: &str| token.scope.split(' ').any(|held| held == scope);
-    let mut asked = scopes.split(' ').filter(|scope| !scope.is_empty());
-    if !asked.all(held) {
+    let held = |scope: &&str| token.scope.split(' ').any(|held| held == *scope);
+    if !scopes.iter().all(held) {
         return Err(AuthReject::Scope);
     }
     for caveat in caveats {
@@ -101,29 +100,10 @@ fn check(
     Ok(())
 }
 
-/// The answer, with the challenge that the gateway passes on to its caller.
-fn refused(reject: AuthReject, scopes: Option<&str>) -> Problem {
-    let problem = reject.problem();
-    let Some(mut challenge) = reject.challenge(false) else {
-        return problem;
-    };
-    if let (AuthReject::Scope, Some(scopes)) = (reject, scopes) {
-        let _ = write!(challenge, ", scope=\"{scopes}\"");
-    }
-    problem.with_challenge(challenge)
-}
-
 /// A claim as the value of a header: what is not printable ASCII is percent-encoded, and so is `%`.
 fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if (byte.is_ascii_graphic() || byte == b' ') && byte != b'%' {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+    utf8_percent_encode(text, ENCODED).to_string()
 }
 
 #[cfg(test)]
@@ -144,7 +124,8 @@ mod tests {
         let plain = token(json!({}));
         let ask = |token: &TokenClaims, caveats: &[&str], scopes: &str| {
             let caveats: Vec<Caveat> = caveats.iter().map(|c| c.parse().expect(c)).collect();
-            check(token, &caveats, "orders", scopes)
+            let scopes = ron_proto::scope::parse_list(scopes).expect("scopes");
+            check(token, &caveats, "orders", &scopes)
         };
         assert_eq!(ask(&plain, &[], ""), Ok(()));
         assert_eq!(ask(&plain, &[], "write read"), Ok(()));
