@@ -13,17 +13,8 @@ use ron_client::encode;
 use ron_http::{Method, Reply};
 use ron_proto::ledger::BudgetId;
 use ron_proto::{ContentId, b64, scope};
-use ron_tests::{Fleet, caught_up, issuer, json, ok, ron_on};
+use ron_tests::{Fleet, SERVICES, caught_up, issuer, json, ok, ron_on};
 use serde_json::{Value, json};
-
-const SERVICES: [&str; 6] = [
-    "ron-kms",
-    "svc-passport",
-    "ron-ledger",
-    "svc-wallet",
-    "svc-rewarder",
-    "svc-admin",
-];
 
 /// Part of every name of the first tenant that the second one knows and sends.
 const NAME: &str = "zqname";

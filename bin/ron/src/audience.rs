@@ -1,14 +1,12 @@
 //! `ron audience`: the services of others for which the issuer makes tokens. A change is a new signed
 //! version of the issuer policy, put in force.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use ron_proto::passport::{Audience, ClientRule, IssuerPolicy, OWN_AUDIENCES};
-use ron_service::config::parse_duration;
 
 use crate::change;
-use crate::layout::Layout;
+use crate::layout::{Layout, Place};
+use crate::token::seconds;
 
 /// Add, list, show and remove services that the issuer makes tokens for.
 #[derive(Args)]
@@ -27,13 +25,6 @@ enum Command {
     Show(NameArgs),
     /// Remove an audience that no client has a rule for any more.
     Remove(NameArgs),
-}
-
-#[derive(Args)]
-struct Place {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -77,14 +68,8 @@ pub fn words(options: &[String]) -> Vec<String> {
     all.map(str::to_owned).collect()
 }
 
-/// A lifetime in whole seconds.
-pub fn seconds(option: &str, text: &str) -> Result<u64, String> {
-    let time = parse_duration(text).map_err(|why| format!("{option} {why}"))?;
-    Ok(time.as_secs())
-}
-
 fn place(place: &Place) -> Result<(Layout, IssuerPolicy), String> {
-    let layout = Layout::new(place.data_dir.as_deref())?;
+    let layout = place.layout()?;
     let policy = change::read(&layout)?;
     Ok((layout, policy))
 }
@@ -97,12 +82,11 @@ fn add(args: AddArgs) -> Result<(), String> {
             "the policy has the audience {name} already; `ron audience show` prints it"
         ));
     }
-    let max_ttl = args.max_ttl.as_deref();
     policy.audiences.push(Audience {
         audience: name.clone(),
         scopes: words(&args.scopes),
         alg: args.alg,
-        max_ttl_s: max_ttl.map(|ttl| seconds("--max-ttl", ttl)).transpose()?,
+        max_ttl_s: seconds("--max-ttl", args.max_ttl.as_deref())?,
         caveats: args.caveats,
     });
     change::signed(&layout, &mut policy)?.put_in_force(&layout)?;
@@ -176,4 +160,12 @@ fn remove(args: &NameArgs) -> Result<(), String> {
     change::signed(&layout, &mut policy)?.put_in_force(&layout)?;
     println!("audience {name} is removed");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_audiences_of_an_installation_are_its_services() {
+        assert_eq!(super::OWN_AUDIENCES, ron_services::NAMES);
+    }
 }

@@ -13,7 +13,8 @@ use ron_proto::policy::{PolicySig, policy_digest};
 use ron_proto::{Kid, b64, jcs};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
-use ron_service::signed_policy::{self, policy_paths};
+use ron_service::signed_policy::{self, SignedPolicy, policy_paths};
+use serde::de::DeserializeOwned;
 
 use crate::layout::{Layout, write_atomic};
 use crate::{fleet, net};
@@ -25,15 +26,17 @@ const AGAIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const CALL: Duration = Duration::from_secs(3);
 
-/// The signed issuer policy in the files of a data directory.
-pub fn read(layout: &Layout) -> Result<IssuerPolicy, String> {
+/// A signed policy in the files of a data directory.
+pub fn load<T: DeserializeOwned>(layout: &Layout, kind: &str) -> Result<SignedPolicy<T>, String> {
     let pinned = layout.read_bootstrap()?.policy_public_key;
     let pinned: PinnedKey = pinned.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
     let ring = KeyRing::new(vec![pinned]);
-    let signed = signed_policy::load(&layout.policy(), IssuerPolicy::KIND, &ring);
-    signed
-        .map(|signed| signed.policy)
-        .map_err(|e| e.to_string())
+    signed_policy::load(&layout.policy(), kind, &ring).map_err(|e| e.to_string())
+}
+
+/// The signed issuer policy of a data directory.
+pub fn read(layout: &Layout) -> Result<IssuerPolicy, String> {
+    load(layout, IssuerPolicy::KIND).map(|signed| signed.policy)
 }
 
 /// All faults of a policy, one per line.
@@ -50,13 +53,8 @@ pub fn sound(policy: &IssuerPolicy) -> Result<(), String> {
 pub fn signed(layout: &Layout, policy: &mut IssuerPolicy) -> Result<Signed, String> {
     policy.version += 1;
     sound(policy)?;
-    let credential = Credential::from_file(&layout.operator_token())?;
-    let at = fleet::reach(layout, "ron-kms")?;
-    let kms = KmsClient::new(&at.url, credential, at.http);
-    let key = layout.read_bootstrap()?.policy_key;
-    let key: Kid = key.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
     let tree = serde_json::to_value(&*policy).map_err(|e| e.to_string())?;
-    let (bytes, sig) = sign(&kms, &key, IssuerPolicy::KIND, &tree)?;
+    let (bytes, sig) = sign_here(layout, IssuerPolicy::KIND, &tree)?;
     Ok(Signed {
         version: policy.version,
         bytes,
@@ -109,7 +107,21 @@ impl Signed {
     }
 }
 
-/// Canonical bytes of a policy and its signature by the KMS.
+/// Canonical bytes of a policy and its signature by the policy key of a data directory.
+pub fn sign_here(
+    layout: &Layout,
+    kind: &str,
+    policy: &serde_json::Value,
+) -> Result<(Vec<u8>, PolicySig), String> {
+    let credential = Credential::from_file(&layout.operator_token())?;
+    let at = fleet::reach(layout, "ron-kms")?;
+    let kms = KmsClient::new(&at.url, credential, at.http);
+    let key = layout.read_bootstrap()?.policy_key;
+    let key: Kid = key.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
+    sign(&kms, &key, kind, policy)
+}
+
+/// The same by a key of the KMS.
 pub fn sign(
     kms: &KmsClient,
     key: &Kid,

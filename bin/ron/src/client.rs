@@ -4,20 +4,21 @@
 
 mod blocks;
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, Subcommand};
 use ron_auth::{client_secret, service_token};
+use ron_http::certificate_print;
+use ron_proto::Tenant;
 use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_DEFAULT};
-use ron_proto::{Tenant, b64, scope};
 use ron_service::Config;
 use svc_passport::explain::{ConfiguredClient, Decider};
 
-use crate::audience::{seconds, words};
+use crate::audience::words;
 use crate::change;
 use crate::fleet;
-use crate::layout::{ClientFile, Layout, make_dir, write_atomic, write_json};
+use crate::layout::{ClientFile, Layout, Place, make_dir, write_atomic, write_json};
+use crate::token::seconds;
 
 /// Add, list, show and remove OAuth clients of the issuer, and make their secrets.
 #[derive(Args)]
@@ -40,13 +41,6 @@ enum Command {
     Remove(RemoveArgs),
     /// Make a new secret for a client: the secret goes to a file, its hash to standard output.
     Secret(SecretArgs),
-}
-
-#[derive(Args)]
-struct Place {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -145,7 +139,7 @@ struct Issuer {
 
 impl Issuer {
     fn of(place: &Place) -> Result<Self, String> {
-        let layout = Layout::new(place.data_dir.as_deref())?;
+        let layout = place.layout()?;
         let path = layout.config("svc-passport");
         let text = std::fs::read_to_string(&path)
             .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
@@ -247,10 +241,7 @@ fn add(args: &AddArgs) -> Result<(), String> {
 fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
     let name = args.name.name.as_str();
     let scopes = words(&args.scopes);
-    let known: Vec<&str> = match policy.declared(&args.audience) {
-        Some(declared) => declared.scopes.iter().map(String::as_str).collect(),
-        None => scope::ALL.to_vec(),
-    };
+    let known = policy.scopes_of(&args.audience);
     if scopes.is_empty() && !known.is_empty() {
         return Err(format!(
             "say with --scope what its tokens may be used for; {} knows: {}",
@@ -265,8 +256,7 @@ fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
         algs: Vec::new(),
         caveats: args.caveats.clone(),
     };
-    let max_ttl = args.max_ttl.as_deref();
-    let max_ttl = max_ttl.map(|ttl| seconds("--max-ttl", ttl)).transpose()?;
+    let max_ttl = seconds("--max-ttl", args.max_ttl.as_deref())?;
     if let Some(rule) = policy
         .clients
         .iter_mut()
@@ -301,27 +291,16 @@ fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
 
 /// The line of the client's block that says how it proves itself. Makes the secret.
 fn proof(args: &AddArgs, layout: &Layout) -> Result<String, String> {
-    let read = |path: &Path| {
-        std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
-    };
     if let Some(path) = &args.key {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         let tree: serde_json::Value =
-            serde_json::from_str(&read(path)?).map_err(|e| format!("{}: {e}", path.display()))?;
+            serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
         return Ok(format!("jwks = {}", quoted(&tree.to_string())));
     }
     if let Some(path) = &args.cert {
-        let bad = || format!("{} is no certificate in PEM", path.display());
-        let text = read(path)?;
-        let body = text.split("-----BEGIN CERTIFICATE-----").nth(1);
-        let body = body.and_then(|rest| rest.split("-----END").next());
-        let body: String = body.ok_or_else(bad)?.split_whitespace().collect();
-        let der = b64::from_std(&body).map_err(|_| bad())?;
-        let print = ron_crypto::hash::sha256(&der);
-        let mut digits = String::new();
-        for byte in print {
-            let _ = write!(digits, "{byte:02x}");
-        }
-        return Ok(format!("certs = [\"{digits}\"]"));
+        let print = certificate_print(path).map_err(|e| e.to_string())?;
+        return Ok(format!("certs = [\"{print}\"]"));
     }
     make_dir(&layout.root.join("clients"))?;
     let hash = new_secret(&args.name.name, &layout.client(&args.name.name))?;
@@ -442,7 +421,7 @@ fn secret(args: &SecretArgs) -> Result<(), String> {
     let path = if let Some(path) = &args.out {
         path.clone()
     } else {
-        let layout = Layout::new(args.name.place.data_dir.as_deref())?;
+        let layout = args.name.place.layout()?;
         make_dir(&layout.root.join("clients"))?;
         layout.client(name)
     };

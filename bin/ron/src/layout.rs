@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use ron_auth::client_secret;
 use ron_files::{OsDisk, Replacement};
 use ron_kernel::OsRandom;
@@ -32,6 +33,20 @@ pub fn base_port(text: &str) -> Result<u16, String> {
 pub fn api_port(base_port: u16, service: &str) -> u16 {
     let index = NAMES.iter().position(|s| *s == service).unwrap_or(0);
     base_port + index as u16 * 10
+}
+
+// No doc comment: clap would take it for the description of each command that has this.
+#[derive(Args)]
+pub struct Place {
+    /// Data directory, as given to `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+}
+
+impl Place {
+    pub fn layout(&self) -> Result<Layout, String> {
+        Layout::new(self.data_dir.as_deref())
+    }
 }
 
 #[derive(Debug, Clone)]

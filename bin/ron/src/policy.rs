@@ -5,11 +5,10 @@ mod explain;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use ron_client::{Credential, KmsClient};
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::rewarder::{POLICY_KIND, RewardPolicy};
+use ron_proto::strict;
 use ron_proto::wallet::WalletPolicy;
-use ron_proto::{Kid, strict};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
@@ -17,8 +16,7 @@ use svc_rewarder::calculus::check_policy;
 
 use self::explain::ExplainArgs;
 use crate::change;
-use crate::fleet;
-use crate::layout::Layout;
+use crate::layout::Place;
 
 /// Show, check, explain, sign and verify policies.
 #[derive(Args)]
@@ -46,9 +44,8 @@ enum Command {
 
 #[derive(Args)]
 struct FileArgs {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Kind of the policy: the service that it is for.
     #[arg(long, value_parser = ["issuer", "wallet", "reward"])]
     kind: String,
@@ -62,9 +59,8 @@ struct FileArgs {
 
 #[derive(Args)]
 struct ShowArgs {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Kind of the policy: the service that it is for.
     #[arg(long, default_value = "issuer", value_parser = ["issuer", "wallet", "reward"])]
     kind: String,
@@ -94,17 +90,9 @@ pub fn run(args: PolicyArgs) -> Result<(), String> {
 }
 
 fn sign_file(args: &FileArgs) -> Result<(), String> {
-    let layout = Layout::new(args.data_dir.as_deref())?;
-    let bootstrap = layout.read_bootstrap()?;
+    let layout = args.place.layout()?;
     let tree = read_checked(&args.kind, &args.file)?;
-    let credential = Credential::from_file(&layout.operator_token())?;
-    let at = fleet::reach(&layout, "ron-kms")?;
-    let kms = KmsClient::new(&at.url, credential, at.http);
-    let key: Kid = bootstrap
-        .policy_key
-        .parse()
-        .map_err(|e| format!("bootstrap.json: {e}"))?;
-    let (bytes, sig) = change::sign(&kms, &key, &args.kind, &tree)?;
+    let (bytes, sig) = change::sign_here(&layout, &args.kind, &tree)?;
     change::write_signed(&args.file, &bytes, &sig)?;
     println!("signed {} with {}", args.file.display(), sig.key);
     Ok(())
@@ -133,12 +121,7 @@ fn issuer_policy(tree: &serde_json::Value) -> Result<IssuerPolicy, String> {
 }
 
 fn show_file(args: &ShowArgs) -> Result<(), String> {
-    let layout = Layout::new(args.data_dir.as_deref())?;
-    let pinned = layout.read_bootstrap()?.policy_public_key;
-    let pinned: PinnedKey = pinned.parse().map_err(|e| format!("bootstrap.json: {e}"))?;
-    let ring = KeyRing::new(vec![pinned]);
-    let signed = signed_policy::load::<serde_json::Value>(&layout.policy(), &args.kind, &ring);
-    let signed = signed.map_err(|e| e.to_string())?;
+    let signed = change::load::<serde_json::Value>(&args.place.layout()?, &args.kind)?;
     let json = serde_json::to_string_pretty(&signed.policy).map_err(|e| e.to_string())?;
     println!("{json}");
     eprintln!(
@@ -164,11 +147,7 @@ fn check_reward(policy: &serde_json::Value) -> Result<(), String> {
 fn verify_file(args: &FileArgs) -> Result<(), String> {
     let pinned = match &args.key {
         Some(key) => key.clone(),
-        None => {
-            Layout::new(args.data_dir.as_deref())?
-                .read_bootstrap()?
-                .policy_public_key
-        }
+        None => args.place.layout()?.read_bootstrap()?.policy_public_key,
     };
     let pinned: PinnedKey = pinned.parse().map_err(|e| format!("the pinned key: {e}"))?;
     let read = |path: &Path| {

@@ -214,7 +214,7 @@ fn get(args: &GetArgs) -> Result<(), String> {
     let ask = TokenAsk {
         audience: &args.audience,
         scope: args.scope.as_deref(),
-        ttl_s: seconds(args.ttl.as_deref())?,
+        ttl_s: seconds("--ttl", args.ttl.as_deref())?,
         caveats: &args.caveats,
     };
     let holder = args.key.as_deref().map(read_key).transpose()?;
@@ -225,9 +225,10 @@ fn get(args: &GetArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn seconds(ttl: Option<&str>) -> Result<Option<u64>, String> {
+/// The whole seconds of a lifetime in an option.
+pub fn seconds(option: &str, ttl: Option<&str>) -> Result<Option<u64>, String> {
     let parsed = ttl.map(parse_duration).transpose();
-    let ttl = parsed.map_err(|e| format!("--ttl: {e}"))?;
+    let ttl = parsed.map_err(|e| format!("{option}: {e}"))?;
     Ok(ttl.map(|t| t.as_secs()))
 }
 
@@ -279,7 +280,7 @@ fn verify(token: &str, place: &Place) -> Result<(), String> {
 
 fn narrowed(args: &AttenuateArgs) -> Result<(), String> {
     let token = args.token.trim();
-    let ttl_s = seconds(args.ttl.as_deref())?;
+    let ttl_s = seconds("--ttl", args.ttl.as_deref())?;
     let narrowed = match &args.key {
         Some(key) => narrow_offline(args, &read_key(key)?, token, ttl_s)?,
         None => narrow_online(args, token, ttl_s)?,

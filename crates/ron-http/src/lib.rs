@@ -81,7 +81,7 @@ pub use router::Router;
 pub use source::Source;
 pub use spool::{Upload, UploadReader};
 pub use tls::{
-    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificates_end,
-    reload_tls,
+    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificate_print,
+    certificates_end, reload_tls,
 };
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

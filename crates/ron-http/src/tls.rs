@@ -255,13 +255,25 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     Ok(text)
 }
 
-/// The identity in a verified client certificate.
-pub(crate) fn client_cert(cert: &CertificateDer<'_>) -> ClientCert {
+/// SHA-256 of a certificate, in hexadecimal.
+fn print(cert: &CertificateDer<'_>) -> String {
     use std::fmt::Write as _;
     let mut sha256 = String::with_capacity(64);
     for byte in ron_crypto::hash::sha256(cert) {
         write!(sha256, "{byte:02x}").expect("writing to a String cannot fail");
     }
+    sha256
+}
+
+/// The [`ClientCert::sha256`] that a client shows with the first certificate of this file.
+pub fn certificate_print(path: &Path) -> Result<String, TlsError> {
+    let certs = certificates(path)?;
+    Ok(print(&certs[0]))
+}
+
+/// The identity in a verified client certificate.
+pub(crate) fn client_cert(cert: &CertificateDer<'_>) -> ClientCert {
+    let sha256 = print(cert);
     let dns_names = webpki::EndEntityCert::try_from(cert)
         .map(|cert| cert.valid_dns_names().map(str::to_owned).collect())
         .unwrap_or_default();

@@ -188,18 +188,12 @@ fn terms<'a>(
     rule: &'a ClientRule,
     ask: &TokenRequest<'_>,
 ) -> Result<Terms<'a>, Problem> {
-    let all = rule.audiences.as_slice();
-    let name = match (ask.audience, all) {
-        (Some(name), _) => name,
-        (None, [only]) => &only.audience,
-        (None, _) => {
-            return Err(Problem::bad_request(
-                "audience is missing: name the service the token is for",
-            ));
-        }
-    };
+    let name = rule.asked(ask.audience).ok_or_else(|| {
+        Problem::bad_request("audience is missing: name the service the token is for")
+    })?;
     policy.terms(rule, name).ok_or_else(|| {
-        let allowed: Vec<&str> = all.iter().map(|a| a.audience.as_str()).collect();
+        let all = rule.audiences.iter();
+        let allowed: Vec<&str> = all.map(|a| a.audience.as_str()).collect();
         Problem::forbidden(format!(
             "the issuer policy does not allow this audience for this client; allowed are: {}",
             allowed.join(", ")
@@ -221,11 +215,7 @@ fn scopes(
     let Some(extra) = asked.iter().find(|s| !rule.allows(s)) else {
         return Ok(asked.join(" "));
     };
-    let known = match policy.declared(&rule.audience) {
-        Some(declared) => declared.scopes.iter().any(|known| known == extra),
-        None => scope::known(extra).is_some(),
-    };
-    let refused = if known {
+    let refused = if policy.scopes_of(&rule.audience).contains(extra) {
         Problem::forbidden(format!(
             "the issuer policy does not allow {extra} for this client and audience"
         ))

@@ -8,16 +8,15 @@ use ron_proto::passport::{IssuerPolicy, OWN_AUDIENCES};
 use ron_service::kept_policy::Versioned as _;
 use svc_passport::explain::{Decider, Question};
 
-use crate::audience::seconds;
 use crate::change;
 use crate::fleet;
-use crate::layout::Layout;
+use crate::layout::Place;
+use crate::token::seconds;
 
 #[derive(Args)]
 pub struct ExplainArgs {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Client that asks for the token.
     #[arg(long)]
     client: String,
@@ -42,20 +41,19 @@ pub struct ExplainArgs {
 }
 
 pub fn run(args: &ExplainArgs) -> Result<(), String> {
-    let layout = Layout::new(args.data_dir.as_deref())?;
+    let layout = args.place.layout()?;
     let policy = match &args.policy {
         None => change::read(&layout)?,
         Some(path) => super::issuer_policy(&super::read_checked(IssuerPolicy::KIND, path)?)?,
     };
     let config = fleet::load(&layout, "svc-passport", &[])?;
     let decider = Decider::new(&config).map_err(fleet::lines)?;
-    let ttl = args.ttl.as_deref();
     let question = Question {
         client_id: &args.client,
         subject: args.subject.as_deref(),
         audience: args.audience.as_deref(),
         scope: args.scope.as_deref(),
-        ttl_s: ttl.map(|ttl| seconds("--ttl", ttl)).transpose()?,
+        ttl_s: seconds("--ttl", args.ttl.as_deref())?,
         caveats: &args.caveats,
     };
     let clients = decider.clients();
@@ -99,12 +97,10 @@ fn rules(policy: &IssuerPolicy, args: &ExplainArgs) {
         return;
     };
     let rule = &policy.clients[at];
-    let name = match (&args.audience, rule.audiences.as_slice()) {
-        (Some(name), _) => name,
-        (None, [only]) => &only.audience,
-        (None, _) => return,
+    let Some(name) = rule.asked(args.audience.as_deref()) else {
+        return;
     };
-    let found = rule.audiences.iter().position(|one| one.audience == *name);
+    let found = rule.audiences.iter().position(|one| one.audience == name);
     match found {
         Some(n) => println!(
             "rule       clients[{at}].audiences[{n}] of version {}",
@@ -115,13 +111,9 @@ fn rules(policy: &IssuerPolicy, args: &ExplainArgs) {
             policy.version
         ),
     }
-    match policy
-        .audiences
-        .iter()
-        .position(|one| one.audience == *name)
-    {
+    match policy.audiences.iter().position(|one| one.audience == name) {
         Some(n) => println!("audience   audiences[{n}] of the policy"),
-        None if OWN_AUDIENCES.contains(&name.as_str()) => {
+        None if OWN_AUDIENCES.contains(&name) => {
             println!("audience   a service of this installation");
         }
         None => println!("audience   {name} is not in the policy"),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
 use crate::caveat::{Caveat, from_detail};
+use crate::scope;
 use crate::values::Tenant;
 
 /// The issuer policy: which client may obtain which tokens. Signed, kind `issuer`.
@@ -147,6 +148,14 @@ impl IssuerPolicy {
         self.audiences.iter().find(|one| one.audience == audience)
     }
 
+    /// The scopes that a service knows: those of its entry, or of this installation's services.
+    pub fn scopes_of(&self, audience: &str) -> Vec<&str> {
+        match self.declared(audience) {
+            Some(declared) => declared.scopes.iter().map(String::as_str).collect(),
+            None => scope::ALL.to_vec(),
+        }
+    }
+
     /// What the client of a rule gets at an audience; `None` when it gets no tokens for it.
     pub fn terms<'a>(&'a self, client: &'a ClientRule, audience: &str) -> Option<Terms<'a>> {
         let rule = client.audience(audience)?;
@@ -233,6 +242,15 @@ impl IssuerPolicy {
 }
 
 impl ClientRule {
+    /// The audience of a request: the one that it names, or the only one that the client has.
+    pub fn asked<'a>(&'a self, named: Option<&'a str>) -> Option<&'a str> {
+        match (named, self.audiences.as_slice()) {
+            (Some(name), _) => Some(name),
+            (None, [only]) => Some(&only.audience),
+            (None, _) => None,
+        }
+    }
+
     /// The rule for an audience.
     pub fn audience(&self, name: &str) -> Option<&AudienceRule> {
         self.audiences.iter().find(|rule| rule.audience == name)

@@ -127,12 +127,9 @@ impl AudienceRule {
                 "{whose}: the policy has no such audience; add it to `audiences`"
             ));
         }
+        let known = policy.scopes_of(&self.audience);
         for scope in &self.scopes {
-            let known = match declared {
-                Some(declared) => declared.scopes.contains(scope),
-                None => scope::known(scope).is_some(),
-            };
-            if !known {
+            if !known.contains(&scope.as_str()) {
                 faults.push(format!("{whose}: it has no scope {scope}"));
             }
         }
