@@ -61,7 +61,8 @@ impl Rig for PgRig {
     }
 
     fn short(&self) -> Duration {
-        Duration::from_millis(1_500)
+        // An append has to be sent within it, also on a slow machine that starts other servers meanwhile.
+        Duration::from_secs(3)
     }
 
     fn set_standby(&self, reachable: bool) {
@@ -171,7 +172,7 @@ mod tests {
         let writer = Writer::Owner { epoch };
         let only = batch(&mut Frontier::new(), &["one"]);
         rig.set_standby(false);
-        let short = || Deadline::within(Duration::from_secs(1));
+        let short = || Deadline::within(rig.short());
         let unknown = append(&mut store, writer, &only, short());
         assert!(
             matches!(unknown, Err(StoreError::Unknown(_))),
