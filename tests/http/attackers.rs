@@ -23,12 +23,14 @@ struct Slow {
 pub struct Ended {
     /// Answered 408 and closed.
     pub timed_out: usize,
+    /// Answered 503 as they connected again: this address already has most of the connections.
+    pub refused: usize,
     pub otherwise: usize,
 }
 
 /// As many clients as `each` that send a head a byte at a time, and as many that send a body so. A
-/// client that is cut off reconnects; the attack is over when that has happened as often as there
-/// are clients.
+/// client that is cut off reconnects; the attack is over when the time is up, or when as many were
+/// cut off as there are clients.
 pub fn slow(addr: SocketAddr, each: usize, patience: Duration) -> Ended {
     let until = Instant::now() + patience;
     let mut slow: Vec<Slow> = (0..2 * each)
@@ -72,6 +74,10 @@ fn drip(one: &mut Slow, ended: &mut Ended) -> bool {
         }
         Ok(count) if answer[..count].starts_with(b"HTTP/1.1 408 ") => {
             ended.timed_out += 1;
+            false
+        }
+        Ok(count) if answer[..count].starts_with(b"HTTP/1.1 503 ") => {
+            ended.refused += 1;
             false
         }
         _ => {

@@ -91,6 +91,8 @@ pub fn run(args: PolicyArgs) -> Result<(), String> {
 
 fn sign_file(args: &FileArgs) -> Result<(), String> {
     let layout = args.place.layout()?;
+    // A missing data directory is said before the faults of a file.
+    layout.read_bootstrap()?;
     let tree = read_checked(&args.kind, &args.file)?;
     let (bytes, sig) = change::sign_here(&layout, &args.kind, &tree)?;
     change::write_signed(&args.file, &bytes, &sig)?;
