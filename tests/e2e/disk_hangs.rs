@@ -379,6 +379,68 @@ fn a_frozen_file_system_is_reported_and_loses_nothing() {
     story(&fleet, &Switch::Freeze(&disk.place));
 }
 
+/// A fleet in which the disk hangs for one file or directory of a service only: what writes there is
+/// named, and everything else goes on.
+fn one_file_hangs(below: &str, (service, op): (&str, &str), provoke: impl Fn(&Fleet)) {
+    let tools = tempfile::tempdir().unwrap();
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let control = tools.path().join("control");
+    std::fs::write(&control, "-").unwrap();
+    let env = [
+        ("LD_PRELOAD", library(tools.path())),
+        ("DISK_FAULT_FILE", control.clone()),
+        ("DISK_FAULT_DIR", dir.path().join(service).join(below)),
+        ("RON_LEDGER_LEDGER_SNAPSHOT_EVERY", "1000".into()),
+    ];
+    let fleet = Fleet::start_with(dir, &env);
+    let counted = format!(
+        "{}_io_timeouts_total{{op=\"{op}\"}} ",
+        service.replace('-', "_")
+    );
+    assert!(fleet.metric(service, &counted) < 1.0);
+    let switch = Switch::Control(&control);
+    let hanging = Hanging::begin(&switch);
+    provoke(&fleet);
+    noticed(&fleet, service, Instant::now());
+    assert!(fleet.metric(service, &counted) >= 1.0, "{counted}");
+    drop(hanging);
+    until("it is ready by itself", || says(&fleet, service).0 == 200);
+}
+
+#[test]
+fn a_snapshot_of_the_ledger_that_hangs_is_reported_and_stops_no_entry() {
+    let issue = |fleet: &Fleet, key: &str, count: usize| {
+        let item = json!({"op": "issue", "to": "a", "asset": "ron", "amount_minor": "1"});
+        let body = json!({"items": vec![item; count]}).to_string();
+        let url = format!("{}/v1/batch", fleet.api("svc-wallet"));
+        let token = fleet.token("svc-wallet", None);
+        let reply = fleet.post(&url, Some(&token), &body, &[("Idempotency-Key", key)]);
+        json(&reply, 200);
+    };
+    let data = "data/derived";
+    one_file_hangs(data, ("ron-ledger", "snapshot"), |fleet| {
+        issue(fleet, "many", 1000);
+        issue(fleet, "meanwhile", 1);
+    });
+}
+
+#[test]
+fn counters_of_the_kms_that_hang_are_reported() {
+    let data = "data/audit/counters.json";
+    one_file_hangs(data, ("ron-kms", "audit"), |fleet| {
+        let new = json!({"tenant": "ron", "purpose": "app", "alg": "ed25519", "payload": "any", "op_id": op_id("load-0")});
+        let key = fleet.kms("keys", &new, 201)["key"].clone();
+        let batch = json!({"key": key, "items": vec![json!({"message": "eA"}); 1000]});
+        // As many leaves as the counters are written after; the last batches wait for them.
+        let url = format!("{}/v1/kms/sign_batch", fleet.api_socket("ron-kms"));
+        let (token, batch) = (fleet.operator_token(), batch.to_string());
+        for _ in 0..10 {
+            let status = fleet.post(&url, Some(&token), &batch, &[]).status;
+            assert!([200, 504].contains(&status), "{status}");
+        }
+    });
+}
+
 /// A second wallet, which reaches the ledger over a line, on a disk of its own.
 struct Wallet {
     api: String,
