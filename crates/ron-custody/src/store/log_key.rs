@@ -6,14 +6,14 @@ use std::sync::Arc;
 use ron_crypto::hash::{hkdf_sha256, sha256};
 use ron_crypto::secret::Secret32;
 use ron_kernel::{Random, SharedClock};
-use ron_proto::values::{Alg, OpId, Tenant, Timestamp};
+use ron_proto::values::{Alg, Timestamp};
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
 use ron_tlog::{Cosigner, CosignerKey};
 use rusqlite::params;
 
+use super::ops::{self, OpName, OpRow};
 use super::seal::{RecordName, Sealer};
-use super::write::OpRow;
 use super::{Db, KeyStore, StoreError};
 use crate::keys::{PublicKey, SecretKey};
 
@@ -240,9 +240,6 @@ pub struct PendingLogKey {
     pub version_before: u64,
 }
 
-/// Tenant and operation id of a change.
-pub type OpName<'a> = (&'a Tenant, OpId);
-
 impl KeyStore {
     /// Generates and seals the next key of the audit log and has both keys sign its statement; nothing is stored yet. `size` is
     /// the number of leaves that are durable.
@@ -289,6 +286,7 @@ impl KeyStore {
         let version_before = self.version.cast_signed();
         let statement = key.statement.as_deref().unwrap_or_default();
         let number = key.number;
+        let sealer = self.sealer.clone();
         let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT INTO log_keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
@@ -302,12 +300,7 @@ impl KeyStore {
                     version_before
                 ],
             )?;
-            let (tenant, op_id) = (op.tenant.as_str(), op.op_id.to_string());
-            tx.execute(
-                "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
-                params![tenant, op_id, &op.body[..], op.now.0.cast_signed()],
-            )?;
-            Ok(())
+            ops::insert(tx, &sealer, op)
         });
         if done.is_err() {
             self.log = before;
@@ -342,7 +335,7 @@ impl KeyStore {
         &mut self,
         number: u32,
         birth: u64,
-        (tenant, op_id): OpName<'_>,
+        op: OpName<'_>,
         answer: &str,
     ) -> Result<(), StoreError> {
         self.db.write(|tx| {
@@ -350,10 +343,7 @@ impl KeyStore {
                 "UPDATE log_keys SET birth = ?1 WHERE number = ?2",
                 params![birth.cast_signed(), number],
             )?;
-            tx.execute(
-                "UPDATE ops SET answer = ?1 WHERE tenant = ?2 AND op_id = ?3",
-                params![answer, tenant.as_str(), op_id.to_string()],
-            )
+            ops::answer(tx, &self.sealer, op, answer)
         })?;
         if let Some(key) = self.log.keys.iter_mut().find(|k| k.number == number) {
             key.birth = Some(birth);

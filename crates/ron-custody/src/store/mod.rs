@@ -5,8 +5,8 @@
 //! store     one row: store id, salt, store version, origin and sealed key of the audit log,
 //!           check of the seal key, MAC over everything below and the version
 //! keys      name, metadata as canonical JSON, MAC of it
-//! versions  key name, number, sealed record, its hash, public key, index of the leaf that records its making
-//! ops       operation ids of changes with their answers, kept 24 hours
+//! versions  key name, number, sealed record, its hash, public key, index of the leaf that records its making and a MAC of it
+//! ops       operation ids of changes with their answers, kept 24 hours, each with a MAC
 //! outbox    leaf of a change that is committed here but not yet known to be in the audit log
 //! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and the leaf's index
 //! issuer_policy  the newest issuer policy: version, document, signature, its leaf and the leaf's index
@@ -19,6 +19,7 @@
 mod change;
 mod erase;
 mod log_key;
+mod ops;
 mod policy;
 mod record;
 mod seal;
@@ -53,11 +54,12 @@ pub use change::{Change, Order, PlanError};
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
+pub use ops::{OpName, OpRecord, OpRow};
 pub use policy::PendingPolicy;
 pub use record::{Meta, NewVersion};
 pub use seal::SealError;
 pub use source::SealSource;
-pub use write::{OpRecord, OpRow, Pending};
+pub use write::Pending;
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
@@ -75,13 +77,13 @@ pub const MIGRATIONS: &[Migration] = &[Migration {
     ) STRICT;
     CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE versions (
-      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL, birth INTEGER,
+      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL, birth INTEGER, birth_mac BLOB,
       sealed_sha256 BLOB NOT NULL, public BLOB NOT NULL, sealed BLOB NOT NULL,
       PRIMARY KEY (kid, number)
     ) STRICT, WITHOUT ROWID;
     CREATE TABLE ops (
       tenant TEXT NOT NULL, op_id TEXT NOT NULL, body BLOB NOT NULL, created INTEGER NOT NULL,
-      answer TEXT, PRIMARY KEY (tenant, op_id)
+      answer TEXT, mac BLOB NOT NULL, PRIMARY KEY (tenant, op_id)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX ops_created ON ops (created);
     CREATE TABLE outbox (
@@ -183,6 +185,8 @@ pub struct KeyStore {
     records: BTreeMap<Kid, Record>,
     /// Keys whose stored metadata is damaged, with their digests: they are out of use and stay in the set.
     damaged: BTreeMap<Kid, [u8; 32]>,
+    /// Operations whose rows were damaged when the store was opened.
+    damaged_ops: Vec<String>,
     version: u64,
     log: LogIdentity,
     log_key_sha256: [u8; 32],
@@ -253,6 +257,7 @@ impl KeyStore {
             random,
             records: BTreeMap::new(),
             damaged: BTreeMap::new(),
+            damaged_ops: Vec::new(),
             version: 0,
             log_key_sha256: sha256(&sealed),
             log,
@@ -305,6 +310,7 @@ impl KeyStore {
         log_key::load(&db, &sealer, &mut log)?;
         let loaded = load_records(&db, &sealer, &backends, Trust::Sums)?;
         let policy = policy::load(&db)?;
+        let damaged_ops = ops::damaged(&db, &sealer)?;
         let mut store = Self {
             db,
             sealer,
@@ -312,6 +318,7 @@ impl KeyStore {
             random,
             records: loaded.records,
             damaged: loaded.damaged,
+            damaged_ops,
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
             log,
@@ -429,6 +436,11 @@ impl KeyStore {
         };
         let keys = self.damaged.keys().map(ToString::to_string);
         keys.chain(self.records.iter().flat_map(versions)).collect()
+    }
+
+    /// The operations whose stored records are damaged, as `<tenant>/<op_id>`. Their repetition is refused.
+    pub fn damaged_ops(&self) -> &[String] {
+        &self.damaged_ops
     }
 
     /// Covers every key's MAC, the hash of every sealed record, every public key, the issuer policy and the version, so that neither a row nor the store version can be

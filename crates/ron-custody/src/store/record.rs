@@ -265,7 +265,7 @@ pub(super) fn load_records(
     let mut keys = load_keys(db, sealer, backends, trust, &mut differing)?;
     db.read(|c| {
         let mut query = c.prepare(
-            "SELECT kid, number, created, birth, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
+            "SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
         )?;
         let mut rows = query.query([])?;
         let mut loader = Loader { sealer, backends, trust, differing: &mut differing };
@@ -461,6 +461,23 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
+    /// Whether the leaf of the version is durable, and its index unless that is damaged.
+    fn birth(
+        &self,
+        kid: &Kid,
+        number: u32,
+        row: &rusqlite::Row<'_>,
+    ) -> rusqlite::Result<(bool, Option<u64>)> {
+        let birth = row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
+        let mac: Option<Vec<u8>> = row.get(4)?;
+        let born = birth.is_some() || mac.is_some();
+        let whole = birth.filter(|birth| {
+            let found = self.sealer.birth_mac(&kid.to_string(), number, *birth);
+            mac.is_some_and(|mac| ct::eq(&found, &mac))
+        });
+        Ok((born, whole))
+    }
+
     /// Adds the version in this row to its key. Its record is compared with its hash and not opened; hash and public key
     /// are covered by the MAC of the store, which is checked when all rows are loaded.
     fn add(
@@ -474,16 +491,16 @@ impl Loader<'_> {
             let why = format!("versions of key {kid}");
             return Ok(Err(StoreError::Tampered(why)));
         }
-        let birth = row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-        let sum: [u8; 32] = row.get(4)?;
-        let sealed = row.get_ref(6)?.as_blob()?;
+        let (born, birth) = self.birth(kid, number, row)?;
+        let sum: [u8; 32] = row.get(5)?;
+        let sealed = row.get_ref(7)?.as_blob()?;
         let found_sha256 = sha256(sealed);
         let whole = found_sha256 == sum;
         if whole && let Err(newer) = Sealer::refuse_newer((kid, number), sealed) {
             return Ok(Err(newer.into()));
         }
         let created = Timestamp(row.get::<_, i64>(2)?.cast_unsigned());
-        let public = row.get_ref(5)?.as_blob()?;
+        let public = row.get_ref(6)?.as_blob()?;
         let mut differs = |place, found: &[u8]| {
             self.differing.push(Differing {
                 name: format!("{kid}#v{number}"),
@@ -502,7 +519,9 @@ impl Loader<'_> {
             differs(Place::Public, public);
             version = header;
         }
-        let damaged = !whole || version.as_ref().is_none_or(|v| !v.is(public, created));
+        let damaged = !whole
+            || born != birth.is_some()
+            || version.as_ref().is_none_or(|v| !v.is(public, created));
         let Some(Stated { created, public }) = version else {
             let why = format!("public key of {kid}#v{number}");
             return Ok(Err(StoreError::Tampered(why)));
@@ -525,7 +544,7 @@ impl Loader<'_> {
         }
         record.versions.push(VersionRow {
             version: Arc::new(version),
-            born: birth.is_some(),
+            born,
             sealed_sha256: match self.trust {
                 Trust::Sums => sum,
                 Trust::Records => found_sha256,

@@ -229,6 +229,11 @@ impl Sealer {
         hmac_sha256(self.mac_key.expose(), &framed)
     }
 
+    /// MAC of the index of the leaf that records the making of a version.
+    pub fn birth_mac(&self, key: &str, version: u32, birth: u64) -> [u8; 32] {
+        self.mac(&format!("birth {key}#v{version}"), &birth.to_be_bytes())
+    }
+
     fn header(&self, name: &RecordName, public_raw: &[u8]) -> Vec<u8> {
         let alg = Alg::ALL
             .iter()

@@ -9,30 +9,11 @@ use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::change::Change;
+use super::ops::{self, OpRow};
 use super::record::Record;
 use super::seal::RecordName;
-use super::{KeyStore, OP_ID_MS, StoreError, erase};
+use super::{KeyStore, StoreError, erase};
 use crate::keys::note::Checkpoint;
-
-/// The row that makes a change idempotent.
-#[derive(Clone, Debug)]
-pub struct OpRow {
-    /// Tenant of the caller.
-    pub tenant: Tenant,
-    pub op_id: OpId,
-    /// SHA-256 of the operation's name and canonical body.
-    pub body: [u8; 32],
-    pub now: Timestamp,
-}
-
-/// What the store knows of an operation id.
-#[derive(Debug, PartialEq, Eq)]
-pub struct OpRecord {
-    /// SHA-256 of the operation's name and canonical body.
-    pub body: [u8; 32],
-    /// The answer as JSON, once its leaf was durable.
-    pub answer: Option<String>,
-}
 
 /// A change whose leaf is not known to be durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,25 +49,6 @@ impl Pending {
         )
         .map(drop)
     }
-}
-
-fn insert_op(tx: &Transaction<'_>, op: &OpRow) -> rusqlite::Result<()> {
-    // Operations without an answer stay, however old: their change is still pending.
-    let forget = op.now.0.saturating_sub(OP_ID_MS).cast_signed();
-    tx.execute(
-        "DELETE FROM ops WHERE created <= ?1 AND answer IS NOT NULL",
-        [forget],
-    )?;
-    tx.execute(
-        "INSERT INTO ops (tenant, op_id, body, created) VALUES (?1, ?2, ?3, ?4)",
-        params![
-            op.tenant.as_str(),
-            op.op_id.to_string(),
-            &op.body[..],
-            op.now.0.cast_signed()
-        ],
-    )
-    .map(drop)
 }
 
 impl KeyStore {
@@ -135,6 +97,7 @@ impl KeyStore {
             log_size,
             version_before: self.version,
         };
+        let sealer = self.sealer.clone();
         self.replace(&kid, record, |tx| {
             let name = pending.kid.to_string();
             if let Some(((created, sealed), public)) = sealed {
@@ -157,7 +120,7 @@ impl KeyStore {
                     params![header, &sha256(&header)[..], name, number],
                 )?;
             }
-            insert_op(tx, op)?;
+            ops::insert(tx, &sealer, op)?;
             pending.insert(tx)
         })?;
         if erase {
@@ -270,14 +233,12 @@ impl KeyStore {
     ) -> Result<(), StoreError> {
         let kid = pending.kid.to_string();
         self.db.write(|tx| {
+            let mac = self.sealer.birth_mac(&kid, pending.number, birth);
             tx.execute(
-                "UPDATE versions SET birth = ?1 WHERE kid = ?2 AND number = ?3",
-                params![birth.cast_signed(), kid, pending.number],
+                "UPDATE versions SET birth = ?1, birth_mac = ?2 WHERE kid = ?3 AND number = ?4",
+                params![birth.cast_signed(), &mac[..], kid, pending.number],
             )?;
-            tx.execute(
-                "UPDATE ops SET answer = ?1 WHERE tenant = ?2 AND op_id = ?3",
-                params![answer, pending.tenant.as_str(), pending.op_id.to_string()],
-            )?;
+            ops::answer(tx, &self.sealer, (&pending.tenant, pending.op_id), answer)?;
             tx.execute("DELETE FROM outbox", [])
         })?;
         self.mark_born(pending, birth);
@@ -328,24 +289,5 @@ impl KeyStore {
             log_size,
             version_before,
         }))
-    }
-
-    /// The stored operation, if it is younger than 24 hours or still unfinished.
-    pub fn find_op(
-        &self,
-        tenant: &Tenant,
-        op_id: OpId,
-        now: Timestamp,
-    ) -> Result<Option<OpRecord>, StoreError> {
-        let young = now.0.saturating_sub(OP_ID_MS).cast_signed();
-        let row = self.db.read(|c| {
-            c.query_row(
-                "SELECT body, answer FROM ops WHERE tenant = ?1 AND op_id = ?2 AND (created > ?3 OR answer IS NULL)",
-                params![tenant.as_str(), op_id.to_string(), young],
-                |r| Ok((r.get::<_, [u8; 32]>(0)?, r.get::<_, Option<String>>(1)?)),
-            )
-            .optional()
-        })?;
-        Ok(row.map(|(body, answer)| OpRecord { body, answer }))
     }
 }

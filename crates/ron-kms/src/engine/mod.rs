@@ -229,19 +229,30 @@ fn refuse_lost_store(settings: &Settings, parts: &EngineParts) -> Result<(), Eng
     Ok(())
 }
 
-/// Reports keys and versions whose records are damaged. The others work, so the service is only degraded.
+/// Reports keys, versions and operations whose records are damaged. The others work, so the service is only degraded.
 fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
     ready.declare(&["keys"]);
+    let mut said = Vec::new();
     let damaged = store.damaged();
-    if damaged.is_empty() {
-        return;
+    if !damaged.is_empty() {
+        let records = damaged.join(", ");
+        tracing::error!(event = "key_records_damaged", %records);
+        said.push(format!(
+            "the stored records of {records} are damaged: a key is out of use, and a version (`#v`) verifies only; restore keys.db from a \
+             backup, or rotate the keys of such versions"
+        ));
     }
-    let why = format!(
-        "the stored records of {} are damaged: a key is out of use, and a version (`#v`) verifies only; restore keys.db from a backup, or rotate the keys of such versions",
-        damaged.join(", ")
-    );
-    tracing::error!(event = "key_records_damaged", records = damaged.join(","));
-    ready.degrade("keys", why);
+    if !store.damaged_ops().is_empty() {
+        let operations = store.damaged_ops().join(", ");
+        tracing::error!(event = "operation_records_damaged", %operations);
+        said.push(format!(
+            "the stored records of the operations {operations} are damaged: a repetition is refused, or performed again where the damage is \
+             in the id; restore keys.db from a backup, or restart when they are a day old and forgotten"
+        ));
+    }
+    if !said.is_empty() {
+        ready.degrade("keys", said.join("; "));
+    }
 }
 
 /// Reports a stored issuer policy that no pinned key has signed: `policy.public_keys` was changed since it was accepted.

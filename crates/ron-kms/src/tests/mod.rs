@@ -3,6 +3,7 @@
 mod api;
 mod attest;
 mod audit;
+mod damaged_rows;
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
 mod devices;
 mod entries;

@@ -33,7 +33,7 @@ pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     )
 }
 
-fn database(dir: &Path) -> Connection {
+pub fn database(dir: &Path) -> Connection {
     Connection::open(dir.join(ron_custody::store::FILE_NAME)).expect("opens")
 }
 
@@ -52,7 +52,7 @@ pub fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn with_keys(dir: &Path) -> Vec<KeyDoc> {
+pub fn with_keys(dir: &Path) -> Vec<KeyDoc> {
     let rig = Rig::file(dir).expect("starts");
     let docs = [
         rig.create("issuer", Alg::Ed25519, PayloadPolicy::Digest, 1),
@@ -144,7 +144,7 @@ fn a_changed_byte_of_metadata_public_keys_and_sums_is_named_and_takes_nothing_el
     let (old, old_named) = version(1);
     check("versions", "public", &old, &old_named);
     let (head, head_named) = version(2);
-    for column in ["public", "sealed_sha256", "sealed"] {
+    for column in ["public", "sealed_sha256", "sealed", "birth_mac"] {
         check("versions", column, &head, &head_named);
     }
     let later = format!("UPDATE versions SET created = created + 1 WHERE {old}");

@@ -105,6 +105,9 @@ impl Kms {
                     .with_head(key.head().number)
             })?,
         };
+        if version.damaged {
+            return Err(Refusal::quarantined(&key.kid, version.number));
+        }
         let statement = self.statement(key, version, nonce);
         let tpm = device_evidence(key, version, &statement, at.deadline)?;
         let keys = self.ring.signing();

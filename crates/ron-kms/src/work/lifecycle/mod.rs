@@ -21,7 +21,7 @@ use ron_custody::index::may_use;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::payload;
 use ron_custody::store::{KeyStore, StoreError};
-use ron_custody::store::{OpRow, Pending};
+use ron_custody::store::{OpRecord, OpRow, Pending};
 use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
@@ -264,23 +264,31 @@ impl Lifecycle {
         let tenant = &call.caller.tenant;
         let seen = self
             .store
-            .find_op(tenant, change.op_id, now)
+            .find_op((tenant, change.op_id), now)
             .map_err(|e| self.store_failed(&e))?;
-        match seen {
-            None => Ok(None),
-            Some(seen) if seen.body != change.body => Err(Refusal::new(
+        let (body, answer) = match seen {
+            None => return Ok(None),
+            Some(OpRecord::Damaged) => {
+                return Err(Refusal::new(
+                    Cause::AnswersLost,
+                    "the record of this operation is damaged, and nothing was done now: the audit log says whether it was done before; if it \
+                     was not, use a new op_id",
+                ));
+            }
+            Some(OpRecord::Known { body, answer }) => (body, answer),
+        };
+        if body != change.body {
+            return Err(Refusal::new(
                 Cause::OpIdMismatch,
                 "this op_id was used with another body within 24 hours; use a new one",
+            ));
+        }
+        match answer {
+            Some(kept) => repeated_answer(&self.store, (change.op, change.op_id), kept).map(Some),
+            None => Err(Refusal::new(
+                Cause::InFlight,
+                "the operation with this op_id is not finished",
             )),
-            Some(seen) => match seen.answer {
-                Some(kept) => {
-                    repeated_answer(&self.store, (change.op, change.op_id), kept).map(Some)
-                }
-                None => Err(Refusal::new(
-                    Cause::InFlight,
-                    "the operation with this op_id is not finished",
-                )),
-            },
         }
     }
 
