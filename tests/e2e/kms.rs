@@ -330,16 +330,18 @@ const BATCH: usize = 40;
 
 /// Without shares by tenant, each signature of the quiet tenant would wait behind all queued
 /// batches of the busy one: ten times as many. Counted in leaves of the log, so that the machine's
-/// speed does not matter.
+/// speed does not matter; and by the shortest tenth of the waits, because on a busy machine this
+/// program itself is late with its next request. Behind a queue no wait would be short.
 #[test]
 fn a_tenant_at_ten_times_its_load_does_not_slow_another_down() {
     let kms = Kms::start();
-    let median = |others: &[u64]| others[others.len() / 2];
-    let share = median(&beside(&kms, 1, 60));
-    let tenfold = median(&beside(&kms, 10, 60));
+    let short = |others: &[u64]| others[others.len() / 10];
+    let share = short(&beside(&kms, 1, 60));
+    let tenfold = short(&beside(&kms, 10, 60));
     println!("signatures of others between two of its own: {share}, beside ten callers {tenfold}");
     assert!(
-        tenfold <= 2 * share + 2 * BATCH as u64,
+        // Behind the queue it would be eight batches, the two that are being signed aside.
+        tenfold <= share + 6 * BATCH as u64,
         "from {share} to {tenfold}"
     );
 }
