@@ -2,7 +2,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use zeroize::Zeroize as _;
 
 /// The body of `keys/{name}`.
@@ -25,7 +24,20 @@ pub struct Create {
     /// Absent or false: plaintext backups are not offered.
     pub allow_plaintext_backup: Option<bool>,
     /// Rotation period: seconds, or a text such as `24h`; 0 (when absent) for none.
-    pub auto_rotate_period: Option<Value>,
+    pub auto_rotate_period: Option<Period>,
+}
+
+/// A period as clients of Vault write it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(
+    untagged,
+    expecting = "expected a whole number of seconds, or a text such as `24h`"
+)]
+pub enum Period {
+    /// In seconds.
+    Seconds(u64),
+    /// A whole number, with the unit `s`, `m`, `h` or `d`, or of seconds.
+    Text(String),
 }
 
 /// The body of `keys/{name}/config`.
@@ -43,7 +55,7 @@ pub struct Configure {
     /// Absent or false: plaintext backups are not offered.
     pub allow_plaintext_backup: Option<bool>,
     /// Rotation period: seconds, or a text such as `24h`; 0 for none; absent leaves it unchanged.
-    pub auto_rotate_period: Option<Value>,
+    pub auto_rotate_period: Option<Period>,
 }
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
