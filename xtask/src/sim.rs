@@ -58,6 +58,7 @@ pub(crate) const WORLD: Part = Part {
         ("nonce", "money::on_a_good"),
         ("reversed", "money::on_a_good"),
         ("shard", "money::on_a_good"),
+        ("date", "money::over_kills"),
         ("sent", "money::over_kills"),
         ("unsent", "money::over_kills"),
         ("unresolved", "money::durable::over_kills"),

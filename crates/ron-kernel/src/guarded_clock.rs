@@ -116,6 +116,10 @@ impl GuardedClock {
 
     /// The believed date now, after a reading of the machine's.
     fn read(&self) -> i64 {
+        #[cfg(mutant = "date")] // follows every date at once
+        if sync::mutant("date") {
+            return self.source.dates().wall;
+        }
         let dates = self.source.dates();
         let offset = dates.wall - dates.boot;
         let believed = self.offset.load(Ordering::Relaxed);
@@ -254,6 +258,15 @@ impl Clock for GuardedClock {
         let dates = self.source.dates();
         // A clock that was corrected by less than what is followed at once is no reason to stop.
         if (from - FOLLOWED_MS..=to).contains(&dates.wall) {
+            // The believed date may be another one: the machine's may have been corrected since this clock was made.
+            self.anchor(dates.boot, dates.wall - dates.boot);
+            self.doubted.store(false, Ordering::Relaxed);
+            let doubted = doubt.take();
+            drop(doubt);
+            if doubted.is_some() {
+                let why = "it fits the newest entry";
+                tracing::warn!(event = "clock_followed", why);
+            }
             return;
         }
         self.anchor(dates.boot, newest - dates.boot);
@@ -403,6 +416,22 @@ mod tests {
         clock.resume_after((NOW + 5 * DAY) as u64);
         assert_eq!(unix(&clock), NOW + 5 * DAY);
         assert!(clock.alarm().is_some_and(|alarm| alarm.at_start));
+    }
+
+    #[test]
+    fn a_date_that_is_corrected_before_the_records_are_read_is_believed() {
+        for wrong in [3_650 * DAY, -DAY] {
+            let (set, _) = Set::new();
+            set.ahead(wrong);
+            let clock = GuardedClock::over(set.clone(), Duration::from_hours(24));
+            set.ahead(0);
+            // Whether a reading has met the correction or not.
+            if wrong < 0 {
+                let _ = clock.unix_ms();
+            }
+            clock.resume_after((NOW - 1_000) as u64);
+            assert_eq!((unix(&clock), clock.alarm()), (NOW, None), "{wrong}");
+        }
     }
 
     #[test]

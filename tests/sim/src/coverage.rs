@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 9] = [
+const DUE: [(&str, &[&[&str]]); 10] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -23,6 +23,7 @@ const DUE: [(&str, &[&[&str]]); 9] = [
         &[
             &WEATHER,
             &["the wallet is killed", "the wallet is restarted"],
+            &["a date jumps"],
         ],
     ),
     (
@@ -44,7 +45,14 @@ const DUE: [(&str, &[&[&str]]); 9] = [
     ),
     (
         "over_kills_and_power_cuts_what_was_answered_stays_and_no_key_is_forgotten",
-        &[&["a service is killed", "a machine loses its power"]],
+        &[
+            &["a service is killed", "a machine loses its power"],
+            &["a date jumps"],
+        ],
+    ),
+    (
+        "over_kills_and_false_answers_nothing_void_pays_or_comes_back",
+        &[&["a date jumps"]],
     ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
 ];

@@ -11,6 +11,7 @@
 
 mod chance;
 mod coverage;
+mod dates;
 mod disk;
 mod explore;
 mod hosts;

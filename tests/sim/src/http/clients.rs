@@ -1,14 +1,14 @@
 //! Clients that call the front in every manner, and what must be true of each call.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, CallError, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::{Deadline, SeededRandom};
+use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
 use ron_sim::{ensure, fault, time};
 
 use super::server::{LARGE, Server};
 use crate::chance::{below, ms};
+use crate::hosts::{self, REQUEST};
 use crate::net::Host;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

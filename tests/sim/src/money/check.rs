@@ -153,9 +153,10 @@ fn is_known(auditor: &Client, request: &Asked, ends: &[End]) {
             ends.is_empty(),
             &format!("{ends:?}, but unknown: {}", text()),
         ),
-        // An earlier call with the key may still be under way, as far as the wallet knows.
+        // An earlier call with the key may still be under way, as far as the wallet knows; also one that the client itself has
+        // repeated, until an answer that left the key unused.
         (Some(Operation::Open {}), None) => ensure(
-            request.open && ends.is_empty(),
+            (request.open || !request.answers.is_empty()) && ends.is_empty(),
             &format!("open, but {ends:?}: {}", text()),
         ),
         (Some(_), None) => ensure(

@@ -15,7 +15,7 @@ use serde_json::json;
 use super::requests::{self, ASSET, Answer, Asked, Op, Reply, read, receipt_of};
 use super::services::{Files, within};
 use super::views::{History, Views};
-use super::{LEDGER, WALLET};
+use super::{LEDGER, RECOVERY, WALLET};
 use crate::chance::{below, ms};
 use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
@@ -171,6 +171,12 @@ impl Client {
         {
             let text = format!("{key} was done before, when nothing was done: {receipt:?}");
             ensure(receipt.ts.0 >= begun, &text);
+        }
+        if let Reply::Answer(Answer::Done(receipt)) = &told {
+            // Its times are whole milliseconds.
+            let ended = time::date().as_millis() as u64 + 1;
+            let text = format!("{key} is of a time to come: {receipt:?}");
+            ensure(receipt.ts.0 <= ended, &text);
         }
         self.note(key, told.clone(), before);
         told
@@ -484,15 +490,23 @@ impl Client {
         }
     }
 
-    /// Looks at every account and at the totals once.
+    /// Looks at every account and at the totals once. The wallet may still hold the ledger for unavailable.
     pub fn look_at_all(&mut self) {
+        let by = time::now() + RECOVERY;
+        let again = |what: &str| {
+            ensure(time::now() < by, &format!("{what} answered in time"));
+            time::sleep(ms(50));
+        };
         let owned = (0..3).map(own);
         let accounts = requests::ACCOUNTS.map(str::to_owned).into_iter();
         for account in accounts.chain(owned) {
-            let looked = self.read_balance(&account) && self.views.account(&self.wallet, &account);
-            ensure(looked, "every account is answered");
+            while !(self.read_balance(&account) && self.views.account(&self.wallet, &account)) {
+                again("every account is");
+            }
         }
-        ensure(self.views.totals(&self.wallet), "totals are answered");
+        while !self.views.totals(&self.wallet) {
+            again("totals are");
+        }
     }
 
     /// The ledger's whole log.

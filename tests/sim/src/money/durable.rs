@@ -19,8 +19,9 @@ use super::clients::{CALL, Client};
 use super::requests::{ASSET, Answer, Asked, Op};
 use super::services::{self, Files, Process, within};
 use super::views::{History, Views};
-use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check};
+use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check, count};
 use crate::chance::{below, ms};
+use crate::dates::Date;
 use crate::disk::{Pace, WorldDisk};
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
@@ -33,13 +34,14 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// Number of the keeper's host.
 const KEEPER: u8 = 8;
 
-type Start = fn(&SimNet, &Files, u64, Option<SharedDisk>) -> Process;
+type Start = fn(&SimNet, &Files, u64, &Date, Option<SharedDisk>) -> Process;
 
 /// A machine with a disk, on which a service manager keeps one service running.
 struct Machine {
     ip: IpAddr,
     start: Start,
     image: SimDisk,
+    date: Date,
     /// The service, and the number of its starts.
     process: Option<Process>,
     starts: u64,
@@ -55,11 +57,13 @@ impl Machine {
     ) -> Self {
         let image = SimDisk::new();
         let disk = Arc::new(WorldDisk::new(image.clone(), Pace::HANGS));
+        let date = Date::default();
         Self {
             ip,
             start,
-            process: Some(start(net, files, 1, Some(disk))),
+            process: Some(start(net, files, 1, &date, Some(disk))),
             image,
+            date,
             starts: 1,
             history: history.clone(),
         }
@@ -78,7 +82,13 @@ impl Machine {
         time::sleep(ms(below(500)));
         self.starts += 1;
         let disk = Arc::new(WorldDisk::new(self.image.clone(), Pace::HANGS));
-        self.process = Some((self.start)(net, files, self.starts, Some(disk)));
+        self.process = Some((self.start)(
+            net,
+            files,
+            self.starts,
+            &self.date,
+            Some(disk),
+        ));
     }
 
     fn kill(&mut self, net: &SimNet, files: &Files) {
@@ -159,10 +169,11 @@ impl World {
         }
     }
 
-    fn disturb(&mut self) {
+    /// One fault after the other, then none; among them jumps of dates, unless this is too early for them.
+    fn disturb(&mut self, dates: bool) {
         for _ in 0..1 + below(6) {
             time::sleep(ms(below(1_000)));
-            match below(12) {
+            match below(if dates { 16 } else { 12 }) {
                 0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
                 1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
                 2 => self.net.set_weather(bad_weather()),
@@ -173,10 +184,14 @@ impl World {
                 8 => self.wallet.restart(&self.net, self.files),
                 9 => self.ledger.restart(&self.net, self.files),
                 10 => self.ledger.fail_disk(&self.net, self.files),
+                12 | 13 => self.wallet.date.jump(),
+                14 | 15 => self.ledger.date.jump(),
                 _ => self.ledger.cut_power(&self.net, self.files),
             }
         }
         self.net.set_weather(Weather::default());
+        self.wallet.date.be_right();
+        self.ledger.date.be_right();
     }
 
     /// The ledger is down for a while, so outcomes are not known, and the wallet dies with what it knows of them.
@@ -350,6 +365,11 @@ fn run(operations: &Operations) {
     let (net, files, history) = (world.net.clone(), world.files, world.history.clone());
     let client = |number| Client::new(&net, files, number, false, &history);
     let mut auditor = client(9);
+    // A service that has kept no date and no entry believes the date of its start.
+    let dates = below(3) > 0;
+    if dates {
+        auditor.works_before(time::now() + RECOVERY);
+    }
     let over = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -359,7 +379,7 @@ fn run(operations: &Operations) {
         .collect();
     let keeper = Keeper::new(&world.net, world.files);
     let keeper = works("keeper", &over, keeper, Keeper::act);
-    world.disturb();
+    world.disturb(dates);
     over.store(true, Ordering::SeqCst);
     let recovered = time::now() + RECOVERY;
     let mut clients: Vec<Client> = clients
@@ -384,7 +404,7 @@ fn run(operations: &Operations) {
     }
     check::all(&mut auditor, &asked, views);
     world.stop();
-    asked.iter().for_each(|_| operations.add());
+    count(&asked, operations);
 }
 
 /// Seeds of a process: the threads of killed services stay until it ends.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use ron_sim::{ensure, fault, thread, time};
 
 use crate::chance::{below, ms, one_of};
+use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
 use crate::net::{SimNet, Weather};
@@ -65,6 +66,8 @@ struct World {
     files: &'static Files,
     ledger: Process,
     wallet: Process,
+    /// The dates of their machines.
+    dates: [Date; 2],
     /// Starts of the wallet.
     starts: u64,
     history: Arc<History>,
@@ -74,13 +77,15 @@ impl World {
     fn start() -> Self {
         let net = SimNet::new(Weather::default());
         let files = Files::written();
-        let ledger = services::ledger(&net, files, 1, None);
-        let wallet = services::wallet(&net, files, 1, None);
+        let dates = [Date::default(), Date::default()];
+        let ledger = services::ledger(&net, files, 1, &dates[0], None);
+        let wallet = services::wallet(&net, files, 1, &dates[1], None);
         Self {
             net,
             files,
             ledger,
             wallet,
+            dates,
             starts: 1,
             history: Arc::default(),
         }
@@ -93,16 +98,25 @@ impl World {
         }
         for _ in 0..1 + below(5) {
             time::sleep(ms(below(1_000)));
-            match below(6) {
+            match below(7) {
                 0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
                 1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
                 2 => self.pause(),
                 3 => self.kill_wallet(),
                 4 => self.restart_wallet(),
+                5 => self.move_a_date(),
                 _ => self.net.set_weather(bad_weather()),
             }
         }
         self.net.set_weather(Weather::default());
+    }
+
+    /// In memory a service has no date of before, so none starts meanwhile.
+    fn move_a_date(&self) {
+        let date = &self.dates[below(2) as usize];
+        date.jump();
+        time::sleep(ms(below(2_500)));
+        date.be_right();
     }
 
     fn pause(&self) {
@@ -115,6 +129,10 @@ impl World {
         of.group.pause(ms(below(1_500)));
     }
 
+    fn start_wallet(&self) -> Process {
+        services::wallet(&self.net, self.files, self.starts, &self.dates[1], None)
+    }
+
     /// The wallet dies where it stands, and its service manager starts it again.
     fn kill_wallet(&mut self) {
         fault::happened("the wallet is killed");
@@ -123,7 +141,7 @@ impl World {
         self.net.sever(WALLET);
         time::sleep(ms(below(500)));
         self.starts += 1;
-        self.wallet = services::wallet(&self.net, self.files, self.starts, None);
+        self.wallet = self.start_wallet();
     }
 
     /// The wallet is drained while its callers work, and started again.
@@ -133,7 +151,7 @@ impl World {
         self.wallet.check_no_panics();
         self.wallet.stop();
         self.starts += 1;
-        self.wallet = services::wallet(&self.net, self.files, self.starts, None);
+        self.wallet = self.start_wallet();
     }
 
     /// Restarts of the wallet on a good network. Each is over when the wallet works again.
@@ -198,8 +216,12 @@ fn run(disturbed: bool, operations: &Operations) {
     world.ledger.stop();
     let left = (world.net.open_ends(WALLET), world.net.open_ends(LEDGER));
     ensure(left == (0, 0), &format!("sockets are left: {left:?}"));
+    count(&asked, operations);
+}
+
+/// Counts the operations of a world. One in which nothing succeeds shows nothing.
+fn count(asked: &[Asked], operations: &Operations) {
     asked.iter().for_each(|_| operations.add());
-    // A world in which nothing succeeds shows nothing.
     let done = asked.iter().filter(|a| a.is_done()).count();
     let number = asked.len();
     ensure(

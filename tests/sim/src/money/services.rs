@@ -11,7 +11,7 @@ use ron_auth::service_token;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{MemoryDisk, SharedDisk};
 use ron_kernel::net::Address;
-use ron_kernel::{Deadline, GuardedClock, Net as _, Registry, SeededRandom};
+use ron_kernel::{Deadline, Net as _, Registry, SeededRandom};
 use ron_ledger::RonLedger;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{b64, jcs};
@@ -23,6 +23,7 @@ use serde_json::json;
 use svc_wallet::SvcWallet;
 
 use super::{LEDGER, WALLET};
+use crate::dates::Date;
 use crate::net::SimNet;
 
 /// Operators' files, which are real: written once by the process, read by the services as they are.
@@ -119,12 +120,14 @@ impl Process {
         ip: IpAddr,
         config: Config,
         seed: u64,
+        date: &Date,
         disk: Option<SharedDisk>,
     ) -> Self {
         let name = S::TABLE.service;
         let registry = Registry::new(name);
         let group = Group::new(name);
         let stop = Arc::new(Gate::new());
+        let date = date.clone();
         let (host, of_process, until) = (net.host(ip), registry.clone(), stop.clone());
         let life = group.spawn(name, move || {
             let bind = |port| {
@@ -132,7 +135,7 @@ impl Process {
                 host.bind(&address).expect("a free port")
             };
             let parts = Parts {
-                clock: GuardedClock::shared(Duration::from_secs(86_400)),
+                clock: date.clock(),
                 random: Arc::new(SeededRandom::new(seed)),
                 api: bind(80),
                 health: bind(81),
@@ -211,7 +214,13 @@ impl Process {
 }
 
 /// The ledger at its start of this number; without a disk in memory.
-pub fn ledger(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>) -> Process {
+pub fn ledger(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+) -> Process {
     let more = format!(
         "[ledger]\nprojection = false\n{}{}",
         principal(
@@ -228,11 +237,17 @@ pub fn ledger(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>)
         ),
     );
     let config = config::<RonLedger>(LEDGER, disk.as_ref(), &more);
-    Process::start::<RonLedger>(net, LEDGER, config, start, disk)
+    Process::start::<RonLedger>(net, LEDGER, config, start, date, disk)
 }
 
 /// The wallet at its start of this number; without a disk in memory.
-pub fn wallet(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>) -> Process {
+pub fn wallet(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+) -> Process {
     let scopes =
         ["read", "issue", "transfer", "burn", "hold", "admin"].map(|s| format!("wallet:{s}"));
     let scopes = scopes.each_ref().map(String::as_str);
@@ -247,7 +262,7 @@ pub fn wallet(net: &SimNet, files: &Files, start: u64, disk: Option<SharedDisk>)
         principal("default", "bank", &files.bank, &scopes),
     );
     let config = config::<SvcWallet>(WALLET, disk.as_ref(), &more);
-    Process::start::<SvcWallet>(net, WALLET, config, 100 + start, disk)
+    Process::start::<SvcWallet>(net, WALLET, config, 100 + start, date, disk)
 }
 
 /// Until when a call may take `time`.

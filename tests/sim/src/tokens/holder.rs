@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, Credential, WalletClient};
-use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::{Deadline, SeededRandom};
+use ron_http::HttpClient;
+use ron_kernel::Deadline;
 use ron_proto::IdemKey;
 use ron_proto::wallet::IssueMoney;
 use ron_sim::time;
 use serde_json::json;
 
+use super::WALLET;
 use super::issuer::{Kind, Token};
 use super::server::Server;
-use super::{WALLET, holder_ip};
 use crate::chance::{below, ms};
+use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
 
 /// Longest time of one call.

@@ -10,6 +10,7 @@ use svc_wallet::SvcWallet;
 
 use super::issuer::note_vkey;
 use super::{LEDGER, WALLET, issuer_url};
+use crate::dates::Date;
 use crate::money::services::{Files, Process};
 use crate::net::SimNet;
 
@@ -48,10 +49,10 @@ fn config(ip: IpAddr, files: &Files) -> Config {
 }
 
 /// Starts it on the files of its last start, which has ended.
-pub fn start(net: &SimNet, files: &Files, disk: &mut Disk) -> Process {
+pub fn start(net: &SimNet, files: &Files, date: &Date, disk: &mut Disk) -> Process {
     disk.image.kill();
     disk.starts += 1;
     let image = Arc::new(disk.image.clone());
     let config = config(WALLET, files);
-    Process::start::<SvcWallet>(net, WALLET, config, 200 + disk.starts, Some(image))
+    Process::start::<SvcWallet>(net, WALLET, config, 200 + disk.starts, date, Some(image))
 }
