@@ -13,7 +13,7 @@ use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, Threa
 use ron_proto::ledger::RequestKey;
 use ron_service::{Migration, Store, StoreError};
 
-use crate::errors::unknown;
+use crate::errors::{unknown, unknown_and_not_recorded};
 use crate::topology::UNRESOLVED;
 
 /// Name of the file in the data directory.
@@ -57,12 +57,13 @@ impl UnresolvedKeys {
         }
     }
 
-    /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location.
+    /// Records a key as unresolved. Once the record is durable the callers get 504 with a Location; without one when the
+    /// disk fails.
     pub fn add(&self, key: &RequestKey, callers: Vec<Responder>) {
         #[cfg(mutant = "unresolved")]
         // the callers are referred to a record that does not exist yet
         if ron_kernel::mutant("unresolved") {
-            answer_callers(Change::Add(key.clone(), callers));
+            answer_callers(Change::Add(key.clone(), callers), true);
             self.set.lock().insert(key.clone());
             return;
         }
@@ -73,7 +74,7 @@ impl UnresolvedKeys {
             Ok(()) => {}
             Err(SendError::Full(note) | SendError::Closed(note)) => {
                 tracing::warn!(event = "unresolved_not_durable", key = key.key.as_str());
-                answer_callers(note);
+                answer_callers(note, false);
             }
         }
     }
@@ -165,10 +166,13 @@ pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, file: Option<&Store>) {
         }
         let room = NOTES_MAX.saturating_sub(some.len());
         notes.drain_into(&mut some, room);
-        if let Some(Err(why)) = file.map(|file| write(file, &some)) {
+        let written = file.map_or(Ok(()), |file| write(file, &some));
+        if let Err(why) = &written {
             tracing::error!(event = "unresolved_not_durable", reason = %why);
         }
-        some.drain(..).for_each(answer_callers);
+        let durable = written.is_ok();
+        some.drain(..)
+            .for_each(|note| answer_callers(note, durable));
     }
 }
 
@@ -195,10 +199,15 @@ fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
     })
 }
 
-fn answer_callers(note: Change) {
+/// Only callers whose key is recorded are referred to the record.
+fn answer_callers(note: Change, recorded: bool) {
     if let Change::Add(key, callers) = note {
         for caller in callers {
-            caller.send(unknown(&key.key));
+            caller.send(if recorded {
+                unknown(&key.key)
+            } else {
+                unknown_and_not_recorded()
+            });
         }
     }
 }
@@ -247,7 +256,9 @@ mod tests {
             Change::Release(key("b")),
         ];
         write(&store, &notes).unwrap();
-        notes.into_iter().for_each(answer_callers);
+        notes
+            .into_iter()
+            .for_each(|note| answer_callers(note, true));
         let response = answer
             .wait(Deadline::within(Duration::from_secs(1)))
             .unwrap();
@@ -288,6 +299,29 @@ mod tests {
         sup.drain(Duration::from_secs(30));
         let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
         assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("b")]);
+    }
+
+    #[test]
+    fn callers_are_not_referred_to_a_record_that_the_disk_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
+        let refuse = |tx: &rusqlite::Transaction<'_>| {
+            Ok::<_, StoreError>(tx.execute_batch("DROP TABLE unresolved")?)
+        };
+        store.write(refuse).unwrap();
+        let km = KernelMetrics::new(&Registry::new("svc-wallet"));
+        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
+        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
+        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
+        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
+        let unresolved = UnresolvedKeys::new(before, notes);
+        let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
+        unresolved.add(&request("a"), vec![caller]);
+        let response = answer.wait(Deadline::within(Duration::from_secs(30)));
+        let response = response.unwrap();
+        assert_eq!((response.status, response.get("location")), (504, None));
+        assert!(unresolved.holds(&request("a")));
+        sup.drain(Duration::from_secs(30));
     }
 
     #[test]

@@ -107,9 +107,8 @@ impl Machine {
 
     /// A call to the disk fails, of the next ones; the service runs on for a while.
     fn fail_disk(&mut self, net: &SimNet, files: &Files) {
-        let kind = [FaultKind::Io, FaultKind::NoSpace][below(2) as usize];
         fault::happened("a disk fails");
-        self.image.fail_after(1 + below(60), kind);
+        self.image.fail_after(1 + below(60), disk_fault());
         time::sleep(ms(below(1_000)));
         self.kill(net, files);
     }
@@ -145,6 +144,10 @@ impl Machine {
         self.image.crash(mode);
         self.start_again(net, files);
     }
+}
+
+fn disk_fault() -> FaultKind {
+    [FaultKind::Io, FaultKind::NoSpace][below(2) as usize]
 }
 
 struct World {
@@ -183,6 +186,7 @@ impl World {
                 6 | 7 => self.all_at_once(),
                 8 => self.wallet.restart(&self.net, self.files),
                 9 => self.ledger.restart(&self.net, self.files),
+                10 if below(2) == 0 => self.wallet.fail_disk(&self.net, self.files),
                 10 => self.ledger.fail_disk(&self.net, self.files),
                 12 | 13 => self.wallet.date.jump(),
                 14 | 15 => self.ledger.date.jump(),
@@ -198,6 +202,10 @@ impl World {
     fn all_at_once(&mut self) {
         self.ledger.die(&self.net);
         self.ledger.image.kill();
+        if below(3) == 0 {
+            fault::happened("a disk fails");
+            self.wallet.image.fail_after(1 + below(12), disk_fault());
+        }
         time::sleep(ms(800 + below(1_500)));
         if below(2) == 0 {
             self.wallet.kill(&self.net, self.files);

@@ -249,6 +249,10 @@ struct From {
 impl Read for From {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read_at(self.at, into)?;
+        if count == 0 && !into.is_empty() {
+            // The library would take the end for bytes that it has passed over. A sound file ends with what it does not read here.
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         self.at += count as u64;
         Ok(count)
     }

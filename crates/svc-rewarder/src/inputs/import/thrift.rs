@@ -1,5 +1,8 @@
 //! The parts of Thrift's compact protocol that bound what the Parquet library does with a file: how large a page claims
-//! to be (the second and third field of its header), and the types in the index at the end of the file.
+//! to be (the second and third field of its header), and the types in its header and in the index at the end of the file.
+//!
+//! The library reads a known field without looking at its type, and passes over an element of a collection of booleans, or
+//! beyond the end of the file, without reading a byte: a few bytes could claim billions of elements and keep it busy for minutes.
 
 /// The sizes a page header claims.
 #[derive(Debug, PartialEq, Eq)]
@@ -146,22 +149,49 @@ const INDEX: Fields = &[
     (7, List(&Struct(&[(1, EMPTY), (2, EMPTY)]))),
 ];
 
+const PAGE: Fields = &[
+    (1, I32),
+    (2, I32),
+    (3, I32),
+    (4, I32),
+    (
+        5,
+        Struct(&[(1, I32), (2, I32), (3, I32), (4, I32), (5, STATISTICS)]),
+    ),
+    (6, EMPTY),
+    (7, Struct(&[(1, I32), (2, I32), (3, Bool)])),
+    (
+        8,
+        Struct(&[
+            (1, I32),
+            (2, I32),
+            (3, I32),
+            (4, I32),
+            (5, I32),
+            (6, I32),
+            (7, Bool),
+            (8, STATISTICS),
+        ]),
+    ),
+];
+
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// Reads the header at the front of `bytes`.
+/// Reads the header at the front of `bytes`, which must have the types of the format.
 pub(super) fn page_header(bytes: &[u8]) -> Result<PageHead, Fault> {
     let mut reader = Reader { bytes, at: 0 };
+    reader.structure(PAGE, 0)?;
+    reader.at = 0;
     let (mut unpacked, mut packed) = (None, None);
     let mut id = 0;
     while let Some((kind, next)) = reader.field(id)? {
         id = next;
-        match (id, kind) {
-            (2, 5) => unpacked = Some(reader.zigzag()?),
-            (3, 5) => packed = Some(reader.zigzag()?),
-            (2 | 3, _) => return Err(Fault::Bad),
+        match id {
+            2 => unpacked = Some(reader.zigzag()?),
+            3 => packed = Some(reader.zigzag()?),
             _ => reader.skip(kind, 0)?,
         }
     }
@@ -175,9 +205,8 @@ pub(super) fn page_header(bytes: &[u8]) -> Result<PageHead, Fault> {
     }
 }
 
-/// Checks that the index of a file has the types of the format and no collection of booleans. The library reads a known
-/// field without looking at its type, and passes over an element of such a collection without reading a byte: a few bytes
-/// could claim billions of elements and keep it busy for minutes. Fields that the format gets later may have any other type.
+/// Checks that the index of a file has the types of the format and no collection of booleans. Fields that the format gets
+/// later may have any other type.
 pub(super) fn check_index(bytes: &[u8]) -> Result<(), Fault> {
     Reader { bytes, at: 0 }.structure(INDEX, 0)
 }
@@ -334,7 +363,7 @@ mod tests {
     /// with statistics, as Parquet writers emit it.
     const HEAD: [u8; 26] = [
         0x15, 0x00, 0x15, 0xd0, 0x0f, 0x15, 0xe8, 0x07, 0x2c, 0x15, 0xd8, 0x04, 0x15, 0x00, 0x15,
-        0x06, 0x15, 0x06, 0x1c, 0x18, 0x01, 0x61, 0x11, 0x00, 0x00, 0x00,
+        0x06, 0x15, 0x06, 0x1c, 0x18, 0x01, 0x61, 0x61, 0x00, 0x00, 0x00,
     ];
 
     #[test]
@@ -350,6 +379,23 @@ mod tests {
                 length: HEAD.len()
             }
         );
+    }
+
+    #[test]
+    fn a_page_header_has_the_types_of_the_format() {
+        let bad = |at: usize, byte: u8| {
+            let mut bytes = HEAD.to_vec();
+            bytes[at] = byte;
+            bytes.extend([0; 64]);
+            assert_eq!(page_header(&bytes), Err(Fault::Bad), "{byte:x} at {at}");
+        };
+        bad(0, 0x18); // a text in place of a number
+        bad(2, 0x16); // another number in place of the size
+        bad(8, 0x28); // a text in place of the structure of its kind
+        bad(8, 0x29); // a list
+        bad(9, 0x1c); // a structure in place of a number in it
+        bad(18, 0x19); // a list in place of statistics
+        bad(22, 0x11); // a boolean in place of a text
     }
 
     /// An index of version 1 without columns, with more fields behind.
