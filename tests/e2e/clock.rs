@@ -8,8 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use ron_http::{Call, HttpClient};
+use ron_kernel::Deadline;
 use ron_tests::tools::Process;
-use ron_tests::{Fleet, json, ok, ron_binary, ron_on, unhurried, until};
+use ron_tests::{
+    Fleet, http_client, json, ok, read_json, ron_binary, ron_on, socket_of, unhurried, until,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -88,6 +92,68 @@ fn nothing_is_stamped_in_the_future(dir: &Path, fleet: &Fleet) {
     let ts = head["ts"].as_str().unwrap();
     let right = ron_proto::Timestamp(latest).to_string();
     assert!(ts <= right.as_str(), "{ts} is after {right}");
+    let token = fleet.token("svc-passport", None);
+    let feed = format!("{}/v1/passport/events?after=0", fleet.api("svc-passport"));
+    let feed = json(&fleet.get(&feed, Some(&token)), 200);
+    for event in feed["events"].as_array().unwrap() {
+        assert!(
+            event["ts"].as_u64().is_none_or(|ts| ts <= latest),
+            "{event}"
+        );
+    }
+}
+
+/// What `svc-passport` answers to a form of the operator's client, with its secret.
+fn asks_issuer(dir: &Path, http: &HttpClient, path: &str, form: &str) -> (u16, Value) {
+    let client = read_json(&dir.join("clients/operator.json"));
+    let secret = client["client_secret"].as_str().unwrap();
+    let form = format!("{form}&client_id=operator&client_secret={secret}");
+    let url = format!("{}/oauth2/{path}", socket_of(dir, "svc-passport", "api"));
+    let call = Call {
+        content_type: Some("application/x-www-form-urlencoded"),
+        ..Call::post_json(
+            &url,
+            form.into_bytes(),
+            Deadline::within(Duration::from_secs(20)),
+        )
+    };
+    let reply = http.call(call).unwrap();
+    (
+        reply.status,
+        serde_json::from_slice(&reply.body).unwrap_or_default(),
+    )
+}
+
+/// Neither a client nor a token counts while the date is not known, and a token is not said to be revoked.
+fn the_issuer_believes_nothing(dir: &Path, token: &str) {
+    let http = http_client();
+    for (path, form) in [
+        (
+            "token",
+            "grant_type=client_credentials&audience=svc-wallet".to_owned(),
+        ),
+        ("revoke", format!("token={token}")),
+        ("introspect", format!("token={token}")),
+    ] {
+        let (status, body) = asks_issuer(dir, &http, path, &form);
+        assert_eq!(
+            (status, &body["error"]),
+            (503, &json!("temporarily_unavailable")),
+            "{path}: {body}"
+        );
+    }
+    let url = format!(
+        "{}/v1/passport/verify",
+        socket_of(dir, "svc-passport", "api")
+    );
+    let body = json!({"token": token}).to_string().into_bytes();
+    let call = Call::post_json(&url, body, Deadline::within(Duration::from_secs(20)));
+    let reply = http.call(call).unwrap();
+    let said: Value = serde_json::from_slice(&reply.body).unwrap();
+    assert!(
+        said["ok"] != true && said.to_string().contains("no_date"),
+        "{said}"
+    );
 }
 
 /// Holds of 1 from account `a`, which end by the right date alone.
@@ -331,6 +397,14 @@ fn a_wrong_date_at_the_start_waits_for_an_operator() {
     let mut fleet = Fleet::start_in(dir.clone());
     let key = new_key(&fleet, "app", 1);
     sign(&fleet, &key);
+    let doomed = new_key(&fleet, "doomed", 2);
+    let doomed = doomed.as_str().unwrap();
+    fleet.kms(
+        &format!("keys/{doomed}/destroy"),
+        &json!({"delay": "1d"}),
+        200,
+    );
+    let token = fleet.token("svc-wallet", None);
     assert_eq!(fleet.stop(), Some(0));
     drop(fleet);
     for wrong in ["+3650d", "-2d"] {
@@ -351,6 +425,7 @@ fn a_wrong_date_at_the_start_waits_for_an_operator() {
             !refused.status.success() && why.contains("ron clock accept"),
             "{why}"
         );
+        the_issuer_believes_nothing(dir.path(), &token);
         // Public keys are still served.
         ok(&ron_on(dir.path(), &["kms", "get", key.as_str().unwrap()]));
         drop(process);
@@ -363,6 +438,7 @@ fn a_wrong_date_at_the_start_waits_for_an_operator() {
         key,
         "it is not made a second time"
     );
+    fleet.kms(&format!("keys/{doomed}/destroy/cancel"), &json!({}), 200);
     nothing_is_stamped_in_the_future(dir.path(), &fleet);
     drop(fleet);
     // A long pause is not distinguishable from a wrong date: the operator decides.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::ManualClock;
+use ron_kernel::{ClockAlarm, ManualClock};
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::kms::{
     DestroyKey, KeyChanged, KeyDoc, KeyState, PayloadPolicy, Period, RetireKey, RotateEvery,
@@ -274,6 +274,28 @@ fn schedules_and_states_survive_a_restart() {
     let rig = Rig::file(dir.path()).expect("starts with a destroyed key");
     assert_eq!(rig.doc(&dying), destroyed);
     rig.stop();
+}
+
+/// A destroyed key never comes back, so the date that it waits for must be sure.
+#[test]
+fn nothing_is_destroyed_while_the_date_is_in_doubt() {
+    let timed = Timed::memory();
+    let rig = &timed.rig;
+    rig.create("p", Alg::Ed25519, PayloadPolicy::Any, 1);
+    let dying = rig.create("p", Alg::Ed25519, PayloadPolicy::Any, 2).key;
+    assert_eq!(rig.change(&dying, destroy(60)).status, 200);
+    for at_start in [true, false] {
+        let ahead_ms = 315_360_000_000;
+        timed.clock.doubt(Some(ClockAlarm { ahead_ms, at_start }));
+        timed.clock.advance(Duration::from_secs(3_600));
+        timed.rig.engine.kms.submit_due();
+        assert_eq!(rig.engine.kms.store_tx.len(), 0, "nothing is ordered");
+        assert_eq!(state(rig, &dying), KeyState::PendingDestruction);
+    }
+    timed.clock.doubt(None);
+    timed.pass(3);
+    eventually("destroyed", || state(rig, &dying) == KeyState::Destroyed);
+    timed.rig.stop();
 }
 
 /// Whether a file under `dir` holds `needle`.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Disk, DiskRoom, FaultKind, SimDisk};
-use ron_kernel::{Deadline, KernelMetrics, Registry, Supervisor, SystemClock, scoped};
+use ron_kernel::{
+    ClockAlarm, Deadline, KernelMetrics, ManualClock, Registry, SharedClock, Supervisor,
+    SystemClock, scoped,
+};
 use ron_proto::ledger::{
     ClosedCause, Details, Entry, EntryAnswer, HoldRef, LEDGER_PRINCIPAL, RefusalCode, RequestKey,
 };
@@ -27,6 +30,10 @@ struct Rig {
 }
 
 fn rig() -> Rig {
+    rig_by(SystemClock::shared())
+}
+
+fn rig_by(clock: SharedClock) -> Rig {
     let disk = SimDisk::new();
     let arc: Arc<dyn Disk> = Arc::new(disk.clone());
     let engine = Engine::open(arc, Path::new("/ledger"), options(65_536), Timestamp(T0)).unwrap();
@@ -36,7 +43,7 @@ fn rig() -> Rig {
     let parts = WriterParts {
         sup: sup.clone(),
         km,
-        clock: SystemClock::shared(),
+        clock,
         metrics: Metrics::new(&registry),
         health: Arc::new(NoHealth),
         room: DiskRoom::unlimited(),
@@ -340,6 +347,32 @@ fn after_a_failed_flush_replays_are_answered_and_nothing_else() {
     assert_eq!(why.cause, ClosedCause::DiskFailed);
     assert!(why.detail.contains("restart the ledger"), "{}", why.detail);
     assert_eq!(rig.ledger.head().closed, Some(why));
+    rig.sup.drain(Duration::from_secs(5));
+}
+
+#[test]
+fn nothing_is_written_while_the_date_is_not_known() {
+    let clock = ManualClock::at(T0);
+    let rig = rig_by(clock.clone());
+    let commit = |key| {
+        rig.ledger
+            .commit(vec![issue(key, "a", 1)], Atomicity::Independent, soon())
+    };
+    commit("before").unwrap();
+    let alarm = |at_start| ClockAlarm {
+        ahead_ms: -172_800_000,
+        at_start,
+    };
+    clock.doubt(Some(alarm(true)));
+    let refused = commit("meanwhile");
+    let Err(SubmitError::Closed(why)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(why.cause, ClosedCause::DateUnknown);
+    assert!(why.detail.contains("172800 s behind"), "{}", why.detail);
+    // After a jump the service's own date goes on, and that was right.
+    clock.doubt(Some(alarm(false)));
+    commit("later").unwrap();
     rig.sup.drain(Duration::from_secs(5));
 }
 

@@ -9,6 +9,7 @@ mod token;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_auth::AuthReject;
 use ron_http::{Authorizer as _, Need, Peer, Principal, Request, RequestHead, Route};
 use ron_kernel::{Deadline, reply};
 use ron_proto::passport::{ClientRule, JWT_BEARER, OauthError};
@@ -85,6 +86,10 @@ struct AuthenticatedClient {
 /// Authenticates the client by exactly one of: HTTP Basic, secret in the form, signed assertion (RFC 6749 section 2.3); or,
 /// if none of these is sent, by the certificate of its connection (RFC 8705 section 2).
 fn client(api: &Api, req: &Request, form: &Fields) -> Result<AuthenticatedClient, Problem> {
+    // Secrets and assertions end by the date.
+    if api.clock.date_unknown().is_some() {
+        return Err(AuthReject::NoDate.problem());
+    }
     api.may_guess(req)
         .map_err(|busy| api.refused(req, "client_guesses", None, busy))?;
     authenticate(api, req, form).map_err(|refused| match refused {

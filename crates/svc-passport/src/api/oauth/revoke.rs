@@ -45,8 +45,11 @@ fn target(api: &Api, req: &Request) -> Result<Option<(Revoked, String)>, Problem
     let form = Fields::parse(req, &TOKEN_FIELDS)?;
     let token = form.required("token")?;
     let caller = caller(api, req, &form, scope::PASSPORT_REVOKE)?;
-    let Ok(good) = judge::judge(api, token) else {
-        return Ok(None);
+    let good = match judge::judge(api, token) {
+        Ok(good) => good,
+        // It may be valid, so it must not count as revoked.
+        Err(refused) if refused.reject.status() == 503 => return Err(refused.reject.problem()),
+        Err(_) => return Ok(None),
     };
     let tenant = &good.claims.tenant;
     let actor = match caller {

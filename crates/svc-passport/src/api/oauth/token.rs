@@ -164,9 +164,10 @@ fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, 
         ));
     }
     let token = form.required("subject_token")?;
-    let good = judge::judge(api, token).map_err(|refused| {
-        Problem::bad_request(format!("subject_token: {}", refused.reject))
-            .with_oauth("invalid_grant")
+    let good = judge::judge(api, token).map_err(|refused| match refused.reject.status() {
+        503 => refused.reject.problem(),
+        _ => Problem::bad_request(format!("subject_token: {}", refused.reject))
+            .with_oauth("invalid_grant"),
     })?;
     let held = PresentedToken {
         claims: &good.claims,
