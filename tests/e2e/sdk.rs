@@ -296,7 +296,7 @@ fn python_typescript_and_the_page_prove_what_a_fleet_did() {
 fn the_page_about_the_sdks_does_what_it_says() {
     let fleet = Fleet::start();
     let page = fs::read_to_string(workspace().join("docs/sdk.md")).unwrap();
-    let blocks = page.split("```python\n").skip(1);
+    let blocks = page.split("<!-- run by: sdk -->\n```python\n").skip(1);
     let said: Vec<String> = blocks
         .map(|block| {
             let program = block.split("```").next().unwrap();

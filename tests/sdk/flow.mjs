@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Kms, OutcomeUnknown, Refused, Rewarder, Unreachable, VerificationError, Wallet, newKey, staticToken } from "../../sdk/typescript/dist/index.js";
+import { Kms, OutcomeUnknown, Passport, Refused, Rewarder, Unreachable, VerificationError, Wallet, newKey, staticToken } from "../../sdk/typescript/dist/index.js";
 import { clientFromFile, connect, overSocket } from "../../sdk/typescript/dist/node.js";
 import { Policy, recordsSignature, verifyAudit, verifyManifest, verifyPayout, verifyReceipt } from "../../sdk/typescript/dist/verify/index.js";
 
@@ -185,6 +185,17 @@ const reader = new Wallet(connect(socket("svc-wallet")), staticToken(readFileSyn
 const { txid } = verifyReceipt(new Uint8Array(readFileSync(join(out, "payee.receipt.json"))), policy);
 assert.deepEqual((await receiptOf(reader, txid)).shown, { reference: "order-17" });
 await refused("forbidden", () => reader.balance(payee, asset));
+
+// A token of the payee, as flow.py got it too.
+const right = client({ audience: "svc-passport", scope: "passport:issue" });
+const issuer = new Passport(connect(socket("svc-passport")), right);
+const granted = await issuer.issue("payee", { audience: "svc-wallet", scope: "wallet:read", ttlS: 600, caveats: ["asset=ron"] });
+const left = granted.exp - Date.now() / 1000;
+assert.ok(left > 0 && left <= 601 && granted.caveats.includes("asset=ron"), `${left} ${granted.caveats}`);
+const held = new Wallet(connect(socket("svc-wallet")), staticToken(granted.token));
+assert.ok((await held.balance("acct:py-payee", asset)).amount > 0n);
+await refused("forbidden", () => held.balance("acct:py-payee", "eur"));
+await refused("forbidden", () => issuer.issue("stranger", { audience: "svc-wallet" }));
 
 const kms = new Kms(connect(socket("ron-kms")), staticToken(readFileSync(join(data, "clients/operator.kms.token"), "utf8").trim()));
 const signingKey = readFileSync(join(out, "signing-key"), "utf8");

@@ -10,8 +10,8 @@ import sys
 import time
 
 from ron_sdk import (
-    Allowance, Budget, Burn, Capture, ClientCredentials, Details, Hold, Http, Issue, Kms, Limits, OutcomeUnknown, Private,
-    Refused, Release, Reverse, Rewarder, StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
+    Allowance, Budget, Burn, Capture, ClientCredentials, Details, Hold, Issue, Kms, Limits, OutcomeUnknown, Passport,
+    Private, Refused, Release, Reverse, Rewarder, StaticToken, Transfer, Unreachable, VerificationError, Wallet, new_key,
 )
 from ron_sdk.verify import Policy, Shown, verify_audit, verify_manifest, verify_payout, verify_receipt
 
@@ -219,23 +219,20 @@ except Unreachable:
 
 # The payee may read the account that was paid, and nothing else: no operator's passport, no right at the ledger.
 kms = Kms(sockets["ron-kms"], StaticToken.from_file(data / "clients/operator.kms.token"))
-
-
-def passport(subject):
-    issuer = Http(sockets["svc-passport"])
-    right = ClientCredentials.from_file(
-        issuer, data / "clients/operator.json", audience="svc-passport", scope="passport:issue"
-    )
-    body = json.dumps({"subject_ref": subject, "audience": "svc-wallet", "scope": "wallet:read"}).encode()
-    headers = {"Authorization": f"Bearer {right.token()}", "Content-Type": "application/json"}
-    answer = issuer.repeat("POST", "/v1/passport/issue", headers=headers, body=body, deadline=10)
-    assert answer.status == 200, answer
-    return answer.json()["token"]
-
-
-reader_token = passport("payee")
+right = ClientCredentials.from_file(
+    sockets["svc-passport"], data / "clients/operator.json", audience="svc-passport", scope="passport:issue"
+)
+issuer = Passport(sockets["svc-passport"], right)
+granted = issuer.issue("payee", audience="svc-wallet", scope="wallet:read", ttl_s=600, caveats=["asset=ron"])
+assert 0 < granted.exp - time.time() <= 601 and "asset=ron" in granted.caveats, granted
+assert granted.token not in repr(granted)
+refused("forbidden", lambda: issuer.issue("stranger", audience="svc-wallet"))
+reader_token = issuer.issue("payee", audience="svc-wallet", scope="wallet:read").token
 reader = Wallet(sockets["svc-wallet"], StaticToken(reader_token))
 refused("forbidden", lambda: reader.balance(payer, "ron"))
+held = Wallet(sockets["svc-wallet"], StaticToken(granted.token))
+assert held.balance(payee, "ron").amount == theirs.amount
+refused("forbidden", lambda: held.balance(payee, "eur"))
 assert reader.transaction(paid.receipt.txid).private == Private(reference="order-17")
 
 # Both have a receipt that verifies alone; the policy wants it cosigned.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from ron_sdk import Budget, HistoryEntry, Http, Private, StaticToken, UnexpectedAnswer, Wallet
+from ron_sdk import Budget, HistoryEntry, Http, Passport, Private, StaticToken, UnexpectedAnswer, Wallet
 from ron_sdk.http import Answer
 
 from .test_outcomes import RECEIPT
@@ -47,6 +47,21 @@ class Reads(unittest.TestCase):
         wallet, _ = self.wallet(says({"receipt": RECEIPT, "now": now}))
         found = wallet.transaction("tx_1")
         self.assertEqual((found.reversed, found.reversals), (5, ["tx_2"]))
+
+    def test_a_token_of_a_subject_is_asked_for_as_the_api_wants_it(self) -> None:
+        answer = {"token": "secret", "kid": "k", "alg": "EdDSA", "exp": 9, "caveats": ["asset=ron"], "epoch": 1}
+        http = Scripted(says(answer), says(answer), says({"token": "secret"}))
+        issuer = Passport(http, StaticToken("t"))
+        whole = issuer.issue("ada", audience="svc-wallet", scope="wallet:read", ttl_s=60, caveats=["asset=ron"])
+        self.assertEqual((whole.token, whole.exp, whole.caveats), ("secret", 9, ["asset=ron"]))
+        self.assertNotIn("secret", repr(whole))
+        issuer.issue("ada", audience="svc-wallet")
+        asked = {"subject_ref": "ada", "audience": "svc-wallet", "caveats": []}
+        more = {"scope": "wallet:read", "ttl_s": 60, "caveats": ["asset=ron"]}
+        self.assertEqual([body for *_, body in http.asked], [asked | more, asked])
+        self.assertEqual(http.asked[0][:2], ("POST", "/v1/passport/issue"))
+        with self.assertRaises(UnexpectedAnswer):
+            issuer.issue("ada", audience="svc-wallet")
 
     def test_filters_are_sent_as_the_api_wants_them(self) -> None:
         wallet, http = self.wallet(says({"entries": [ENTRY], "newer": 9}))

@@ -4,6 +4,7 @@ export { type Asked, ClientCredentials, type Credential, staticToken } from "./a
 export { OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable, VerificationError } from "./errors.js";
 export { Answer, type Call, NotSent, type Transport, overFetch } from "./http.js";
 export * from "./kms.js";
+export * from "./passport.js";
 export * from "./rewarder.js";
 export {
   AMOUNT_MAX, type Burn, type Capture, type Details, type Hold, type Issue, type Item, type Operation, type Release, type Reverse,

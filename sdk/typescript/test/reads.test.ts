@@ -1,7 +1,7 @@
 // What reads ask for, and what they make of answers that leave something out or come in pages.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Answer, UnexpectedAnswer, Wallet, staticToken } from "../src/index.js";
+import { Answer, Passport, type Transport, UnexpectedAnswer, Wallet, staticToken } from "../src/index.js";
 
 const RECEIPT = { txid: "tx_1", op: "transfer", seq: 7, ts: "2026-11-25T00:00:00.000Z", receipt_hash: "b3:0" };
 const ENTRY = { seq: 7, ts: "2026-11-25T00:00:00.000Z", op: "transfer", amount_minor: "5", balance_minor: "-3", to: "acct:b" };
@@ -17,16 +17,16 @@ const says = (body: unknown, status = 200, link: string | null = null): Answer =
   new Answer(status, (name) => (name.toLowerCase() === "link" ? link : null), new TextEncoder().encode(typeof body === "string" ? body : JSON.stringify(body)));
 
 /** A wallet whose service answers by a script, and what it was asked. */
-function scripted(...answers: readonly Answer[]): { readonly wallet: Wallet; readonly asked: Asked[] } {
+function scripted(...answers: readonly Answer[]): { readonly wallet: Wallet; readonly issuer: Passport; readonly asked: Asked[] } {
   const left = [...answers];
   const asked: Asked[] = [];
-  const wallet = new Wallet((call) => {
+  const transport: Transport = (call) => {
     const url = new URL(call.path, "http://wallet");
     asked.push({ method: call.method, path: url.pathname, query: url.searchParams, body: call.body === undefined ? undefined : JSON.parse(call.body) });
     const answer = left.shift();
     return answer === undefined ? Promise.reject(new Error("asked too often")) : Promise.resolve(answer);
-  }, staticToken("t"));
-  return { wallet, asked };
+  };
+  return { wallet: new Wallet(transport, staticToken("t")), issuer: new Passport(transport, staticToken("t")), asked };
 }
 
 test("a transaction is shown while the service cannot tell its reversals", async () => {
@@ -35,6 +35,18 @@ test("a transaction is shown while the service cannot tell its reversals", async
   assert.deepEqual([found.receipt.seq, found.private, found.reversed, found.reversals], [7, {}, undefined, []]);
   const later = await wallet.transaction("tx_1");
   assert.deepEqual([later.reversed, later.reversals], [5n, ["tx_2"]]);
+});
+
+test("a token of a subject is asked for as the API wants it", async () => {
+  const answer = { token: "secret", kid: "k", alg: "EdDSA", exp: 9, caveats: ["asset=ron"], epoch: 1 };
+  const { issuer, asked } = scripted(says(answer), says(answer), says({ token: "secret" }));
+  const whole = await issuer.issue("ada", { audience: "svc-wallet", scope: "wallet:read", ttlS: 60, caveats: ["asset=ron"] });
+  assert.deepEqual(whole, { token: "secret", exp: 9, caveats: ["asset=ron"] });
+  await issuer.issue("ada", { audience: "svc-wallet" });
+  const few = { subject_ref: "ada", audience: "svc-wallet", caveats: [] };
+  assert.deepEqual(asked.map(({ body }) => body), [{ ...few, scope: "wallet:read", ttl_s: 60, caveats: ["asset=ron"] }, few]);
+  assert.deepEqual([asked[0]?.method, asked[0]?.path], ["POST", "/v1/passport/issue"]);
+  await assert.rejects(issuer.issue("ada", { audience: "svc-wallet" }), UnexpectedAnswer);
 });
 
 test("filters are sent as the API wants them", async () => {
