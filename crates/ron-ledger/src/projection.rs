@@ -4,6 +4,7 @@
 //! at any time: the next start rebuilds it. Amounts are decimal text, because SQLite has no 128-bit
 //! integers; days are whole days since 1970.
 
+mod classes;
 mod history;
 mod queries;
 mod recent;
@@ -45,7 +46,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
 /// grow to the longest, because larger transactions cost less for each entry.
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
-const FORMAT: i64 = 7;
+const FORMAT: i64 = 8;
 const SCHEMA: &str = include_str!("projection/schema.sql");
 /// Pages of the writer's cache, in KiB. Each account's last rows are on a page of their own: with too
 /// few in memory, every entry reads and writes several.
@@ -502,6 +503,7 @@ fn insert(
         link(receipt.and_then(|r| r.reverses)),
         link(receipt.map(|r| r.txid)),
     ])?;
+    classes::add(tx, e)?;
     add_history(tx, e, &columns, (totals, history))
 }
 

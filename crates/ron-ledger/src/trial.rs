@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use ron_kernel::Deadline;
 use ron_proto::ledger::{AccountClass, ClassTotal, TrialBalance};
-use ron_proto::{Account, Amount, Asset, SignedAmount};
+use ron_proto::{Amount, Asset, SignedAmount};
 
-use crate::core::State;
 use crate::ledger::Ledger;
 use crate::projection::{ProjectionReader, SearchError};
 
@@ -66,21 +65,20 @@ impl Ledger {
             ts,
         })
     }
+}
 
+impl ProjectionReader {
     /// The trial balance of an asset after the entry at `seq`.
     pub fn trial_balance_at(
         &self,
-        history: &ProjectionReader,
         asset: &Asset,
         seq: u64,
         min_seq: u64,
         deadline: Deadline,
     ) -> Result<TrialBalance, SearchError> {
         let mut classes = Classes::default();
-        let class = |s: &State, account: &Account| s.account(account)?.class().cloned();
-        let (supply, ts) = history.totals_at(asset, seq, min_seq, |account, credits, debits| {
-            let class = self.shared.state(|s| class(s, account));
-            classes.add(class.as_ref(), credits, debits);
+        let (supply, ts) = self.totals_at(asset, seq, min_seq, |class, credits, debits| {
+            classes.add(class, credits, debits);
             !deadline.expired()
         })?;
         let (credits, debits) = classes.sums();

@@ -354,9 +354,8 @@ pub(super) fn trial_balance(api: &Api, req: &Request) -> Answer {
     let seq = seq_at(api, at)?;
     api.ledger.asset(&asset).ok_or_else(no_asset)?;
     let history = projection(api)?;
-    let past = api
-        .ledger
-        .trial_balance_at(history, &asset, seq, min_seq, req.deadline)
+    let past = history
+        .trial_balance_at(&asset, seq, min_seq, req.deadline)
         .map_err(search_failed)?;
     Ok(Response::json(200, &past))
 }

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
-use ron_proto::ledger::{HoldPage, HoldRecord, HoldState, PastBalance, TxId};
+use ron_proto::ledger::{AccountClass, HoldPage, HoldRecord, HoldState, PastBalance, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
+use super::classes::class_at;
 use super::supply::Supply;
 use super::{ProjectionError, Total, number};
 
@@ -118,14 +119,14 @@ impl ProjectionReader {
         })
     }
 
-    /// Calls `each` with what every account was ever credited and debited in the asset up to the entry
-    /// at `seq`, while it returns true. Returns the supply then and the time of that entry.
+    /// Calls `each` with the class of every account after the entry at `seq`, and with what it was ever
+    /// credited and debited in the asset by then, while it returns true. Returns the supply then and the time of that entry.
     pub fn totals_at(
         &self,
         asset: &Asset,
         seq: u64,
         min_seq: u64,
-        mut each: impl FnMut(&Account, u128, u128) -> bool,
+        mut each: impl FnMut(Option<&AccountClass>, u128, u128) -> bool,
     ) -> Result<(Supply, Timestamp), SearchError> {
         let (db, _) = self.open_at(seq.max(min_seq))?;
         let mut q = db.prepare_cached(ALL_TOTALS)?;
@@ -133,8 +134,11 @@ impl ProjectionReader {
         while let Some(r) = rows.next()? {
             let account: Account = parsed(&r.get::<_, String>(0)?)?;
             let total = Total::read(&[r.get(1)?, r.get(2)?, r.get(3)?])?;
-            let used = total != Total::default();
-            if used && !each(&account, total.credits, total.debits) {
+            if total == Total::default() {
+                continue;
+            }
+            let class = class_at(&db, &account, seq)?;
+            if !each(class.as_ref(), total.credits, total.debits) {
                 return Err(SearchError::Expired);
             }
         }
@@ -380,6 +384,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::projection::Projection;
+    use crate::projection::classes::CLASS;
     use crate::projection::supply::SUPPLY;
 
     /// The plan of a statement: it must search an index, and neither read a whole table nor sort.
@@ -414,6 +419,7 @@ pub(super) mod tests {
             (TIME, "INTEGER PRIMARY KEY"),
             (BOOK, "sqlite_autoindex_accounts_1"),
             (SUPPLY, "PRIMARY KEY"),
+            (CLASS, "PRIMARY KEY"),
             (TOTAL.one_asset, "PRIMARY KEY"),
             (TOTAL.mixed, "history_asset"),
         ] {

@@ -64,6 +64,12 @@ CREATE TABLE IF NOT EXISTS supply (
   issued TEXT NOT NULL, burned TEXT NOT NULL,  -- all that ever was, after the entry
   PRIMARY KEY (asset, seq)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS classes (
+  account TEXT NOT NULL,
+  seq INTEGER NOT NULL,     -- of the entry that set it
+  class TEXT NOT NULL,      -- from this entry on; empty: none
+  PRIMARY KEY (account, seq)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS holds (
   seq INTEGER PRIMARY KEY,  -- of the entry that made it
   hold TEXT NOT NULL, account TEXT NOT NULL, asset TEXT NOT NULL, amount TEXT NOT NULL,

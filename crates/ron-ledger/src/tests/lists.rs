@@ -1,7 +1,9 @@
 //! Lists of accounts and assets: also those that never moved money.
 
 use ron_proto::Amount;
-use ron_proto::ledger::{AccountClass, AccountPage, AssetPage, ListedAccount, Sides};
+use ron_proto::ledger::{
+    AccountClass, AccountPage, AssetPage, ClassTotal, ListedAccount, Sides, TrialBalance,
+};
 use serde_json::{Value, json};
 
 use super::service::{Rig, rig};
@@ -84,4 +86,44 @@ fn lists_have_accounts_without_money_and_all_assets() {
     assert_eq!(foreign.0, 404, "the names of assets are not for one tenant");
     let later = rig.send("reader", "/v1/ledger/assets?min_seq=9", None);
     assert_eq!(later.0, 400, "the ledger has no entry 9");
+}
+
+#[test]
+fn a_past_trial_balance_has_the_classes_of_then() {
+    let dir = tempfile::tempdir().unwrap();
+    let rig = rig(dir.path());
+    let class = |name: &str| json!({"kind": "account", "account": "a", "terms": {"class": name}});
+    let refused = json!({"closed": true, "class": "closed"});
+    let entries = [
+        json!({"kind": "issue", "to": "a", "asset": "usd", "amount_minor": "100"}),
+        class("clearing"),
+        json!({"kind": "issue", "to": "b", "asset": "usd", "amount_minor": "5"}),
+        class("revenue"),
+        // Terms without a class leave it, and refused ones change nothing.
+        json!({"kind": "account", "account": "a", "terms": {"frozen": "credits"}}),
+        json!({"kind": "account", "account": "a", "terms": refused}),
+        class(""),
+        class("late"),
+    ];
+    for (at, entry) in entries.iter().enumerate() {
+        commit(&rig, &format!("k{at}"), entry);
+    }
+    let path = "/v1/ledger/assets/usd/trial-balance";
+    let labels = |at: usize| -> Vec<(Option<String>, u64, u128)> {
+        let sums: TrialBalance = rig.get(&format!("{path}?at={at}&min_seq={}", entries.len()));
+        let of = |sum: ClassTotal| {
+            let class = sum.class.map(|class| class.to_string());
+            (class, sum.accounts, sum.credits_minor.0)
+        };
+        sums.classes.into_iter().map(of).collect()
+    };
+    let named = |class: &str| vec![(None, 1, 5), (Some(class.to_owned()), 1, 100)];
+    assert_eq!(labels(1), [(None, 1, 100)]);
+    assert_eq!(labels(2), [(Some("clearing".to_owned()), 1, 100)]);
+    assert_eq!(labels(3), named("clearing"));
+    for at in 4..=6 {
+        assert_eq!(labels(at), named("revenue"), "at {at}");
+    }
+    assert_eq!(labels(7), [(None, 2, 105)]);
+    assert_eq!(labels(8), named("late"));
 }

@@ -106,7 +106,7 @@ pub struct AssetPage {
 }
 
 /// `GET /v1/ledger/assets/{asset}/trial-balance?at`: credits less debits are the supply. In a trial
-/// balance of the past too, accounts are in the classes of now.
+/// balance of the past, accounts are in the classes of then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrialBalance {
