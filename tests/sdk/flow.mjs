@@ -195,7 +195,7 @@ assert.ok(left > 0 && left <= 601 && granted.caveats.includes("asset=ron"), `${l
 const held = new Wallet(connect(socket("svc-wallet")), staticToken(granted.token));
 assert.ok((await held.balance("acct:py-payee", asset)).amount > 0n);
 await refused("forbidden", () => held.balance("acct:py-payee", "eur"));
-await refused("forbidden", () => issuer.issue("stranger", { audience: "svc-wallet" }));
+await refused("forbidden", () => issuer.issue("somebody", { audience: "svc-wallet" }));
 
 const kms = new Kms(connect(socket("ron-kms")), staticToken(readFileSync(join(data, "clients/operator.kms.token"), "utf8").trim()));
 const signingKey = readFileSync(join(out, "signing-key"), "utf8");

@@ -226,7 +226,7 @@ issuer = Passport(sockets["svc-passport"], right)
 granted = issuer.issue("payee", audience="svc-wallet", scope="wallet:read", ttl_s=600, caveats=["asset=ron"])
 assert 0 < granted.exp - time.time() <= 601 and "asset=ron" in granted.caveats, granted
 assert granted.token not in repr(granted)
-refused("forbidden", lambda: issuer.issue("stranger", audience="svc-wallet"))
+refused("forbidden", lambda: issuer.issue("somebody", audience="svc-wallet"))
 reader_token = issuer.issue("payee", audience="svc-wallet", scope="wallet:read").token
 reader = Wallet(sockets["svc-wallet"], StaticToken(reader_token))
 refused("forbidden", lambda: reader.balance(payer, "ron"))

@@ -71,6 +71,11 @@ pub enum ProjectionError {
     Foreign(String),
 }
 
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
+    text.parse()
+        .map_err(|_| ProjectionError::Foreign(format!("{text} cannot be read")))
+}
+
 /// The only writer of the file; owned by the projection thread.
 #[derive(Debug)]
 pub struct Projection {

@@ -256,9 +256,9 @@ mod tests {
             Change::Release(key("b")),
         ];
         write(&store, &notes).unwrap();
-        notes
-            .into_iter()
-            .for_each(|note| answer_callers(note, true));
+        for note in notes {
+            answer_callers(note, true);
+        }
         let response = answer
             .wait(Deadline::within(Duration::from_secs(1)))
             .unwrap();

@@ -4,8 +4,7 @@ use ron_proto::Account;
 use ron_proto::ledger::{AccountClass, Entry, Event};
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 
-use super::ProjectionError;
-use super::queries::parsed;
+use super::{ProjectionError, parsed};
 
 /// Adds the class that an entry set, if it took effect and set one.
 pub(super) fn add(tx: &Transaction<'_>, event: &Event) -> Result<(), ProjectionError> {

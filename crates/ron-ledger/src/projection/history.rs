@@ -5,7 +5,7 @@ use ron_proto::ledger::Reference;
 use ron_proto::{Account, Asset};
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
-use super::queries::parsed;
+use super::parsed;
 use super::recent::Recent;
 use super::{ProjectionError, Total};
 

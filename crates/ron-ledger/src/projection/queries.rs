@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::classes::class_at;
 use super::supply::Supply;
-use super::{ProjectionError, Total, number};
+use super::{ProjectionError, Total, number, parsed};
 
 /// Maximum rows that one search looks at; few in tests, so that searches reach it.
 pub(super) const SCAN: u64 = if cfg!(test) { 40 } else { 1_000 };
@@ -313,11 +313,6 @@ impl Book {
         let newer = part(of.mixed, first.max(self.mixed_from), end);
         [older.filter(|_| self.first), newer].into_iter().flatten()
     }
-}
-
-pub(super) fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
-    text.parse()
-        .map_err(|_| ProjectionError::Foreign(format!("{text} cannot be read")))
 }
 
 pub(super) fn balance(credits: &str, debits: &str) -> Result<SignedAmount, ProjectionError> {

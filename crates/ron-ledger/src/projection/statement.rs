@@ -4,9 +4,9 @@ use ron_proto::ledger::StatementTime;
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use rusqlite::{Connection, params};
 
+use super::parsed;
 use super::queries::{
-    Book, EFFECTIVE_MAX, Of, ProjectionReader, SearchError, balance, cut, first_at, parsed,
-    total_before,
+    Book, EFFECTIVE_MAX, Of, ProjectionReader, SearchError, balance, cut, first_at, total_before,
 };
 use super::{Shift, Total};
 
