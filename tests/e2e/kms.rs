@@ -2,7 +2,6 @@
 //! and the life of a key from the command line.
 
 use std::fmt::Write as _;
-use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -26,6 +25,8 @@ use ron_proto::values::{Kid, OpId};
 use ron_tests::tools::{Process, openssl, service, signal};
 use ron_tests::{free_port, http_client, metric, ron_binary, until};
 use tempfile::TempDir;
+
+use crate::secrets_in_memory::in_memory;
 
 fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(20))
@@ -147,45 +148,6 @@ fn token(tenant: &str) -> String {
 
 fn ron_auth_hash(token: &str) -> String {
     hex::encode(hash::sha256(token.as_bytes()))
-}
-
-/// Where `needle` is in the memory of a process: addresses, and whether the pages are excluded from
-/// dumps (which only the arena of secrets is).
-fn in_memory(pid: u32, needle: &[u8]) -> Vec<(u64, bool)> {
-    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
-    let mut regions: Vec<(u64, u64, bool, bool)> = Vec::new();
-    for line in smaps.lines() {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            if let Some(last) = regions.last_mut() {
-                last.3 = flags.split_whitespace().any(|flag| flag == "dd");
-            }
-        } else if let Some((range, rest)) = line.split_once(' ')
-            && let Some((from, to)) = range.split_once('-')
-            && let (Ok(from), Ok(to)) = (u64::from_str_radix(from, 16), u64::from_str_radix(to, 16))
-        {
-            let special = rest.contains("[v");
-            regions.push((from, to, rest.starts_with('r') && !special, false));
-        }
-    }
-    let mut memory = std::fs::File::open(format!("/proc/{pid}/mem")).unwrap();
-    let mut found = Vec::new();
-    for (from, to, readable, secret) in regions {
-        if !readable {
-            continue;
-        }
-        let mut bytes = vec![0; (to - from) as usize];
-        memory.seek(SeekFrom::Start(from)).unwrap();
-        if memory.read_exact(&mut bytes).is_err() {
-            continue; // unmapped meanwhile
-        }
-        let first = needle[0];
-        for at in 0..bytes.len().saturating_sub(needle.len() - 1) {
-            if bytes[at] == first && bytes[at..].starts_with(needle) {
-                found.push((from + at as u64, secret));
-            }
-        }
-    }
-    found
 }
 
 fn in_files(dir: &Path, needle: &[u8], found: &mut Vec<PathBuf>) {

@@ -53,6 +53,7 @@ mod readme;
 mod rewarder;
 mod runbooks;
 mod sdk;
+mod secrets_in_memory;
 mod separate;
 mod series;
 mod stolen_issuer;

@@ -275,6 +275,12 @@ mod tests {
     }
 
     #[test]
+    fn a_signature_ends_after_two_seconds_unless_the_operator_says_otherwise() {
+        let default = settings(&[("amnesia", "true")]).expect("defaults");
+        assert_eq!(default.keys.sign_deadline, Duration::from_secs(2));
+    }
+
+    #[test]
     fn what_goes_together() {
         let check = |flags: &[(&str, &str)], word: Option<&str>| {
             let got = settings(flags);

@@ -140,6 +140,11 @@ fn what_is_wrapped_unwraps_through_every_version() {
             "{}",
             refused.detail
         );
+        assert!(
+            refused.detail.contains("signs and encrypts"),
+            "{}",
+            refused.detail
+        );
     }
     rig.stop();
 }
