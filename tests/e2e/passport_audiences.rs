@@ -393,6 +393,71 @@ fn a_service_of_others_and_its_client_are_one_command_each() {
     assert_eq!(robot(&rig, &[("audience", ORDERS)]).status, 401);
 }
 
+#[test]
+fn a_rotated_secret_works_and_the_old_one_ends_with_its_overlap() {
+    let rig = Rig {
+        fleet: Fleet::start(),
+    };
+    let fleet = &rig.fleet;
+    let run = |line: &str, code: i32, word: &str| {
+        let (got, said) = ron(fleet, line);
+        assert!(
+            got == Some(code) && said.contains(word),
+            "ron {line}: {got:?} {said}"
+        );
+    };
+    let secret = || {
+        let file = ron_tests::read_json(&fleet.dir().join("clients/operator.json"));
+        file["client_secret"].as_str().unwrap().to_owned()
+    };
+    let status = |secret: &str| {
+        let fields = [
+            ("grant_type", "client_credentials"),
+            ("client_id", "operator"),
+            ("client_secret", secret),
+            ("audience", "svc-wallet"),
+        ];
+        rig.form("/oauth2/token", &fields, &[]).status
+    };
+    let first = secret();
+    run(
+        "client rotate-secret operator",
+        0,
+        "in force; the old secret ends at",
+    );
+    let second = secret();
+    assert_eq!([status(&first), status(&second)], [200, 200]);
+    // Of the two before it the older one ends.
+    run("client rotate-secret operator --overlap 2s", 0, "in force");
+    let third = secret();
+    assert_eq!([status(&first), status(&third)], [401, 200]);
+    until("the overlap ends", || status(&second) == 401);
+    run("client rotate-secret operator --overlap 0s", 0, "has ended");
+    let last = secret();
+    assert_eq!([status(&third), status(&last)], [401, 200]);
+    run("client rotate-secret nobody", 1, "no client nobody");
+    run(
+        "client rotate-secret operator --overlap soon",
+        1,
+        "--overlap",
+    );
+    let jwk = fleet.dir().join("robot.jwk.json");
+    let x = ron_proto::b64::url(&ron_tests::issuer::robot().public());
+    std::fs::write(
+        &jwk,
+        json!({"kty": "OKP", "crv": "Ed25519", "x": x}).to_string(),
+    )
+    .unwrap();
+    let add = "client add robot --audience svc-wallet --scope wallet:read --key";
+    run(&format!("{add} {}", jwk.display()), 0, "in force");
+    run(
+        "client rotate-secret robot",
+        1,
+        "robot proves itself by 1 key",
+    );
+    assert_eq!(status(&last), 200);
+}
+
 fn version_in_force(fleet: &Fleet) -> f64 {
     fleet.metric(
         "svc-passport",

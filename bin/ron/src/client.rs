@@ -3,6 +3,7 @@
 //! secret; no other copy exists.
 
 mod blocks;
+mod rotate;
 
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,9 @@ enum Command {
     /// Remove a client, or its rule for one audience. Its tokens stay valid until they expire or are
     /// revoked.
     Remove(RemoveArgs),
+    /// Replace a client's secret: the new one is in clients/<name>.json of the data directory, the old
+    /// one stays good for a time.
+    RotateSecret(rotate::RotateArgs),
     /// Make a new secret for a client: the secret goes to a file, its hash to standard output.
     Secret(SecretArgs),
 }
@@ -116,6 +120,7 @@ pub fn run(args: &ClientArgs) -> Result<(), String> {
         Command::List(place) => list(place),
         Command::Show(args) => show(args),
         Command::Remove(args) => remove(args),
+        Command::RotateSecret(args) => rotate::run(args),
         Command::Secret(args) => secret(args),
     }
 }

@@ -78,6 +78,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron policy explain --client shop --audience https://orders.example.org/ --scope orders:write\nron policy explain --client shop --audience reports --policy draft.json",
     ),
     (
+        "client rotate-secret",
+        "ron client rotate-secret shop\nron client rotate-secret shop --overlap 0s   # the old secret has leaked",
+    ),
+    (
         "client secret",
         "ron client secret my-app\nron client secret my-app --out next.json --expires 2027-01-01T00:00:00Z   # the second of two",
     ),

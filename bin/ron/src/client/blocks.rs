@@ -31,6 +31,41 @@ pub fn remove(text: &str, id: &str) -> Option<String> {
         .map(|start| text[..start].to_owned())
 }
 
+/// The text with another list of secrets in the block of a client; `None` if its block or the line of
+/// the list, which must hold the whole list, is not recognised. `next` makes the new list of the old.
+pub fn with_secrets(
+    text: &str,
+    id: &str,
+    next: impl FnOnce(&[String]) -> Vec<String>,
+) -> Option<String> {
+    let (mut inside, mut found, mut list) = (false, false, None);
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let word = line.trim_start();
+        if word.starts_with('[') {
+            if found {
+                break;
+            }
+            inside = word.split('#').next().unwrap_or(word).trim() == HEADER;
+            list = None;
+        } else if inside && is_id(word, id) {
+            found = true;
+        } else if inside {
+            let value = word.split_once('=');
+            let value = value.filter(|(key, _)| key.trim() == "secret_sha256");
+            list = value.map(|(_, value)| (at, line, value)).or(list);
+        }
+        at += line.len();
+    }
+    let (at, line, value) = list.filter(|_| found)?;
+    // Neither hashes nor ends of validity have a # in them.
+    let value = value.split('#').next().unwrap_or(value).trim();
+    let old: Vec<String> = serde_json::from_str(value).ok()?;
+    let new = serde_json::Value::from(next(&old));
+    let (before, after) = (&text[..at], &text[at + line.len()..]);
+    Some(format!("{before}secret_sha256 = {new}\n{after}"))
+}
+
 /// Whether a line is `id = "<id>"`.
 fn is_id(line: &str, id: &str) -> bool {
     let Some((key, value)) = line.split_once('=') else {
@@ -69,5 +104,18 @@ mod tests {
             add("a = 1", &lines[..1]),
             "a = 1\n\n[[clients]]\nid = \"shop\"\n"
         );
+    }
+
+    #[test]
+    fn the_secrets_of_one_client_are_replaced() {
+        let text = "[[clients]]\nid = \"a\"\nsecret_sha256 = [\"1\"] # first\n\n[[clients]]\nsecret_sha256 = [\"2\"]\nid = \"b\"\n\n[auth]\nx = 1\n";
+        let add = |old: &[String]| [old, &["n".to_owned()]].concat();
+        let of_a = text.replace("[\"1\"] # first", "[\"1\",\"n\"]");
+        assert_eq!(with_secrets(text, "a", add), Some(of_a));
+        let of_b = text.replace("[\"2\"]", "[\"2\",\"n\"]");
+        assert_eq!(with_secrets(text, "b", add), Some(of_b));
+        assert_eq!(with_secrets(text, "c", add), None);
+        let keyed = "[[clients]]\nid = \"a\"\njwks = \"{}\"\n";
+        assert_eq!(with_secrets(keyed, "a", add), None);
     }
 }
