@@ -13,6 +13,8 @@ use ron_tlog::append::verify_on;
 use ron_tlog::{OpenError, VerifyError};
 
 const N: u64 = 2 * 256 + 100;
+/// First entries of the segments: each ends with the batch of 7 that reaches 256 entries.
+const FIRSTS: [u64; 3] = [0, 259, 518];
 const SEGMENT_HEADER: usize = 128;
 const BATCH_HEADER: usize = 72;
 
@@ -92,7 +94,7 @@ fn a_changed_byte_anywhere_in_a_segment_is_found_and_named() {
             let batch = batches
                 .iter()
                 .rfind(|b| b.0 <= at)
-                .map_or(number * 256, |b| b.1[0].0);
+                .map_or(FIRSTS[number], |b| b.1[0].0);
             let expected = hit.map_or(batch, |h| h.0);
             assert_eq!(named, expected, "byte {at} of segment {number}: {error}");
             if number == 2 {
@@ -123,7 +125,7 @@ fn an_entry_edited_with_a_right_checksum_is_found() {
         disk.poke(&name, Some(bytes));
         let named = refused(&disk).index.expect("an index");
         if exact {
-            // The index file of a full segment has the leaf hash.
+            // The index file of a full block has the leaf hash.
             assert_eq!(named, index);
         } else {
             // The next batch recorded the root of all entries before it.
@@ -184,7 +186,8 @@ fn missing_exchanged_and_foreign_files_are_found() {
     let kept: Vec<_> = (0..3).map(|n| disk.peek(&seg(n)).expect("there")).collect();
     for n in 0..3 {
         disk.poke(&seg(n), None);
-        check(Some(n * 256), Some(n * 256), &format!("segment {n} gone"));
+        let first = FIRSTS[n as usize];
+        check(Some(first), Some(first), &format!("segment {n} gone"));
         disk.poke(&seg(n), Some(kept[n as usize].clone()));
     }
     disk.poke(&seg(0), Some(kept[1].clone()));
@@ -227,9 +230,9 @@ fn cut_below_the_checkpoint_is_refused_and_cut_above_is_recovery() {
             .map(|(_, entries)| entries.len() as u64)
             .sum();
         let named = refused(&disk).index.expect("an index");
-        assert!(named >= 512 + whole && named < N, "cut at {keep}: {named}");
+        assert!(named >= FIRSTS[2] + whole && named < N, "cut at {keep}: {named}");
         assert!(
-            matches!(open(&disk), Err(OpenError::Damaged { index, .. }) if index >= 512),
+            matches!(open(&disk), Err(OpenError::Damaged { index, .. }) if index >= FIRSTS[2]),
             "cut at {keep}"
         );
     }
@@ -247,6 +250,23 @@ fn cut_below_the_checkpoint_is_refused_and_cut_above_is_recovery() {
     let cut = log.recovery().cut.clone().expect("a torn tail");
     assert_eq!((log.size(), cut.index), (N, N));
     assert_eq!(log.reader().entry(N - 1).expect("there"), entry(N - 1));
+}
+
+#[test]
+fn a_segment_that_is_shorter_than_its_successor_says_is_refused() {
+    let disk = filled();
+    let name = path("00000000.seg");
+    let good = disk.peek(&name).expect("there");
+    let (last, _) = map(&good).pop().expect("a batch");
+    for keep in [last, good.len() - 1] {
+        disk.poke(&name, Some(good[..keep].to_vec()));
+        // Opening does not read this segment's entries, and yet it does not go on without them.
+        assert!(
+            matches!(open(&disk), Err(OpenError::Damaged { index, .. }) if index < FIRSTS[1]),
+            "cut at {keep}"
+        );
+        assert!(refused(&disk).index < Some(FIRSTS[1]));
+    }
 }
 
 #[test]
@@ -298,13 +318,13 @@ fn an_older_program_refuses_a_newer_format() {
     let disk = filled();
     let name = path("00000002.seg");
     let mut bytes = disk.peek(&name).expect("there");
-    bytes[8] = 3;
+    bytes[8] = 4;
     disk.poke(&name, Some(bytes));
     assert!(matches!(
         open(&disk),
         Err(OpenError::NewerFormat {
-            found: 3,
-            known: 2,
+            found: 4,
+            known: 3,
             ..
         })
     ));
@@ -312,7 +332,7 @@ fn an_older_program_refuses_a_newer_format() {
         verify(&disk)
             .expect_err("refused")
             .why
-            .contains("has format 3")
+            .contains("has format 4")
     );
 }
 

@@ -6,20 +6,25 @@
 //! segment header, 128 bytes            batch header, 72 bytes             record, 10 bytes + leaf + private part
 //!   0 "RONTLSEG"                         0 B7 "RTB"                         0 E5
 //!   8 u32 format                         4 u32 records in the batch         1 u16 length of the leaf
-//!  12 u32 records per full segment       8 u32 bytes that follow            3 u16 length of the private part
+//!  12 u32 records of a block             8 u32 bytes that follow            3 u16 length of the private part
 //!  16 u64 segment number                12 u32 0                            5 u32 crc(salt, u64 index, leaf, private part)
 //!  24 u64 index of its first record     16 u64 index of its first record    9 00 (RFC 6962 leaf prefix)
 //!  32 root of the tree before it        24 root of the tree before it      10 leaf, private part
 //!  64 SHA-256 of the origin             56 u64 size of the checkpoint      index header, 128 bytes
 //!  96 u64 size of the checkpoint           published by then                 0 "RONTLIDX"
 //!     published by then                 64 u32 0                             8 u32 format, 12 u32 entries
-//! 104 0                                 68 u32 crc(salt, bytes 0..68)       16 u64 segment, 24 u64 first index
-//! 124 u32 crc(salt, bytes 0..124)                                           32 u64 length of the segment file
-//!                                                                           40 u32 crc of the tile roots
-//! index body: 32 * n/256 tile roots (tree level 8),                         44 u32 crc of the rest of the body
-//!             8 * n/64 offsets of every 64th entry,                         48 root of the segment
-//!             32 * n leaf hashes                                           124 u32 crc(salt, bytes 0..124)
+//! 104 u64 length of the segment         68 u32 crc(salt, bytes 0..68)       16 u64 block, 24 u64 first index
+//!     before it                                                             32 u64 0
+//! 112 0                                                                     40 u32 crc of the tile roots
+//! 124 u32 crc(salt, bytes 0..124)                                           44 u32 crc of the rest of the body
+//!                                                                           48 root of the block
+//! index body: 32 * n/256 tile roots (tree level 8),                        124 u32 crc(salt, bytes 0..124)
+//!             8 * n/64 offsets of every 64th entry in its segment file,
+//!             32 * n leaf hashes
 //! ```
+//!
+//! A segment holds whole batches, so its number of entries varies. A block is a run of entries of a fixed length at a multiple of
+//! that length: what one index file describes. In format 2 both were the same.
 
 use std::ops::Range;
 
@@ -29,7 +34,9 @@ use crate::tile::TILE_WIDTH;
 use crate::tree::Hash;
 
 /// Version of all files of this crate.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
+/// Oldest version that is read: there each segment is one block, and no header knows the length of the segment before it.
+pub(crate) const OLDEST: u32 = 2;
 pub(crate) const SEGMENT_HEADER: usize = 128;
 pub(crate) const BATCH_HEADER: usize = 72;
 pub(crate) const ENTRY_HEADER: usize = 10;
@@ -115,6 +122,8 @@ pub(crate) struct SegmentHeader {
     pub first: u64,
     pub root: Hash,
     pub checkpoint_size: u64,
+    /// Length of the file of the segment before it; 0 for the first one, and in format 2.
+    pub previous_len: u64,
 }
 
 impl SegmentHeader {
@@ -128,6 +137,7 @@ impl SegmentHeader {
         bytes[32..64].copy_from_slice(&self.root);
         bytes[64..96].copy_from_slice(&sha256(origin.as_bytes()));
         bytes[96..104].copy_from_slice(&self.checkpoint_size.to_le_bytes());
+        bytes[104..112].copy_from_slice(&self.previous_len.to_le_bytes());
         let crc = salt.crc(&bytes[..124]);
         bytes[124..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -139,10 +149,10 @@ impl SegmentHeader {
             return Err("the segment file has no header".into());
         }
         // The version before the checksum: another format may place the checksum elsewhere.
-        if u32_at(bytes, 8) != FORMAT {
+        let format = u32_at(bytes, 8);
+        if !(OLDEST..=FORMAT).contains(&format) {
             return Err(format!(
-                "the segment file has format {}, this program reads {FORMAT}",
-                u32_at(bytes, 8)
+                "the segment file has format {format}, this program reads {OLDEST} to {FORMAT}"
             ));
         }
         if salt.crc(&bytes[..124]) != u32_at(bytes, 124)
@@ -156,6 +166,7 @@ impl SegmentHeader {
             first: u64_at(bytes, 24),
             root: hash_at(bytes, 32),
             checkpoint_size: u64_at(bytes, 96),
+            previous_len: u64_at(bytes, 104),
         })
     }
 }
@@ -252,12 +263,11 @@ pub(crate) fn entry_parts(entry: &[u8]) -> (&[u8], &[u8]) {
     (&entry[ENTRY_HEADER - 1..end], &entry[end..])
 }
 
-/// The derived file of a full segment.
+/// The derived file of a full block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IndexHeader {
     pub segment_entries: u64,
     pub number: u64,
-    pub segment_len: u64,
     pub root: Hash,
     roots_crc: u32,
     rest_crc: u32,
@@ -287,7 +297,6 @@ impl IndexParts {
 pub(crate) fn encode_index(
     salt: &Salt,
     number: u64,
-    segment_len: u64,
     root: &Hash,
     tile_roots: &[Hash],
     offsets: &[u64],
@@ -313,7 +322,6 @@ pub(crate) fn encode_index(
     bytes[12..16].copy_from_slice(&(leaves.len() as u32).to_le_bytes());
     bytes[16..24].copy_from_slice(&number.to_le_bytes());
     bytes[24..32].copy_from_slice(&(number * leaves.len() as u64).to_le_bytes());
-    bytes[32..40].copy_from_slice(&segment_len.to_le_bytes());
     bytes[40..44].copy_from_slice(&roots_crc.to_le_bytes());
     bytes[44..48].copy_from_slice(&rest_crc.to_le_bytes());
     bytes[48..80].copy_from_slice(root);
@@ -326,7 +334,7 @@ pub(crate) fn encode_index(
 pub(crate) fn decode_index_head(bytes: &[u8], salt: &Salt) -> Option<(IndexHeader, Vec<Hash>)> {
     let head = bytes.get(..INDEX_HEADER)?;
     if &head[..8] != b"RONTLIDX"
-        || u32_at(head, 8) != FORMAT
+        || !(OLDEST..=FORMAT).contains(&u32_at(head, 8))
         || salt.crc(&head[..124]) != u32_at(head, 124)
     {
         return None;
@@ -334,7 +342,6 @@ pub(crate) fn decode_index_head(bytes: &[u8], salt: &Salt) -> Option<(IndexHeade
     let header = IndexHeader {
         segment_entries: u64::from(u32_at(head, 12)),
         number: u64_at(head, 16),
-        segment_len: u64_at(head, 32),
         root: hash_at(head, 48),
         roots_crc: u32_at(head, 40),
         rest_crc: u32_at(head, 44),
@@ -386,6 +393,7 @@ mod tests {
             first: 512,
             root: [4; 32],
             checkpoint_size: 511,
+            previous_len: 70_000,
         };
         let bytes = segment.encode(&salt(), "o");
         assert_eq!(SegmentHeader::decode(&bytes, &salt(), "o"), Ok(segment));
@@ -436,7 +444,6 @@ mod tests {
         let bytes = encode_index(
             &salt(),
             1,
-            9000,
             &[8; 32],
             &[[8; 32]],
             &[128, 500, 900, 1300],
@@ -444,8 +451,8 @@ mod tests {
         );
         let (header, roots) = decode_index_head(&bytes, &salt()).expect("whole");
         assert_eq!(
-            (header.number, header.segment_len, header.root, roots),
-            (1, 9000, [8; 32], vec![[8; 32]])
+            (header.number, header.root, roots),
+            (1, [8; 32], vec![[8; 32]])
         );
         assert_eq!(decode_index_leaves(&bytes, &salt()), Some(leaves));
         for at in (0..bytes.len()).step_by(7) {

@@ -13,11 +13,11 @@ use super::checkpointer::Checkpointer;
 use super::errors::{AppendError, CheckpointError, OpenError};
 use super::layout::{
     BATCH_BODY_MAX, BATCH_HEADER, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, SegmentHeader,
-    encode_index, index_name, push_entry,
+    encode_index, index_name, push_entry, segment_name,
 };
 use super::meta::Meta;
 use super::reader::LogReader;
-use super::state::{Active, FullTile, Sealed, Shared, TreeState};
+use super::state::{Active, Closed, FullTile, Sealed, Segment, Shared, TreeState};
 use crate::checkpoint::Checkpoint;
 use crate::note::{NoteSigner, VerifierKey};
 use crate::tile::{ENTRY_BYTES_MAX, TILE_WIDTH};
@@ -62,8 +62,8 @@ pub struct LogOptions {
     pub known_heads: Vec<Checkpoint>,
     /// Maximum length of a leaf in bytes, at most 65,535.
     pub entry_bytes_max: usize,
-    /// Entries per segment file of a new log: a power of two, 256..=65,536. An existing log keeps
-    /// its own.
+    /// Entries after which a segment file of a new log ends, and which one index file describes: a power
+    /// of two, 256..=65,536. An existing log keeps its own.
     pub segment_entries: u64,
     /// Gives the salt of a new log's checksums.
     pub random: SharedRandom,
@@ -131,19 +131,38 @@ pub struct Cut {
     pub why: String,
 }
 
-/// The writer's state of the segment being filled.
+/// The writer's state of the segment and the block being filled.
 #[derive(Debug)]
 pub(crate) struct Filling {
-    pub active: Arc<Active>,
-    pub partial: Vec<Hash>,
+    pub segment: Arc<Segment>,
     /// Length of the segment file.
     pub end: u64,
+    pub active: Arc<Active>,
+    pub partial: Vec<Hash>,
+    /// Full blocks before `active` whose index files are not written yet.
+    pub full: Vec<Arc<Active>>,
 }
 
 impl Filling {
-    /// Adds the next entry's leaf: `position` is its index within the segment, `offset` its place
-    /// in the file.
-    pub fn take(&mut self, position: u64, offset: u64, leaf: Hash) {
+    /// The state in front of the first entry of `segment`.
+    pub fn at(meta: &Meta, segment: Arc<Segment>, block: u64) -> Self {
+        Self {
+            segment,
+            end: SEGMENT_HEADER as u64,
+            active: Arc::new(Active::new(meta, block)),
+            partial: Vec::with_capacity(TILE_WIDTH as usize),
+            full: Vec::new(),
+        }
+    }
+
+    /// Adds the next entry's leaf: `offset` is the entry's place in the segment file.
+    pub fn take(&mut self, meta: &Meta, index: u64, offset: u64, leaf: Hash) {
+        let block = meta.block_of(index);
+        if block != self.active.number {
+            let next = Arc::new(Active::new(meta, block));
+            self.full.push(std::mem::replace(&mut self.active, next));
+        }
+        let position = index % meta.segment_entries;
         self.active.record_offset(position, offset);
         self.partial.push(leaf);
         if self.partial.len() as u64 == TILE_WIDTH {
@@ -154,7 +173,7 @@ impl Filling {
                 leaves: leaves.into_boxed_slice(),
             };
             let cell = &self.active.tiles[(position / TILE_WIDTH) as usize];
-            // Readers may hold this segment already, but a view never reads cells beyond its size.
+            // Readers may hold this block already, but a view never reads cells beyond its size.
             assert!(cell.set(tile).is_ok(), "a tile is filled once");
         }
     }
@@ -168,6 +187,7 @@ pub struct Log {
     /// Root of `frontier`, cached because every batch needs it twice.
     pub(crate) head: Hash,
     pub(crate) sealed: Arc<Vec<Arc<Sealed>>>,
+    pub(crate) closed: Arc<Vec<Closed>>,
     pub(crate) filling: Filling,
     pub(crate) entry_bytes_max: usize,
     pub(crate) checkpointer: Option<Checkpointer>,
@@ -232,8 +252,7 @@ impl Log {
 
     /// Appends a batch and returns the index of its first entry; the others follow. When this
     /// returns, all of them are durable. On an error none may be acknowledged: after
-    /// [`AppendError::Io`] a prefix of them may be in the log when it is opened again (all or none,
-    /// unless the batch crosses a segment).
+    /// [`AppendError::Io`] all or none of them are in the log when it is opened again.
     pub fn append<R: Record>(&mut self, records: &[R]) -> Result<u64, AppendError> {
         self.admit(records)?;
         let first = self.frontier.size();
@@ -246,20 +265,8 @@ impl Log {
         }
         let shared = Arc::clone(&self.shared);
         let mut guard = PoisonGuard(&shared, true);
-        let mut rest = records;
-        while !rest.is_empty() {
-            let filled =
-                self.frontier.size() - self.shared.meta.first_of(self.filling.active.number);
-            if filled == self.shared.meta.segment_entries {
-                self.roll().inspect_err(|e| record_failure(&shared, e))?;
-                continue;
-            }
-            let room = self.shared.meta.segment_entries - filled;
-            let (part, later) = rest.split_at(rest.len().min(room as usize));
-            self.write_batch(part)
-                .inspect_err(|e| record_failure(&shared, e))?;
-            rest = later;
-        }
+        self.store(records)
+            .inspect_err(|e| record_failure(&shared, e))?;
         guard.1 = false;
         #[cfg(mutant = "ack")]
         if ron_kernel::mutant("ack") {
@@ -300,7 +307,17 @@ impl Log {
         Ok(())
     }
 
-    /// Writes one batch of one segment: encode, write, sync.
+    /// Makes a batch durable, in a new segment when the last one has its entries already.
+    fn store<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
+        let held = self.frontier.size() - self.filling.segment.first;
+        if held >= self.shared.meta.segment_entries {
+            self.roll()?;
+        }
+        self.write_batch(records)?;
+        self.seal()
+    }
+
+    /// Writes one batch: encode, write, sync.
     fn write_batch<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
         let meta = &self.shared.meta;
         let first = self.frontier.size();
@@ -314,8 +331,7 @@ impl Log {
             let (leaf, private) = (record.leaf(), record.private());
             let preimage = push_entry(&mut self.buffer, &meta.salt, index, leaf, private);
             let leaf = sha256(&self.buffer[preimage]);
-            self.filling
-                .take(index % meta.segment_entries, offset, leaf);
+            self.filling.take(meta, index, offset, leaf);
             self.frontier.push(leaf);
         }
         let header = BatchHeader {
@@ -328,7 +344,7 @@ impl Log {
         self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
         // The tree already has the new leaves; on a failure here the guard of `append` closes the
         // log.
-        let file = &self.filling.active.file;
+        let file = &self.filling.segment.file;
         file.write_at(self.filling.end, &self.buffer)
             .map_err(failed("writing a batch"))?;
         let flush = || file.sync_data();
@@ -348,24 +364,38 @@ impl Log {
         Ok(())
     }
 
-    /// Seals the full segment and starts the next one.
+    /// Starts the next segment.
     fn roll(&mut self) -> Result<(), AppendError> {
+        let closed = Closed {
+            first: self.filling.segment.first,
+            len: self.filling.end,
+        };
+        let header = SegmentHeader {
+            segment_entries: self.shared.meta.segment_entries,
+            number: self.filling.segment.number + 1,
+            first: self.frontier.size(),
+            root: self.head,
+            checkpoint_size: self.shared.published_size(),
+            previous_len: closed.len,
+        };
         let shared = &self.shared;
-        // The index first: a crash between the two leaves a full last segment, which `open`
-        // continues from.
-        let sealed = seal(&*shared.disk, &shared.dir, &shared.meta, &self.filling)
-            .map_err(failed("writing a segment's index"))?;
-        Arc::make_mut(&mut self.sealed).push(Arc::new(sealed));
-        let number = self.filling.active.number + 1;
-        self.filling = start_segment(
-            &*self.shared.disk,
-            &self.shared.dir,
-            &self.shared.meta,
-            number,
-            self.head,
-            self.shared.published_size(),
-        )
-        .map_err(failed("starting a segment"))?;
+        let segment = start_segment(&*shared.disk, &shared.dir, &shared.meta, &header)
+            .map_err(failed("starting a segment"))?;
+        Arc::make_mut(&mut self.closed).push(closed);
+        self.filling.segment = Arc::new(segment);
+        self.filling.end = SEGMENT_HEADER as u64;
+        Ok(())
+    }
+
+    /// Writes the index files of the blocks that the last batch has left behind. Its entries are durable already:
+    /// after a crash in between, opening makes the files from them.
+    fn seal(&mut self) -> Result<(), AppendError> {
+        let shared = &self.shared;
+        for block in std::mem::take(&mut self.filling.full) {
+            let sealed = seal(&*shared.disk, &shared.dir, &shared.meta, &block)
+                .map_err(failed("writing an index"))?;
+            Arc::make_mut(&mut self.sealed).push(Arc::new(sealed));
+        }
         Ok(())
     }
 
@@ -377,6 +407,8 @@ impl Log {
             sealed: Arc::clone(&self.sealed),
             active: Arc::clone(&self.filling.active),
             partial: self.filling.partial.clone(),
+            closed: Arc::clone(&self.closed),
+            segment: Arc::clone(&self.filling.segment),
             end: self.filling.end,
         });
     }
@@ -400,23 +432,17 @@ impl Log {
     }
 }
 
-/// Writes the index file of a full segment.
-pub(crate) fn seal(
-    disk: &dyn Disk,
-    dir: &Path,
-    meta: &Meta,
-    filling: &Filling,
-) -> io::Result<Sealed> {
-    let (bytes, sealed) = index_of(meta, filling);
-    write_atomic(disk, dir, &index_name(filling.active.number), &bytes)?;
+/// Writes the index file of a full block.
+pub(crate) fn seal(disk: &dyn Disk, dir: &Path, meta: &Meta, block: &Active) -> io::Result<Sealed> {
+    let (bytes, sealed) = index_of(meta, block);
+    write_atomic(disk, dir, &index_name(block.number), &bytes)?;
     Ok(sealed)
 }
 
-/// The index file of a full segment, and the part of it that stays in memory.
-pub(crate) fn index_of(meta: &Meta, filling: &Filling) -> (Vec<u8>, Sealed) {
-    let active = &filling.active;
-    let tile_roots = active.tile_roots();
-    let leaves: Vec<Hash> = active
+/// The index file of a full block, and the part of it that stays in memory.
+pub(crate) fn index_of(meta: &Meta, block: &Active) -> (Vec<u8>, Sealed) {
+    let tile_roots = block.tile_roots();
+    let leaves: Vec<Hash> = block
         .tiles
         .iter()
         .filter_map(|t| t.get())
@@ -425,29 +451,16 @@ pub(crate) fn index_of(meta: &Meta, filling: &Filling) -> (Vec<u8>, Sealed) {
     assert_eq!(
         leaves.len() as u64,
         meta.segment_entries,
-        "only a full segment is sealed"
+        "only a full block is sealed"
     );
-    let offsets: Vec<u64> = active
+    let offsets: Vec<u64> = block
         .offsets
         .iter()
         .map(|o| o.load(Ordering::Relaxed))
         .collect();
     let root = complete_root(&tile_roots);
-    let bytes = encode_index(
-        &meta.salt,
-        active.number,
-        filling.end,
-        &root,
-        &tile_roots,
-        &offsets,
-        &leaves,
-    );
-    let sealed = Sealed {
-        segment_len: filling.end,
-        tile_roots,
-        root,
-    };
-    (bytes, sealed)
+    let bytes = encode_index(&meta.salt, block.number, &root, &tile_roots, &offsets, &leaves);
+    (bytes, Sealed { tile_roots, root })
 }
 
 /// Makes a segment file with a header and no entries, durable with its name.
@@ -455,24 +468,15 @@ pub(crate) fn start_segment(
     disk: &dyn Disk,
     dir: &Path,
     meta: &Meta,
-    number: u64,
-    root: Hash,
-    checkpoint_size: u64,
-) -> io::Result<Filling> {
-    let header = SegmentHeader {
-        segment_entries: meta.segment_entries,
-        number,
-        first: meta.first_of(number),
-        root,
-        checkpoint_size,
-    };
-    let file = disk.create(&dir.join(super::layout::segment_name(number)))?;
+    header: &SegmentHeader,
+) -> io::Result<Segment> {
+    let file = disk.create(&dir.join(segment_name(header.number)))?;
     file.write_at(0, &header.encode(&meta.salt, &meta.origin))?;
     file.sync_data()?;
     disk.sync_dir(dir)?;
-    Ok(Filling {
-        active: Arc::new(Active::new(meta, number, file)),
-        partial: Vec::with_capacity(TILE_WIDTH as usize),
-        end: SEGMENT_HEADER as u64,
+    Ok(Segment {
+        number: header.number,
+        first: header.first,
+        file,
     })
 }

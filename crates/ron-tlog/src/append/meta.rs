@@ -2,7 +2,7 @@
 //! it.
 //!
 //! ```text
-//! ron-tlog 2
+//! ron-tlog 3
 //! origin <origin>
 //! segment_entries <power of two, 256..=65536>
 //! salt <32 hex>
@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use super::errors::OpenError;
-use super::layout::{FORMAT, Salt};
+use super::layout::{FORMAT, OLDEST, Salt};
 use crate::checkpoint::decimal;
 use crate::tile::TILE_WIDTH;
 use ron_files::{Disk, read_small, write_atomic};
@@ -23,23 +23,26 @@ const META_BYTES_MAX: u64 = 4096;
 /// The contents of `log.meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meta {
+    /// The newest format that a file of the directory may have.
+    pub format: u32,
     pub origin: String,
+    /// Entries of a block. A segment ends with the batch that gives it at least as many.
     pub segment_entries: u64,
     pub salt: Salt,
 }
 
 impl Meta {
-    /// Tree level of a full segment's root.
-    pub fn segment_level(&self) -> u32 {
+    /// Tree level of a full block's root.
+    pub fn block_level(&self) -> u32 {
         self.segment_entries.trailing_zeros()
     }
 
-    pub fn segment_of(&self, index: u64) -> u64 {
+    pub fn block_of(&self, index: u64) -> u64 {
         index / self.segment_entries
     }
 
-    pub fn first_of(&self, segment: u64) -> u64 {
-        segment * self.segment_entries
+    pub fn first_of(&self, block: u64) -> u64 {
+        block * self.segment_entries
     }
 
     pub fn valid_segment_entries(entries: u64) -> bool {
@@ -49,8 +52,8 @@ impl Meta {
     fn lines(&self) -> String {
         let salt = hex::encode(self.salt.bytes());
         format!(
-            "ron-tlog {FORMAT}\norigin {}\nsegment_entries {}\nsalt {salt}\n",
-            self.origin, self.segment_entries
+            "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n",
+            self.format, self.origin, self.segment_entries
         )
     }
 
@@ -69,7 +72,7 @@ impl Meta {
             .next()
             .and_then(|l| l.strip_prefix("ron-tlog "))
             .and_then(decimal);
-        match version {
+        let format = match version {
             Some(v) if v > u64::from(FORMAT) => {
                 return Err(OpenError::NewerFormat {
                     file: META_NAME.into(),
@@ -77,14 +80,14 @@ impl Meta {
                     known: FORMAT,
                 });
             }
-            Some(v) if v == u64::from(FORMAT) => {}
+            Some(v) if v >= u64::from(OLDEST) => v as u32,
             Some(v) => {
                 return Err(damaged(&format!(
                     "has format {v}, which this program no longer reads"
                 )));
             }
             None => return Err(damaged("does not start with its format")),
-        }
+        };
         let mut field = |name: &str| {
             lines
                 .next()
@@ -102,6 +105,7 @@ impl Meta {
             return Err(damaged("has a bad or missing line"));
         };
         let meta = Self {
+            format,
             origin,
             segment_entries,
             salt: Salt::new(salt),
@@ -142,6 +146,7 @@ mod tests {
     #[test]
     fn meta_round_trips_and_detects_changes() {
         let meta = Meta {
+            format: FORMAT,
             origin: "log.example/a b".into(),
             segment_entries: 256,
             salt: Salt::new([7; 16]),
@@ -154,11 +159,13 @@ mod tests {
             let changed = String::from_utf8(changed).expect("ASCII");
             assert!(Meta::parse(&changed).is_err(), "byte {at}");
         }
-        let newer = text.replace("ron-tlog 2", "ron-tlog 3");
+        let newer = text.replace("ron-tlog 3", "ron-tlog 4");
         assert!(matches!(
             Meta::parse(&newer),
-            Err(OpenError::NewerFormat { found: 3, .. })
+            Err(OpenError::NewerFormat { found: 4, .. })
         ));
+        let older = Meta { format: 2, ..meta };
+        assert_eq!(Meta::parse(&older.to_text()).expect("parses"), older);
         assert!(Meta::parse(&text[..text.len() - 4]).is_err());
     }
 }

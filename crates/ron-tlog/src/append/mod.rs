@@ -4,14 +4,14 @@
 //! ```text
 //! <dir>/log.meta            origin, salt, entries per segment               written once
 //! <dir>/checkpoint          the last signed checkpoint, a C2SP note         replaced as a whole
-//! <dir>/00000000.seg        entries 0..65536 in batches                     the data; appended, then never changed
-//! <dir>/00000000.idx        leaf hashes and offsets of that segment         derived; written once when it is full
+//! <dir>/00000000.seg        batches, until they are 65,536 entries or more  the data; appended, then never changed
+//! <dir>/00000000.idx        leaf hashes and offsets of entries 0..65536     derived; written once when all are there
 //! <dir>/lock                held by the writer
 //! ```
 //!
-//! **Invariant:** the writer issues one write and one fdatasync per batch (two of each where a batch crosses a segment).
+//! **Invariant:** the writer issues one write and one fdatasync per batch, and a batch lies in one segment: all of it or nothing.
 //! **Invariant:** after the first failed write or sync nothing more is written; reads continue.
-//! **Invariant:** memory grows by 32 bytes per 256 entries and not per entry, except for the segment being filled.
+//! **Invariant:** memory grows by 32 bytes per 256 entries and not per entry, except for the block of an index file that is not full yet.
 
 mod checkpointer;
 mod errors;
@@ -23,6 +23,7 @@ mod pick;
 mod reader;
 mod rewrite;
 mod scan;
+mod segments;
 mod state;
 mod verify;
 mod window;

@@ -1,8 +1,8 @@
 //! Opening a log: find its files, verify everything after the last checkpoint, cut a torn tail,
 //! refuse any other damage.
 //!
-//! Full segments that the checkpoint covers are taken from their index files, whose tile roots must
-//! lead to the signed root; only the segment of the checkpoint and those after it are read entry by
+//! Full blocks that the checkpoint covers are taken from their index files, whose tile roots must
+//! lead to the signed root; only the block of the checkpoint and those after it are read entry by
 //! entry. When the roots do not match, all entries are read: to name the first bad entry, or to
 //! find that only an index file was bad and rebuild it.
 
@@ -16,21 +16,24 @@ use ron_kernel::Snapshot;
 use super::checkpointer::{CHECKPOINT_NAME, Checkpointer};
 use super::errors::OpenError;
 use super::layout::{
-    FORMAT, SEGMENT_HEADER, Salt, SegmentHeader, index_name, segment_name, segment_number,
+    FORMAT, IndexParts, SEGMENT_HEADER, Salt, SegmentHeader, decode_index_leaves, index_name,
+    segment_name,
 };
 use super::log::{Cut, Filling, Log, LogOptions, Recovery, index_of, seal, start_segment};
 use super::meta::{META_NAME, Meta};
-use super::scan::{Bad, Scanner, Step};
-use super::state::{Active, Published, Sealed, Shared, TreeState, View};
+use super::scan::{Bad, Batch, Scanner, Step};
+use super::segments;
+use super::state::{Active, Closed, Published, Sealed, Segment, Shared, TreeState, View};
 use super::verify::Check;
 use super::window::Window;
 use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::note::NOTE_BYTES_MAX;
-use crate::tile::TILE_WIDTH;
-use crate::tree::{Frontier, Hash, root_at};
+use crate::tile::{TILE_HEIGHT, TILE_WIDTH};
+use crate::tree::{Frontier, Hash, complete_root, root_at};
 use ron_files::{Disk, DiskFile, DiskLock, read_small};
 
 /// Bytes at the end of the last segment that need care before anything is written after them.
+#[derive(Default)]
 struct Tail {
     cut: Option<Cut>,
     /// The last whole batch, when no checkpoint covers it: offset and length.
@@ -43,8 +46,15 @@ struct Opening<'a> {
     meta: Meta,
     published: Option<Published>,
     heads: Vec<(u64, Hash)>,
+    /// Numbers of the segment files.
+    segments: Vec<u64>,
+    /// The last segment file, when a crash during its creation left it without a whole header and without
+    /// entries. It is not among `segments`, and is removed when the log has been accepted.
+    unfinished: Option<u64>,
     trust_indexes: bool,
-    /// Segments whose index file must be written again, once the entries are known to be right.
+    /// The entries are known to be right, so that index files may be written from them.
+    rebuild: bool,
+    /// Blocks whose index file must be written again, once the entries are known to be right.
     stale: Vec<u64>,
     recovery: Recovery,
 }
@@ -53,6 +63,7 @@ struct Opening<'a> {
 struct Built {
     frontier: Frontier,
     sealed: Vec<Arc<Sealed>>,
+    closed: Vec<Closed>,
     filling: Filling,
     tail: Tail,
 }
@@ -71,13 +82,15 @@ impl Log {
         let lock: Arc<dyn DiskLock> =
             Arc::from(lock.ok_or_else(|| OpenError::InUse(dir.to_owned()))?);
         let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
-        let mut segments: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-        segments.sort_unstable();
+        let segments = segments::numbers(&names);
         // A directory with a checkpoint and no segment is damaged, not new.
         let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
         let meta = load_meta(&*disk, dir, &options, created)?;
         let published = load_checkpoint(&*disk, dir, &meta, &options)?;
         let mut opening = Opening {
+            segments,
+            unfinished: None,
+            rebuild: false,
             disk: &disk,
             dir,
             heads: known_heads(&meta, published.as_ref(), &options)?,
@@ -90,16 +103,17 @@ impl Log {
                 ..Recovery::default()
             },
         };
-        opening.remove_unfinished(&mut segments)?;
-        opening.check_names(&segments)?;
-        let (shared, built) = opening.build_and_check(&segments)?;
+        opening.set_unfinished_aside()?;
+        let (shared, built) = opening.build_and_check()?;
         // Only after the checks: no bytes of entries are changed while the log may still be refused.
         opening.repair_tail(&built)?;
+        opening.raise_format()?;
         let shared = Arc::new(shared);
         Ok(Self {
             head: built.frontier.root(),
             frontier: built.frontier,
             sealed: Arc::new(built.sealed),
+            closed: Arc::new(built.closed),
             filling: built.filling,
             entry_bytes_max: options.entry_bytes_max,
             checkpointer: Some(Checkpointer {
@@ -135,6 +149,7 @@ fn load_meta(
         }),
         None if created => {
             let meta = Meta {
+                format: FORMAT,
                 origin: options.origin.clone(),
                 segment_entries: options.segment_entries,
                 salt: Salt::new(options.random.bytes()),
@@ -205,100 +220,72 @@ impl Opening<'_> {
         Ok((file, len))
     }
 
-    /// Removes the last segment file when a crash during its creation left it without a whole
-    /// header and without entries.
-    fn remove_unfinished(&self, segments: &mut Vec<u64>) -> Result<(), OpenError> {
-        let Some(last) = segments.last().copied() else {
+    /// Finds a last segment file that a crash left without a whole header.
+    fn set_unfinished_aside(&mut self) -> Result<(), OpenError> {
+        let Some(last) = self.segments.last().copied() else {
             return Ok(());
         };
         let (file, len) = self.open_segment(last)?;
-        // A longer file has had entries, and a covered segment must exist: both are left to the
-        // checks.
-        if len > SEGMENT_HEADER as u64 || self.covered() > self.meta.first_of(last) {
+        // A longer file has had entries, which is left to the checks.
+        if len > SEGMENT_HEADER as u64 {
             return Ok(());
         }
         let mut head = vec![0; len as usize];
         let path = self.dir.join(segment_name(last));
         file.read_at(0, &mut head)
             .map_err(OpenError::io("reading", &path))?;
-        if SegmentHeader::decode(&head, &self.meta.salt, &self.meta.origin).is_ok() {
-            return Ok(());
+        if SegmentHeader::decode(&head, &self.meta.salt, &self.meta.origin).is_err() {
+            self.unfinished = self.segments.pop();
         }
+        Ok(())
+    }
+
+    fn remove_unfinished(&mut self) -> Result<(), OpenError> {
+        let Some(number) = self.unfinished.take() else {
+            return Ok(());
+        };
+        let path = self.dir.join(segment_name(number));
         self.disk
             .remove(&path)
             .map_err(OpenError::io("removing the unfinished", &path))?;
         self.disk
             .sync_dir(self.dir)
-            .map_err(OpenError::io("syncing", self.dir))?;
-        segments.pop();
-        Ok(())
+            .map_err(OpenError::io("syncing", self.dir))
     }
 
-    fn check_names(&self, segments: &[u64]) -> Result<(), OpenError> {
-        for (at, number) in segments.iter().enumerate() {
-            if at as u64 != *number {
-                let missing = self.meta.first_of(at as u64);
-                return Err(damaged(
-                    missing,
-                    format!("the segment file {} is missing", segment_name(at as u64)),
-                ));
-            }
-        }
-        let end = self.meta.first_of(segments.len() as u64);
-        if self.covered() > end {
-            let why = format!(
-                "the segment file {} is missing, a checkpoint covers it",
-                segment_name(segments.len() as u64)
-            );
-            return Err(damaged(end, why));
+    /// From now on files of this program's format may follow, which an earlier program must refuse.
+    fn raise_format(&mut self) -> Result<(), OpenError> {
+        if self.meta.format < FORMAT {
+            self.meta.format = FORMAT;
+            self.meta.store(&**self.disk, self.dir)?;
         }
         Ok(())
     }
 
     /// Builds the state and checks it. On damage it determines the cause: an entry (then the log is
     /// refused) or only an index file (then everything is built again from the entries).
-    fn build_and_check(&mut self, segments: &[u64]) -> Result<(Shared, Built), OpenError> {
-        let built = self.build(segments).and_then(|built| {
-            let shared = self.share(&built);
-            self.check_heads(&shared)?;
-            Ok((shared, built))
-        });
-        match built {
-            Ok((shared, built)) => {
-                self.rebuild_indexes(&built)?;
-                Ok((shared, built))
-            }
-            Err(OpenError::Damaged { index, why }) => {
+    fn build_and_check(&mut self) -> Result<(Shared, Built), OpenError> {
+        match self.build_once() {
+            Ok(done) if self.stale.is_empty() => return Ok(done),
+            Ok(_) => {}
+            Err(OpenError::Damaged { .. }) => {
                 self.locate_damage()?;
-                if !self.trust_indexes {
-                    return Err(damaged(index, why));
-                }
-                // Only the index files can be wrong: once more without them, which ends the
-                // recursion.
                 self.trust_indexes = false;
-                self.stale.clear();
-                self.recovery.scanned = 0;
-                self.build_and_check(segments)
             }
-            Err(other) => Err(other),
+            Err(other) => return Err(other),
         }
+        // The entries are right. Once more, and index files that are not are written again.
+        self.rebuild = true;
+        self.stale.clear();
+        self.recovery.scanned = 0;
+        self.build_once()
     }
 
-    /// Writes the index files again that were missing or did not match the entries.
-    fn rebuild_indexes(&mut self, built: &Built) -> Result<(), OpenError> {
-        for number in std::mem::take(&mut self.stale) {
-            let mut frontier = Frontier::new();
-            for sealed in &built.sealed[..number as usize] {
-                frontier.push_subtree(self.meta.segment_level(), sealed.root);
-            }
-            let (filling, _) = self.scan(number, &mut frontier, false)?;
-            seal(&**self.disk, self.dir, &self.meta, &filling).map_err(OpenError::io(
-                "rebuilding",
-                self.dir.join(index_name(number)),
-            ))?;
-            self.recovery.rebuilt_indexes.push(number);
-        }
-        Ok(())
+    fn build_once(&mut self) -> Result<(Shared, Built), OpenError> {
+        let built = self.build()?;
+        let shared = self.share(&built);
+        self.check_heads(&shared)?;
+        Ok((shared, built))
     }
 
     fn share(&self, built: &Built) -> Shared {
@@ -312,6 +299,8 @@ impl Opening<'_> {
                 sealed: Arc::new(built.sealed.clone()),
                 active: Arc::clone(&built.filling.active),
                 partial: built.filling.partial.clone(),
+                closed: Arc::new(built.closed.clone()),
+                segment: Arc::clone(&built.filling.segment),
                 end: built.filling.end,
             }),
             published: Snapshot::new(self.published.clone()),
@@ -351,7 +340,8 @@ impl Opening<'_> {
             heads: self.heads.clone(),
             frontier: Frontier::new(),
             suspect: None,
-            notes: Vec::new(),
+            known: Vec::new(),
+            unindexed: Vec::new(),
             newest_checkpoint: u64::MAX,
             keys: &[],
             on_entry: &mut |_, _, _| Ok(()),
@@ -363,165 +353,216 @@ impl Opening<'_> {
             .map_err(|e| damaged(e.index.unwrap_or(0), e.why))
     }
 
-    fn build(&mut self, segments: &[u64]) -> Result<Built, OpenError> {
-        let mut frontier = Frontier::new();
-        let mut sealed = Vec::new();
-        let Some(last) = segments.last().copied() else {
-            let filling = start_segment(&**self.disk, self.dir, &self.meta, 0, frontier.root(), 0)
-                .map_err(OpenError::io("starting the first segment in", self.dir))?;
-            return Ok(Built {
-                frontier,
-                sealed,
-                filling,
-                tail: Tail {
-                    cut: None,
-                    last_batch: None,
-                },
-            });
+    fn build(&mut self) -> Result<Built, OpenError> {
+        let headers = segments::headers(&**self.disk, self.dir, &self.meta, &self.segments)?;
+        let Some(((last, _), closed)) = headers.split_last() else {
+            return self.begin();
         };
-        // Segments before that of the checkpoint lie under its signed root, which `check_heads`
+        let closed = closed.iter().map(|(header, len)| Closed {
+            first: header.first,
+            len: *len,
+        });
+        // Blocks before that of the checkpoint lie under its signed root, which `check_heads`
         // compares: their index files are enough.
-        let from = last.min(self.meta.segment_of(self.published_size()));
-        for number in 0..last {
-            let full = if number < from {
-                self.indexed(number)?
-            } else {
-                None
+        let mut sealed = Vec::new();
+        while (sealed.len() as u64) < self.meta.block_of(self.published_size()) {
+            let Some(block) = self.indexed(sealed.len() as u64)? else {
+                break;
             };
-            let full = match full {
-                Some(full) => full,
-                // On a clone, because the whole segment is pushed as one subtree below.
-                None => self.rescan_full(number, &mut frontier.clone())?,
-            };
-            frontier.push_subtree(self.meta.segment_level(), full.root);
-            sealed.push(Arc::new(full));
+            sealed.push(Arc::new(block));
         }
-        let (filling, tail) = self.scan(last, &mut frontier, true)?;
-        Ok(Built {
-            frontier,
+        let block = sealed.len() as u64;
+        let known = self.meta.first_of(block);
+        let from = segments::holding(&headers, known);
+        let mut scan = Scan {
+            frontier: self.frontier_at(headers[from].0.first, &sealed)?,
+            filling: Filling::at(&self.meta, self.segment(&headers[from].0)?, block),
+            known,
             sealed,
-            filling,
-            tail,
+            tail: Tail::default(),
+        };
+        for at in from..headers.len() {
+            let (header, _) = &headers[at];
+            scan.filling.segment = self.segment(header)?;
+            scan.filling.end = SEGMENT_HEADER as u64;
+            // A segment is made when all batches before it are durable.
+            scan.tail = Tail::default();
+            let limit = headers.get(at + 1).map(|(next, _)| next.first);
+            self.scan(header, limit, &mut scan)?;
+        }
+        let size = scan.frontier.size();
+        if size < known {
+            let why = format!(
+                "the log ends here, but a checkpoint covers {} entries: it was cut or rolled back",
+                self.covered()
+            );
+            return Err(damaged(size, why));
+        }
+        debug_assert_eq!(scan.filling.segment.number, last.number);
+        Ok(Built {
+            closed: closed.collect(),
+            frontier: scan.frontier,
+            sealed: scan.sealed,
+            filling: scan.filling,
+            tail: scan.tail,
         })
     }
 
-    /// A full segment as recorded in its index file, if the segment file has the recorded length.
+    /// The state of a log without entries and files.
+    fn begin(&mut self) -> Result<Built, OpenError> {
+        let covered = self.covered();
+        if covered > 0 {
+            let name = segment_name(0);
+            let why = format!("the segment file {name} is missing, a checkpoint covers it");
+            return Err(damaged(0, why));
+        }
+        self.remove_unfinished()?;
+        let frontier = Frontier::new();
+        let header = SegmentHeader {
+            segment_entries: self.meta.segment_entries,
+            number: 0,
+            first: 0,
+            root: frontier.root(),
+            checkpoint_size: 0,
+            previous_len: 0,
+        };
+        let segment = start_segment(&**self.disk, self.dir, &self.meta, &header)
+            .map_err(OpenError::io("starting the first segment in", self.dir))?;
+        Ok(Built {
+            frontier,
+            sealed: Vec::new(),
+            closed: Vec::new(),
+            filling: Filling::at(&self.meta, Arc::new(segment), 0),
+            tail: Tail::default(),
+        })
+    }
+
+    fn segment(&self, header: &SegmentHeader) -> Result<Arc<Segment>, OpenError> {
+        let (file, _) = self.open_segment(header.number)?;
+        Ok(Arc::new(Segment {
+            number: header.number,
+            first: header.first,
+            file,
+        }))
+    }
+
+    /// A full block as recorded in its index file.
     fn indexed(&self, number: u64) -> Result<Option<Sealed>, OpenError> {
         if !self.trust_indexes {
             return Ok(None);
         }
         let path = self.dir.join(index_name(number));
         let sealed = Sealed::load(&**self.disk, self.dir, &self.meta, number);
-        let sealed = sealed.map_err(OpenError::io("reading", path))?;
-        let (_, len) = self.open_segment(number)?;
-        Ok(sealed.filter(|s| s.segment_len == len))
+        sealed.map_err(OpenError::io("reading", path))
     }
 
-    /// A full segment read entry by entry; marks its index file as stale when it does not match.
-    fn rescan_full(&mut self, number: u64, frontier: &mut Frontier) -> Result<Sealed, OpenError> {
-        let (filling, _) = self.scan(number, frontier, false)?;
-        let (bytes, sealed) = index_of(&self.meta, &filling);
-        let path = self.dir.join(index_name(number));
-        // An unreadable index file counts as missing and is written again.
-        let kept = read_small(&**self.disk, &path, bytes.len() as u64).unwrap_or_default();
-        if kept.as_deref() != Some(&bytes) {
-            self.stale.push(number);
+    /// The tree of the first `size` entries, which lie within the given blocks.
+    fn frontier_at(&self, size: u64, sealed: &[Arc<Sealed>]) -> Result<Frontier, OpenError> {
+        let mut frontier = Frontier::new();
+        let block = self.meta.block_of(size);
+        for sealed in &sealed[..block as usize] {
+            frontier.push_subtree(self.meta.block_level(), sealed.root);
         }
-        Ok(sealed)
+        let rest = size - frontier.size();
+        if rest == 0 {
+            return Ok(frontier);
+        }
+        let tile = (rest / TILE_WIDTH) as usize;
+        let roots = &sealed[block as usize].tile_roots;
+        for root in &roots[..tile] {
+            frontier.push_subtree(TILE_HEIGHT, *root);
+        }
+        let path = self.dir.join(index_name(block));
+        let most = IndexParts::of(self.meta.segment_entries).end;
+        let bytes = read_small(&**self.disk, &path, most).map_err(OpenError::io("reading", &path))?;
+        let leaves = bytes.and_then(|bytes| decode_index_leaves(&bytes, &self.meta.salt));
+        let leaves = leaves.unwrap_or_default();
+        let from = tile * TILE_WIDTH as usize;
+        let tile = leaves.get(from..from + TILE_WIDTH as usize);
+        let tile = tile.filter(|tile| complete_root(tile) == roots[from / TILE_WIDTH as usize]);
+        let tile = tile.ok_or_else(|| damaged(size, format!("{} is damaged", index_name(block))))?;
+        for leaf in &tile[..(rest % TILE_WIDTH) as usize] {
+            frontier.push(*leaf);
+        }
+        Ok(frontier)
     }
 
-    /// Reads a segment entry by entry.
+    /// Reads a segment entry by entry, up to the first entry of the next one. `limit` is `None` for the last segment.
     fn scan(
         &mut self,
-        number: u64,
-        frontier: &mut Frontier,
-        is_last: bool,
-    ) -> Result<(Filling, Tail), OpenError> {
-        let (file, len) = self.open_segment(number)?;
-        let path = self.dir.join(segment_name(number));
-        let io = |e| OpenError::io("reading", &path)(e);
-        let mut window = Window::new(&*file, len);
-        self.check_header(
-            number,
-            window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]),
-            frontier,
-        )?;
-        let mut filling = Filling {
-            active: Arc::new(Active::new(&self.meta, number, Arc::clone(&file))),
-            partial: Vec::with_capacity(TILE_WIDTH as usize),
-            end: SEGMENT_HEADER as u64,
-        };
+        header: &SegmentHeader,
+        limit: Option<u64>,
+        scan: &mut Scan,
+    ) -> Result<(), OpenError> {
+        if header.root != scan.frontier.root() {
+            return Err(damaged(
+                header.first.saturating_sub(1),
+                "the segment was written after other entries",
+            ));
+        }
         let (covered, published) = (self.covered(), self.published_size());
-        let mut scanner = Scanner::new(&self.meta, window, number);
-        let mut tail = Tail {
-            cut: None,
-            last_batch: None,
-        };
+        check_published(header.checkpoint_size, published, header.first)?;
+        let file = Arc::clone(&scan.filling.segment.file);
+        let path = self.dir.join(segment_name(header.number));
+        let io = |e| OpenError::io("reading", &path)(e);
+        let len = file.len().map_err(io)?;
+        let mut scanner = Scanner::new(&self.meta, Window::new(&*file, len), header.first, limit);
         let mut scanned = 0;
+        let mut full = Vec::new();
         loop {
-            match scanner.step(&frontier.root()).map_err(io)? {
+            match scanner.step(&scan.frontier.root()).map_err(io)? {
                 Step::Batch(batch) => {
-                    check_published(batch.header.checkpoint_size, published, frontier.size())?;
-                    for entry in batch.entries() {
-                        let leaf = sha256(entry.preimage);
-                        filling.take(entry.index % self.meta.segment_entries, entry.offset, leaf);
-                        frontier.push(leaf);
-                        scanned += 1;
-                    }
-                    filling.end = batch.offset + batch.len;
+                    let size = scan.frontier.size();
+                    check_published(batch.header.checkpoint_size, published, size)?;
+                    scanned += u64::from(batch.header.count);
+                    scan.take(&self.meta, &batch);
+                    full.append(&mut scan.filling.full);
                     // A batch below a signed head was durable when the head was signed.
-                    tail.last_batch =
-                        (frontier.size() > covered).then_some((batch.offset, batch.len));
+                    let size = scan.frontier.size();
+                    scan.tail.last_batch = (size > covered).then_some((batch.offset, batch.len));
                 }
                 Step::End => break,
                 // Torn, last, and covered by no signed head: a crash before the acknowledgement.
                 // Anything else was acknowledged or signed once and must not be cut.
-                Step::Bad(bad) if bad.torn && is_last && bad.index >= covered => {
-                    tail.cut = Some(cut(bad, frontier.size(), len));
+                Step::Bad(bad) if bad.torn && limit.is_none() && bad.index >= covered => {
+                    scan.tail.cut = Some(cut(bad, scan.frontier.size(), len));
                     break;
                 }
                 Step::Bad(bad) => return Err(damaged(bad.index, bad.why)),
             }
         }
         self.recovery.scanned += scanned;
-        if !is_last && frontier.size() != self.meta.first_of(number + 1) {
+        if limit.is_some_and(|limit| scan.frontier.size() != limit) {
             return Err(damaged(
-                frontier.size(),
-                format!("{} ends before it is full", segment_name(number)),
+                scan.frontier.size(),
+                format!("{} ends before the next segment begins", segment_name(header.number)),
             ));
         }
-        Ok((filling, tail))
+        for block in full {
+            let sealed = self.check_index(&block)?;
+            scan.sealed.push(Arc::new(sealed));
+        }
+        Ok(())
     }
 
-    fn check_header(&self, number: u64, head: &[u8], frontier: &Frontier) -> Result<(), OpenError> {
-        let first = self.meta.first_of(number);
-        let version = head
-            .get(8..12)
-            .map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        if head.starts_with(b"RONTLSEG") && version > FORMAT {
-            return Err(OpenError::NewerFormat {
-                file: segment_name(number),
-                found: version,
-                known: FORMAT,
-            });
+    /// A full block that was read entry by entry. Its index file is written again when it does not match and the
+    /// entries are known to be right, and marked as stale otherwise.
+    fn check_index(&mut self, block: &Active) -> Result<Sealed, OpenError> {
+        let (bytes, sealed) = index_of(&self.meta, block);
+        let path = self.dir.join(index_name(block.number));
+        // An unreadable index file counts as missing and is written again.
+        let kept = read_small(&**self.disk, &path, bytes.len() as u64).unwrap_or_default();
+        if kept.as_deref() == Some(&bytes) {
+            return Ok(sealed);
         }
-        let header = SegmentHeader::decode(head, &self.meta.salt, &self.meta.origin)
-            .map_err(|e| damaged(first, e))?;
-        if (header.number, header.first, header.segment_entries)
-            != (number, first, self.meta.segment_entries)
-        {
-            return Err(damaged(
-                first,
-                format!("{} holds another segment", segment_name(number)),
-            ));
+        if self.rebuild {
+            seal(&**self.disk, self.dir, &self.meta, block)
+                .map_err(OpenError::io("rebuilding", path))?;
+            self.recovery.rebuilt_indexes.push(block.number);
+        } else {
+            self.stale.push(block.number);
         }
-        if header.root != frontier.root() {
-            return Err(damaged(
-                first.saturating_sub(1),
-                "the segment was written after other entries",
-            ));
-        }
-        check_published(header.checkpoint_size, self.published_size(), first)
+        Ok(sealed)
     }
 
     /// Cuts the torn bytes and writes the last unsigned batch (or the header, while there is no
@@ -530,8 +571,9 @@ impl Opening<'_> {
     /// synced for the same reason: the names seen here must be durable before new entries depend on
     /// them.
     fn repair_tail(&mut self, built: &Built) -> Result<(), OpenError> {
-        let file = &built.filling.active.file;
-        let path = self.dir.join(segment_name(built.filling.active.number));
+        self.remove_unfinished()?;
+        let file = &built.filling.segment.file;
+        let path = self.dir.join(segment_name(built.filling.segment.number));
         let io = |what| OpenError::io(what, &path);
         if built.tail.cut.is_some() {
             file.set_len(built.filling.end)
@@ -553,6 +595,29 @@ impl Opening<'_> {
             .map_err(OpenError::io("syncing", self.dir))?;
         self.recovery.cut.clone_from(&built.tail.cut);
         Ok(())
+    }
+}
+
+/// What the scan of the segments has found so far.
+struct Scan {
+    frontier: Frontier,
+    sealed: Vec<Arc<Sealed>>,
+    filling: Filling,
+    /// Entries before this one are described by the index files in `sealed`.
+    known: u64,
+    tail: Tail,
+}
+
+impl Scan {
+    fn take(&mut self, meta: &Meta, batch: &Batch<'_>) {
+        for entry in batch.entries() {
+            let leaf = sha256(entry.preimage);
+            if entry.index >= self.known {
+                self.filling.take(meta, entry.index, entry.offset, leaf);
+            }
+            self.frontier.push(leaf);
+        }
+        self.filling.end = batch.offset + batch.len;
     }
 }
 

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::errors::VerifyError;
 use super::layout::{
-    BATCH_HEADER, BATCH_TAG, ENTRY_HEADER, SEGMENT_HEADER, entry_holds, entry_len, entry_parts,
-    segment_name,
+    BATCH_HEADER, BATCH_TAG, ENTRY_HEADER, SEGMENT_HEADER, SegmentHeader, entry_holds, entry_len,
+    entry_parts, segment_name,
 };
 use super::meta::Meta;
+use super::segments;
 use super::window::Window;
 use ron_files::{Disk, OsDisk};
 
@@ -25,8 +26,16 @@ pub fn pick(
     };
     let meta = Meta::load(&OsDisk, dir).map_err(|e| whole(e.to_string()))?;
     let meta = meta.ok_or_else(|| whole("it holds no log".to_owned()))?;
-    for wanted in wanted.chunk_by(|a, b| meta.segment_of(*a) == meta.segment_of(*b)) {
-        in_segment(dir, &meta, wanted, visit)?;
+    let names = OsDisk.list(dir).map_err(|e| whole(e.to_string()))?;
+    let headers = segments::headers(&OsDisk, dir, &meta, &segments::numbers(&names));
+    let headers = headers.map_err(|e| whole(e.to_string()))?;
+    if headers.is_empty() {
+        return Err(whole("it holds no segment".to_owned()));
+    }
+    let segment = |index: &u64| segments::holding(&headers, *index);
+    for wanted in wanted.chunk_by(|a, b| segment(a) == segment(b)) {
+        let at = segment(&wanted[0]);
+        in_segment(dir, &meta, &headers[at].0, wanted, visit)?;
     }
     Ok(())
 }
@@ -35,18 +44,15 @@ pub fn pick(
 fn in_segment(
     dir: &Path,
     meta: &Meta,
+    header: &SegmentHeader,
     wanted: &[u64],
     visit: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
 ) -> Result<(), VerifyError> {
-    let Some(first) = wanted.first() else {
-        return Ok(());
-    };
-    let number = meta.segment_of(*first);
-    let name = segment_name(number);
-    let io = |e: std::io::Error| VerifyError::at(*first, format!("{name}: {e}"));
+    let name = segment_name(header.number);
+    let io = |e: std::io::Error| VerifyError::at(wanted[0], format!("{name}: {e}"));
     let file = OsDisk.open_read(&dir.join(&name)).map_err(io)?;
     let mut window = Window::new(&*file, file.len().map_err(io)?);
-    let (mut offset, mut index) = (SEGMENT_HEADER as u64, meta.first_of(number));
+    let (mut offset, mut index) = (SEGMENT_HEADER as u64, header.first);
     for wanted in wanted {
         let changed = || VerifyError::at(*wanted, "it was changed while the log was verified");
         loop {

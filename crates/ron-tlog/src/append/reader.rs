@@ -113,7 +113,7 @@ impl LogReader {
         self.records(range, |index, leaf, _| visit(index, leaf))
     }
 
-    /// Hash of the leaf at `index`; read from memory while its segment is being filled.
+    /// Hash of the leaf at `index`; read from memory while its block is being filled.
     pub fn leaf_hash(&self, index: u64) -> Result<Hash, ReadError> {
         let tree = self.0.tree.load();
         View::new(&self.0, &tree).node(0, index)
@@ -290,8 +290,8 @@ impl View<'_> {
     ) -> Result<(), E> {
         let mut next = from;
         while next < to {
-            let number = self.shared.meta.segment_of(next);
-            let until = to.min(self.shared.meta.first_of(number + 1));
+            let number = self.tree.segment_of(next);
+            let until = to.min(self.tree.range_of(number).end);
             let at = self.offset_before(next);
             let at = at.map_err(|source| ReadError::Io {
                 index: next,

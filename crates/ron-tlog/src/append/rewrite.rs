@@ -8,6 +8,7 @@ use super::layout::{
     entry_parts, reseal_entry, segment_name,
 };
 use super::meta::Meta;
+use super::segments;
 use ron_files::{Disk, read_small, write_atomic};
 
 /// Calls `change` with leaf and private part of the record at `index` and stores what it made of the
@@ -29,13 +30,18 @@ pub fn rewrite_private(
         why: why.to_owned(),
     };
     let meta = Meta::load(disk, dir)?.ok_or_else(|| damaged("the directory holds no log"))?;
-    let number = meta.segment_of(index);
-    let name = segment_name(number);
     let absent = || OpenError::Refused("there is no such entry in the log".to_owned());
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    let headers = segments::headers(disk, dir, &meta, &segments::numbers(&names))?;
+    if headers.is_empty() {
+        return Err(absent());
+    }
+    let (header, _) = &headers[segments::holding(&headers, index)];
+    let name = segment_name(header.number);
     let read = read_small(disk, &dir.join(&name), u64::MAX);
     let read = read.map_err(OpenError::io("reading", dir.join(&name)))?;
     let mut bytes = read.ok_or_else(absent)?;
-    let place = find(&bytes, &meta, index).ok_or_else(absent)?;
+    let place = find(&bytes, &meta, header.first, index).ok_or_else(absent)?;
     let entry = &mut bytes[place];
     if !entry_holds(entry, &meta.salt, index) {
         return Err(damaged("its checksum does not hold"));
@@ -47,10 +53,9 @@ pub fn rewrite_private(
     write_atomic(disk, dir, &name, &bytes).map_err(OpenError::io("writing", dir.join(&name)))
 }
 
-/// The place of a record in its segment file.
-fn find(bytes: &[u8], meta: &Meta, index: u64) -> Option<std::ops::Range<usize>> {
+/// The place of a record in its segment file, which begins with entry `next`.
+fn find(bytes: &[u8], meta: &Meta, mut next: u64, index: u64) -> Option<std::ops::Range<usize>> {
     let mut at = SEGMENT_HEADER;
-    let mut next = meta.first_of(meta.segment_of(index));
     while at < bytes.len() {
         if bytes[at] == BATCH_TAG {
             let header = BatchHeader::decode(&bytes[at..], &meta.salt)?;

@@ -9,8 +9,8 @@
 use std::io;
 
 use super::layout::{
-    BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, SEGMENT_HEADER, entry_holds, entry_len,
-    entry_parts,
+    BATCH_BODY_MAX, BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER,
+    entry_holds, entry_len, entry_parts,
 };
 use super::meta::Meta;
 use super::window::Window;
@@ -80,19 +80,20 @@ pub(crate) struct Scanner<'f> {
     window: Window<'f>,
     position: u64,
     next: u64,
-    limit: u64,
+    limit: Option<u64>,
     previous: Option<u64>,
 }
 
 impl<'f> Scanner<'f> {
-    /// Scans the first `end` bytes of segment `number`, from behind its header.
-    pub fn new(meta: &'f Meta, window: Window<'f>, number: u64) -> Self {
+    /// Scans the segment that begins with entry `first`, from behind its header. `limit` is the first
+    /// entry of the next segment, if there is one.
+    pub fn new(meta: &'f Meta, window: Window<'f>, first: u64, limit: Option<u64>) -> Self {
         Self {
             meta,
             window,
             position: SEGMENT_HEADER as u64,
-            next: meta.first_of(number),
-            limit: meta.first_of(number + 1),
+            next: first,
+            limit,
             previous: None,
         }
     }
@@ -100,11 +101,6 @@ impl<'f> Scanner<'f> {
     /// Index of the entry that comes next.
     pub fn next_index(&self) -> u64 {
         self.next
-    }
-
-    /// Index of the first entry of the next segment.
-    pub fn limit(&self) -> u64 {
-        self.limit
     }
 
     /// Reads the next batch. `root` is the root of the tree of all entries before it.
@@ -173,8 +169,9 @@ impl<'f> Scanner<'f> {
                 format!("the batch of entry {} stands in its place", header.first),
             )
         } else if header.count == 0
-            || u64::from(header.count) > self.limit - header.first
+            || (header.body as usize / ENTRY_HEADER) < header.count as usize
             || header.body as usize > BATCH_BODY_MAX
+            || (self.limit).is_some_and(|limit| header.first + u64::from(header.count) > limit)
         {
             (self.next, "its batch has an impossible size".into())
         } else if header.root != *root {

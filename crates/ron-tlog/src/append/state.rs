@@ -1,13 +1,14 @@
 //! The readers' view: an immutable snapshot of the durable log, replaced after every batch.
 //!
-//! Full segments keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and
-//! offsets stay in the index file and are checked against the tile roots on every read. The segment
+//! Full blocks keep 32 bytes per 256 entries (tile roots) in memory; their leaf hashes and
+//! offsets stay in the index file and are checked against the tile roots on every read. The block
 //! being filled keeps its leaf hashes in memory, in cells that are written once; a snapshot never
-//! reads cells beyond its size.
+//! reads cells beyond its size. Of a segment that is no longer written, first index and length stay in memory.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,10 +26,9 @@ use crate::tile::{TILE_HEIGHT, TILE_WIDTH};
 use crate::tree::{Hash, HashReader, complete_root};
 use ron_files::{Disk, DiskFile};
 
-/// A full, immutable segment.
+/// A full, immutable block.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    pub segment_len: u64,
     /// Roots of its tiles (tree level 8).
     pub tile_roots: Vec<Hash>,
     pub root: Hash,
@@ -60,35 +60,49 @@ impl Sealed {
             && header.segment_entries == meta.segment_entries
             && complete_root(&tile_roots) == header.root;
         Ok(fits.then_some(Self {
-            segment_len: header.segment_len,
             tile_roots,
             root: header.root,
         }))
     }
 }
 
-/// A full tile of the segment being filled.
+/// A full tile of the block being filled.
 #[derive(Debug)]
 pub(crate) struct FullTile {
     pub leaves: Box<[Hash]>,
     pub root: Hash,
 }
 
-/// The segment being filled.
+/// A segment to which no more batches are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Closed {
+    /// Index of its first entry.
+    pub first: u64,
+    /// Length of its file.
+    pub len: u64,
+}
+
+/// The segment that batches are written to.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub number: u64,
+    pub first: u64,
+    pub file: Arc<dyn DiskFile>,
+}
+
+/// The block being filled.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub number: u64,
-    pub file: Arc<dyn DiskFile>,
     pub tiles: Box<[OnceLock<FullTile>]>,
-    /// File offset of every 64th entry.
+    /// File offset of every 64th entry, each in the segment that holds the entry.
     pub offsets: Box<[AtomicU64]>,
 }
 
 impl Active {
-    pub fn new(meta: &Meta, number: u64, file: Arc<dyn DiskFile>) -> Self {
+    pub fn new(meta: &Meta, number: u64) -> Self {
         Self {
             number,
-            file,
             tiles: (0..meta.segment_entries / TILE_WIDTH)
                 .map(|_| OnceLock::new())
                 .collect(),
@@ -98,7 +112,7 @@ impl Active {
         }
     }
 
-    /// Records the file offset of the entry at `position` of this segment, for every 64th entry.
+    /// Records the file offset of the entry at `position` of this block, for every 64th entry.
     pub fn record_offset(&self, position: u64, offset: u64) {
         if position.is_multiple_of(STRIDE) {
             // Relaxed: readers reach this offset only through a snapshot that is stored afterwards,
@@ -107,7 +121,7 @@ impl Active {
         }
     }
 
-    /// Root of the segment; every tile must be full.
+    /// Root of the block; every tile must be full.
     pub fn root(&self) -> Hash {
         complete_root(&self.tile_roots())
     }
@@ -129,8 +143,35 @@ pub(crate) struct TreeState {
     pub active: Arc<Active>,
     /// Leaf hashes of the last, partial tile.
     pub partial: Vec<Hash>,
-    /// Durable bytes of the active segment.
+    /// All segments before `segment`.
+    pub closed: Arc<Vec<Closed>>,
+    pub segment: Arc<Segment>,
+    /// Durable bytes of `segment`.
     pub end: u64,
+}
+
+impl TreeState {
+    /// Number of the segment that holds the entry at `index`.
+    pub fn segment_of(&self, index: u64) -> u64 {
+        if index >= self.segment.first {
+            return self.segment.number;
+        }
+        // The first segment begins at 0, so at least one begins at or before the index.
+        self.closed.partition_point(|closed| closed.first <= index) as u64 - 1
+    }
+
+    /// Indexes of the entries of segment `number`.
+    pub fn range_of(&self, number: u64) -> Range<u64> {
+        let first = |number: u64| {
+            let closed = self.closed.get(number as usize);
+            closed.map_or(self.segment.first, |closed| closed.first)
+        };
+        let end = match number < self.segment.number {
+            true => first(number + 1),
+            false => self.size,
+        };
+        first(number)..end
+    }
 }
 
 /// The last published checkpoint.
@@ -204,21 +245,27 @@ impl<'a> View<'a> {
 
     /// The segment file of `number` and its durable length.
     pub fn segment(&self, number: u64) -> io::Result<(Arc<dyn DiskFile>, u64)> {
-        match self.tree.sealed.get(number as usize) {
-            Some(sealed) => Ok((
+        match self.tree.closed.get(number as usize) {
+            Some(closed) => Ok((
                 self.shared
                     .disk
                     .open_read(&self.shared.segment_path(number))?,
-                sealed.segment_len,
+                closed.len,
             )),
-            None => Ok((Arc::clone(&self.tree.active.file), self.tree.end)),
+            None => Ok((Arc::clone(&self.tree.segment.file), self.tree.end)),
         }
     }
 
-    /// File offset of the last 64th entry at or before `index`, with its index.
+    /// File offset of the last 64th entry at or before `index` in the segment of `index`, with its index; the
+    /// first entry of the segment when no 64th one comes before.
     pub fn offset_before(&self, index: u64) -> io::Result<(u64, u64)> {
+        let segment = self.tree.segment_of(index);
+        let known = index - index % STRIDE;
+        if known <= self.tree.range_of(segment).start {
+            return Ok(self.segment_start(segment));
+        }
         let meta = &self.shared.meta;
-        let number = meta.segment_of(index);
+        let number = meta.block_of(index);
         let stride = index % meta.segment_entries / STRIDE;
         let offset = if self.tree.sealed.get(number as usize).is_some() {
             let mut bytes = [0; 8];
@@ -228,18 +275,18 @@ impl<'a> View<'a> {
         } else {
             self.tree.active.offsets[stride as usize].load(Ordering::Relaxed)
         };
-        Ok((offset, meta.first_of(number) + stride * STRIDE))
+        Ok((offset, known))
     }
 
     /// File offset and index of the first entry of a segment.
     pub fn segment_start(&self, number: u64) -> (u64, u64) {
-        (SEGMENT_HEADER as u64, self.shared.meta.first_of(number))
+        (SEGMENT_HEADER as u64, self.tree.range_of(number).start)
     }
 
     /// Leaf hashes of tile `tile`: 256, or fewer for the last one.
     pub fn leaves(&self, tile: u64) -> Result<Cow<'_, [Hash]>, ReadError> {
         let meta = &self.shared.meta;
-        let number = meta.segment_of(tile * TILE_WIDTH);
+        let number = meta.block_of(tile * TILE_WIDTH);
         let at = (tile * TILE_WIDTH % meta.segment_entries / TILE_WIDTH) as usize;
         if let Some(sealed) = self.tree.sealed.get(number as usize) {
             return self
@@ -308,8 +355,8 @@ impl<'a> View<'a> {
         Ok(leaves)
     }
 
-    /// Root of segment `number`, which must be full.
-    fn segment_root(&self, number: u64) -> Hash {
+    /// Root of block `number`, which must be full.
+    fn block_root(&self, number: u64) -> Hash {
         match self.tree.sealed.get(number as usize) {
             Some(sealed) => sealed.root,
             None => self.tree.active.root(),
@@ -339,17 +386,17 @@ impl HashReader for View<'_> {
                 size: self.tree.size,
             });
         }
-        // Above segments from their roots, within a segment from tile roots, below a tile from
+        // Above blocks from their roots, within a block from tile roots, below a tile from
         // leaves.
-        if level >= meta.segment_level() {
-            let n = 1 << (level - meta.segment_level());
+        if level >= meta.block_level() {
+            let n = 1 << (level - meta.block_level());
             let roots: Vec<Hash> = (index * n..(index + 1) * n)
-                .map(|k| self.segment_root(k))
+                .map(|k| self.block_root(k))
                 .collect();
             return Ok(complete_root(&roots));
         }
         if level >= TILE_HEIGHT {
-            let roots = self.tile_roots(meta.segment_of(first));
+            let roots = self.tile_roots(meta.block_of(first));
             let from = (first % meta.segment_entries / TILE_WIDTH) as usize;
             return Ok(complete_root(
                 &roots[from..from + (1 << (level - TILE_HEIGHT))],

@@ -79,17 +79,19 @@ pub fn verify_on(
         heads: vec![(checkpoint.size, checkpoint.root)],
         frontier: Frontier::new(),
         suspect: None,
-        notes: Vec::new(),
+        known: Vec::new(),
+        unindexed: Vec::new(),
         newest_checkpoint: checkpoint.size,
         keys,
         on_entry,
         progress,
     };
     let tail_bytes = check.run()?;
+    let notes = check.notes();
     Ok(Verified {
         size: check.frontier.size(),
         root: check.frontier.root(),
-        notes: check.notes,
+        notes,
         origin: meta.origin,
         checkpoint_size: checkpoint.size,
         checkpoint: note,
@@ -129,7 +131,10 @@ pub(crate) struct Check<'a> {
     /// First entry that differs from the leaf hash in its index file; it is bad only if a root does
     /// not match either.
     pub suspect: Option<u64>,
-    pub notes: Vec<String>,
+    /// Leaf hashes of the present block, from its index file.
+    pub known: Vec<Hash>,
+    /// Blocks whose index file is missing or damaged, and which of both.
+    pub unindexed: Vec<(u64, &'static str)>,
     /// Size of the newest checkpoint that is known to have been published.
     pub newest_checkpoint: u64,
     /// Keys that may have signed it.
@@ -169,18 +174,28 @@ impl Check<'_> {
             );
             return Err(VerifyError::at(size, why));
         }
-        if let Some(at) = self.suspect {
-            let segment = self.meta.segment_of(at);
-            self.notes.push(format!(
-                "{} is damaged (the entries are not)",
-                index_name(segment)
-            ));
-        }
         Ok(tail)
     }
 
+    /// Findings that do not affect the entries.
+    fn notes(&self) -> Vec<String> {
+        let full = self.meta.block_of(self.frontier.size());
+        // The index file of the newest full block is written with the batch after it.
+        let due = |block: u64, what: &str| block + 1 < full || (block < full && what == "damaged");
+        let unindexed = self.unindexed.iter().filter(|(block, what)| due(*block, what));
+        let unindexed = unindexed.map(|(block, what)| {
+            let name = index_name(*block);
+            format!("{name} is {what}; it is derived and can be rebuilt")
+        });
+        let suspect = self.suspect.map(|at| {
+            let name = index_name(self.meta.block_of(at));
+            format!("{name} is damaged (the entries are not)")
+        });
+        unindexed.chain(suspect).collect()
+    }
+
     fn segment(&mut self, number: u64, last: Option<u64>) -> Result<After, VerifyError> {
-        let first = self.meta.first_of(number);
+        let first = self.frontier.size();
         let io =
             |e: std::io::Error| VerifyError::at(first, format!("{}: {e}", segment_name(number)));
         let file = match self.disk.open_read(&self.dir.join(segment_name(number))) {
@@ -199,8 +214,8 @@ impl Check<'_> {
             }
             Err(e) => return Err(io(e)),
         };
-        // The list of segments was read before this length: a segment that had a successor then is
-        // full now.
+        // The list of segments was read before this length: a segment that had a successor then does
+        // not grow any more.
         let (len, is_last) = (file.len().map_err(io)?, last.is_none_or(|l| l <= number));
         let mut window = Window::new(&*file, len);
         let head = window.at(0, SEGMENT_HEADER).map_err(io)?.unwrap_or(&[]);
@@ -211,15 +226,21 @@ impl Check<'_> {
             }
             Err(why) => return Err(VerifyError::at(first, why)),
         };
-        if (header.number, header.first, header.segment_entries)
-            != (number, first, self.meta.segment_entries)
-        {
+        if (header.number, header.segment_entries) != (number, self.meta.segment_entries) {
             let why = format!(
                 "{} holds segment {}: files were exchanged",
                 segment_name(number),
                 header.number
             );
             return Err(VerifyError::at(first, why));
+        }
+        if header.first != first {
+            let why = format!(
+                "{} begins with entry {}: the segment before it was cut, or files were exchanged",
+                segment_name(number),
+                header.first
+            );
+            return Err(VerifyError::at(first.min(header.first), why));
         }
         if header.root != self.frontier.root() {
             return Err(self.blame(
@@ -228,42 +249,31 @@ impl Check<'_> {
             ));
         }
         self.check_recorded_checkpoint(header.checkpoint_size)?;
-        let known = self.index_leaves(number, is_last);
-        let scanner = Scanner::new(self.meta, window, number);
-        self.scan(scanner, &known, len, is_last)
+        let scanner = Scanner::new(self.meta, window, first, None);
+        self.scan(scanner, len, is_last)
     }
 
-    /// Leaf hashes from the index file; empty when it is missing or damaged.
-    fn index_leaves(&mut self, number: u64, is_last: bool) -> Vec<Hash> {
+    /// Leaf hashes from the index file of a block; empty when it is missing or damaged.
+    fn index_leaves(&mut self, block: u64) -> Vec<Hash> {
         let most = IndexParts::of(self.meta.segment_entries).end;
-        let bytes = read_small(self.disk, &self.dir.join(index_name(number)), most);
-        match bytes {
-            Ok(None) if is_last => Vec::new(),
-            Ok(Some(bytes)) => decode_index_leaves(&bytes, &self.meta.salt).unwrap_or_else(|| {
-                self.notes.push(format!(
-                    "{} is damaged; it is derived and can be rebuilt",
-                    index_name(number)
-                ));
-                Vec::new()
-            }),
-            _ => {
-                self.notes.push(format!(
-                    "{} is missing; it is derived and can be rebuilt",
-                    index_name(number)
-                ));
-                Vec::new()
-            }
-        }
+        let bytes = read_small(self.disk, &self.dir.join(index_name(block)), most);
+        let leaves = match &bytes {
+            Ok(Some(bytes)) => decode_index_leaves(bytes, &self.meta.salt),
+            _ => None,
+        };
+        leaves.unwrap_or_else(|| {
+            let what = if matches!(bytes, Ok(Some(_))) { "damaged" } else { "missing" };
+            self.unindexed.push((block, what));
+            Vec::new()
+        })
     }
 
     fn scan(
         &mut self,
         mut scanner: Scanner<'_>,
-        known: &[Hash],
         len: u64,
         is_last: bool,
     ) -> Result<After, VerifyError> {
-        let limit = scanner.limit();
         loop {
             let root = self.frontier.root();
             let next = scanner.next_index();
@@ -272,14 +282,11 @@ impl Check<'_> {
                 Step::Batch(batch) => {
                     self.check_recorded_checkpoint(batch.header.checkpoint_size)?;
                     for entry in batch.entries() {
-                        self.entry(&entry, known)?;
+                        self.entry(&entry)?;
                     }
                 }
-                Step::End if next == limit => return Ok(After::NextSegment),
                 Step::End if is_last => return Ok(After::End(0)),
-                Step::End => {
-                    return Err(VerifyError::at(next, "its segment ends before it is full"));
-                }
+                Step::End => return Ok(After::NextSegment),
                 Step::Bad(bad) if bad.torn && is_last && bad.index >= self.covered() => {
                     return Ok(After::End(len - bad.offset));
                 }
@@ -294,9 +301,13 @@ impl Check<'_> {
         }
     }
 
-    fn entry(&mut self, entry: &Entry<'_>, known: &[Hash]) -> Result<(), VerifyError> {
+    fn entry(&mut self, entry: &Entry<'_>) -> Result<(), VerifyError> {
         let (index, leaf) = (entry.index, sha256(entry.preimage));
-        let kept = known.get((index % self.meta.segment_entries) as usize);
+        let within = (index % self.meta.segment_entries) as usize;
+        if within == 0 {
+            self.known = self.index_leaves(self.meta.block_of(index));
+        }
+        let kept = self.known.get(within);
         // The index file is not signed: a difference alone proves nothing, it only locates damage.
         if self.suspect.is_none() && kept.is_some_and(|k| *k != leaf) {
             self.suspect = Some(index);
