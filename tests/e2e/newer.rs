@@ -156,14 +156,14 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
     (
         "ron-kms",
         "ron-kms/data/audit/log.meta",
-        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
-        ["log.meta", "99", "up to 2", "newer program"],
+        |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
+        ["log.meta", "99", "up to 3", "newer program"],
     ),
     (
         "ron-kms",
         "ron-kms/data/audit",
         newer_segment,
-        ["00000000.seg", "99", "up to 2", "newer program"],
+        ["00000000.seg", "99", "up to 3", "newer program"],
     ),
     (
         "ron-kms",
@@ -180,20 +180,20 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
     (
         "svc-passport",
         "svc-passport/data/revocations/log.meta",
-        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
-        ["log.meta", "99", "up to 2", "newer program"],
+        |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
+        ["log.meta", "99", "up to 3", "newer program"],
     ),
     (
         "ron-ledger",
         "ron-ledger/data/log/log.meta",
-        |f| replace(f, "ron-tlog 2", "ron-tlog 99"),
-        ["log.meta", "99", "up to 2", "newer program"],
+        |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
+        ["log.meta", "99", "up to 3", "newer program"],
     ),
     (
         "ron-ledger",
         "ron-ledger/data/log",
         newer_segment,
-        ["00000000.seg", "99", "up to 2", "newer program"],
+        ["00000000.seg", "99", "up to 3", "newer program"],
     ),
     (
         "svc-wallet",

@@ -102,7 +102,7 @@ fn source_log(data: &Path) -> BackupResult<PathBuf> {
 }
 
 /// Copies the files of a log in the order that makes a live copy consistent: metadata and
-/// checkpoint, then the segments that existed at that moment (all but the last are full), then
+/// checkpoint, then the segments that existed at that moment (all but the last are complete), then
 /// their indexes.
 fn copy_log(from: &Path, to: &Path) -> BackupResult<()> {
     at(to, OsDisk.create_dir_all(to))?;

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::{Disk, WatchedDisk};
 use ron_kernel::{DiskWatches, OsRandom, RankedRwLock, SharedRandom};
-use ron_proto::ledger::{LEDGER_PRINCIPAL, RequestKey};
-use ron_proto::{Tenant, Timestamp};
+use ron_proto::Timestamp;
 use ron_tlog::tree::leaf_hash;
 use ron_tlog::{
     AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
@@ -28,8 +27,7 @@ use crate::store::segment::Segment;
 use crate::store::snapshot;
 use crate::topology;
 
-/// Entries per log segment. A linked commit must lie within one segment, because only writes within
-/// one segment are atomic.
+/// Entries after which a segment of the log ends.
 const SEGMENT_ENTRIES: u64 = 65_536;
 
 #[derive(Clone, Debug)]
@@ -37,7 +35,7 @@ pub struct EngineOptions {
     pub origin: String,
     /// The key that signs its checkpoints, if there is one already.
     pub verifier: Option<VerifierKey>,
-    /// Entries per log segment (tests use small ones).
+    /// Entries after which a segment of the log ends (tests use small ones).
     pub segment_entries: u64,
     pub snapshot_every: u64,
     /// The operator's limits; may change between two starts.
@@ -327,9 +325,6 @@ impl Engine {
             } else {
                 Atomicity::Independent
             };
-            if atomicity != Atomicity::Independent {
-                self.fill_segment(&mut step, r.ops.len() as u64);
-            }
             outcomes.push(match atomicity {
                 Atomicity::Linked => step.linked(&r.ops, mine),
                 Atomicity::Batch => step.batch(&r.ops, mine),
@@ -342,26 +337,6 @@ impl Engine {
             });
         }
         Ok((outcomes, step.finish()?))
-    }
-
-    /// Fills the current log segment with abandon entries (at most 65,535, of the ledger's own
-    /// principal) when a commit that must be atomic would straddle two segments and could be torn
-    /// between them.
-    fn fill_segment(&self, step: &mut Step<'_>, entries: u64) {
-        let used = step.next_seq() % self.options.segment_entries;
-        if used + entries <= self.options.segment_entries || used == 0 {
-            return;
-        }
-        for _ in used..self.options.segment_entries {
-            let key = format!("pad:{}", step.next_seq());
-            let owned = RequestKey {
-                tenant: Tenant::system(),
-                principal: LEDGER_PRINCIPAL.parse().expect("a constant name"),
-                key: key.parse().expect("a short key"),
-            };
-            let salts = salts::one(&*self.options.random);
-            step.entry(&Op::abandon(owned, &salts), None);
-        }
     }
 
     fn make_durable(&mut self, batch: Batch) -> Result<(), CommitError> {

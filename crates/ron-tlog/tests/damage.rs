@@ -77,7 +77,7 @@ fn refused(disk: &SimDisk) -> VerifyError {
 #[test]
 fn a_changed_byte_anywhere_in_a_segment_is_found_and_named() {
     let disk = filled();
-    for number in 0..3 {
+    for (number, first) in FIRSTS.into_iter().enumerate() {
         let name = path(&format!("{number:08}.seg"));
         let good = disk.peek(&name).expect("there");
         let batches = map(&good);
@@ -94,7 +94,7 @@ fn a_changed_byte_anywhere_in_a_segment_is_found_and_named() {
             let batch = batches
                 .iter()
                 .rfind(|b| b.0 <= at)
-                .map_or(FIRSTS[number], |b| b.1[0].0);
+                .map_or(first, |b| b.1[0].0);
             let expected = hit.map_or(batch, |h| h.0);
             assert_eq!(named, expected, "byte {at} of segment {number}: {error}");
             if number == 2 {
@@ -230,7 +230,10 @@ fn cut_below_the_checkpoint_is_refused_and_cut_above_is_recovery() {
             .map(|(_, entries)| entries.len() as u64)
             .sum();
         let named = refused(&disk).index.expect("an index");
-        assert!(named >= FIRSTS[2] + whole && named < N, "cut at {keep}: {named}");
+        assert!(
+            named >= FIRSTS[2] + whole && named < N,
+            "cut at {keep}: {named}"
+        );
         assert!(
             matches!(open(&disk), Err(OpenError::Damaged { index, .. }) if index >= FIRSTS[2]),
             "cut at {keep}"

@@ -5,8 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ron_proto::ledger::{
-    Entry, EntryAnswer, EntryKind, Event, HoldDoc, HoldRef, LEDGER_PRINCIPAL, RefusalCode,
-    RequestKey, Sides, TxId,
+    Entry, EntryAnswer, EntryKind, Event, HoldDoc, HoldRef, RefusalCode, RequestKey, Sides, TxId,
 };
 use ron_proto::{Account, Amount, Asset, Timestamp};
 
@@ -335,7 +334,5 @@ fn within(event: &Event, first: u64) -> Event {
 
 /// Whether the ledger made the entry by itself.
 pub fn is_own(entry: &Entry) -> bool {
-    let key = entry.request_key();
-    key.is_none_or(|key| key.principal.as_str() == LEDGER_PRINCIPAL)
-        && matches!(entry.kind(), EntryKind::Expire | EntryKind::Abandon)
+    entry.kind() == EntryKind::Expire
 }

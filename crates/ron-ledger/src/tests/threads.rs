@@ -250,7 +250,7 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
     assert!(bad(ron_proto::ledger::Entry::Freeze {
         tenant: "t".parse().unwrap(),
         principal: LEDGER_PRINCIPAL.parse().unwrap(),
-        key: "pad:1".parse().unwrap(),
+        key: "own:1".parse().unwrap(),
         account: "a".parse().unwrap(),
         sides: ron_proto::ledger::Sides::Debits,
         details: ron_proto::ledger::Details::default(),
@@ -258,7 +258,7 @@ fn what_only_the_ledger_writes_is_refused_at_the_door() {
     let reserved = RequestKey {
         tenant: Tenant::system(),
         principal: LEDGER_PRINCIPAL.parse().unwrap(),
-        key: "pad:65535".parse().unwrap(),
+        key: "own:65535".parse().unwrap(),
     };
     let resolved = rig.ledger.resolve(reserved, soon());
     assert!(matches!(resolved, Err(SubmitError::Bad { index: 0, .. })));

@@ -459,7 +459,14 @@ pub(crate) fn index_of(meta: &Meta, block: &Active) -> (Vec<u8>, Sealed) {
         .map(|o| o.load(Ordering::Relaxed))
         .collect();
     let root = complete_root(&tile_roots);
-    let bytes = encode_index(&meta.salt, block.number, &root, &tile_roots, &offsets, &leaves);
+    let bytes = encode_index(
+        &meta.salt,
+        block.number,
+        &root,
+        &tile_roots,
+        &offsets,
+        &leaves,
+    );
     (bytes, Sealed { tile_roots, root })
 }
 

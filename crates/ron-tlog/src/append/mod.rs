@@ -13,6 +13,7 @@
 //! **Invariant:** after the first failed write or sync nothing more is written; reads continue.
 //! **Invariant:** memory grows by 32 bytes per 256 entries and not per entry, except for the block of an index file that is not full yet.
 
+mod build;
 mod checkpointer;
 mod errors;
 mod layout;

@@ -166,9 +166,10 @@ impl TreeState {
             let closed = self.closed.get(number as usize);
             closed.map_or(self.segment.first, |closed| closed.first)
         };
-        let end = match number < self.segment.number {
-            true => first(number + 1),
-            false => self.size,
+        let end = if number < self.segment.number {
+            first(number + 1)
+        } else {
+            self.size
         };
         first(number)..end
     }

@@ -182,7 +182,10 @@ impl Check<'_> {
         let full = self.meta.block_of(self.frontier.size());
         // The index file of the newest full block is written with the batch after it.
         let due = |block: u64, what: &str| block + 1 < full || (block < full && what == "damaged");
-        let unindexed = self.unindexed.iter().filter(|(block, what)| due(*block, what));
+        let unindexed = self
+            .unindexed
+            .iter()
+            .filter(|(block, what)| due(*block, what));
         let unindexed = unindexed.map(|(block, what)| {
             let name = index_name(*block);
             format!("{name} is {what}; it is derived and can be rebuilt")
@@ -262,7 +265,11 @@ impl Check<'_> {
             _ => None,
         };
         leaves.unwrap_or_else(|| {
-            let what = if matches!(bytes, Ok(Some(_))) { "damaged" } else { "missing" };
+            let what = if matches!(bytes, Ok(Some(_))) {
+                "damaged"
+            } else {
+                "missing"
+            };
             self.unindexed.push((block, what));
             Vec::new()
         })
