@@ -179,6 +179,23 @@ impl Filling {
     }
 }
 
+/// A batch that is encoded and not a part of the tree yet.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    /// Place within the batch, and hash, of each leaf.
+    pub leaves: Vec<(u64, Hash)>,
+    /// The tree after the batch.
+    pub frontier: Frontier,
+    pub root: Hash,
+}
+
+impl Encoded {
+    pub fn take(&mut self, at: u64, leaf: Hash) {
+        self.leaves.push((at, leaf));
+        self.frontier.push(leaf);
+    }
+}
+
 /// The writer of a log. There is exactly one; the thread that appends owns it.
 #[derive(Debug)]
 pub struct Log {
@@ -319,31 +336,8 @@ impl Log {
 
     /// Writes one batch: encode, write, sync.
     fn write_batch<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
-        let meta = &self.shared.meta;
-        let first = self.frontier.size();
-        let root = self.head;
-        // The header needs the length of the body: its space is left empty first and filled last.
-        self.buffer.clear();
-        self.buffer.resize(BATCH_HEADER, 0);
-        for record in records {
-            let index = self.frontier.size();
-            let offset = self.filling.end + self.buffer.len() as u64;
-            let (leaf, private) = (record.leaf(), record.private());
-            let preimage = push_entry(&mut self.buffer, &meta.salt, index, leaf, private);
-            let leaf = sha256(&self.buffer[preimage]);
-            self.filling.take(meta, index, offset, leaf);
-            self.frontier.push(leaf);
-        }
-        let header = BatchHeader {
-            count: records.len() as u32,
-            body: (self.buffer.len() - BATCH_HEADER) as u32,
-            first,
-            root,
-            checkpoint_size: self.shared.published_size(),
-        };
-        self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
-        // The tree already has the new leaves; on a failure here the guard of `append` closes the
-        // log.
+        let encoded = self.encode(records);
+        // A disk that failed may have a part of the batch: the guard of `append` closes the log.
         let file = &self.filling.segment.file;
         file.write_at(self.filling.end, &self.buffer)
             .map_err(failed("writing a batch"))?;
@@ -359,9 +353,49 @@ impl Log {
             false => flush(),
         };
         flush().map_err(failed("syncing a batch"))?;
-        self.filling.end += self.buffer.len() as u64;
-        self.head = self.frontier.root();
+        self.adopt(encoded, self.buffer.len() as u64);
         Ok(())
+    }
+
+    /// Encodes the next batch into the buffer. Nothing of the log changes.
+    pub(crate) fn encode<R: Record>(&mut self, records: &[R]) -> Encoded {
+        let meta = &self.shared.meta;
+        let mut encoded = Encoded {
+            leaves: Vec::with_capacity(records.len()),
+            frontier: self.frontier.clone(),
+            root: self.head,
+        };
+        // The header needs the length of the body: its space is left empty first and filled last.
+        self.buffer.clear();
+        self.buffer.resize(BATCH_HEADER, 0);
+        for record in records {
+            let index = encoded.frontier.size();
+            let at = self.buffer.len() as u64;
+            let (leaf, private) = (record.leaf(), record.private());
+            let preimage = push_entry(&mut self.buffer, &meta.salt, index, leaf, private);
+            encoded.take(at, sha256(&self.buffer[preimage]));
+        }
+        encoded.root = encoded.frontier.root();
+        let header = BatchHeader {
+            count: records.len() as u32,
+            body: (self.buffer.len() - BATCH_HEADER) as u32,
+            first: self.frontier.size(),
+            root: self.head,
+            checkpoint_size: self.shared.published_size(),
+        };
+        self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
+        encoded
+    }
+
+    /// Makes a batch whose `len` bytes were written a part of the tree.
+    pub(crate) fn adopt(&mut self, encoded: Encoded, len: u64) {
+        let (first, end) = (self.frontier.size(), self.filling.end);
+        for (index, (at, leaf)) in (first..).zip(encoded.leaves) {
+            self.filling.take(&self.shared.meta, index, end + at, leaf);
+        }
+        self.filling.end += len;
+        self.frontier = encoded.frontier;
+        self.head = encoded.root;
     }
 
     /// Starts the next segment.
