@@ -177,8 +177,7 @@ impl Opening<'_> {
 
     /// The state of a log without entries and files.
     fn begin(&mut self) -> Result<Built, OpenError> {
-        let covered = self.covered();
-        if covered > 0 {
+        if self.covered() > 0 && !self.meta.copy {
             let name = segment_name(0);
             let why = format!("the segment file {name} is missing, a checkpoint covers it");
             return Err(damaged(0, why));
@@ -269,8 +268,8 @@ impl Opening<'_> {
                 "the segment was written after other entries",
             ));
         }
-        let (covered, published) = (self.covered(), self.published_size());
-        check_published(header.checkpoint_size, published, header.first)?;
+        let covered = if self.meta.copy { 0 } else { self.covered() };
+        self.check_published(header.checkpoint_size, header.first)?;
         let file = Arc::clone(&scan.filling.segment.file);
         let path = self.dir.join(segment_name(header.number));
         let io = |e| OpenError::io("reading", &path)(e);
@@ -282,7 +281,7 @@ impl Opening<'_> {
             match scanner.step(&scan.frontier.root()).map_err(io)? {
                 Step::Batch(batch) => {
                     let size = scan.frontier.size();
-                    check_published(batch.header.checkpoint_size, published, size)?;
+                    self.check_published(batch.header.checkpoint_size, size)?;
                     scanned += u64::from(batch.header.count);
                     scan.take(&self.meta, &batch);
                     full.append(&mut scan.filling.full);
@@ -317,6 +316,20 @@ impl Opening<'_> {
         Ok(())
     }
 
+    /// Refuses a checkpoint file that is older than the checkpoint that a header recorded (`noted`
+    /// entries) when it was written. The headers of a copy are those of whichever node wrote the batch.
+    fn check_published(&self, noted: u64, index: u64) -> Result<(), OpenError> {
+        let published = self.published_size();
+        if noted <= published || self.meta.copy {
+            return Ok(());
+        }
+        let why = format!(
+            "a checkpoint of {noted} entries was published before it, the stored one covers {published}: \
+             the checkpoint is missing or was replaced by an older one"
+        );
+        Err(damaged(index, why))
+    }
+
     /// A full block that was read entry by entry. Its index file is written again when it does not match and the
     /// entries are known to be right, and marked as stale otherwise.
     fn check_index(&mut self, block: &Active) -> Result<Sealed, OpenError> {
@@ -344,17 +357,4 @@ fn cut(bad: Bad, index: u64, len: u64) -> Cut {
         bytes: len - bad.offset,
         why: bad.why,
     }
-}
-
-/// Refuses a checkpoint file that is older than the checkpoint that a header recorded (`noted`
-/// entries) when it was written.
-fn check_published(noted: u64, published: u64, index: u64) -> Result<(), OpenError> {
-    if noted > published {
-        let why = format!(
-            "a checkpoint of {noted} entries was published before it, the stored one covers {published}: \
-             the checkpoint is missing or was replaced by an older one"
-        );
-        return Err(damaged(index, why));
-    }
-    Ok(())
 }

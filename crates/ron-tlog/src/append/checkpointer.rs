@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::errors::CheckpointError;
+use super::reader::LogReader;
 use super::state::{Published, Shared};
 use crate::checkpoint::Checkpoint;
-use crate::note::{Note, NoteSignature, NoteSigner, SignFailed};
+use crate::note::{Note, NoteSignature, NoteSigner, SignFailed, VerifierKey};
 use ron_files::{DiskLock, write_atomic};
 
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
@@ -45,6 +46,52 @@ impl Checkpointer {
             let all: Vec<&dyn NoteSigner> = signers.iter().map(AsRef::as_ref).collect();
             checkpoint.sign(&all)
         })
+    }
+
+    /// Takes over a checkpoint that another node of the log has signed, when this tree has its root.
+    pub(crate) fn adopt(
+        &mut self,
+        text: &str,
+        verifiers: &[VerifierKey],
+    ) -> Result<(), CheckpointError> {
+        let origin = Some(self.shared.meta.origin.as_str());
+        let read = match verifiers {
+            [] => Checkpoint::read_unverified(text, origin),
+            keys => Checkpoint::open(text, keys, origin),
+        };
+        let foreign = |why: String| CheckpointError::Foreign(why);
+        let checkpoint = read.map_err(|fault| foreign(fault.to_string()))?;
+        let root = LogReader(Arc::clone(&self.shared)).root_at(checkpoint.size);
+        let root = root.map_err(|e| foreign(e.to_string()))?;
+        if root != checkpoint.root {
+            return Err(foreign(format!(
+                "it has another root at {} entries",
+                checkpoint.size
+            )));
+        }
+        self.store(checkpoint, text.to_owned()).map(drop)
+    }
+
+    /// Signs the durable head without storing the note; `None` when the published checkpoint is that of the head.
+    pub(crate) fn sign(
+        &self,
+        signers: &[&dyn NoteSigner],
+    ) -> Result<Option<(Checkpoint, String)>, CheckpointError> {
+        let checkpoint = self.shared.tree.with(|t| Checkpoint {
+            origin: self.shared.meta.origin.clone(),
+            size: t.size,
+            root: t.root,
+        });
+        let last = self.shared.published.load();
+        if last
+            .as_ref()
+            .as_ref()
+            .is_some_and(|p| p.checkpoint == checkpoint)
+        {
+            return Ok(None);
+        }
+        let text = checkpoint.sign(signers)?;
+        Ok(Some((checkpoint, text)))
     }
 
     fn publish_with(
@@ -110,7 +157,11 @@ impl Checkpointer {
         self.store(last.checkpoint.clone(), note.to_string())
     }
 
-    fn store(&self, checkpoint: Checkpoint, text: String) -> Result<Arc<str>, CheckpointError> {
+    pub(crate) fn store(
+        &self,
+        checkpoint: Checkpoint,
+        text: String,
+    ) -> Result<Arc<str>, CheckpointError> {
         let shared = &self.shared;
         if let Err(e) = write_atomic(&*shared.disk, &shared.dir, CHECKPOINT_NAME, text.as_bytes()) {
             shared.poison_by("writing the checkpoint", &e);

@@ -136,6 +136,9 @@ pub enum CheckpointError {
     /// The checkpointer was taken with `take_checkpointer`.
     #[error("checkpoints of this log are published by its checkpointer, which was handed out")]
     HandedOut,
+    /// The checkpoint of another node of the log does not fit this copy.
+    #[error("the checkpoint that the engine has is not one of this log: {0}")]
+    Foreign(String),
     /// The signatures to be added do not fit the checkpoint that is published now.
     #[error("the signatures belong to another checkpoint than the published one")]
     Superseded,

@@ -297,7 +297,7 @@ impl Log {
         Ok(first)
     }
 
-    fn admit<R: Record>(&self, records: &[R]) -> Result<(), AppendError> {
+    pub(crate) fn admit<R: Record>(&self, records: &[R]) -> Result<(), AppendError> {
         if self.shared.is_poisoned() {
             return Err(AppendError::Poisoned);
         }
@@ -326,12 +326,17 @@ impl Log {
 
     /// Makes a batch durable, in a new segment when the last one has its entries already.
     fn store<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
-        let held = self.frontier.size() - self.filling.segment.first;
-        if held >= self.shared.meta.segment_entries {
-            self.roll()?;
-        }
+        self.roll_when_full()?;
         self.write_batch(records)?;
         self.seal()
+    }
+
+    fn roll_when_full(&mut self) -> Result<(), AppendError> {
+        let held = self.frontier.size() - self.filling.segment.first;
+        if held < self.shared.meta.segment_entries {
+            return Ok(());
+        }
+        self.roll()
     }
 
     /// Writes one batch: encode, write, sync.
@@ -357,14 +362,42 @@ impl Log {
         Ok(())
     }
 
+    /// The next batch, of `count` entries, before its first.
+    pub(crate) fn begin(&self, count: usize) -> Encoded {
+        Encoded {
+            leaves: Vec::with_capacity(count),
+            frontier: self.frontier.clone(),
+            root: self.head,
+        }
+    }
+
+    /// Writes a batch that an engine keeps to this copy, without a flush, and shows it to readers.
+    pub(crate) fn copy_batch(&mut self, encoded: Encoded, frame: &[u8]) -> Result<(), AppendError> {
+        if self.shared.is_poisoned() {
+            return Err(AppendError::Poisoned);
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut guard = PoisonGuard(&shared, true);
+        self.write_copy(encoded, frame)
+            .inspect_err(|e| record_failure(&shared, e))?;
+        guard.1 = false;
+        self.publish_tree();
+        Ok(())
+    }
+
+    fn write_copy(&mut self, encoded: Encoded, frame: &[u8]) -> Result<(), AppendError> {
+        self.roll_when_full()?;
+        let file = &self.filling.segment.file;
+        file.write_at(self.filling.end, frame)
+            .map_err(failed("writing a batch"))?;
+        self.adopt(encoded, frame.len() as u64);
+        self.seal()
+    }
+
     /// Encodes the next batch into the buffer. Nothing of the log changes.
     pub(crate) fn encode<R: Record>(&mut self, records: &[R]) -> Encoded {
         let meta = &self.shared.meta;
-        let mut encoded = Encoded {
-            leaves: Vec::with_capacity(records.len()),
-            frontier: self.frontier.clone(),
-            root: self.head,
-        };
+        let mut encoded = self.begin(records.len());
         // The header needs the length of the body: its space is left empty first and filled last.
         self.buffer.clear();
         self.buffer.resize(BATCH_HEADER, 0);

@@ -6,6 +6,7 @@
 //! origin <origin>
 //! segment_entries <power of two, 256..=65536>
 //! salt <32 hex>
+//! copy_of engine                    only in a copy of a log that an engine keeps
 //! crc <8 hex, CRC-32 of the lines above>
 //! ```
 
@@ -18,6 +19,7 @@ use crate::tile::TILE_WIDTH;
 use ron_files::{Disk, read_small, write_atomic};
 
 pub(crate) const META_NAME: &str = "log.meta";
+const COPY: &str = "copy_of engine\n";
 const META_BYTES_MAX: u64 = 4096;
 
 /// The contents of `log.meta`.
@@ -29,6 +31,8 @@ pub(crate) struct Meta {
     /// Entries of a block. A segment ends with the batch that gives it at least as many.
     pub segment_entries: u64,
     pub salt: Salt,
+    /// An engine keeps the log, and the directory is a copy of it.
+    pub copy: bool,
 }
 
 impl Meta {
@@ -51,8 +55,9 @@ impl Meta {
 
     fn lines(&self) -> String {
         let salt = hex::encode(self.salt.bytes());
+        let copy = if self.copy { COPY } else { "" };
         format!(
-            "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n",
+            "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n{copy}",
             self.format, self.origin, self.segment_entries
         )
     }
@@ -109,6 +114,7 @@ impl Meta {
             origin,
             segment_entries,
             salt: Salt::new(salt),
+            copy: text.contains(&format!("\n{COPY}")),
         };
         // Compared as a whole: this also checks the checksum and that no line follows.
         if meta.to_text() == text {
@@ -150,6 +156,7 @@ mod tests {
             origin: "log.example/a b".into(),
             segment_entries: 256,
             salt: Salt::new([7; 16]),
+            copy: false,
         };
         let text = meta.to_text();
         assert_eq!(Meta::parse(&text).expect("parses"), meta);
@@ -164,6 +171,11 @@ mod tests {
             Meta::parse(&newer),
             Err(OpenError::NewerFormat { found: 4, .. })
         ));
+        let copy = Meta {
+            copy: true,
+            ..meta.clone()
+        };
+        assert_eq!(Meta::parse(&copy.to_text()).expect("parses"), copy);
         let older = Meta { format: 2, ..meta };
         assert_eq!(Meta::parse(&older.to_text()).expect("parses"), older);
         assert!(Meta::parse(&text[..text.len() - 4]).is_err());

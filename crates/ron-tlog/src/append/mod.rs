@@ -15,6 +15,7 @@
 
 mod build;
 mod checkpointer;
+mod engine_log;
 mod errors;
 mod layout;
 mod log;
@@ -31,6 +32,7 @@ mod window;
 mod witness_store;
 
 pub use checkpointer::Checkpointer;
+pub use engine_log::{EngineError, EngineLog};
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };

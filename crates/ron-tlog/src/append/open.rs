@@ -30,6 +30,41 @@ impl Log {
     /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
     /// reported by [`Log::recovery`]; any other damage is refused.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
+        Ok(Self::open_as(disk, dir, options, None)?.0)
+    }
+
+    /// Opens the copy of a log that an engine keeps, or begins one. What is not whole in it is thrown away, because the engine has
+    /// it. Returns also the newest checkpoint that this node has seen, which may be beyond the copy.
+    pub(crate) fn open_copy(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: LogOptions,
+        salt: Salt,
+    ) -> Result<(Self, Option<Checkpoint>), OpenError> {
+        let again = (Arc::clone(&disk), options.clone(), salt.clone());
+        let opened = Self::open_as(again.0, dir, again.1, Some(again.2));
+        if !matches!(opened, Err(OpenError::Damaged { .. })) {
+            return opened;
+        }
+        // The checkpoint stays: it says what the engine has acknowledged.
+        let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+        for name in names
+            .iter()
+            .filter(|n| n.ends_with(".seg") || n.ends_with(".idx"))
+        {
+            let path = dir.join(name);
+            disk.remove(&path)
+                .map_err(OpenError::io("removing the damaged", &path))?;
+        }
+        Self::open_as(disk, dir, options, Some(salt))
+    }
+
+    fn open_as(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: LogOptions,
+        copy: Option<Salt>,
+    ) -> Result<(Self, Option<Checkpoint>), OpenError> {
         options.check()?;
         disk.create_dir_all(dir)
             .map_err(OpenError::io("making the directory", dir))?;
@@ -43,7 +78,7 @@ impl Log {
         let segments = segments::numbers(&names);
         // A directory with a checkpoint and no segment is damaged, not new.
         let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
-        let meta = load_meta(&*disk, dir, &options, created)?;
+        let meta = load_meta(&*disk, dir, &options, created, copy)?;
         let published = load_checkpoint(&*disk, dir, &meta, &options)?;
         let mut opening = Opening {
             segments,
@@ -67,7 +102,8 @@ impl Log {
         opening.repair_tail(&built)?;
         opening.raise_format()?;
         let shared = Arc::new(shared);
-        Ok(Self {
+        let seen = opening.published.map(|p| p.checkpoint);
+        let log = Self {
             head: built.frontier.root(),
             frontier: built.frontier,
             sealed: Arc::new(built.sealed),
@@ -82,7 +118,8 @@ impl Log {
             recovery: opening.recovery,
             buffer: Vec::new(),
             _lock: lock,
-        })
+        };
+        Ok((log, seen))
     }
 }
 
@@ -91,8 +128,17 @@ fn load_meta(
     dir: &Path,
     options: &LogOptions,
     created: bool,
+    copy: Option<Salt>,
 ) -> Result<Meta, OpenError> {
     match Meta::load(disk, dir)? {
+        Some(meta) if meta.copy && copy.is_none() => Err(OpenError::Refused(format!(
+            "{} is a copy of a log that an engine keeps; configure the engine",
+            dir.display()
+        ))),
+        Some(meta) if !meta.copy && copy.is_some() => Err(OpenError::Refused(format!(
+            "{} holds a log of its own, which is not in the engine; migrate it, or name another directory",
+            dir.display()
+        ))),
         Some(meta) if meta.origin == options.origin => Ok(meta),
         Some(meta) => Err(OpenError::Origin {
             found: meta.origin,
@@ -103,7 +149,8 @@ fn load_meta(
                 format: FORMAT,
                 origin: options.origin.clone(),
                 segment_entries: options.segment_entries,
-                salt: Salt::new(options.random.bytes()),
+                copy: copy.is_some(),
+                salt: copy.unwrap_or_else(|| Salt::new(options.random.bytes())),
             };
             meta.store(disk, dir)?;
             Ok(meta)
@@ -188,7 +235,9 @@ impl Opening<'_> {
             Ok(done) if self.stale.is_empty() => return Ok(done),
             Ok(_) => {}
             Err(OpenError::Damaged { .. }) => {
-                self.locate_damage()?;
+                if !self.meta.copy {
+                    self.locate_damage()?;
+                }
                 self.trust_indexes = false;
             }
             Err(other) => return Err(other),
@@ -222,7 +271,12 @@ impl Opening<'_> {
                 segment: Arc::clone(&built.filling.segment),
                 end: built.filling.end,
             }),
-            published: Snapshot::new(self.published.clone()),
+            // A copy may end before the newest checkpoint that this node has seen.
+            published: Snapshot::new(
+                self.published
+                    .clone()
+                    .filter(|p| p.checkpoint.size <= built.frontier.size()),
+            ),
             poisoned: AtomicBool::new(false),
             failure: OnceLock::new(),
         }
@@ -233,6 +287,9 @@ impl Opening<'_> {
         let tree = shared.tree.load();
         let view = View::new(shared, &tree);
         for (size, root) in &self.heads {
+            if self.meta.copy && *size > tree.size {
+                continue;
+            }
             if *size > tree.size {
                 let why = format!(
                     "the log ends here, but a checkpoint covers {size} entries: it was cut or rolled back"

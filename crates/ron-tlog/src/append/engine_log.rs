@@ -1,0 +1,405 @@
+//! A log whose batches an engine keeps ([`crate::store`]). Its directory is a copy: it serves entries, tiles and proofs, and is
+//! not flushed on the way to an answer.
+//!
+//! ```text
+//!  open ──> a standby ──follow──> batches that are final        claim ──> the holder ──append──> done, or nothing
+//!                │                                                │                        └──> Unknown ──resolve──> done or not
+//!                └── no root of its own: every batch must         └── the engine's head must extend all that this
+//!                    continue the tree that the copy has              host knows to be acknowledged
+//! ```
+//!
+//! **Invariant:** the copy has only batches that are final; it grows, and is never cut by what the engine says.
+//! **Invariant:** an engine that is behind the copy, behind a signed head, or has another root there, has lost data: no batch is
+//! written to it and no checkpoint is signed.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ron_crypto::hash::sha256;
+use ron_kernel::Deadline;
+
+use super::errors::{AppendError, CheckpointError, OpenError, ReadError};
+use super::layout::{BATCH_HEADER, BatchHeader, Salt, entry_holds, entry_len, entry_parts};
+use super::log::{Encoded, Log, LogOptions, Record};
+use super::reader::LogReader;
+use crate::checkpoint::Checkpoint;
+use crate::note::{NoteSigner, VerifierKey};
+use crate::store::{Batch, Head, LogStore, Place, StoreError, Tail, Writer, check_extends};
+use crate::tree::Hash;
+use ron_files::Disk;
+
+/// Bytes of batches that are read from the engine at a time.
+const READ_BYTES: usize = 8 << 20;
+
+/// Why a log that an engine keeps did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The engine's answer, with what it means for the log.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The copy in the directory failed. What the engine has done is done.
+    #[error(transparent)]
+    Copy(#[from] AppendError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// This node has not claimed the log.
+    #[error("this node is a standby of the log: the holder writes it")]
+    Standby,
+}
+
+/// An append without a known outcome.
+#[derive(Debug)]
+struct Pending {
+    batch: Batch,
+    encoded: Encoded,
+}
+
+/// A log in an engine, as one node has it. One thread owns it.
+pub struct EngineLog {
+    log: Log,
+    store: Box<dyn LogStore>,
+    tail: Tail,
+    verifiers: Vec<VerifierKey>,
+    /// Heads that were acknowledged before this node opened the log.
+    known: Vec<Checkpoint>,
+    /// `None` for a standby.
+    epoch: Option<u64>,
+    pending: Option<Pending>,
+    read_bytes: usize,
+}
+
+impl std::fmt::Debug for EngineLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineLog")
+            .field("log", &self.log)
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lost(why: impl Into<String>) -> EngineError {
+    StoreError::Lost(why.into()).into()
+}
+
+impl EngineLog {
+    /// Opens the copy in `dir`, or begins one, as a standby. A copy with a fault is begun again: the engine has all of it.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: LogOptions,
+        store: Box<dyn LogStore>,
+    ) -> Result<Self, EngineError> {
+        let salt = salt_of(&options.origin);
+        let verifiers = options.verifiers.clone();
+        let known = options.known_heads.clone();
+        let (log, seen) = Log::open_copy(disk, dir, options, salt)?;
+        Ok(Self {
+            tail: Tail::after(log.size()),
+            verifiers,
+            known: known.into_iter().chain(seen).collect(),
+            log,
+            store,
+            epoch: None,
+            pending: None,
+            read_bytes: READ_BYTES,
+        })
+    }
+
+    /// Changes how many bytes of batches are read from the engine at a time; at least one batch is.
+    #[must_use]
+    pub fn reading(mut self, bytes: usize) -> Self {
+        self.read_bytes = bytes;
+        self
+    }
+
+    /// A handle for readers: entries, tiles and proofs of what is final.
+    pub fn reader(&self) -> LogReader {
+        self.log.reader()
+    }
+
+    /// Number of final entries.
+    pub fn size(&self) -> u64 {
+        self.log.size()
+    }
+
+    pub fn root(&self) -> Hash {
+        self.log.root()
+    }
+
+    /// The epoch under which this node writes; `None` for a standby.
+    pub fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
+    /// Entries that were read and have vanished with a primary before they were final.
+    pub fn cut(&self) -> u64 {
+        self.tail.cut()
+    }
+
+    /// The newest head that the engine shows. Provisional.
+    pub fn head(&mut self, deadline: Deadline) -> Result<Head, EngineError> {
+        Ok(self.store.head(deadline)?)
+    }
+
+    /// Reads on as a standby, and takes over the newest checkpoint. Returns the indexes of the entries that came; an empty range
+    /// when the end is reached. `Lost` is an alarm: the engine is behind this node, or has another log.
+    pub fn follow(&mut self, deadline: Deadline) -> Result<Range<u64>, EngineError> {
+        let from = self.log.size();
+        let store = &mut *self.store;
+        let read = self.tail.follow(store, self.read_bytes, deadline)?;
+        for stored in &read {
+            self.take(&stored.batch)?;
+        }
+        if from == self.log.size() {
+            self.adopt_checkpoint(deadline)?;
+        }
+        Ok(from..self.log.size())
+    }
+
+    /// Takes the log over from the holder of epoch `seen`, and reads what this node does not have yet. `known` are heads that a
+    /// witness or an anchor has: the engine must extend them, and the newest checkpoint of this node. Returns the indexes of the
+    /// entries that came.
+    ///
+    /// `Unknown`: call it again with the same `seen`.
+    pub fn claim(
+        &mut self,
+        seen: u64,
+        known: &[Checkpoint],
+        deadline: Deadline,
+    ) -> Result<Range<u64>, EngineError> {
+        let from = self.log.size();
+        let head = self.store.claim(seen, deadline)?;
+        // What is read from now on was replicated before the claim, so that it is final.
+        while self.log.size() < head.size {
+            let read = self
+                .store
+                .read_from(self.log.size(), self.read_bytes, deadline)?;
+            if read.is_empty() {
+                let why = format!("it has {} entries and does not return them", head.size);
+                return Err(lost(why));
+            }
+            for stored in &read {
+                self.take(&stored.batch)?;
+            }
+        }
+        self.tail = Tail::after(self.log.size());
+        self.check(&head, known)?;
+        self.epoch = Some(head.epoch);
+        self.pending = None;
+        Ok(from..self.log.size())
+    }
+
+    /// Appends a batch and returns the index of its first entry. When this returns, all of it is durable on both hosts.
+    ///
+    /// `Refused`: nothing was changed. `Fenced`: another node holds the log; this one is a standby. `Unknown`: nothing of the batch
+    /// may be answered; appends are refused until [`EngineLog::resolve`] has said what became of it.
+    pub fn append<R: Record>(
+        &mut self,
+        records: &[R],
+        deadline: Deadline,
+    ) -> Result<u64, EngineError> {
+        let epoch = self.epoch.ok_or(EngineError::Standby)?;
+        if self.pending.is_some() {
+            return Err(StoreError::from(crate::store::Refusal::Unresolved).into());
+        }
+        self.log.admit(records)?;
+        let first = self.log.size();
+        if records.is_empty() {
+            return Ok(first);
+        }
+        let encoded = self.log.encode(records);
+        let batch = Batch {
+            place: Place {
+                first,
+                count: records.len() as u32,
+                before: self.log.root(),
+                root: encoded.root,
+            },
+            frame: std::mem::take(&mut self.log.buffer),
+        };
+        let done = self.store.append(
+            Writer::Owner { epoch },
+            &[],
+            &mut |_| Some(batch.clone()),
+            deadline,
+        );
+        match done {
+            Ok(_) => {
+                self.finish(Pending { batch, encoded })?;
+                Ok(first)
+            }
+            Err(StoreError::Fenced) => {
+                self.epoch = None;
+                Err(StoreError::Fenced.into())
+            }
+            Err(StoreError::Unknown(why)) => {
+                self.pending = Some(Pending { batch, encoded });
+                Err(StoreError::Unknown(why).into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Finds out what became of an append that was unknown: the indexes of its entries when they are in the log, and `None` when
+    /// they are not and never will be. Also `None` when no append is unknown.
+    pub fn resolve(&mut self, deadline: Deadline) -> Result<Option<Range<u64>>, EngineError> {
+        let epoch = self.epoch.ok_or(EngineError::Standby)?;
+        let Some(pending) = &self.pending else {
+            return Ok(None);
+        };
+        let writer = Writer::Owner { epoch };
+        let resolved = self.store.resolve(writer, &[], &pending.batch, deadline);
+        let resolution = match resolved {
+            Ok(resolution) => resolution,
+            Err(StoreError::Fenced) => {
+                // The new holder alone knows whether the batch is in its log.
+                (self.epoch, self.pending) = (None, None);
+                return Err(StoreError::Fenced.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.epoch = Some(resolution.head.epoch);
+        let Some(pending) = self.pending.take().filter(|_| resolution.done) else {
+            return Ok(None);
+        };
+        let place = pending.batch.place;
+        self.finish(pending)?;
+        Ok(Some(place.first..place.end()))
+    }
+
+    /// Writes a batch that the engine has to the copy, and shows it to readers.
+    fn finish(&mut self, pending: Pending) -> Result<(), EngineError> {
+        self.log.copy_batch(pending.encoded, &pending.batch.frame)?;
+        self.tail = Tail::after(self.log.size());
+        Ok(())
+    }
+
+    /// Adds a final batch of the engine to the copy.
+    fn take(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        let encoded = self.decode(batch)?;
+        Ok(self.log.copy_batch(encoded, &batch.frame)?)
+    }
+
+    /// Checks that a batch of the engine is whole and continues this tree.
+    fn decode(&self, batch: &Batch) -> Result<Encoded, EngineError> {
+        let (place, meta) = (&batch.place, &self.log.shared.meta);
+        let first = self.log.size();
+        if (place.first, place.before) != (first, self.log.root()) {
+            return Err(lost(format!(
+                "its batch at entry {} does not continue the {first} entries that this node has",
+                place.first
+            )));
+        }
+        let damaged = |why: &str| StoreError::Damaged(format!("the batch of entry {first}: {why}"));
+        let header = BatchHeader::decode(&batch.frame, &meta.salt);
+        let header = header.ok_or_else(|| damaged("its header is damaged"))?;
+        let body = &batch.frame[BATCH_HEADER..];
+        let says = (
+            header.first,
+            header.count,
+            header.root,
+            header.body as usize,
+        );
+        if says != (first, place.count, place.before, body.len()) {
+            return Err(damaged("its header is of another batch").into());
+        }
+        let mut encoded = self.log.begin(place.count as usize);
+        let mut rest = body;
+        for index in first..place.end() {
+            let at = (batch.frame.len() - rest.len()) as u64;
+            let entry = entry_len(rest).and_then(|len| rest.split_at_checked(len));
+            let (entry, after) = entry.ok_or_else(|| damaged("an entry is cut"))?;
+            if !entry_holds(entry, &meta.salt, index) {
+                return Err(damaged("the checksum of an entry does not hold").into());
+            }
+            encoded.take(at, sha256(entry_parts(entry).0));
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return Err(damaged("bytes follow its last entry").into());
+        }
+        encoded.root = encoded.frontier.root();
+        if encoded.root != place.root {
+            return Err(damaged("its entries do not have the root that is kept with it").into());
+        }
+        Ok(encoded)
+    }
+
+    /// Compares the engine's head with all that is known to be acknowledged.
+    fn check(&self, head: &Head, known: &[Checkpoint]) -> Result<(), EngineError> {
+        let reader = self.log.reader();
+        let own = reader.checkpoint_head();
+        let known = known.iter().chain(&self.known).chain(&own);
+        let mut heads = vec![(self.log.size(), self.log.root())];
+        heads.extend(known.map(|c| (c.size, c.root)));
+        let mut failed = None;
+        let root_at = |size: u64| match size == head.size {
+            true => Some(head.root),
+            false => reader.root_at(size).map_err(|e| failed = Some(e)).ok(),
+        };
+        let checked = check_extends(head, &heads, root_at);
+        match failed {
+            Some(error) => Err(error.into()),
+            None => Ok(checked?),
+        }
+    }
+
+    /// Takes the newest checkpoint of the engine over, when this node has its entries.
+    fn adopt_checkpoint(&mut self, deadline: Deadline) -> Result<(), EngineError> {
+        let Some((size, note)) = self.store.checkpoint(deadline)? else {
+            return Ok(());
+        };
+        let own = self.log.reader().checkpoint();
+        if size > self.log.size() || own.as_deref() == Some(&note) {
+            return Ok(());
+        }
+        let checkpointer = self.log.checkpointer.as_mut();
+        let checkpointer = checkpointer.ok_or(CheckpointError::HandedOut)?;
+        Ok(checkpointer.adopt(&note, &self.verifiers)?)
+    }
+
+    /// Signs the head, gives the note to the engine, and publishes it. Nothing is signed when the engine does not have this head.
+    pub fn publish_checkpoint(
+        &mut self,
+        signers: &[&dyn NoteSigner],
+        deadline: Deadline,
+    ) -> Result<(), EngineError> {
+        let epoch = self.epoch.ok_or(EngineError::Standby)?;
+        let head = self.store.head(deadline)?;
+        if head.epoch != epoch {
+            self.epoch = None;
+            return Err(StoreError::Fenced.into());
+        }
+        // What a pending append has brought is not acknowledged, and not in the copy.
+        if self.pending.is_none() && (head.size, head.root) != (self.log.size(), self.log.root()) {
+            return Err(lost(format!(
+                "it has {} entries, and {} are acknowledged",
+                head.size,
+                self.log.size()
+            )));
+        }
+        let checkpointer = self.log.checkpointer.as_ref();
+        let checkpointer = checkpointer.ok_or(CheckpointError::HandedOut)?;
+        let Some((checkpoint, note)) = checkpointer.sign(signers)? else {
+            return Ok(());
+        };
+        let writer = Writer::Owner { epoch };
+        self.store
+            .put_checkpoint(writer, checkpoint.size, &note, deadline)?;
+        checkpointer.store(checkpoint, note)?;
+        Ok(())
+    }
+}
+
+/// The salt of a log in an engine: each node must give a batch the same bytes. A salt that is known is enough, because the
+/// copy on a disk is not what recovery is decided by.
+fn salt_of(origin: &str) -> Salt {
+    let digest = sha256(format!("ron-tlog/v1/engine-salt\0{origin}").as_bytes());
+    Salt::new(*digest.first_chunk().expect("32 bytes are more than 16"))
+}
