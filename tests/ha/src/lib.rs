@@ -10,3 +10,5 @@ pub mod log;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(test)]
+mod protocol;

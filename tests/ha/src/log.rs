@@ -341,7 +341,7 @@ mod tests {
         let other = SimDisk::new();
         lost(claim(
             &mut node(&engine, &other, "lost", "b"),
-            &[checkpoint.clone()],
+            std::slice::from_ref(&checkpoint),
         ));
         // Another entry takes the place of the lost one: the size fits, the root does not.
         let mut third = node(&engine, &SimDisk::new(), "lost", "c");

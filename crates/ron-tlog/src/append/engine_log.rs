@@ -339,9 +339,11 @@ impl EngineLog {
         let mut heads = vec![(self.log.size(), self.log.root())];
         heads.extend(known.map(|c| (c.size, c.root)));
         let mut failed = None;
-        let root_at = |size: u64| match size == head.size {
-            true => Some(head.root),
-            false => reader.root_at(size).map_err(|e| failed = Some(e)).ok(),
+        let root_at = |size: u64| {
+            if size == head.size {
+                return Some(head.root);
+            }
+            reader.root_at(size).map_err(|e| failed = Some(e)).ok()
         };
         let checked = check_extends(head, &heads, root_at);
         match failed {

@@ -48,10 +48,7 @@ impl Log {
         }
         // The checkpoint stays: it says what the engine has acknowledged.
         let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
-        for name in names
-            .iter()
-            .filter(|n| n.ends_with(".seg") || n.ends_with(".idx"))
-        {
+        for name in names.iter().filter(|n| is_entries(n)) {
             let path = dir.join(name);
             disk.remove(&path)
                 .map_err(OpenError::io("removing the damaged", &path))?;
@@ -121,6 +118,13 @@ impl Log {
         };
         Ok((log, seen))
     }
+}
+
+/// Whether a file holds entries or is derived from them.
+fn is_entries(name: &str) -> bool {
+    name.strip_suffix(".seg")
+        .or(name.strip_suffix(".idx"))
+        .is_some()
 }
 
 fn load_meta(
