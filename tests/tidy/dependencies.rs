@@ -141,7 +141,6 @@ fn no_async_runtime_is_in_the_tree() {
         "monoio",
         "glommio",
         "may",
-        "tiny_http",
         "actix-rt",
     ];
     let found: Vec<_> = forbidden
