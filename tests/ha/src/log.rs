@@ -37,8 +37,15 @@ pub fn node<R: Rig>(rig: &R, disk: &SimDisk, log: &str, holder: &str) -> EngineL
 where
     R::Store: 'static,
 {
-    let store = Box::new(rig.store(log, holder));
-    EngineLog::open(Arc::new(disk.clone()), dir(), options(), store).unwrap()
+    let session = || Box::new(rig.store(log, holder));
+    EngineLog::open(
+        Arc::new(disk.clone()),
+        dir(),
+        options(),
+        session(),
+        session(),
+    )
+    .unwrap()
 }
 
 /// Claims the log from its present holder, and waits for the outcome.
@@ -60,6 +67,12 @@ pub fn take_over(node: &mut EngineLog) {
 pub fn catch_up(node: &mut EngineLog) -> Result<(), EngineError> {
     while !node.follow(soon())?.is_empty() {}
     Ok(())
+}
+
+/// The same, and takes over the newest checkpoint.
+fn catch_up_signed(node: &mut EngineLog) {
+    catch_up(node).unwrap();
+    node.publish_checkpoint(&signer()).unwrap();
 }
 
 /// All leaves that a node has.
@@ -115,7 +128,7 @@ where
         assert_eq!(engine.root(), plain.root());
         from += count;
     }
-    engine.publish_checkpoint(&[&signer()], soon()).unwrap();
+    engine.publish_checkpoint(&signer()).unwrap();
     plain.publish_checkpoint(&signer()).unwrap();
     let (one, other) = (engine.reader(), plain.reader());
     assert_eq!(one.checkpoint(), other.checkpoint());
@@ -153,8 +166,8 @@ where
         );
         from += count;
     }
-    holder.publish_checkpoint(&[&signer()], soon()).unwrap();
-    catch_up(&mut standby).unwrap();
+    holder.publish_checkpoint(&signer()).unwrap();
+    catch_up_signed(&mut standby);
     let (one, other) = (holder.reader(), standby.reader());
     assert_eq!(one.checkpoint(), other.checkpoint());
     assert_eq!(one.proof(305).unwrap(), other.proof(305).unwrap());
@@ -189,10 +202,10 @@ where
     for n in 0..60 {
         holder.append(&records(n * 10, 10), soon()).unwrap();
     }
-    holder.publish_checkpoint(&[&signer()], soon()).unwrap();
+    holder.publish_checkpoint(&signer()).unwrap();
     let disk = SimDisk::new();
     let mut standby = node(rig, &disk, "copies", "b");
-    catch_up(&mut standby).unwrap();
+    catch_up_signed(&mut standby);
     drop(standby);
     let segment = dir().join("00000001.seg");
     let whole = disk.peek(&segment).unwrap();
@@ -253,8 +266,8 @@ mod tests {
         );
         let disk = SimDisk::new();
         drop(Log::open(Arc::new(disk.clone()), dir(), options()).unwrap());
-        let store = Box::new(engine.store("mixed", "a"));
-        let copy = EngineLog::open(Arc::new(disk), dir(), options(), store);
+        let session = || Box::new(engine.store("mixed", "a"));
+        let copy = EngineLog::open(Arc::new(disk), dir(), options(), session(), session());
         assert!(
             matches!(&copy, Err(EngineError::Open(OpenError::Refused(why))) if why.contains("migrate")),
             "{copy:?}"
@@ -288,15 +301,16 @@ mod tests {
 
     /// Number of entries that were acknowledged, and whether the power lasted to the end.
     fn until_the_power_fails(engine: &MemoryEngine, disk: &SimDisk) -> (usize, bool) {
-        let store = Box::new(engine.store("power", "a"));
-        let opened = EngineLog::open(Arc::new(disk.clone()), dir(), options(), store);
+        let session = || Box::new(engine.store("power", "a"));
+        let disk = Arc::new(disk.clone());
+        let opened = EngineLog::open(disk, dir(), options(), session(), session());
         let Ok(mut log) = opened else {
             return (0, false);
         };
         take_over(&mut log);
         for n in 0..40 {
             if log.append(&records(n * 7, 7), soon()).is_err()
-                || (n % 9 == 8 && log.publish_checkpoint(&[&signer()], soon()).is_err())
+                || (n % 9 == 8 && log.publish_checkpoint(&signer()).is_err())
             {
                 let done = log.size();
                 return (done as usize, false);
@@ -316,7 +330,7 @@ mod tests {
         engine.set_synchronous(false);
         engine.set_standby(false);
         holder.append(&records(9, 1), soon()).unwrap();
-        holder.publish_checkpoint(&[&signer()], soon()).unwrap();
+        holder.publish_checkpoint(&signer()).unwrap();
         let checkpoint = holder.reader().checkpoint_head().unwrap();
         engine.fail_over();
         engine.set_synchronous(true);

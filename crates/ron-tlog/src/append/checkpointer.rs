@@ -2,20 +2,102 @@
 //! readers. It has one owner, on any thread.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ron_kernel::Deadline;
 
 use super::errors::CheckpointError;
 use super::reader::LogReader;
 use super::state::{Published, Shared};
 use crate::checkpoint::Checkpoint;
 use crate::note::{Note, NoteSignature, NoteSigner, SignFailed, VerifierKey};
+use crate::store::{LogStore, StoreError, Writer};
 use ron_files::{DiskLock, write_atomic};
 
 pub(crate) const CHECKPOINT_NAME: &str = "checkpoint";
+/// Maximum time for each call to the engine that keeps a checkpoint.
+const ENGINE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The checkpoints of a log that an engine keeps, through a session of their own: the writer's may wait for the engine's standby.
+pub(crate) struct EngineCheckpoints {
+    pub store: Box<dyn LogStore>,
+    /// The epoch under which this node writes; 0 for a standby.
+    pub epoch: Arc<AtomicU64>,
+    pub verifiers: Vec<VerifierKey>,
+}
+
+impl std::fmt::Debug for EngineCheckpoints {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineCheckpoints")
+            .field("epoch", &self.epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EngineCheckpoints {
+    fn deadline() -> Deadline {
+        Deadline::within(ENGINE_WITHIN)
+    }
+
+    /// For a standby the newest checkpoint of the engine. `None` for the holder, which may sign `next`: the engine has this head,
+    /// or a later one.
+    fn newest(
+        &mut self,
+        shared: &Arc<Shared>,
+        next: &Checkpoint,
+    ) -> Result<Option<(Checkpoint, String)>, CheckpointError> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        if epoch != 0 {
+            let head = self.store.head(Self::deadline())?;
+            let behind =
+                head.size < next.size || (head.size == next.size && head.root != next.root);
+            if behind && head.epoch == epoch {
+                let why = format!(
+                    "it has {} entries, and {} are acknowledged",
+                    head.size, next.size
+                );
+                return Err(StoreError::Lost(why).into());
+            }
+            if head.epoch == epoch {
+                return Ok(None);
+            }
+        }
+        let newest = self.store.checkpoint(Self::deadline())?;
+        let (size, text) = newest.ok_or(CheckpointError::NoneYet)?;
+        if size > shared.tree.with(|t| t.size) {
+            // The entries come with what this node reads next.
+            return Err(CheckpointError::NoneYet);
+        }
+        let origin = Some(shared.meta.origin.as_str());
+        let read = match &self.verifiers[..] {
+            [] => Checkpoint::read_unverified(&text, origin),
+            keys => Checkpoint::open(&text, keys, origin),
+        };
+        let checkpoint = read.map_err(|fault| CheckpointError::Foreign(fault.to_string()))?;
+        let root = LogReader(Arc::clone(shared)).root_at(checkpoint.size);
+        let root = root.map_err(|e| CheckpointError::Foreign(e.to_string()))?;
+        if root != checkpoint.root {
+            let why = format!("its root at {} entries is another", checkpoint.size);
+            return Err(CheckpointError::Foreign(why));
+        }
+        Ok(Some((checkpoint, text)))
+    }
+
+    fn put(&mut self, size: u64, note: &str) -> Result<(), CheckpointError> {
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let writer = Writer::Owner { epoch };
+        Ok(self
+            .store
+            .put_checkpoint(writer, size, note, Self::deadline())?)
+    }
+}
 
 /// The right to publish checkpoints of one log.
 #[derive(Debug)]
 pub struct Checkpointer {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: Option<EngineCheckpoints>,
     /// Excludes other processes for as long as checkpoints may be written.
     pub(crate) _lock: Arc<dyn DiskLock>,
 }
@@ -30,6 +112,9 @@ impl Checkpointer {
     /// Signs the durable head with all `signers`, stores and publishes it; returns the note. When
     /// nothing was appended since the last checkpoint, returns that one and signs nothing. On an
     /// error the last checkpoint stays published.
+    ///
+    /// Of a log in an engine, the holder also gives the note to the engine, before it is published; a standby signs nothing and
+    /// takes over the newest note that the engine has.
     pub fn publish(&mut self, signers: &[&dyn NoteSigner]) -> Result<Arc<str>, CheckpointError> {
         self.publish_with(|checkpoint| checkpoint.sign(signers))
     }
@@ -46,52 +131,6 @@ impl Checkpointer {
             let all: Vec<&dyn NoteSigner> = signers.iter().map(AsRef::as_ref).collect();
             checkpoint.sign(&all)
         })
-    }
-
-    /// Takes over a checkpoint that another node of the log has signed, when this tree has its root.
-    pub(crate) fn adopt(
-        &mut self,
-        text: &str,
-        verifiers: &[VerifierKey],
-    ) -> Result<(), CheckpointError> {
-        let origin = Some(self.shared.meta.origin.as_str());
-        let read = match verifiers {
-            [] => Checkpoint::read_unverified(text, origin),
-            keys => Checkpoint::open(text, keys, origin),
-        };
-        let foreign = |why: String| CheckpointError::Foreign(why);
-        let checkpoint = read.map_err(|fault| foreign(fault.to_string()))?;
-        let root = LogReader(Arc::clone(&self.shared)).root_at(checkpoint.size);
-        let root = root.map_err(|e| foreign(e.to_string()))?;
-        if root != checkpoint.root {
-            return Err(foreign(format!(
-                "it has another root at {} entries",
-                checkpoint.size
-            )));
-        }
-        self.store(checkpoint, text.to_owned()).map(drop)
-    }
-
-    /// Signs the durable head without storing the note; `None` when the published checkpoint is that of the head.
-    pub(crate) fn sign(
-        &self,
-        signers: &[&dyn NoteSigner],
-    ) -> Result<Option<(Checkpoint, String)>, CheckpointError> {
-        let checkpoint = self.shared.tree.with(|t| Checkpoint {
-            origin: self.shared.meta.origin.clone(),
-            size: t.size,
-            root: t.root,
-        });
-        let last = self.shared.published.load();
-        if last
-            .as_ref()
-            .as_ref()
-            .is_some_and(|p| p.checkpoint == checkpoint)
-        {
-            return Ok(None);
-        }
-        let text = checkpoint.sign(signers)?;
-        Ok(Some((checkpoint, text)))
     }
 
     fn publish_with(
@@ -127,7 +166,16 @@ impl Checkpointer {
         {
             return Ok(Arc::clone(&last.text));
         }
+        if let Some(engine) = &mut self.engine {
+            let newest = engine.newest(&self.shared, &checkpoint)?;
+            if let Some((checkpoint, text)) = newest {
+                return self.store(checkpoint, text);
+            }
+        }
         let text = sign(&checkpoint)?;
+        if let Some(engine) = &mut self.engine {
+            engine.put(checkpoint.size, &text)?;
+        }
         self.store(checkpoint, text)
     }
 
@@ -154,7 +202,11 @@ impl Checkpointer {
                 .retain(|s| (&s.name, s.key_id) != (&line.name, line.key_id));
             note.signatures.push(line.clone());
         }
-        self.store(last.checkpoint.clone(), note.to_string())
+        let note = note.to_string();
+        if let Some(engine) = &mut self.engine {
+            engine.put(last.checkpoint.size, &note)?;
+        }
+        self.store(last.checkpoint.clone(), note)
     }
 
     pub(crate) fn store(

@@ -15,16 +15,18 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ron_crypto::hash::sha256;
 use ron_kernel::Deadline;
 
+use super::checkpointer::{Checkpointer, EngineCheckpoints};
 use super::errors::{AppendError, CheckpointError, OpenError, ReadError};
 use super::layout::{BATCH_HEADER, BatchHeader, Salt, entry_holds, entry_len, entry_parts};
 use super::log::{Encoded, Log, LogOptions, Record};
 use super::reader::LogReader;
 use crate::checkpoint::Checkpoint;
-use crate::note::{NoteSigner, VerifierKey};
+use crate::note::NoteSigner;
 use crate::store::{Batch, Head, LogStore, Place, StoreError, Tail, Writer, check_extends};
 use crate::tree::Hash;
 use ron_files::Disk;
@@ -65,11 +67,10 @@ pub struct EngineLog {
     log: Log,
     store: Box<dyn LogStore>,
     tail: Tail,
-    verifiers: Vec<VerifierKey>,
     /// Heads that were acknowledged before this node opened the log.
     known: Vec<Checkpoint>,
-    /// `None` for a standby.
-    epoch: Option<u64>,
+    /// 0 for a standby; the checkpointer reads it.
+    epoch: Arc<AtomicU64>,
     pending: Option<Pending>,
     read_bytes: usize,
 }
@@ -78,7 +79,7 @@ impl std::fmt::Debug for EngineLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EngineLog")
             .field("log", &self.log)
-            .field("epoch", &self.epoch)
+            .field("epoch", &self.epoch())
             .finish_non_exhaustive()
     }
 }
@@ -88,24 +89,34 @@ fn lost(why: impl Into<String>) -> EngineError {
 }
 
 impl EngineLog {
-    /// Opens the copy in `dir`, or begins one, as a standby. A copy with a fault is begun again: the engine has all of it.
+    /// Opens the copy in `dir`, or begins one, as a standby. A copy with a fault is begun again: the engine has all of it. The two
+    /// stores are sessions of one holder: one for batches, one for checkpoints, which another thread may publish
+    /// ([`EngineLog::take_checkpointer`]).
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &Path,
         options: LogOptions,
         store: Box<dyn LogStore>,
+        checkpoints: Box<dyn LogStore>,
     ) -> Result<Self, EngineError> {
         let salt = salt_of(&options.origin);
         let verifiers = options.verifiers.clone();
         let known = options.known_heads.clone();
-        let (log, seen) = Log::open_copy(disk, dir, options, salt)?;
+        let (mut log, seen) = Log::open_copy(disk, dir, options, salt)?;
+        let epoch = Arc::new(AtomicU64::new(0));
+        if let Some(checkpointer) = &mut log.checkpointer {
+            checkpointer.engine = Some(EngineCheckpoints {
+                store: checkpoints,
+                epoch: Arc::clone(&epoch),
+                verifiers,
+            });
+        }
         Ok(Self {
             tail: Tail::after(log.size()),
-            verifiers,
             known: known.into_iter().chain(seen).collect(),
             log,
             store,
-            epoch: None,
+            epoch,
             pending: None,
             read_bytes: READ_BYTES,
         })
@@ -134,7 +145,30 @@ impl EngineLog {
 
     /// The epoch under which this node writes; `None` for a standby.
     pub fn epoch(&self) -> Option<u64> {
-        self.epoch
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        (epoch != 0).then_some(epoch)
+    }
+
+    fn set_epoch(&self, epoch: Option<u64>) {
+        self.epoch.store(epoch.unwrap_or(0), Ordering::SeqCst);
+    }
+
+    /// Takes the right to publish checkpoints, for the thread that publishes them. `None` the second time.
+    pub fn take_checkpointer(&mut self) -> Option<Checkpointer> {
+        self.log.take_checkpointer()
+    }
+
+    /// Publishes a checkpoint, as long as the checkpointer was not taken.
+    pub fn publish_checkpoint(
+        &mut self,
+        signer: &dyn NoteSigner,
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.log.publish_checkpoint(signer)
+    }
+
+    /// True once the copy could not be written.
+    pub fn poisoned(&self) -> bool {
+        self.log.poisoned()
     }
 
     /// Entries that were read and have vanished with a primary before they were final.
@@ -147,7 +181,7 @@ impl EngineLog {
         Ok(self.store.head(deadline)?)
     }
 
-    /// Reads on as a standby, and takes over the newest checkpoint. Returns the indexes of the entries that came; an empty range
+    /// Reads on as a standby. Returns the indexes of the entries that came; an empty range
     /// when the end is reached. `Lost` is an alarm: the engine is behind this node, or has another log.
     pub fn follow(&mut self, deadline: Deadline) -> Result<Range<u64>, EngineError> {
         let from = self.log.size();
@@ -155,9 +189,6 @@ impl EngineLog {
         let read = self.tail.follow(store, self.read_bytes, deadline)?;
         for stored in &read {
             self.take(&stored.batch)?;
-        }
-        if from == self.log.size() {
-            self.adopt_checkpoint(deadline)?;
         }
         Ok(from..self.log.size())
     }
@@ -190,7 +221,7 @@ impl EngineLog {
         }
         self.tail = Tail::after(self.log.size());
         self.check(&head, known)?;
-        self.epoch = Some(head.epoch);
+        self.set_epoch(Some(head.epoch));
         self.pending = None;
         Ok(from..self.log.size())
     }
@@ -204,7 +235,7 @@ impl EngineLog {
         records: &[R],
         deadline: Deadline,
     ) -> Result<u64, EngineError> {
-        let epoch = self.epoch.ok_or(EngineError::Standby)?;
+        let epoch = self.epoch().ok_or(EngineError::Standby)?;
         if self.pending.is_some() {
             return Err(StoreError::from(crate::store::Refusal::Unresolved).into());
         }
@@ -235,7 +266,7 @@ impl EngineLog {
                 Ok(first)
             }
             Err(StoreError::Fenced) => {
-                self.epoch = None;
+                self.set_epoch(None);
                 Err(StoreError::Fenced.into())
             }
             Err(StoreError::Unknown(why)) => {
@@ -249,7 +280,7 @@ impl EngineLog {
     /// Finds out what became of an append that was unknown: the indexes of its entries when they are in the log, and `None` when
     /// they are not and never will be. Also `None` when no append is unknown.
     pub fn resolve(&mut self, deadline: Deadline) -> Result<Option<Range<u64>>, EngineError> {
-        let epoch = self.epoch.ok_or(EngineError::Standby)?;
+        let epoch = self.epoch().ok_or(EngineError::Standby)?;
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
@@ -259,12 +290,13 @@ impl EngineLog {
             Ok(resolution) => resolution,
             Err(StoreError::Fenced) => {
                 // The new holder alone knows whether the batch is in its log.
-                (self.epoch, self.pending) = (None, None);
+                self.set_epoch(None);
+                self.pending = None;
                 return Err(StoreError::Fenced.into());
             }
             Err(error) => return Err(error.into()),
         };
-        self.epoch = Some(resolution.head.epoch);
+        self.set_epoch(Some(resolution.head.epoch));
         let Some(pending) = self.pending.take().filter(|_| resolution.done) else {
             return Ok(None);
         };
@@ -350,52 +382,6 @@ impl EngineLog {
             Some(error) => Err(error.into()),
             None => Ok(checked?),
         }
-    }
-
-    /// Takes the newest checkpoint of the engine over, when this node has its entries.
-    fn adopt_checkpoint(&mut self, deadline: Deadline) -> Result<(), EngineError> {
-        let Some((size, note)) = self.store.checkpoint(deadline)? else {
-            return Ok(());
-        };
-        let own = self.log.reader().checkpoint();
-        if size > self.log.size() || own.as_deref() == Some(&note) {
-            return Ok(());
-        }
-        let checkpointer = self.log.checkpointer.as_mut();
-        let checkpointer = checkpointer.ok_or(CheckpointError::HandedOut)?;
-        Ok(checkpointer.adopt(&note, &self.verifiers)?)
-    }
-
-    /// Signs the head, gives the note to the engine, and publishes it. Nothing is signed when the engine does not have this head.
-    pub fn publish_checkpoint(
-        &mut self,
-        signers: &[&dyn NoteSigner],
-        deadline: Deadline,
-    ) -> Result<(), EngineError> {
-        let epoch = self.epoch.ok_or(EngineError::Standby)?;
-        let head = self.store.head(deadline)?;
-        if head.epoch != epoch {
-            self.epoch = None;
-            return Err(StoreError::Fenced.into());
-        }
-        // What a pending append has brought is not acknowledged, and not in the copy.
-        if self.pending.is_none() && (head.size, head.root) != (self.log.size(), self.log.root()) {
-            return Err(lost(format!(
-                "it has {} entries, and {} are acknowledged",
-                head.size,
-                self.log.size()
-            )));
-        }
-        let checkpointer = self.log.checkpointer.as_ref();
-        let checkpointer = checkpointer.ok_or(CheckpointError::HandedOut)?;
-        let Some((checkpoint, note)) = checkpointer.sign(signers)? else {
-            return Ok(());
-        };
-        let writer = Writer::Owner { epoch };
-        self.store
-            .put_checkpoint(writer, checkpoint.size, &note, deadline)?;
-        checkpointer.store(checkpoint, note)?;
-        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::checkpoint::CheckpointFault;
 use crate::note::SignFailed;
+use crate::store::StoreError;
 
 /// A log could not be opened. No entry was changed.
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +137,12 @@ pub enum CheckpointError {
     /// The checkpointer was taken with `take_checkpointer`.
     #[error("checkpoints of this log are published by its checkpointer, which was handed out")]
     HandedOut,
+    /// The engine that keeps the log did not take the checkpoint, or could not be read.
+    #[error("the checkpoint is not in the engine: {0}")]
+    Engine(#[from] StoreError),
+    /// A standby has no checkpoint to show: the holder has signed none yet that covers what this node has.
+    #[error("the holder of the log has not signed what this node has yet")]
+    NoneYet,
     /// The checkpoint of another node of the log does not fit this copy.
     #[error("the checkpoint that the engine has is not one of this log: {0}")]
     Foreign(String),

@@ -109,6 +109,7 @@ impl Log {
             entry_bytes_max: options.entry_bytes_max,
             checkpointer: Some(Checkpointer {
                 shared: Arc::clone(&shared),
+                engine: None,
                 _lock: Arc::clone(&lock),
             }),
             shared,
